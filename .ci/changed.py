@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""What ./dev test --changed runs: the checks and tests that a change of these files can touch, within minutes.
+"""What ./dev test --changed runs: the checks and tests that a change of these files can touch,
+within minutes.
 
-changed.py [COMMIT]   files that differ from COMMIT (where the branch left main), those not committed and new ones included
+changed.py [COMMIT]   files that differ from COMMIT (where the branch left main), those not
+                      committed and new ones included
 changed.py -          names of files from standard input, a line each
 
-Prints assignments for a shell: `changed` (the files), `targets` (CMake's), `tests` (a pattern of ctest's names), `pytest` (files)
-and `rust` (1 or nothing). A file that no line of the tables names touches every test of the release build."""
+Prints assignments for a shell: `changed` (the files), `targets` (CMake's), `tests` (a pattern of
+ctest's names), `pytest` (files) and `rust` (1 or nothing). A file that no line of the tables names
+touches every test of the release build."""
 
 import pathlib
 import re
@@ -18,7 +21,8 @@ from test_chips import test_chips
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 GPU_SAMPLE = r"^gpu\.On/Gpu(Kernels|Bounds|Plan)\..*(gfx1100|sm_80|sm_90)"
 CPU = r"^(attention|amx|avx512_bf16|api)\."
-# Patterns of files, and of the names of ctest's tests (folder of tests, suite, test). The first that matches counts.
+# Patterns of files, and of the names of ctest's tests (folder of tests, suite, test). The first
+# that matches counts.
 TESTS = [
     (r"tests/(python|install)/|bindings/|integrations/|bench/|\.github/|examples/python/", ""),
     (r"tests/support/", r"^(api|attention|gpu|isa)\.|^cli\..*Faults"),
@@ -28,15 +32,25 @@ TESTS = [
     (r"examples/", r"^examples\.|^attention\.RealData"),
     (r"tools/tune|tools/tuning|src/tuning/|data/tuned/", r"^tuning\."),
     (r"tools/", r"^cli\."),
-    (r"src/cpu/decode/", CPU + r".*([Dd]ecode|Properties|Edges|VariableLengths|Threads|InPlace|Grid|KvCache)"),
+    (
+        r"src/cpu/decode/",
+        CPU + r".*([Dd]ecode|Properties|Edges|VariableLengths|Threads|InPlace|Grid|KvCache)",
+    ),
     (r"src/cpu/backward/", CPU + r".*([Bb]ackward|Gradient)"),
     (r"src/cpu/(kv_cache/)", r"^api\..*(AppendKv|KvCache)|^attention\."),
     (r"src/(cpu|algorithm)/", CPU),
     (r"src/reference/", r"^attention\.|^cli\..*(Faults|Verify)"),
-    (r"src/kernels/(forward|backward)/parts/|src/kernels/(?:forward|backward)/([a-z]+)|src/gpu/launch/([a-z]+)", "family"),
+    (
+        r"src/kernels/(forward|backward)/parts/|src/kernels/(?:forward|backward)/([a-z]+)|"
+        r"src/gpu/launch/([a-z]+)",
+        "family",
+    ),
     (r"src/(?:kernels|gpu)/targets/(\w+)", "target"),
     (r"src/(emulator/machine_code|gpu/drivers/isa)/", r"^isa\."),
-    (r"src/kernels/platforms/emul|src/emulator/source/|src/gpu/drivers/emulated", r"^emulator\.|" + GPU_SAMPLE),
+    (
+        r"src/kernels/platforms/emul|src/emulator/source/|src/gpu/drivers/emulated",
+        r"^emulator\.|" + GPU_SAMPLE,
+    ),
     (r"src/emulator/", r"^(emulator|isa)\.|" + GPU_SAMPLE),
     (r"src/gpu/drivers/", r"^gpu_drivers\.|^cli\..*Hip"),
     (r"src/gpu/compile/", r"^compile\.[^A]|^compile\.Amd/M|^gpu_drivers\."),
@@ -44,7 +58,8 @@ TESTS = [
     (r"src/gpu/", r"^gpu_drivers\.|^gpu\..*(FirstUse|Probes|AppendKv)|" + GPU_SAMPLE),
     (r"src/(api|plan|runtime)/|include/", r"^(api|attention)\.|^cli\.(RunTest|BadInputTest)"),
 ]
-# Tests' names of a target's chips: all but the last character, for chips of the same kind. sm90 has suites of its own.
+# Tests' names of a target's chips: all but the last character, for chips of the same kind. sm90 has
+# suites of its own.
 CHIPS = {target: "|".join(chip[:-1] for chip in chips) for target, chips in test_chips().items()}
 CHIPS["sm90"] += "|Wgmma|Tma"
 # Of the Python package; the others' tests look at what every module shares.
@@ -57,7 +72,10 @@ PYTEST = [
     (r"bindings/python/fulmen/torch/(_exchange|context_parallel|ring|_sharding)", "test_ring.py"),
     (r"bindings/python/(fulmen/torch|src/torch)", "test_torch*.py"),
     (r"bindings/python/src/kv_cache", "test_kv_cache.py"),
-    (r"bindings/python/|tests/python/", "test_{numpy,arguments,errors,lengths,torch,documentation}.py"),
+    (
+        r"bindings/python/|tests/python/",
+        "test_{numpy,arguments,errors,lengths,torch,documentation}.py",
+    ),
     (r"examples/python/", "test_examples.py"),
     (r"docs/guide/python|README\.md", "test_documentation.py"),
     (r"src/(api|plan)/|include/", "test_{numpy,errors,kv_cache}.py"),
@@ -69,10 +87,19 @@ NOT_OF_TESTS = {"dev", "fuzz", "install", "examples"}
 
 def changed_files(commit):
     def git(*arguments):
-        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout.splitlines()
 
-    base = commit or git("merge-base", "HEAD", "main" if git("branch", "--list", "main") else "origin/main")[0]
-    return sorted({*git("diff", "--name-only", base), *git("ls-files", "--others", "--exclude-standard")})
+    base = (
+        commit
+        or git("merge-base", "HEAD", "main" if git("branch", "--list", "main") else "origin/main")[
+            0
+        ]
+    )
+    return sorted(
+        {*git("diff", "--name-only", base), *git("ls-files", "--others", "--exclude-standard")}
+    )
 
 
 def tests_of(path):
@@ -102,13 +129,19 @@ def expanded(pattern):
     """Files of tests/python: one brace as a shell has it, and stars."""
     parts = re.fullmatch(r"(.*)\{(.*)\}(.*)", pattern)
     names = [parts[1] + name + parts[3] for name in parts[2].split(",")] if parts else [pattern]
-    return [path.relative_to(ROOT).as_posix() for name in names for path in (ROOT / "tests/python").glob(name)]
+    return [
+        path.relative_to(ROOT).as_posix()
+        for name in names
+        for path in (ROOT / "tests/python").glob(name)
+    ]
 
 
 def plan(files):
     patterns = sorted({tests_of(path) for path in files} - {""})
     programs = sorted(
-        p.name for p in (ROOT / "tests").iterdir() if p.is_dir() and p.name not in ("support", "python", "install", "dev")
+        p.name
+        for p in (ROOT / "tests").iterdir()
+        if p.is_dir() and p.name not in ("support", "python", "install", "dev")
     )
     if EVERY_TEST in patterns:
         patterns, used = [EVERY_TEST], programs
@@ -120,14 +153,18 @@ def plan(files):
         ]
         used = sorted({name for head in heads for name in head} - NOT_OF_TESTS)
     targets = [f"test_{name}" for name in used]
-    targets += [f"example_{path.stem}" for path in sorted((ROOT / "examples").glob("*.c*")) if path.suffix in (".c", ".cpp")] * any(
-        file.startswith("examples/") for file in files
-    )
+    targets += [
+        f"example_{path.stem}"
+        for path in sorted((ROOT / "examples").glob("*.c*"))
+        if path.suffix in (".c", ".cpp")
+    ] * any(file.startswith("examples/") for file in files)
     return {
         "changed": files,
         "targets": targets,
         "tests": "|".join(patterns),
-        "pytest": sorted({file for path in files if (p := pytest_of(path)) for file in expanded(p)}),
+        "pytest": sorted(
+            {file for path in files if (p := pytest_of(path)) for file in expanded(p)}
+        ),
         "rust": "1" if any(re.match(RUST, path) for path in files) else "",
     }
 
@@ -136,7 +173,11 @@ def main():
     given = sys.argv[1] if len(sys.argv) > 1 else ""
     files = sys.stdin.read().split("\n")[:-1] if given == "-" else changed_files(given)
     for name, value in plan(files).items():
-        print(f"{name}={shlex.quote(value)}" if isinstance(value, str) else f"{name}=({' '.join(map(shlex.quote, value))})")
+        print(
+            f"{name}={shlex.quote(value)}"
+            if isinstance(value, str)
+            else f"{name}=({' '.join(map(shlex.quote, value))})"
+        )
 
 
 if __name__ == "__main__":

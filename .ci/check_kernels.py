@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Every file of src/kernels by itself, as an editor sees it: clang with the flags of compile_flags.txt and .clangd there.
+"""Every file of src/kernels by itself, as an editor sees it: clang with the flags of
+compile_flags.txt and .clangd there.
 
-So each file includes what it uses, and a kernel's configuration in .clangd is one that its static assertions accept.
+So each file includes what it uses, and a kernel's configuration in .clangd is one that its static
+assertions accept.
 Arguments: another src/kernels, and names of files there instead of all."""
 
 import concurrent.futures
@@ -11,21 +13,30 @@ import re
 import subprocess
 import sys
 
-ROOT = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1] / "src/kernels"
+ROOT = (
+    pathlib.Path(sys.argv[1])
+    if len(sys.argv) > 1
+    else pathlib.Path(__file__).resolve().parents[1] / "src/kernels"
+)
 COMPILER = os.environ.get("CLANG", "clang++-19")
 
 
 def fragments():
     """(pattern of paths, flags) of each fragment of .clangd."""
     for text in (ROOT / ".clangd").read_text().split("---\n")[1:]:
-        yield re.compile(re.search(r"PathMatch: (.*)", text).group(1)), re.findall(r"^    - (.*)$", text, re.M)
+        yield (
+            re.compile(re.search(r"PathMatch: (.*)", text).group(1)),
+            re.findall(r"^    - (.*)$", text, re.M),
+        )
 
 
 def check(path, flags):
     name = path.relative_to(ROOT).as_posix()
     added = [flag for pattern, more in FRAGMENTS if pattern.fullmatch(name) for flag in more]
     if not any(flag.startswith("-DFULMEN_CONFIGURATION=") for flag in added):
-        return f"src/kernels/{name}: no configuration in .clangd, which a usual problem's kernel has\n"
+        return (
+            f"src/kernels/{name}: no configuration in .clangd, which a usual problem's kernel has\n"
+        )
     command = [COMPILER, "-fsyntax-only", *flags, *added, "-Wno-macro-redefined", "-Werror", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return f"src/kernels/{name}:\n{done.stderr}" if done.returncode else ""

@@ -1,9 +1,12 @@
-"""Holds the main kernels for NVIDIA's Hopper to the bytes of registers that they spill, and to matrix products that overlap.
+"""Holds the main kernels for NVIDIA's Hopper to the bytes of registers that they spill, and to
+matrix products that overlap.
 
-check_nvidia_spills.py REPORT ALLOWED   REPORT: of `fulmen compile --arch sm_90a --json`; ALLOWED: tests/compile/nvidia_spills.json
+check_nvidia_spills.py REPORT ALLOWED   REPORT: of `fulmen compile --arch sm_90a --json`; ALLOWED:
+                                        tests/compile/nvidia_spills.json
 
-Spills cost `backward_tma` a sixth of its speed once, products that wait for each other a quarter, and no test of results sees
-either. Fewer bytes than allowed are reported, too: ALLOWED then says more than is true."""
+Spills cost `backward_tma` a sixth of its speed once, products that wait for each other a quarter,
+and no test of results sees either. Fewer bytes than allowed are reported, too: ALLOWED then says
+more than is true."""
 
 import json
 import sys
@@ -23,12 +26,18 @@ def main(report_path, allowed_path):
         for kernel, count in spills.items()
         if count != allowed.get(kernel, 0)
     ]
-    wrong += [f"{row['kernel']}: products wait for each other: {row['serialised']}" for row in rows if row["serialised"]]
+    wrong += [
+        f"{row['kernel']}: products wait for each other: {row['serialised']}"
+        for row in rows
+        if row["serialised"]
+    ]
     wrong += [f"{kernel}: no such kernel is compiled" for kernel in allowed.keys() - spills.keys()]
     if len(spills) < 50:
         wrong.append(f"only {len(spills)} kernels in {report_path}")
     if wrong:
-        print("\n".join(wrong), f"Where that is as it should be, say so in {allowed_path}.", sep="\n")
+        print(
+            "\n".join(wrong), f"Where that is as it should be, say so in {allowed_path}.", sep="\n"
+        )
     return bool(wrong)
 
 

@@ -1,23 +1,36 @@
 #!/usr/bin/env python3
 """Rules of the source tree that no compiler checks, one finding a line.
 
-Conditionals on a target or platform stand in kernels/targets, kernels/platforms and, around includes alone, in the selectors of
-kernels/tile. No layer includes one above it or a backend; UPWARDS has the exceptions. A vendor's file of kernels/tile includes
-nothing shared that its selector does not: kernel sources are flattened with each file once, and a shared file must not end up
-inside the vendor's conditional.
-Locks, and variables of functions that are made at their first use, are those of runtime/fork_safe.h: a forked child would wait for
-others without end.
-fmt::join needs <fmt/ranges.h>: the system's {fmt} 9 here has it in format.h, the one that `pip install .` brings does not."""
+Conditionals on a target or platform stand in kernels/targets, kernels/platforms and, around
+includes alone, in the selectors of kernels/tile. No layer includes one above it or a backend;
+UPWARDS has the exceptions. A vendor's file of kernels/tile includes nothing shared that its
+selector does not: kernel sources are flattened with each file once, and a shared file must not end
+up inside the vendor's conditional.
+Locks, and variables of functions that are made at their first use, are those of
+runtime/fork_safe.h: a forked child would wait for others without end. fmt::join needs
+<fmt/ranges.h>: the system's {fmt} 9 here has it in format.h, the one that `pip install .` brings
+does not."""
 
 import pathlib
 import re
+import subprocess
 import sys
 
 CONDITIONAL = re.compile(r"\s*#\s*(if|elif|ifdef|ifndef)\b.*\bFULMEN_(TARGET|PLATFORM)_")
 INCLUDE = re.compile(r'\s*#\s*include "([^"]+)"')
-# A folder below src, and what its files may not include; the one file that knows the backends is excepted.
+# A folder below src, and what its files may not include; the one file that knows the backends is
+# excepted.
 FORBIDDEN = {
-    "algorithm": ("api/", "plan/", "runtime/", "reference/", "cpu/", "gpu/", "emulator/", "kernels/"),
+    "algorithm": (
+        "api/",
+        "plan/",
+        "runtime/",
+        "reference/",
+        "cpu/",
+        "gpu/",
+        "emulator/",
+        "kernels/",
+    ),
     "runtime": ("api/", "plan/", "reference/", "cpu/", "gpu/", "emulator/", "kernels/"),
     "reference": ("api/", "cpu/", "gpu/", "emulator/", "kernels/"),
     "plan": ("api/", "cpu/", "gpu/", "emulator/", "kernels/"),
@@ -46,12 +59,19 @@ LAYERS = (
 )
 HEIGHTS = {folder: height for height, folders in enumerate(LAYERS) for folder in folders}
 # Includes that point up. docs/architecture.md, "Folders", has the reason of each.
-UPWARDS = {("gpu/probes.cpp", "plan/registry.h"), ("gpu/compile_kernels.cpp", "gpu/drivers/isa/driver.h")}
+UPWARDS = {
+    ("gpu/probes.cpp", "plan/registry.h"),
+    ("gpu/compile_kernels.cpp", "gpu/drivers/isa/driver.h"),
+}
 LOCK = re.compile(
-    r"\bstd::(?:(?:recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex|call_once|once_flag|condition_variable\w*|"
-    r"latch|barrier|\w+_semaphore|promise|future|async)\b|\bpthread_(?:mutex|once|cond|rwlock|spin|barrier)_|\bdl(?:open|close|_iterate_phdr)\("
+    r"\bstd::(?:(?:recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex|call_once|"
+    r"once_flag|condition_variable\w*|latch|barrier|\w+_semaphore|promise|future|async)\b|"
+    r"\bpthread_(?:mutex|once|cond|rwlock|spin|barrier)_|\bdl(?:open|close|_iterate_phdr)\("
 )
-GUARDED = re.compile(r"\s+static (?!constexpr\b|constinit\b|thread_local\b|inline\b)[^(){};=]*\b\w+\s*(?:\[[^]]*\]\s*)?[={;]")
+GUARDED = re.compile(
+    r"\s+static (?!constexpr\b|constinit\b|thread_local\b|"
+    r"inline\b)[^(){};=]*\b\w+\s*(?:\[[^]]*\]\s*)?[={;]"
+)
 DEFINES_LOCKS = ("runtime/fork_safe.h", "runtime/fork_safe.cpp")
 KNOWS_BACKENDS = "plan/builtin_backends.cpp"
 ALLOWED_WHOLE = ("kernels/targets/", "kernels/platforms/")
@@ -82,7 +102,8 @@ def conditionals(name, lines):
 
 
 def locks(name, lines):
-    """Numbers of lines with a lock, or a guarded variable, that a forked child may wait for without end."""
+    """Numbers of lines with a lock, or a guarded variable, that a forked child may wait for without
+    end."""
     if name in DEFINES_LOCKS or name.startswith("kernels/"):
         return
     for number, line in enumerate(lines, 1):
@@ -92,7 +113,11 @@ def locks(name, lines):
 
 
 def includes(lines):
-    return [(number, found.group(1)) for number, line in enumerate(lines, 1) if (found := INCLUDE.match(line))]
+    return [
+        (number, found.group(1))
+        for number, line in enumerate(lines, 1)
+        if (found := INCLUDE.match(line))
+    ]
 
 
 def layer(name):
@@ -112,15 +137,24 @@ def findings(root):
     for path in sorted([*root.rglob("*.h"), *root.rglob("*.cpp")]):
         name, lines = path.relative_to(root).as_posix(), path.read_text().split("\n")
         for number in sorted(set(conditionals(name, lines))):
-            yield f"src/{name}:{number}: a conditional on the target or platform: the selectors of kernels/tile are for it"
+            yield (
+                f"src/{name}:{number}: a conditional on the target or platform: the selectors of "
+                "kernels/tile are for it"
+            )
         for number in locks(name, lines):
-            yield f"src/{name}:{number}: a lock, a variable made at first use, or dlopen, that is not of runtime/fork_safe.h"
+            yield (
+                f"src/{name}:{number}: a lock, a variable made at first use, or dlopen, that is "
+                "not of runtime/fork_safe.h"
+            )
         forbidden = FORBIDDEN.get(name.split("/")[0], ())
         for number, included in includes(lines):
             if name != KNOWS_BACKENDS and included.startswith(forbidden):
                 yield f"src/{name}:{number}: {name.split('/')[0]} includes {included}"
             elif points_up(name, included):
-                yield f"src/{name}:{number}: {layer(name)} includes {included}, which is not below it in LAYERS"
+                yield (
+                    f"src/{name}:{number}: {layer(name)} includes {included}, which is not below "
+                    "it in LAYERS"
+                )
         joins = next((number for number, line in enumerate(lines, 1) if "fmt::join(" in line), None)
         if joins and "#include <fmt/ranges.h>" not in lines:
             yield f"src/{name}:{joins}: fmt::join without <fmt/ranges.h>"
@@ -129,12 +163,55 @@ def findings(root):
             selected = {included for _, included in includes(selector.read_text().split("\n"))}
             for number, included in includes(lines):
                 if included not in selected and not included.startswith(f"tile/{vendor.group(1)}/"):
-                    yield f"src/{name}:{number}: {included} is included by neither tile/{vendor.group(2)} nor the vendor's files"
+                    yield (
+                        f"src/{name}:{number}: {included} is included by neither "
+                        f"tile/{vendor.group(2)} nor the vendor's files"
+                    )
+
+
+# clang-format wraps C++ and ruff checks Python; neither looks at comments of C++ or at CMake.
+COLUMNS = 100
+COMMENT = re.compile(r'\s*(?://|/\*|\*\s)\s*(.*)|[^"]*\s(?://|/\*)\s*(.*)')
+# A word or a string of CMake.
+WHOLE = re.compile(r'"(?:[^"\\]|\\.)*"?\)*|\S+')
+
+
+def wide(name, lines):
+    """Numbers of lines that are too long, but for words and strings of any length, and NOLINT."""
+    for number, line in enumerate(lines, 1):
+        if len(line) <= COLUMNS:
+            continue
+        if name.endswith((".cmake", ".txt")):
+            if not WHOLE.fullmatch(line.strip()):
+                yield number
+        elif found := COMMENT.match(line):
+            text = (found.group(1) or found.group(2) or "").removesuffix("*/").strip()
+            if " " in text and "NOLINT" not in text:
+                yield number
+
+
+def wide_files(root):
+    """Long lines of the repository that has the folder of sources `root`; of `root` in tests."""
+    patterns = ["*.h", "*.cpp", "*.c", "*.cmake", "*CMakeLists.txt"]
+    if root.name == "src":
+        root = root.parent
+        command = ["git", "-C", root, "ls-files", *patterns]
+        listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        paths = [root / name for name in listed.splitlines()]
+    else:
+        paths = [path for pattern in patterns for path in root.rglob(pattern)]
+    for path in paths:
+        if path.is_file() and not path.is_symlink():
+            name = path.relative_to(root).as_posix()
+            for number in wide(name, path.read_text().split("\n")):
+                yield f"{name}:{number}: more than {COLUMNS} columns"
 
 
 def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1] / "src")
-    found = list(findings(root))
+    root = pathlib.Path(
+        sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1] / "src"
+    )
+    found = [*findings(root), *wide_files(root)]
     print(*found, sep="\n", end="\n" if found else "")
     sys.exit(1 if found else 0)
 

@@ -1,5 +1,5 @@
-// What NVRTC declares by itself, for editors and for check_kernels.py: as much of it as src/kernels uses. Nothing is compiled with
-// it.
+// What NVRTC declares by itself, for editors and for check_kernels.py: as much of it as src/kernels
+// uses. Nothing is compiled with it.
 #pragma once
 
 #define __device__ __attribute__((device))

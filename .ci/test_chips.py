@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The chips that tests run on, as the targets of src/gpu/targets say (kTestChips).
 
-test_chips.py [PREFIX]   the first chip of each target that begins with PREFIX, in order, ',' between them"""
+test_chips.py [PREFIX]   the first chip of each target that begins with PREFIX, in order, ','
+                         between them"""
 
 import pathlib
 import re
@@ -21,7 +22,9 @@ def test_chips():
 
 def main():
     prefix = sys.argv[1] if len(sys.argv) > 1 else ""
-    print(",".join(sorted(chips[0] for chips in test_chips().values() if chips[0].startswith(prefix))))
+    print(
+        ",".join(sorted(chips[0] for chips in test_chips().values() if chips[0].startswith(prefix)))
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-# Says which packages have a compiler, where there is none: CMake itself asks for CMAKE_CXX_COMPILER.
+# Says which packages have a compiler, where there is none: CMake itself asks for
+# CMAKE_CXX_COMPILER.
 if(NOT CMAKE_CXX_COMPILER AND NOT CMAKE_TOOLCHAIN_FILE AND "$ENV{CXX}" STREQUAL "")
   find_program(compiler NAMES c++ g++ clang++ icpx NO_CACHE)
   if(NOT compiler)
-    message(FATAL_ERROR "Fulmen is compiled from C++20, and no C++ compiler was found (c++, g++, clang++ and icpx were looked for). "
+    message(FATAL_ERROR
+                        "Fulmen is compiled from C++20, and no C++ compiler was found (c++, g++, clang++ and icpx were looked for). "
                         "Install g++ 12 or newer, or clang 16 or newer:\n"
                         "  Debian, Ubuntu     apt-get install g++\n"
                         "  Fedora, RHEL       dnf install gcc-c++\n"

@@ -1,9 +1,11 @@
-# Writes a C++ source that holds the text of files: kernel headers, for compilers, and tuned results. Run as cmake -P at build time:
-# OUTPUT; ROOT and FILES (paths below ROOT, ';' between them); HEADER, which declares in NAMESPACE the struct TYPE {name, text}, the
-# array ARRAY and, as ARRAYCount without its last s, their number; PREFIX, which is taken off names. The array ends with an element
-# that is not counted: FILES may be none.
+# Writes a C++ source that holds the text of files: kernel headers, for compilers, and tuned
+# results. Run as cmake -P at build time: OUTPUT; ROOT and FILES (paths below ROOT, ';' between
+# them); HEADER, which declares in NAMESPACE the struct TYPE {name, text}, the array ARRAY and, as
+# ARRAYCount without its last s, their number; PREFIX, which is taken off names. The array ends with
+# an element that is not counted: FILES may be none.
 string(REGEX REPLACE "s$" "Count" counter ${ARRAY})
-set(text "// Made by cmake/EmbedFiles.cmake.\n#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\n\n")
+set(text
+  "// Made by cmake/EmbedFiles.cmake.\n#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\n\n")
 string(APPEND text "const ${TYPE} ${ARRAY}[] = {\n")
 set(count 0)
 foreach(file ${FILES})
@@ -21,5 +23,6 @@ foreach(file ${FILES})
   string(APPEND text "},\n")
   math(EXPR count "${count} + 1")
 endforeach()
-string(APPEND text "    {nullptr, nullptr}};\nconst int ${counter} = ${count};\n\n}  // namespace ${NAMESPACE}\n")
+string(APPEND text
+  "    {nullptr, nullptr}};\nconst int ${counter} = ${count};\n\n}  // namespace ${NAMESPACE}\n")
 file(WRITE ${OUTPUT} "${text}")

@@ -9,16 +9,20 @@ endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/fulmen)
 install(EXPORT fulmen-targets NAMESPACE fulmen:: DESTINATION ${package_dir})
-configure_file(${PROJECT_SOURCE_DIR}/cmake/fulmen-config.cmake.in ${PROJECT_BINARY_DIR}/fulmen-config.cmake @ONLY)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/fulmen-config.cmake.in
+  ${PROJECT_BINARY_DIR}/fulmen-config.cmake @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/fulmen-config.cmake DESTINATION ${package_dir})
 # Before 1.0 a minor version may change the API.
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/fulmen-config-version.cmake COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/fulmen-config-version.cmake
+  COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/fulmen-config-version.cmake DESTINATION ${package_dir})
 
 # LIBDIR may have one part, "lib64", or two, "lib/x86_64-linux-gnu", or be a path from the root.
-file(RELATIVE_PATH prefix_from_pkgconfig ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+file(RELATIVE_PATH prefix_from_pkgconfig ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
+  ${CMAKE_INSTALL_PREFIX})
 file(RELATIVE_PATH include_from_prefix ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
-# What a program links besides an archive. A shared library is often installed beside one, and has the last word in fulmen.pc.
+# What a program links besides an archive. A shared library is often installed beside one, and has
+# the last word in fulmen.pc.
 set(archive_libs "-lstdc++ -lm -lpthread -ldl")
 if(FULMEN_EMULATOR)
   string(PREPEND archive_libs "-l:libboost_context.a ")

@@ -1,7 +1,9 @@
-# The one table of instruction sets: architecture, name, compiler flags. A file tables/<name>.cpp is compiled with its line's flags and
-# FULMEN_ISA_<NAME>=1, and left out on other architectures; the rest of the target sees FULMEN_HAVE_ISA_<NAME>=1 for each that is in.
-# To add an instruction set, add a line here and the file.
-set(_avx512 "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512")
+# The one table of instruction sets: architecture, name, compiler flags. A file tables/<name>.cpp is
+# compiled with its line's flags and FULMEN_ISA_<NAME>=1, and left out on other architectures; the
+# rest of the target sees FULMEN_HAVE_ISA_<NAME>=1 for each that is in. To add an instruction set,
+# add a line here and the file.
+set(_avx512
+  "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512")
 set(_amx "${_avx512} -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8")
 set(FULMEN_INSTRUCTION_SETS
   "any|scalar|"
@@ -20,14 +22,17 @@ else()
   set(FULMEN_ARCHITECTURE other)
 endif()
 
-# For builds that nobody ships: a sanitizer's take minutes for each instruction set, most of them for what this machine cannot run.
-set(FULMEN_ONLY_INSTRUCTION_SETS "" CACHE STRING "Instruction sets to build beside scalar, as a list; native: this machine's; empty: all")
+# For builds that nobody ships: a sanitizer's take minutes for each instruction set, most of them
+# for what this machine cannot run.
+set(FULMEN_ONLY_INSTRUCTION_SETS "" CACHE
+  STRING "Instruction sets to build beside scalar, as a list; native: this machine's; empty: all")
 set(FULMEN_WANTED_SETS scalar ${FULMEN_ONLY_INSTRUCTION_SETS})
 if(FULMEN_ONLY_INSTRUCTION_SETS STREQUAL "native")
   set(FULMEN_WANTED_SETS scalar neon)
   file(STRINGS /proc/cpuinfo _cpuinfo REGEX "^flags" LIMIT_COUNT 1)
   # An instruction set and its flag in /proc/cpuinfo.
-  foreach(_row "avx2 avx2" "avx512 avx512bw" "avx512_bf16 avx512_bf16" "amx amx_bf16" "amx_fp16 amx_fp16")
+  foreach(_row "avx2 avx2" "avx512 avx512bw" "avx512_bf16 avx512_bf16" "amx amx_bf16"
+    "amx_fp16 amx_fp16")
     separate_arguments(_row)
     list(GET _row 1 _flag)
     if("${_cpuinfo} " MATCHES " ${_flag} ")
@@ -37,15 +42,18 @@ if(FULMEN_ONLY_INSTRUCTION_SETS STREQUAL "native")
   endforeach()
 endif()
 
-# The same on every instruction set: kernels contract a*b+c as they are written for, and never look at errno.
+# The same on every instruction set: kernels contract a*b+c as they are written for, and never look
+# at errno.
 set(FULMEN_KERNEL_FLAGS -O3 -ffp-contract=fast -fno-math-errno)
 if(FULMEN_SANITIZE)
   # Minutes of compilation less, and stores that stay where the source has them.
   list(TRANSFORM FULMEN_KERNEL_FLAGS REPLACE -O3 -O1)
-  # Half of what is left. AddressSanitizer sees where a pointer leads that is null or wrapped around; bounds of arrays, signed sums,
-  # shifts and conversions stay checked.
+  # Half of what is left. AddressSanitizer sees where a pointer leads that is null or wrapped
+  # around; bounds of arrays, signed sums, shifts and conversions stay checked.
   if(FULMEN_SANITIZE MATCHES undefined)
-    list(APPEND FULMEN_KERNEL_FLAGS -fno-sanitize=pointer-overflow,null,alignment,object-size,bool,enum,return,unreachable,function)
+    list(APPEND
+      FULMEN_KERNEL_FLAGS
+      -fno-sanitize=pointer-overflow,null,alignment,object-size,bool,enum,return,unreachable,function)
   endif()
   # Half of that again: accesses are checked by calls. Tests take longer by less.
   if(FULMEN_SANITIZE MATCHES address AND CMAKE_CXX_COMPILER_ID STREQUAL Clang)
@@ -80,7 +88,8 @@ function(fulmen_builds_instruction_set line result)
   endif()
 endfunction()
 
-# Adds those tables/*.cpp among the sources that this architecture and compiler can build, and the other sources, to the target.
+# Adds those tables/*.cpp among the sources that this architecture and compiler can build, and the
+# other sources, to the target.
 function(fulmen_target_sources target)
   fulmen_unity(${target} ${ARGN})
   foreach(source ${ARGN})
@@ -111,7 +120,8 @@ function(fulmen_target_sources target)
     target_sources(${target} PRIVATE ${source})
     set(optimisation ${FULMEN_KERNEL_FLAGS})
     if(target MATCHES "^test_")
-      list(TRANSFORM optimisation REPLACE -O3 -O1) # half of the time to compile: these stand for hardware, or beside it
+      # Half of the time to compile: these stand for hardware, or beside it.
+      list(TRANSFORM optimisation REPLACE -O3 -O1)
     endif()
     set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS ${optimisation} ${flags})
     set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS FULMEN_ISA_${upper}=1)

@@ -1,17 +1,21 @@
-# Most of the time to compile a file are headers that its neighbours need, too: up to eight of a folder are compiled as one. What a
-# file forgets to include, the stage apart of `./dev test --long` finds.
-set(FULMEN_UNITY "all" CACHE STRING "Compile the files of a folder together: all, tests (and tools), or empty: none")
+# Most of the time to compile a file are headers that its neighbours need, too: up to eight of a
+# folder are compiled as one. What a file forgets to include, the stage apart of `./dev test --long`
+# finds.
+set(FULMEN_UNITY "all" CACHE
+  STRING "Compile the files of a folder together: all, tests (and tools), or empty: none")
 set(FULMEN_UNITY_FILES 8)
 # The tests of drivers name their drivers' types alike; allocation_count replaces operator new.
 set(FULMEN_NEVER_UNITY "/(tests/gpu_drivers/|tests/api/allocation_count)")
 
 if(FULMEN_UNITY STREQUAL "all" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # With so much to inline g++ 12 takes a vector of one element for an array that a second one is beyond.
+  # With so much to inline g++ 12 takes a vector of one element for an array that a second one is
+  # beyond.
   target_compile_options(fulmen_options INTERFACE -Wno-array-bounds -Wno-stringop-overflow)
 endif()
 
 function(fulmen_unity target) # sources...
-  if(NOT (FULMEN_UNITY STREQUAL "all" OR (FULMEN_UNITY STREQUAL "tests" AND NOT target STREQUAL "fulmen_objects")))
+  if(NOT (FULMEN_UNITY STREQUAL "all" OR (FULMEN_UNITY STREQUAL "tests" AND NOT target
+    STREQUAL "fulmen_objects")))
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)

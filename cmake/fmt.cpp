@@ -1,5 +1,6 @@
-// {fmt} 9 compiled once: as headers alone, every file that formats a message would compile all of it, twice the time.
-// Debian has {fmt} as headers and as a shared library only, and the library shall need none where it runs.
+// {fmt} 9 compiled once: as headers alone, every file that formats a message would compile all of
+// it, twice the time. Debian has {fmt} as headers and as a shared library only, and the library
+// shall need none where it runs.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE
@@ -11,6 +12,7 @@ template FMT_API std::locale locale_ref::get<std::locale>() const;
 template FMT_API thousands_sep_result<char> thousands_sep_impl(locale_ref);
 template FMT_API char decimal_point_impl(locale_ref);
 template FMT_API void buffer<char>::append(const char*, const char*);
-template FMT_API void vformat_to(buffer<char>&, string_view, basic_format_args<buffer_context<char>>, locale_ref);
+template FMT_API void vformat_to(buffer<char>&, string_view,
+                                 basic_format_args<buffer_context<char>>, locale_ref);
 }  // namespace detail
 FMT_END_NAMESPACE

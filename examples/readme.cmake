@@ -1,6 +1,7 @@
 # Each program stands in its page as it is in its file.
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
-foreach(shown "README.md|transformer.cpp" "docs/guide/cpp.md|boards.cpp" "docs/guide/cpp.md|plan.cpp" "docs/guide/cpp.md|training.cpp"
+foreach(shown "README.md|transformer.cpp" "docs/guide/cpp.md|boards.cpp"
+        "docs/guide/cpp.md|plan.cpp" "docs/guide/cpp.md|training.cpp"
         "docs/guide/cpp.md|paged_cache.cpp" "docs/guide/c.md|mean.c")
   string(REPLACE "|" ";" shown "${shown}")
   list(GET shown 0 page)

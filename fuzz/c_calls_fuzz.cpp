@@ -28,7 +28,8 @@ void require(bool holds, const char* what) {
 // Checks a call that returns a status: it has a message exactly if it failed, and the failure is
 // the caller's fault.
 int told(int code) {
-  require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'), "a failure has a message, a success has none");
+  require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'),
+          "a failure has a message, a success has none");
   require(code != FULMEN_INTERNAL, "a mistake is the caller's");
   require(std::strcmp(fulmen_status_name(code), "unknown status") != 0, "a status has a name");
   return code;
@@ -36,12 +37,13 @@ int told(int code) {
 
 // Unknown names are rare: their message names every device, so vendors' libraries are looked for,
 // which takes 3 ms.
-constexpr std::array<const char*, 32> kDevices{"cpu",    "cpu",    "cpu",    "cpu",    "cpu",    "fuzzed", "cpu",   "cpu",
-                                               "cpu",    "fuzzed", "cpu",    "cpu",    "fuzzed", "cpu",    "cpu:0", "cpu",
-                                               "fuzzed", "cpu",    "fuzzed", "cpu",    "cpu",    "cpu",    "cpu",   nullptr,
-                                               "cpu",    "cpu",    "cpu",    "abacus", "cpu",    nullptr,  "",      ":"};
+constexpr std::array<const char*, 32> kDevices{
+    "cpu", "cpu",    "cpu", "cpu",   "cpu", "fuzzed", "cpu", "cpu",    "cpu", "fuzzed", "cpu",
+    "cpu", "fuzzed", "cpu", "cpu:0", "cpu", "fuzzed", "cpu", "fuzzed", "cpu", "cpu",    "cpu",
+    "cpu", nullptr,  "cpu", "cpu",   "cpu", "abacus", "cpu", nullptr,  "",    ":"};
 
-// A small call, all of whose tensors have memory of exactly their size, with values that every dtype has.
+// A small call, all of whose tensors have memory of exactly their size, with values that every
+// dtype has.
 struct SmallCall {
   static constexpr std::array<int64_t, 8> kSizes{1, 2, 3, 4, 5, 9, 17, 0};
   Memory memory;
@@ -118,7 +120,8 @@ struct SmallCall {
   fulmen_tensor with_memory(fulmen_tensor tensor) {
     const std::size_t bytes = elements(tensor) * size_of(tensor.dtype);
     tensor.data = memory.take(bytes);
-    for (std::size_t i = 0; i < bytes; ++i) static_cast<unsigned char*>(tensor.data)[i] = (i & 1) != 0 ? 0x3C : 0;
+    for (std::size_t i = 0; i < bytes; ++i)
+      static_cast<unsigned char*>(tensor.data)[i] = (i & 1) != 0 ? 0x3C : 0;
     return tensor;
   }
 };
@@ -139,7 +142,9 @@ void give_back(void*, void* memory, std::size_t) {
   std::free(memory);
 }
 
-int64_t product(const fulmen_tensor& t) { return t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3]; }
+int64_t product(const fulmen_tensor& t) {
+  return t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3];
+}
 
 void computing_calls(Bytes& in) {
   SmallCall call(in);
@@ -150,7 +155,9 @@ void computing_calls(Bytes& in) {
   };
   const int64_t rows = t.q.shape[0] * t.q.shape[1] * t.q.shape[2];  // of queries, in all heads
   constexpr int kNotExpected = -1;
-  const auto visit = [](void*, const char* tensor, double, double, double) { require(*tensor != '\0', "a gradient has a name"); };
+  const auto visit = [](void*, const char* tensor, double, double, double) {
+    require(*tensor != '\0', "a gradient has a name");
+  };
   int code = kNotExpected;
   switch (in.next() % 9) {
     case 0:
@@ -168,17 +175,21 @@ void computing_calls(Bytes& in) {
       code = told(fulmen_attention_backward_in_stream(&t, &call.o, device, nullptr));
       break;
     case 3:
-      code = told(fulmen_reference(&t, &call.o, doubles(rows * t.v.shape[3]), (in.next() & 1) != 0 ? doubles(rows) : nullptr));
+      code = told(fulmen_reference(&t, &call.o, doubles(rows * t.v.shape[3]),
+                                   (in.next() & 1) != 0 ? doubles(rows) : nullptr));
       break;
     case 4:
-      code = told(fulmen_reference_backward(&t, &call.o, doubles(product(t.q)), doubles(product(t.k)), doubles(product(t.v)),
-                                            t.dbias.data != nullptr ? doubles(product(t.dbias)) : nullptr,
-                                            t.dsinks.data != nullptr ? doubles(product(t.dsinks)) : nullptr));
+      code = told(fulmen_reference_backward(
+          &t, &call.o, doubles(product(t.q)), doubles(product(t.k)), doubles(product(t.v)),
+          t.dbias.data != nullptr ? doubles(product(t.dbias)) : nullptr,
+          t.dsinks.data != nullptr ? doubles(product(t.dsinks)) : nullptr));
       break;
     case 5:
       code = told(fulmen_dropout_mask(
           &t, &call.o,
-          (in.next() & 7) != 0 ? static_cast<uint8_t*>(call.memory.take(static_cast<std::size_t>(rows * call.sk))) : nullptr));
+          (in.next() & 7) != 0
+              ? static_cast<uint8_t*>(call.memory.take(static_cast<std::size_t>(rows * call.sk)))
+              : nullptr));
       break;
     case 6: {
       fulmen_plan* plan = nullptr;
@@ -196,9 +207,11 @@ void computing_calls(Bytes& in) {
       FlashAttnParams params{2, 3, 2, 8, (in.next() & 1) != 0, 0.0F};
       if (in.next() % 8 == 0) params.seq_len = SIZE_MAX;
       if (in.next() % 8 == 0) params.head_dim = 0;
-      told(flash_attn_forward(x[0].data(), x[1].data(), x[2].data(), in.next() % 8 == 0 ? nullptr : x[3].data(), &params));
-      told(flash_attn_backward(x[4].data(), x[0].data(), x[1].data(), x[2].data(), x[3].data(), x[5].data(), x[6].data(),
-                               in.next() % 4 == 0 ? nullptr : x[7].data(), in.next() % 16 == 0 ? nullptr : &params));
+      told(flash_attn_forward(x[0].data(), x[1].data(), x[2].data(),
+                              in.next() % 8 == 0 ? nullptr : x[3].data(), &params));
+      told(flash_attn_backward(x[4].data(), x[0].data(), x[1].data(), x[2].data(), x[3].data(),
+                               x[5].data(), x[6].data(), in.next() % 4 == 0 ? nullptr : x[7].data(),
+                               in.next() % 16 == 0 ? nullptr : &params));
     }
   }
 }
@@ -209,13 +222,16 @@ void device_calls(Bytes& in) {
     case 0: {
       void* memory = nullptr;
       const std::size_t bytes = in.next();
-      if (told(fulmen_device_allocate(device, in.next() % 16 == 0 ? SIZE_MAX - bytes : bytes, &memory)) != FULMEN_OK) return;
+      if (told(fulmen_device_allocate(device, in.next() % 16 == 0 ? SIZE_MAX - bytes : bytes,
+                                      &memory)) != FULMEN_OK)
+        return;
       std::array<unsigned char, 256> from{}, to{};
       from.fill(in.next());
       told(fulmen_device_copy(device, memory, from.data(), bytes));
       told(fulmen_device_synchronize(device, nullptr));
       told(fulmen_device_copy(device, to.data(), memory, bytes));
-      require(std::equal(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(bytes), from.begin()), "a copy there and back");
+      require(std::equal(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(bytes), from.begin()),
+              "a copy there and back");
       fulmen_device_free(device, memory);
       return;
     }
@@ -228,8 +244,11 @@ void device_calls(Bytes& in) {
       return;
     case 3:
       if (in.next() % 16 != 0) return;  // it looks for vendors' libraries, too
-      told(fulmen_visit_devices([](void*, const fulmen_device_info* d) { require(*d->name != '\0', "a device has a name"); },
-                                nullptr));
+      told(fulmen_visit_devices(
+          [](void*, const fulmen_device_info* d) {
+            require(*d->name != '\0', "a device has a name");
+          },
+          nullptr));
       return;
     case 4:
       told(fulmen_visit_kernels(
@@ -250,7 +269,8 @@ void state_calls(Bytes& in) {
   switch (in.next() % 6) {
     case 0: {
       Roomy<fulmen_backend> backend{};
-      backend.call.struct_size = in.next() % 4 != 0 ? sizeof(fulmen_backend) : in.next() * std::size_t{8};
+      backend.call.struct_size =
+          in.next() % 4 != 0 ? sizeof(fulmen_backend) : in.next() * std::size_t{8};
       backend.behind[0] = in.next() % 4 == 0 ? 1 : 0;
       backend.call.name = in.next() % 8 == 0 ? nullptr : in.next() % 8 == 0 ? "cpu" : "fuzzed";
       backend.call.kernel_name = in.next() % 8 == 0 ? nullptr : "fuzzed.fill";
@@ -262,15 +282,20 @@ void state_calls(Bytes& in) {
       return;
     }
     case 1:
-      told(fulmen_unregister_backend(in.next() % 8 == 0 ? nullptr : in.next() % 8 == 0 ? "cpu" : "fuzzed"));
+      told(fulmen_unregister_backend(in.next() % 8 == 0   ? nullptr
+                                     : in.next() % 8 == 0 ? "cpu"
+                                                          : "fuzzed"));
       return;
     case 2:
       told(fulmen_set_log_callback(
-          in.next() % 2 == 0 ? nullptr : +[](void*, const char* line) { require(*line != '\0', "a line"); }, nullptr));
+          in.next() % 2 == 0 ? nullptr
+                             : +[](void*, const char* line) { require(*line != '\0', "a line"); },
+          nullptr));
       return;
     case 3: {
       Roomy<fulmen_allocator> allocator{};
-      allocator.call.struct_size = in.next() % 4 != 0 ? sizeof(fulmen_allocator) : in.next() * std::size_t{8};
+      allocator.call.struct_size =
+          in.next() % 4 != 0 ? sizeof(fulmen_allocator) : in.next() * std::size_t{8};
       allocator.behind[0] = in.next() % 4 == 0 ? 1 : 0;
       allocator.call.allocate = in.next() % 8 == 0 ? nullptr : allocate;
       allocator.call.free = in.next() % 8 == 0 ? nullptr : give_back;
@@ -281,10 +306,15 @@ void state_calls(Bytes& in) {
       std::array<uint8_t, 200> pack{};
       constexpr std::string_view kBegin = "fulmen kernel 1\n";
       if (in.next() % 2 != 0) std::copy(kBegin.begin(), kBegin.end(), pack.begin());
-      for (std::size_t at = kBegin.size(); at < pack.size() && in.more(); ++at) pack[at] = in.next();
+      for (std::size_t at = kBegin.size(); at < pack.size() && in.more(); ++at)
+        pack[at] = in.next();
       const std::size_t bytes = in.next() % (pack.size() + 1);
-      require(told(fulmen_add_prebuilt_pack(in.next() % 16 == 0 ? nullptr : pack.data(), bytes)) != FULMEN_OK, "this is no pack");
-      require(told(fulmen_add_prebuilt_path(in.next() % 2 == 0 ? nullptr : "/nowhere/\n")) != FULMEN_OK, "there is no such folder");
+      require(told(fulmen_add_prebuilt_pack(in.next() % 16 == 0 ? nullptr : pack.data(), bytes)) !=
+                  FULMEN_OK,
+              "this is no pack");
+      require(
+          told(fulmen_add_prebuilt_path(in.next() % 2 == 0 ? nullptr : "/nowhere/\n")) != FULMEN_OK,
+          "there is no such folder");
       return;
     }
     default: {
@@ -298,7 +328,8 @@ void state_calls(Bytes& in) {
 
 }  // namespace
 
-extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }  // NOLINT(bugprone-reserved-identifier)
+// NOLINTNEXTLINE(bugprone-reserved-identifier)
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   Bytes in(data, size);

@@ -80,14 +80,16 @@ constexpr std::array<float, 16> kFloats{0,
 // A call that is right, of a shape that the bytes choose.
 fulmen_tensors right_call(Bytes& in, bool backward) {
   constexpr std::array<int64_t, 8> kSizes{1, 2, 3, 5, 8, 17, 33, 0};
-  const int64_t b = in.pick(kSizes), sq = in.pick(kSizes), sk = in.pick(kSizes), kv = 1 + in.next() % 2;
+  const int64_t b = in.pick(kSizes), sq = in.pick(kSizes), sk = in.pick(kSizes),
+                kv = 1 + in.next() % 2;
   const int64_t h = kv * (1 + in.next() % 3), d = 1 + in.next() % 40, dv = 1 + in.next() % 40;
   const auto dtype = static_cast<int32_t>(in.next() % 3);
   const auto number = [](int64_t rows, int64_t n) { return packed(FULMEN_INT32, {1, 1, rows, n}); };
   fulmen_tensors t;
   fulmen_tensors_init(&t);
   const int features = in.next(), lengths = in.next() % 8;
-  const bool packed_q = (lengths & 1) != 0, packed_k = (lengths & 2) != 0, paged = (lengths & 4) != 0;
+  const bool packed_q = (lengths & 1) != 0, packed_k = (lengths & 2) != 0,
+             paged = (lengths & 4) != 0;
   const int64_t qb = packed_q ? 1 : b, qs = packed_q ? b * sq : sq;
   const int64_t kb = paged ? 3 : packed_k ? 1 : b, ks = paged ? 4 : packed_k ? b * sk : sk;
   t.q = packed(dtype, {qb, qs, h, d});
@@ -112,8 +114,8 @@ fulmen_tensors right_call(Bytes& in, bool backward) {
   return t;
 }
 
-// A call of `fulmen verify`'s grid: inputs of 6 bytes, "mode, dtype, number of the entry in two, 0, 0", are all of them
-// (fuzz/make_seeds). Its int32 tensors have data, the entry's own.
+// A call of `fulmen verify`'s grid: inputs of 6 bytes, "mode, dtype, number of the entry in two, 0,
+// 0", are all of them (fuzz/make_seeds). Its int32 tensors have data, the entry's own.
 struct GridCall {
   fulmen::tools::GridData data;
   fulmen_tensors tensors;
@@ -124,8 +126,10 @@ GridCall grid_call(Bytes& in, bool backward) {
   static const auto* const kGrids = [] {
     auto* grids = new std::array<std::vector<GridCase>, 6>;
     for (std::size_t n = 0; n < 6; ++n) {
-      (*grids)[n] = fulmen::tools::verify_grid(GridSize::quick, static_cast<DType>(n / 2), static_cast<Pass>(n % 2));
-      if ((*grids)[n].size() > kGridSeeds) std::fprintf(stderr, "fuzz/make_seeds: %zu entries\n", (*grids)[n].size()), std::abort();
+      (*grids)[n] = fulmen::tools::verify_grid(GridSize::quick, static_cast<DType>(n / 2),
+                                               static_cast<Pass>(n % 2));
+      if ((*grids)[n].size() > kGridSeeds)
+        std::fprintf(stderr, "fuzz/make_seeds: %zu entries\n", (*grids)[n].size()), std::abort();
     }
     return grids;
   }();
@@ -136,7 +140,8 @@ GridCall grid_call(Bytes& in, bool backward) {
   GridCall call{fulmen::tools::make_grid_data(entry, pool), {}, {}};
   fulmen_tensors_init(&call.tensors);
   for (int i = 0; i < kTensorFields; ++i) {
-    fulmen_tensor& tensor = call.tensors.*kCTensors[i].tensor = fulmen::c_api::to_c(call.data.tensors->*kTensorTable[i].tensor);
+    fulmen_tensor& tensor = call.tensors.*kCTensors[i].tensor =
+                                fulmen::c_api::to_c(call.data.tensors->*kTensorTable[i].tensor);
     if (tensor.dtype != FULMEN_INT32) tensor.data = nullptr;
   }
   const fulmen::AttentionOptions& o = call.data.options;
@@ -152,7 +157,9 @@ GridCall grid_call(Bytes& in, bool backward) {
   return call;
 }
 
-fulmen_tensor& any_tensor(Bytes& in, fulmen_tensors& t) { return t.*kCTensors[in.next() % kTensorFields].tensor; }
+fulmen_tensor& any_tensor(Bytes& in, fulmen_tensors& t) {
+  return t.*kCTensors[in.next() % kTensorFields].tensor;
+}
 
 void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
   fulmen_tensor& tensor = any_tensor(in, t);
@@ -222,7 +229,8 @@ void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
       o.trust_pointers = !o.trust_pointers;
       break;
     case 25: {
-      constexpr std::array<const char*, 4> kTunings{"", "block_n=64", "num_splits=2,waves=4", "block_m=,"};
+      constexpr std::array<const char*, 4> kTunings{"", "block_n=64", "num_splits=2,waves=4",
+                                                    "block_m=,"};
       o.tuning = kTunings[in.next() % kTunings.size()];
       break;
     }
@@ -236,7 +244,8 @@ void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
 
 // Small numbers that fp32, fp16 and bf16 have, and for int32 what the input says.
 void fill(Bytes& in, const fulmen_tensor& t, std::size_t count) {
-  constexpr std::array<uint16_t, 8> kHalf{0x0000, 0x3800, 0xb800, 0x3400, 0x3c00, 0xbc00, 0x3a00, 0xb400};
+  constexpr std::array<uint16_t, 8> kHalf{0x0000, 0x3800, 0xb800, 0x3400,
+                                          0x3c00, 0xbc00, 0x3a00, 0xb400};
   auto* bytes = static_cast<uint8_t*>(t.data);
   for (std::size_t i = 0; i < count; ++i) {
     const uint16_t half = kHalf[i * 5 % 7];
@@ -285,7 +294,8 @@ void require(bool holds, const char* what) {
 void run_with(Bytes& in, const fulmen_plan* plan, const fulmen_tensors& t) {
   struct {
     fulmen_run_options options;
-    unsigned char newer_fields[256];  // struct_size below may be any byte, and so many bytes are read
+    // struct_size below may be any byte, and so many bytes are read.
+    unsigned char newer_fields[256];
   } sized{};
   fulmen_run_options& changed = sized.options;
   fulmen_run_options_init(&changed);
@@ -296,56 +306,67 @@ void run_with(Bytes& in, const fulmen_plan* plan, const fulmen_tensors& t) {
   if (in.next() % 8 == 0) changed.window_right = INT64_MAX;
   if (in.next() % 64 == 0) changed.struct_size = static_cast<std::size_t>(in.next());
   const int code = fulmen_plan_run_with(plan, nullptr, &t, &changed, nullptr, 0);
-  require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'), "a failure has a message, a success has none");
+  require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'),
+          "a failure has a message, a success has none");
   require(code != FULMEN_INTERNAL, "a mistake is the caller's");
   fulmen_plan* exact = nullptr;
   const int made = fulmen_plan_at(plan, &t, &changed, &exact);
   require((made == FULMEN_OK) == (exact != nullptr), "a plan, or an error");
-  if (code == FULMEN_OK) require(fulmen_plan_run(exact, nullptr, &t, nullptr, 0) == FULMEN_OK, "its own plan runs, too");
+  if (code == FULMEN_OK)
+    require(fulmen_plan_run(exact, nullptr, &t, nullptr, 0) == FULMEN_OK, "its own plan runs, too");
   fulmen_plan_destroy(exact);
 }
 
-void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_options& o, bool backward) {
+void run(Bytes& in, const fulmen_plan* plan, fulmen_tensors t, const fulmen_options& o,
+         bool backward) {
   fulmen_problem_info info{};
   info.struct_size = sizeof info;
-  require((backward ? fulmen_describe_backward : fulmen_describe)(&t, &o, &info) == FULMEN_OK, "a planned call is described");
+  require((backward ? fulmen_describe_backward : fulmen_describe)(&t, &o, &info) == FULMEN_OK,
+          "a planned call is described");
   constexpr double kMostFlops = 1e6;
-  constexpr int64_t kMostKeys = 65536;  // the reference takes memory for them, also where rows of stride 0 take none
+  // The reference takes memory for them, also where rows of stride 0 take none.
+  constexpr int64_t kMostKeys = 65536;
   const int64_t pages = std::max<int64_t>(t.block_table.shape[3], 1);
   if (t.k.shape[1] > kMostKeys / pages) return;
   Memory memory;
-  if (!(info.flops <= kMostFlops) || t.struct_size != sizeof t || !give(in, t, backward, memory)) return;
+  if (!(info.flops <= kMostFlops) || t.struct_size != sizeof t || !give(in, t, backward, memory))
+    return;
   if (backward) {  // lse and out are to be those of the inputs
     fulmen_options forward = o;
     forward.kernel = nullptr;
-    forward.struct_size = std::min(forward.struct_size, sizeof forward);  // fields of a newer one are not copied
+    // Fields of a newer one are not copied.
+    forward.struct_size = std::min(forward.struct_size, sizeof forward);
     if (fulmen_attention(&t, &forward, "cpu") != FULMEN_OK) return;
   }
   if (!backward) run_with(in, plan, t);
   const int code = fulmen_plan_run(plan, nullptr, &t, nullptr, 0);
-  require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'), "a failure has a message, a success has none");
+  require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'),
+          "a failure has a message, a success has none");
   if (code == FULMEN_OUT_OF_MEMORY || code == FULMEN_INVALID_ARGUMENT) return;
   require(code == FULMEN_OK, info.text);
   if (std::abs(o.softmax_scale) > 2) return;  // rounding of huge scores
   fulmen_verify_report report{};
   report.struct_size = sizeof report;
-  require((backward ? fulmen_check_sequences_backward : fulmen_check_sequences)(&t, &o) == FULMEN_OK,
-          "the plan ran, so its sequences were right");
-  require((backward ? fulmen_zero_unused_rows_backward : fulmen_zero_unused_rows)(&t, &o, "cpu", nullptr) == FULMEN_OK,
+  require(
+      (backward ? fulmen_check_sequences_backward : fulmen_check_sequences)(&t, &o) == FULMEN_OK,
+      "the plan ran, so its sequences were right");
+  require((backward ? fulmen_zero_unused_rows_backward : fulmen_zero_unused_rows)(
+              &t, &o, "cpu", nullptr) == FULMEN_OK,
           "the plan ran, so its packed results have rows");
   const int verified = (backward ? fulmen_verify_backward : fulmen_verify)(&t, &o, &report);
   // The rule's bounds are for data as networks have it: with random bytes a few results differ by
   // more. A mistake differs by far more.
   constexpr double kManyBounds = 100;
-  const bool near =
-      verified == FULMEN_VERIFICATION_FAILED && report.worst_error <= kManyBounds * report.bound && report.lse_error <= 1e-3;
+  const bool near = verified == FULMEN_VERIFICATION_FAILED &&
+                    report.worst_error <= kManyBounds * report.bound && report.lse_error <= 1e-3;
   require(verified == FULMEN_OK || near, fulmen_plan_explain(plan));
 }
 
 }  // namespace
 
 // An allocation that exceeds the machine's memory fails, as without the sanitizer.
-extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }  // NOLINT(bugprone-reserved-identifier)
+// NOLINTNEXTLINE(bugprone-reserved-identifier)
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   Bytes in(data, size);
@@ -367,7 +388,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   }
   o.num_threads = 1;
   if (!of_grid && t.cu_seqlens_q.shape[3] != 0) o.max_seqlen_q = in.next();
-  if (!of_grid && t.cu_seqlens_k.shape[3] != 0 && t.block_table.shape[3] == 0) o.max_seqlen_k = in.next();
+  if (!of_grid && t.cu_seqlens_k.shape[3] != 0 && t.block_table.shape[3] == 0)
+    o.max_seqlen_k = in.next();
   const int bends = in.next() % 4;
   if (bends > 0) {  // a tensor that is bent may be larger than what an entry's table holds
     for (const auto& [name, member] : kCTensors) (t.*member).data = nullptr;
@@ -382,17 +404,22 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   const auto visit = [](void* context, const char* kernel, bool supported, const char*, double) {
     if (supported) static_cast<Names*>(context)->all.emplace_back(kernel);
   };
-  (backward ? fulmen_visit_candidates_backward : fulmen_visit_candidates)(&t, &o, "cpu", visit, &names);
+  (backward ? fulmen_visit_candidates_backward : fulmen_visit_candidates)(&t, &o, "cpu", visit,
+                                                                          &names);
   // GPU kernels are only asked whether they support it: planning would compile them.
   const auto ignore = [](void*, const char*, bool, const char*, double) {};
-  constexpr std::array<const char*, 4> kChips{"emulated:gfx1100", "emulated:gfx942", "emulated:sm_90", "emulated:gfx1201"};
-  (backward ? fulmen_visit_candidates_backward : fulmen_visit_candidates)(&t, &o, in.pick(kChips), ignore, nullptr);
+  constexpr std::array<const char*, 4> kChips{"emulated:gfx1100", "emulated:gfx942",
+                                              "emulated:sm_90", "emulated:gfx1201"};
+  (backward ? fulmen_visit_candidates_backward : fulmen_visit_candidates)(&t, &o, in.pick(kChips),
+                                                                          ignore, nullptr);
   if (!names.all.empty()) o.kernel = names.all[in.next() % names.all.size()].c_str();
 
   fulmen_plan* plan = nullptr;
-  const int code = (backward ? fulmen_plan_create_backward : fulmen_plan_create)(&t, &o, "cpu", &plan);
+  const int code =
+      (backward ? fulmen_plan_create_backward : fulmen_plan_create)(&t, &o, "cpu", &plan);
   require((code == FULMEN_OK) == (plan != nullptr), "a plan, or an error");
-  require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'), "a failure has a message, a success has none");
+  require((code == FULMEN_OK) == (*fulmen_last_error() == '\0'),
+          "a failure has a message, a success has none");
   require(code != FULMEN_INTERNAL, "a mistake is the caller's");
   if (plan == nullptr) return 0;
   require(*fulmen_plan_explain(plan) != '\0', "a plan explains itself");

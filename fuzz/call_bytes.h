@@ -109,8 +109,11 @@ class Memory {
       places.pop_back();
       return place;
     }
-    void* const address = mmap(nullptr, room + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (address == MAP_FAILED || mprotect(static_cast<char*>(address) + room, kPage, PROT_NONE) != 0) std::abort();
+    void* const address =
+        mmap(nullptr, room + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED ||
+        mprotect(static_cast<char*>(address) + room, kPage, PROT_NONE) != 0)
+      std::abort();
     return static_cast<char*>(address);
   }
 

@@ -1,4 +1,5 @@
-// Any bytes given as a code object, as its metadata, or as a disassembler's text are read without harm.
+// Any bytes given as a code object, as its metadata, or as a disassembler's text are read without
+// harm.
 #include <elf.h>
 
 #include <cstddef>
@@ -56,9 +57,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check(bytes);
   check(code_object_of(bytes));
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  for (const fulmen::LoopCounts& c : {fulmen::gpu::count_amd_loop(text), fulmen::gpu::count_nvidia_loop(text)}) {
-    if (c.total < 0 || c.matrix > c.total || c.vector + c.transcendental + c.lds + c.memory + c.scalar > c.total) std::abort();
+  for (const fulmen::LoopCounts& c :
+       {fulmen::gpu::count_amd_loop(text), fulmen::gpu::count_nvidia_loop(text)}) {
+    if (c.total < 0 || c.matrix > c.total ||
+        c.vector + c.transcendental + c.lds + c.memory + c.scalar > c.total)
+      std::abort();
   }
-  for (const char* arch : {"gfx1100", "gfx1201", "gfx942"}) fulmen::gpu::amd_findings(text, {.arch = arch, .lds_bytes = 64});
+  for (const char* arch : {"gfx1100", "gfx1201", "gfx942"})
+    fulmen::gpu::amd_findings(text, {.arch = arch, .lds_bytes = 64});
   return 0;
 }

@@ -1,4 +1,5 @@
-// Any bytes given as a file of the kernel cache are refused with a sentence, or are a file that is written back the same.
+// Any bytes given as a file of the kernel cache are refused with a sentence, or are a file that is
+// written back the same.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -15,14 +15,16 @@ using namespace fulmen::fuzz;
 namespace {
 
 constexpr fulmen_tensor fulmen_kv_cache::* kTensors[] = {
-    &fulmen_kv_cache::k_cache, &fulmen_kv_cache::v_cache, &fulmen_kv_cache::seqlens_k,    &fulmen_kv_cache::block_table,
-    &fulmen_kv_cache::k_new,   &fulmen_kv_cache::v_new,   &fulmen_kv_cache::rotary_cos,   &fulmen_kv_cache::rotary_sin,
-    &fulmen_kv_cache::q,       &fulmen_kv_cache::q_out,   &fulmen_kv_cache::seqlens_k_out};
+    &fulmen_kv_cache::k_cache,     &fulmen_kv_cache::v_cache,      &fulmen_kv_cache::seqlens_k,
+    &fulmen_kv_cache::block_table, &fulmen_kv_cache::k_new,        &fulmen_kv_cache::v_new,
+    &fulmen_kv_cache::rotary_cos,  &fulmen_kv_cache::rotary_sin,   &fulmen_kv_cache::q,
+    &fulmen_kv_cache::q_out,       &fulmen_kv_cache::seqlens_k_out};
 
 // A call that is right, of a shape that the bytes choose.
 fulmen_kv_cache right_call(Bytes& in) {
   constexpr std::array<int64_t, 8> kSizes{1, 2, 3, 5, 8, 17, 33, 0};
-  const int64_t b = in.pick(kSizes), rows = in.pick(kSizes), added = in.pick(kSizes), heads = 1 + in.next() % 3;
+  const int64_t b = in.pick(kSizes), rows = in.pick(kSizes), added = in.pick(kSizes),
+                heads = 1 + in.next() % 3;
   const int64_t d = 2 + in.next() % 40, dv = 1 + in.next() % 40, queries = in.next() % 4;
   const int32_t dtype = in.next() % 3;
   const int features = in.next();
@@ -38,7 +40,8 @@ fulmen_kv_cache right_call(Bytes& in) {
     c.v_new = packed(dtype, {b, added, heads, dv});
   }
   if ((features & 4) != 0) {
-    c.rotary_cos = c.rotary_sin = packed((features & 8) != 0 ? dtype : FULMEN_FP32, {1, 1, 1 + in.next() % 64, d / 2});
+    c.rotary_cos = c.rotary_sin =
+        packed((features & 8) != 0 ? dtype : FULMEN_FP32, {1, 1, 1 + in.next() % 64, d / 2});
     if ((features & 16) != 0) c.q = c.q_out = packed(dtype, {b, queries, heads * 2, d});
   }
   if ((features & 32) != 0) c.seqlens_k_out = c.seqlens_k;
@@ -50,8 +53,22 @@ fulmen_kv_cache right_call(Bytes& in) {
 
 void bend(Bytes& in, fulmen_kv_cache& c) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  constexpr std::array<int64_t, 16> kNumbers{
-      0, 1, 2, 3, 4, 8, 33, 257, -1, 1000000007, 0x7fffffff, 0x80000000, int64_t{1} << 40, kMost, -kMost - 1, int64_t{1} << 60};
+  constexpr std::array<int64_t, 16> kNumbers{0,
+                                             1,
+                                             2,
+                                             3,
+                                             4,
+                                             8,
+                                             33,
+                                             257,
+                                             -1,
+                                             1000000007,
+                                             0x7fffffff,
+                                             0x80000000,
+                                             int64_t{1} << 40,
+                                             kMost,
+                                             -kMost - 1,
+                                             int64_t{1} << 60};
   fulmen_tensor& tensor = c.*kTensors[in.next() % std::size(kTensors)];
   const int64_t number = in.pick(kNumbers);
   const int what = in.next() % 13;
@@ -86,7 +103,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   int64_t work = 1;  // rows that take no memory take time
   for (const fulmen_tensor& t : {c.k_new, c.q}) {
     if (absent(t)) continue;
-    for (const int64_t n : t.shape) work = std::min<int64_t>(work * std::max<int64_t>(n, 1), int64_t{1} << 30);
+    for (const int64_t n : t.shape)
+      work = std::min<int64_t>(work * std::max<int64_t>(n, 1), int64_t{1} << 30);
   }
   if (work > 1000000) return 0;
   Memory memory;
@@ -100,7 +118,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     if (bytes == 0) continue;
     std::memset(t.data, 0, bytes);
     for (std::size_t i = 0; t.dtype == FULMEN_INT32 && i + 4 <= bytes; i += 4) {
-      const int32_t number = static_cast<int8_t>(in.next()) / 4;  // some are below 0, some too large
+      // Some are below 0, some too large.
+      const int32_t number = static_cast<int8_t>(in.next()) / 4;
       std::memcpy(static_cast<char*>(t.data) + i, &number, 4);
     }
   }

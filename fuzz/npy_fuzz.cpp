@@ -1,4 +1,5 @@
-// Any bytes given as a .npy header are either parsed into a consistent description or refused with a sentence.
+// Any bytes given as a .npy header are either parsed into a consistent description or refused with
+// a sentence.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

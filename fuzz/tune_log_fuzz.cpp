@@ -7,7 +7,8 @@
 #include "tools/tune/log.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto found = fulmen::tools::problems_of_log({reinterpret_cast<const char*>(data), size}, "log");
+  const auto found =
+      fulmen::tools::problems_of_log({reinterpret_cast<const char*>(data), size}, "log");
   if (!found.ok()) {
     if (found.status().message().empty()) std::abort();
     return 0;
@@ -15,7 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (found->problems.empty()) std::abort();
   for (const auto& problem : found->problems) {
     const auto& c = problem.bench_case;
-    if (c.batch < 1 || c.seqlen_q < 1 || c.seqlen_k < 1 || c.kv_heads < 1 || c.heads % c.kv_heads != 0 || c.head_dim < 1)
+    if (c.batch < 1 || c.seqlen_q < 1 || c.seqlen_k < 1 || c.kv_heads < 1 ||
+        c.heads % c.kv_heads != 0 || c.head_dim < 1)
       std::abort();
     if (c.name.empty() || c.suite.empty()) std::abort();
   }

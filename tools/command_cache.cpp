@@ -16,10 +16,12 @@ Result<std::string> folder_or_reason() {
   std::error_code error;
   if (std::filesystem::exists(folder, error) && !std::filesystem::is_directory(folder, error)) {
     return Status{StatusCode::unavailable,
-                  fmt::format("{} is not a folder: FULMEN_CACHE_DIR names the kernels' folder", printable(folder))};
+                  fmt::format("{} is not a folder: FULMEN_CACHE_DIR names the kernels' folder",
+                              printable(folder))};
   }
   if (!folder.empty()) return folder;
-  return Status{StatusCode::unavailable, "there is no cache: none of FULMEN_CACHE_DIR, XDG_CACHE_HOME and HOME is set"};
+  return Status{StatusCode::unavailable,
+                "there is no cache: none of FULMEN_CACHE_DIR, XDG_CACHE_HOME and HOME is set"};
 }
 
 Status dir() {
@@ -38,7 +40,8 @@ Status list() {
                fmt::gmtime(static_cast<std::time_t>(kernel.last_used)), printable(kernel.kernel));
     bytes += kernel.bytes;
   }
-  fmt::print("{}: {} kernels, {:.1f} MB\n", printable(folder.value()), kernels.size(), static_cast<double>(bytes) / 1e6);
+  fmt::print("{}: {} kernels, {:.1f} MB\n", printable(folder.value()), kernels.size(),
+             static_cast<double>(bytes) / 1e6);
   return {};
 }
 
@@ -54,7 +57,8 @@ Status clear() {
 
 Command cache_command(CLI::App& app) {
   CLI::App* parser = app.add_subcommand("cache", "the compiled GPU kernels kept on disk");
-  const CLI::App* list_parser = parser->add_subcommand("list", "chip, bytes, last use (UTC) and kernel of each");
+  const CLI::App* list_parser =
+      parser->add_subcommand("list", "chip, bytes, last use (UTC) and kernel of each");
   const CLI::App* clear_parser = parser->add_subcommand("clear", "delete them all");
   const CLI::App* dir_parser = parser->add_subcommand("dir", "where they are");
   return {parser, [=]() -> Status {

@@ -29,7 +29,8 @@ struct CountsArguments {
 // They are long enough that loops outweigh the rest.
 std::vector<GridCase> counted_cases() {
   std::vector<GridCase> list;
-  const auto add = [&](DType dtype, int64_t seqlen_q, int64_t seqlen_k, int64_t heads, int64_t dim, Feature feature, Pass pass) {
+  const auto add = [&](DType dtype, int64_t seqlen_q, int64_t seqlen_k, int64_t heads, int64_t dim,
+                       Feature feature, Pass pass) {
     list.push_back({.dtype = dtype,
                     .seqlen_q = seqlen_q,
                     .seqlen_k = seqlen_k,
@@ -40,11 +41,16 @@ std::vector<GridCase> counted_cases() {
                     .feature = feature,
                     .pass = pass});
   };
-  for (const int64_t dim : {64, 128, 256}) add(DType::bf16, 128, 1024, 1, dim, Feature::none, Pass::forward);
-  for (const int64_t dim : {32, 64, 128}) add(DType::fp16, 64, 64, 1, dim, Feature::bias, Pass::forward);
-  for (const int64_t dim : {64, 128, 256}) add(DType::bf16, 1, 4096, 4, dim, Feature::none, Pass::forward);
-  for (const int64_t dim : {64, 128, 256}) add(DType::bf16, 512, 512, 1, dim, Feature::none, Pass::backward);
-  for (const int64_t dim : {32, 64}) add(DType::fp16, 64, 64, 1, dim, Feature::bias, Pass::backward);
+  for (const int64_t dim : {64, 128, 256})
+    add(DType::bf16, 128, 1024, 1, dim, Feature::none, Pass::forward);
+  for (const int64_t dim : {32, 64, 128})
+    add(DType::fp16, 64, 64, 1, dim, Feature::bias, Pass::forward);
+  for (const int64_t dim : {64, 128, 256})
+    add(DType::bf16, 1, 4096, 4, dim, Feature::none, Pass::forward);
+  for (const int64_t dim : {64, 128, 256})
+    add(DType::bf16, 512, 512, 1, dim, Feature::none, Pass::backward);
+  for (const int64_t dim : {32, 64})
+    add(DType::fp16, 64, 64, 1, dim, Feature::bias, Pass::backward);
   return list;
 }
 
@@ -55,17 +61,21 @@ struct Row {
   ExecutedInstructions executed;
 };
 
-constexpr std::array kColumns{"chip", "kernel", "workgroups", "matrix", "VALU",          "transcendental",
-                              "SALU", "LDS",    "global",     "waits",  "VALU / matrix", "SALU / matrix"};
+constexpr std::array kColumns{"chip",   "kernel",         "workgroups",    "matrix",
+                              "VALU",   "transcendental", "SALU",          "LDS",
+                              "global", "waits",          "VALU / matrix", "SALU / matrix"};
 constexpr std::size_t kTexts = 2;  // columns of text; the others are numbers
 
 std::string ratio(int64_t count, int64_t matrix) {
-  return matrix > 0 ? fmt::format("{:.2f}", static_cast<double>(count) / static_cast<double>(matrix)) : "-";
+  return matrix > 0
+             ? fmt::format("{:.2f}", static_cast<double>(count) / static_cast<double>(matrix))
+             : "-";
 }
 
 std::vector<std::string> cells(const ExecutedInstructions& e) {
   std::vector<std::string> row{e.arch, e.kernel};
-  for (const int64_t n : {e.workgroups, e.matrix, e.vector, e.transcendental, e.scalar, e.lds, e.global, e.waits}) {
+  for (const int64_t n :
+       {e.workgroups, e.matrix, e.vector, e.transcendental, e.scalar, e.lds, e.global, e.waits}) {
     row.push_back(std::to_string(n));
   }
   row.push_back(ratio(e.vector, e.matrix));
@@ -77,7 +87,8 @@ void print_row(std::span<const std::string> row, bool markdown) {
   std::string line = markdown ? "|" : fmt::format("{:8} {:56}", row[0], row[1]);
   for (std::size_t n = markdown ? 0 : kTexts; n < row.size(); ++n) {
     line += markdown ? fmt::format(" {} |", row[n])
-                     : fmt::format(" {:>{}}", row[n], std::max<std::size_t>(9, std::strlen(kColumns[n])));
+                     : fmt::format(" {:>{}}", row[n],
+                                   std::max<std::size_t>(9, std::strlen(kColumns[n])));
   }
   fmt::print("{}\n", line);
 }
@@ -112,7 +123,8 @@ bool runs_in(const std::string& family, const Problem& problem, const std::strin
 
 // Returns the launches of a case; none where another family runs it. Errors: those of planning, and
 // a result that breaks the tolerance rule.
-Result<std::vector<Row>> count(const GridCase& grid_case, const std::string& device, const std::string& family, NormalPool& pool) {
+Result<std::vector<Row>> count(const GridCase& grid_case, const std::string& device,
+                               const std::string& family, NormalPool& pool) {
   const GridData data = make_grid_data(grid_case, pool);
   const Result<Problem> problem = problem_of(grid_case, data);
   if (!problem.ok()) return problem.status();
@@ -122,7 +134,8 @@ Result<std::vector<Row>> count(const GridCase& grid_case, const std::string& dev
   take_executed_instructions();
   const VerifiedRun run = run_and_verify(problem.value(), data, *there.value(), device, "", 0);
   if (!run.report.ok) {
-    return Status(StatusCode::verification_failed, fmt::format("{} on {}: {}", to_string(grid_case), device, run.report.message));
+    return Status(StatusCode::verification_failed,
+                  fmt::format("{} on {}: {}", to_string(grid_case), device, run.report.message));
   }
   std::vector<Row> rows;
   for (ExecutedInstructions& launch : take_executed_instructions()) {
@@ -138,10 +151,12 @@ Status check_executed(const std::string& arch, const std::string& device) {
   std::string known;
   for (const DeviceInfo& info : fulmen::devices()) {
     if (info.name == device || info.name == kEmulator) return check_device_and_kernel(device, "");
-    if (info.name.starts_with(kEmulator)) known += (known.empty() ? "" : ", ") + info.name.substr(std::strlen(kEmulator) + 1);
+    if (info.name.starts_with(kEmulator))
+      known += (known.empty() ? "" : ", ") + info.name.substr(std::strlen(kEmulator) + 1);
   }
   return {StatusCode::invalid_argument,
-          fmt::format("--arch {}: AMD chips whose machine code is executed are accepted: {}", printable(arch), known)};
+          fmt::format("--arch {}: AMD chips whose machine code is executed are accepted: {}",
+                      printable(arch), known)};
 }
 
 Status counts(const CountsArguments& arguments) {
@@ -168,7 +183,8 @@ Status counts(const CountsArguments& arguments) {
   if (all.empty()) {
     return {
         StatusCode::invalid_argument,
-        fmt::format("--family {}: prefill, short, decode, backward and short_backward are counted", printable(arguments.family))};
+        fmt::format("--family {}: prefill, short, decode, backward and short_backward are counted",
+                    printable(arguments.family))};
   }
   if (Status status = flush_standard_output(); !status.ok()) return status;
   return arguments.json.empty() ? Status{} : write_text_file(arguments.json, "[\n" + all + "\n]\n");
@@ -178,10 +194,15 @@ Status counts(const CountsArguments& arguments) {
 
 Command counts_command(CLI::App& app) {
   auto arguments = std::make_shared<CountsArguments>();
-  CLI::App* parser = app.add_subcommand(
-      "counts", "instructions by class that AMD kernels execute on the emulator of machine code: a problem each of the main ones");
-  parser->add_option("--arch", arguments->archs, "chips, ',' between them: gfx1100,gfx1201,gfx942")->delimiter(',')->required();
-  parser->add_option("--family", arguments->family, "one of prefill, short, decode, backward, short_backward; all when not given");
+  CLI::App* parser =
+      app.add_subcommand("counts",
+                         "instructions by class that AMD kernels execute on the emulator of "
+                         "machine code: a problem each of the main ones");
+  parser->add_option("--arch", arguments->archs, "chips, ',' between them: gfx1100,gfx1201,gfx942")
+      ->delimiter(',')
+      ->required();
+  parser->add_option("--family", arguments->family,
+                     "one of prefill, short, decode, backward, short_backward; all when not given");
   parser->add_flag("--markdown", arguments->markdown, "a table for a page");
   parser->add_option("--json", arguments->json, "write the counts as JSON");
   return {parser, [arguments] { return counts(*arguments); }};

@@ -51,10 +51,12 @@ void print_chips(const std::vector<DeviceInfo>& chips) {
   constexpr std::size_t kShown = 3;
   std::string names;
   for (std::size_t n = 0; n < std::min(kShown, chips.size()); ++n) {
-    names += fmt::format("{}{}", n == 0 ? "" : ", ", printable(chips[n * chips.size() / kShown].name));
+    names +=
+        fmt::format("{}{}", n == 0 ? "" : ", ", printable(chips[n * chips.size() / kShown].name));
   }
   const std::string backend = chips[0].name.substr(0, chips[0].name.find(':'));
-  fmt::print("{}\n  chips     {} without a GPU, such as {}\n", printable(backend), chips.size(), names);
+  fmt::print("{}\n  chips     {} without a GPU, such as {}\n", printable(backend), chips.size(),
+             names);
   fmt::print("  usable    {}\n", chips[0].usable ? "yes" : wrapped("no: " + chips[0].reason));
 }
 
@@ -62,9 +64,13 @@ Status list_devices(bool all) {
   const std::string preferred = default_device();
   std::vector<DeviceInfo> chips;
   for (const DeviceInfo& device : devices()) {
-    const auto backend_of = [](const DeviceInfo& info) { return info.name.substr(0, info.name.find(':')); };
-    if (!chips.empty() && backend_of(chips[0]) != backend_of(device)) print_chips(std::exchange(chips, {}));
-    if (!all && device.name != preferred && is_emulated(device.name) && device.name.find(':') != std::string::npos) {
+    const auto backend_of = [](const DeviceInfo& info) {
+      return info.name.substr(0, info.name.find(':'));
+    };
+    if (!chips.empty() && backend_of(chips[0]) != backend_of(device))
+      print_chips(std::exchange(chips, {}));
+    if (!all && device.name != preferred && is_emulated(device.name) &&
+        device.name.find(':') != std::string::npos) {
       chips.push_back(device);
     } else {
       print_device(device, preferred);
@@ -79,7 +85,8 @@ Status list_devices(bool all) {
     fmt::print("kernels of {}\n", printable(backend->name()));
     for (const Kernel* kernel : backend->kernels()) {
       const std::string computes =
-          fmt::format("{}{}", kernel->pass() == Pass::forward ? "forward" : "backward", kernel->dropout() ? ", dropout" : "");
+          fmt::format("{}{}", kernel->pass() == Pass::forward ? "forward" : "backward",
+                      kernel->dropout() ? ", dropout" : "");
       fmt::print("  {:30} {:18} {}\n", printable(kernel->name()), computes, kernel->layout());
     }
   }
@@ -90,7 +97,8 @@ Status list_devices(bool all) {
 
 Command devices_command(CLI::App& app) {
   auto all = std::make_shared<bool>(false);
-  CLI::App* parser = app.add_subcommand("devices", "list devices, what they offer, what is usable and why not");
+  CLI::App* parser =
+      app.add_subcommand("devices", "list devices, what they offer, what is usable and why not");
   parser->add_flag("--all", *all, "every emulated chip, and the kernels of each backend");
   return {parser, [all] { return list_devices(*all); }};
 }

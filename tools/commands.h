@@ -8,8 +8,9 @@
 
 namespace fulmen::tools {
 
-// A subcommand's parser and what it does once its options are read. A Status that is not ok becomes one sentence on stderr and
-// exit 1 (verification failed, no memory, a defect) or 2 (everything that the caller can mend).
+// A subcommand's parser and what it does once its options are read. A Status that is not ok becomes
+// one sentence on stderr and exit 1 (verification failed, no memory, a defect) or 2 (everything
+// that the caller can mend).
 struct Command {
   CLI::App* parser = nullptr;
   std::function<Status()> run;

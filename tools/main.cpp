@@ -1,4 +1,5 @@
-// The fulmen program: devices, run, explain, verify, bench, compile, counts, cache, tune, doctor, selftest.
+// The fulmen program: devices, run, explain, verify, bench, compile, counts, cache, tune, doctor,
+// selftest.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -40,14 +41,16 @@ int report(const Status& status) {
   }
 }
 
-// An empty value is what a script's unset variable leaves: taken as "not given" it would, say, drop a mask without a word.
+// An empty value is what a script's unset variable leaves: taken as "not given" it would, say, drop
+// a mask without a word.
 Status check_values(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const bool assigned = argument.starts_with("--") && argument.find('=') == argument.size() - 1;
     if (!argument.empty() && !assigned) continue;
     const std::string option = assigned ? argument.substr(0, argument.size() - 1) : argv[i - 1];
-    return {StatusCode::invalid_argument, fmt::format("{}: an empty value is given: leave the option out, or say one", option)};
+    return {StatusCode::invalid_argument,
+            fmt::format("{}: an empty value is given: leave the option out, or say one", option)};
   }
   return {};
 }
@@ -64,10 +67,12 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);  // a second one would be ignored
   app.set_version_flag("--version", std::string("fulmen ") + fulmen::version());
   const std::array commands{
-      fulmen::tools::devices_command(app),  fulmen::tools::run_command(app),   fulmen::tools::explain_command(app),
-      fulmen::tools::verify_command(app),   fulmen::tools::bench_command(app), fulmen::tools::compile_command(app),
-      fulmen::tools::cache_command(app),    fulmen::tools::tune_command(app),  fulmen::tools::doctor_command(app),
-      fulmen::tools::selftest_command(app), fulmen::tools::counts_command(app)};
+      fulmen::tools::devices_command(app), fulmen::tools::run_command(app),
+      fulmen::tools::explain_command(app), fulmen::tools::verify_command(app),
+      fulmen::tools::bench_command(app),   fulmen::tools::compile_command(app),
+      fulmen::tools::cache_command(app),   fulmen::tools::tune_command(app),
+      fulmen::tools::doctor_command(app),  fulmen::tools::selftest_command(app),
+      fulmen::tools::counts_command(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {
@@ -77,10 +82,13 @@ int run(int argc, char** argv) {
     std::vector<std::string> unknown = app.remaining(true);
     std::string list;
     for (const std::string& argument : unknown) list += " " + fulmen::printable(argument);
-    return report({StatusCode::invalid_argument, fmt::format("not an argument of this command:{} (--help tells which are)", list)});
+    return report(
+        {StatusCode::invalid_argument,
+         fmt::format("not an argument of this command:{} (--help tells which are)", list)});
   } catch (const CLI::ConversionError& error) {
     return report(
-        {StatusCode::invalid_argument, fmt::format("{}: it is too large, or not such a number", fulmen::printable(error.what()))});
+        {StatusCode::invalid_argument, fmt::format("{}: it is too large, or not such a number",
+                                                   fulmen::printable(error.what()))});
   } catch (const CLI::ParseError& error) {
     return report({StatusCode::invalid_argument, fulmen::printable(error.what())});
   }
@@ -88,12 +96,14 @@ int run(int argc, char** argv) {
     if (command.parser->parsed()) return finish(command.run());
   }
   return report({StatusCode::invalid_argument,
-                 "a subcommand is needed: devices, run, explain, verify, bench, compile, counts, cache, tune, doctor or selftest "
+                 "a subcommand is needed: devices, run, explain, verify, bench, compile, counts, "
+                 "cache, tune, doctor or selftest "
                  "(--help tells more)"});
 }
 
 // Shows a line on a terminal while a kernel is compiled.
-void show_compilation(void* /*context*/, const char* kernel, const char* arch, bool done, double /*seconds*/) {
+void show_compilation(void* /*context*/, const char* kernel, const char* arch, bool done,
+                      double /*seconds*/) {
   if (done) {
     fmt::print(stderr, "\r\x1b[K");
   } else {
@@ -106,11 +116,13 @@ void show_compilation(void* /*context*/, const char* kernel, const char* arch, b
 // without AVX-512 and runs at half their speed. What the user says takes precedence.
 void let_openblas_use_avx512() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0) setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
+  if (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0)
+    setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
 #endif
 }
 
-// A file larger than the limit (ulimit -f) is an error of its write, told like a full disk, not the end of the process.
+// A file larger than the limit (ulimit -f) is an error of its write, told like a full disk, not the
+// end of the process.
 void ignore_file_size_signal() { std::signal(SIGXFSZ, SIG_IGN); }
 
 }  // namespace

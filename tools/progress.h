@@ -24,12 +24,13 @@ class Progress {
     std::fflush(stdout);
     shown_ = true;
   }
-  // For what changes more often than anybody reads: five times a second on a terminal; in a pipe a line on stderr twice a minute,
-  // which tells a long run from one that hangs.
+  // For what changes more often than anybody reads: five times a second on a terminal; in a pipe a
+  // line on stderr twice a minute, which tells a long run from one that hangs.
   void count(const std::string& what) {
     using std::chrono::steady_clock;
     const auto now = steady_clock::now();
-    if (now - counted_ < (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(30))) return;
+    if (now - counted_ < (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(30)))
+      return;
     counted_ = now;
     if (terminal_) return show(what);
     fmt::print(stderr, "{}\n", what);

@@ -50,7 +50,8 @@ void watch_signals() {
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before{};
-    if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_DFL) sigaddset(&signals, signal);
+    if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
+      sigaddset(&signals, signal);
   }
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::thread(end_at, signals).detach();

@@ -1,4 +1,5 @@
-// SIGINT, SIGTERM and SIGHUP: compilers and temporary folders end with the program, whose parent sees the signal.
+// SIGINT, SIGTERM and SIGHUP: compilers and temporary folders end with the program, whose parent
+// sees the signal.
 #pragma once
 
 #include <functional>
@@ -20,7 +21,8 @@ class TellAtSignal {
   TellAtSignal& operator=(const TellAtSignal&) = delete;
 };
 
-// Never returns where a signal is about to end the process: nothing is told of calls that fail for that.
+// Never returns where a signal is about to end the process: nothing is told of calls that fail for
+// that.
 void wait_if_a_signal_ends_the_process();
 
 }  // namespace fulmen::tools

@@ -1,4 +1,5 @@
-"""Fulmen on an NVIDIA GPU beside PyTorch's own attention, in one process: forward, boards, decode. JSON lines to --json.
+"""Fulmen on an NVIDIA GPU beside PyTorch's own attention, in one process: forward, boards, decode.
+JSON lines to --json.
 
 Every result is compared with PyTorch's math in fp32 on a sample before it is timed."""
 
@@ -17,7 +18,10 @@ ROWS = []
 
 def report(**row):
     ROWS.append(row)
-    print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
+    print(
+        "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()),
+        flush=True,
+    )
 
 
 def normal(*shape, dtype):
@@ -29,12 +33,17 @@ def heads_first(x):
 
 
 def check(out, q, k, v, *, causal=False, bias=None, label=""):
-    """Worst error of the first and last batch and head, as a share of the largest number of each."""
+    """Worst error of the first and last batch and head, as a share of the largest number of
+    each."""
     worst = 0.0
     group = q.shape[2] // k.shape[2]
     for b in {0, q.shape[0] - 1}:
         for h in {0, q.shape[2] - 1}:
-            qh, kh, vh = q[b, :, h].float(), k[b, :, h // group].float(), v[b, :, h // group].float()
+            qh, kh, vh = (
+                q[b, :, h].float(),
+                k[b, :, h // group].float(),
+                v[b, :, h // group].float(),
+            )
             rows = qh if qh.shape[0] <= 512 else qh[-512:]
             scores = rows @ kh.T / math.sqrt(qh.shape[1])
             if bias is not None:
@@ -42,7 +51,8 @@ def check(out, q, k, v, *, causal=False, bias=None, label=""):
             if causal:
                 i = torch.arange(qh.shape[0] - rows.shape[0], qh.shape[0], device="cuda")[:, None]
                 scores = scores.masked_fill(
-                    torch.arange(kh.shape[0], device="cuda")[None] > i + kh.shape[0] - qh.shape[0], -math.inf
+                    torch.arange(kh.shape[0], device="cuda")[None] > i + kh.shape[0] - qh.shape[0],
+                    -math.inf,
                 )
             expected = torch.softmax(scores, -1) @ vh
             got = out[b, :, h].float()[-rows.shape[0] :]
@@ -105,7 +115,9 @@ def forward(dtype, only):
 
                 def flash(q=q, k=k, v=v, causal=causal):
                     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-                        return F.scaled_dot_product_attention(heads_first(q), heads_first(k), heads_first(v), is_causal=causal)
+                        return F.scaled_dot_product_attention(
+                            heads_first(q), heads_first(k), heads_first(v), is_causal=causal
+                        )
 
                 beside_flash("forward", name, ours, flash, flops, error)
 
@@ -125,7 +137,11 @@ def boards(dtype, only):
                 for _ in range(sets):
                     q, k, v = (normal(batch, 64, heads, dim, dtype=dtype) for _ in range(3))
                     out = torch.full_like(q, math.nan)
-                    calls.append(Attention(q, k, v, out, bias=bias.expand(batch, -1, -1, -1) if biases else None))
+                    calls.append(
+                        Attention(
+                            q, k, v, out, bias=bias.expand(batch, -1, -1, -1) if biases else None
+                        )
+                    )
                     calls[-1]()
                 torch.cuda.synchronize()
                 error = check(out, q, k, v, bias=bias, label=name)
@@ -171,14 +187,36 @@ def backward(dtype, only):
                 flops = 10 * 16384 * length * 2048 * (0.5 if causal else 1)
 
                 qh, kh, vh, doh = (heads_first(x) for x in (q, k, v, dout))
-                o, logs, cq, ck, mq, mk, seed, offset, _ = aten._scaled_dot_product_flash_attention(qh, kh, vh, 0.0, causal)
+                o, logs, cq, ck, mq, mk, seed, offset, _ = aten._scaled_dot_product_flash_attention(
+                    qh, kh, vh, 0.0, causal
+                )
 
-                def flash(q=qh, k=kh, v=vh, dout=doh, causal=causal, rest=(o, logs, cq, ck, mq, mk), random=(seed, offset)):
-                    return aten._scaled_dot_product_flash_attention_backward(dout, q, k, v, *rest, 0.0, causal, *random)
+                def flash(
+                    q=qh,
+                    k=kh,
+                    v=vh,
+                    dout=doh,
+                    causal=causal,
+                    rest=(o, logs, cq, ck, mq, mk),
+                    random=(seed, offset),
+                ):
+                    return aten._scaled_dot_product_flash_attention_backward(
+                        dout, q, k, v, *rest, 0.0, causal, *random
+                    )
 
                 for suite, deterministic in (("backward", True), ("backward with atomics", False)):
                     grads = dict(dq=dq, dk=dk, dv=dv)
-                    ours = Attention(q, k, v, out, lse=lse, causal=causal, dout=dout, deterministic=deterministic, **grads)
+                    ours = Attention(
+                        q,
+                        k,
+                        v,
+                        out,
+                        lse=lse,
+                        causal=causal,
+                        dout=dout,
+                        deterministic=deterministic,
+                        **grads,
+                    )
                     for gradient in grads.values():
                         gradient.fill_(math.nan)
                     ours()
@@ -192,7 +230,8 @@ def backward(dtype, only):
 
 
 def training(dtype, only):
-    """Boards, forward and backward with the bias's gradient, beside PyTorch's memory-efficient kernels."""
+    """Boards, forward and backward with the bias's gradient, beside PyTorch's memory-efficient
+    kernels."""
     aten = torch.ops.aten
     for heads, dim in ((24, 32), (12, 64), (8, 96), (6, 128)):
         for batch in (1, 64, 256, 1024):
@@ -206,7 +245,9 @@ def training(dtype, only):
             lse = torch.full((batch, heads, 64, 1), math.nan, device="cuda")
             spread = bias.expand(batch, -1, -1, -1)
             forth = Attention(q, k, v, out, lse=lse, bias=spread)
-            back = Attention(q, k, v, out, lse=lse, bias=spread, dout=dout, dq=dq, dk=dk, dv=dv, dbias=dbias)
+            back = Attention(
+                q, k, v, out, lse=lse, bias=spread, dout=dout, dq=dq, dk=dk, dv=dv, dbias=dbias
+            )
 
             def ours(forth=forth, back=back):
                 forth()
@@ -219,13 +260,17 @@ def training(dtype, only):
             qh, kh, vh, doh = (heads_first(x) for x in (q, k, v, dout))
 
             def peer(q=qh, k=kh, v=vh, dout=doh, bias=spread):
-                o, logs, seed, offset = aten._scaled_dot_product_efficient_attention(q, k, v, bias, True)
+                o, logs, seed, offset = aten._scaled_dot_product_efficient_attention(
+                    q, k, v, bias, True
+                )
                 g = aten._scaled_dot_product_efficient_attention_backward(
                     dout, q, k, v, bias, o, logs, seed, offset, 0.0, [True, True, True, True], False
                 )
                 return g[3].sum(0, dtype=torch.float32)
 
-            error = worst_share((dq[at], dk[at], dv[at], dbias[0, heads - 1]), (*wanted, peer()[heads - 1]), name)
+            error = worst_share(
+                (dq[at], dk[at], dv[at], dbias[0, heads - 1]), (*wanted, peer()[heads - 1]), name
+            )
             mine, theirs = graph_seconds([ours], repeats=8), graph_seconds([peer], repeats=8)
             report(
                 suite="training",
@@ -276,7 +321,13 @@ def main():
         if suite == "ceilings":
             ceilings()
         else:
-            suites = {"forward": forward, "boards": boards, "decode": decode, "backward": backward, "training": training}
+            suites = {
+                "forward": forward,
+                "boards": boards,
+                "decode": decode,
+                "backward": backward,
+                "training": training,
+            }
             suites[suite](dtype, arguments.only)
     if arguments.json:
         with open(arguments.json, "w") as file:

@@ -1,9 +1,9 @@
 """Which kernel family of an NVIDIA GPU wins where: each that serves a problem, forced, in
 alternating spans.
 
-A row shows the time of each relative to the one that is taken without `kernel=`; below 1 it is faster than that one. --json keeps
-the microseconds as JSON lines; --markdown prints such a file as tables. Outputs are compared with fp32 before they are timed,
-gradients are not: tests do that."""
+A row shows the time of each relative to the one that is taken without `kernel=`; below 1 it is
+faster than that one. --json keeps the microseconds as JSON lines; --markdown prints such a file as
+tables. Outputs are compared with fp32 before they are timed, gradients are not: tests do that."""
 
 import argparse
 import json
@@ -16,7 +16,15 @@ from timing import seconds_in_turn
 
 from bench import check, normal
 
-FORWARD = ("boards.sm80", "short.sm80", "prefill.sm80", "prefill_wgmma.sm90", "prefill_tma.sm90", "decode.sm80", "decode_tma.sm90")
+FORWARD = (
+    "boards.sm80",
+    "short.sm80",
+    "prefill.sm80",
+    "prefill_wgmma.sm90",
+    "prefill_tma.sm90",
+    "decode.sm80",
+    "decode_tma.sm90",
+)
 BACKWARD = (
     "short_backward.sm80",
     "backward.sm80",
@@ -26,7 +34,11 @@ BACKWARD = (
     "backward_tma.sm90",
 )
 # Batch, queries, keys, query heads, KV heads, head_dim, causal.
-BOARDS = [(batch, 64, 64, heads, heads, 768 // heads, False) for heads in (24, 12, 8, 6) for batch in (1, 16, 256)]
+BOARDS = [
+    (batch, 64, 64, heads, heads, 768 // heads, False)
+    for heads in (24, 12, 8, 6)
+    for batch in (1, 16, 256)
+]
 SHORT = [
     (256, 20, 20, 12, 12, 64, False),
     (64, 77, 77, 12, 12, 64, False),
@@ -90,10 +102,16 @@ def measured(shape, dtype, families, backward):
     if backward:
         lse = torch.full((batch, heads, queries, 1), math.nan, device="cuda")
         Attention(q, k, v, out, lse=lse, causal=causal)()
-        rest = dict(lse=lse, dout=dout, **{f"d{name}": torch.empty_like(x) for name, x in zip("qkv", (q, k, v), strict=True)})
+        rest = dict(
+            lse=lse,
+            dout=dout,
+            **{f"d{name}": torch.empty_like(x) for name, x in zip("qkv", (q, k, v), strict=True)},
+        )
 
     def call_of(kernel, deterministic=True):
-        return Attention(q, k, v, out, causal=causal, kernel=kernel, deterministic=deterministic, **rest)
+        return Attention(
+            q, k, v, out, causal=causal, kernel=kernel, deterministic=deterministic, **rest
+        )
 
     taken = call_of(None).kernel()
     calls = {}
@@ -120,18 +138,31 @@ def markdown(path):
     for suite in dict.fromkeys(row["suite"] for row in rows):
         mine = [row for row in rows if row["suite"] == suite]
         columns = [f for f in FORWARD + BACKWARD if any(f in row["microseconds"] for row in mine)]
-        print(f"\n{suite}\n\n| case | {' | '.join(columns)} | taken, us |\n|{'---|' * (len(columns) + 2)}")
+        print(
+            f"\n{suite}\n\n| case | {' | '.join(columns)} | taken, us |\n"
+            f"|{'---|' * (len(columns) + 2)}"
+        )
         for row in mine:
             times, taken = row["microseconds"], row["taken"]
-            cells = [f"{times[c] / times[taken]:.2f}" if c in times and taken in times else "" for c in columns]
-            print(f"| {row['case']} | {' | '.join(cells)} | {taken.split('.')[0]} {times.get(taken, math.nan):.1f} |")
+            cells = [
+                f"{times[c] / times[taken]:.2f}" if c in times and taken in times else ""
+                for c in columns
+            ]
+            print(
+                f"| {row['case']} | {' | '.join(cells)} | {taken.split('.')[0]} "
+                f"{times.get(taken, math.nan):.1f} |"
+            )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="suites whose name holds this")
     parser.add_argument("--json", default="")
-    parser.add_argument("--markdown", default="", help="print the tables of this file of JSON lines and measure nothing")
+    parser.add_argument(
+        "--markdown",
+        default="",
+        help="print the tables of this file of JSON lines and measure nothing",
+    )
     arguments = parser.parse_args()
     if arguments.markdown:
         return markdown(arguments.markdown)
@@ -142,7 +173,11 @@ def main():
         for shape in shapes:
             times, taken = measured(shape, dtype, families, backward)
             row = dict(suite=suite, case=text_of(shape), taken=taken, microseconds=times)
-            print(f"{suite}: {row['case']}: {taken}; " + "  ".join(f"{f} {t:.1f}" for f, t in times.items()), flush=True)
+            print(
+                f"{suite}: {row['case']}: {taken}; "
+                + "  ".join(f"{f} {t:.1f}" for f, t in times.items()),
+                flush=True,
+            )
             if arguments.json:
                 with open(arguments.json, "a") as file:
                     file.write(json.dumps(row) + "\n")

@@ -1,4 +1,5 @@
-"""Fulmen's C ABI over torch tensors, as thin as ctypes allows: a plan, and its run on the current stream."""
+"""Fulmen's C ABI over torch tensors, as thin as ctypes allows: a plan, and its run on the current
+stream."""
 
 import ctypes
 import math
@@ -67,15 +68,31 @@ def _view(tensor):
     """A tensor of four logical dims; [batch, seqlen, head, dim] for q, k, v and out."""
     assert tensor.dim() == 4
     return Tensor(
-        tensor.data_ptr(), _DTYPES[tensor.dtype], (ctypes.c_int64 * 4)(*tensor.shape), (ctypes.c_int64 * 4)(*tensor.stride())
+        tensor.data_ptr(),
+        _DTYPES[tensor.dtype],
+        (ctypes.c_int64 * 4)(*tensor.shape),
+        (ctypes.c_int64 * 4)(*tensor.stride()),
     )
 
 
 class Attention:
-    """A plan for these tensors, by the names of the C ABI; with dout one of the backward pass. q, k, v, out, dout, dq, dk, dv:
-    [batch, seqlen, head, dim], any strides; lse: [batch, head, seqlen, 1]."""
+    """A plan for these tensors, by the names of the C ABI; with dout one of the backward pass. q,
+    k, v, out, dout, dq, dk, dv: [batch, seqlen, head, dim], any strides; lse:
+    [batch, head, seqlen, 1]."""
 
-    def __init__(self, q, k, v, out, *, causal=False, scale=math.nan, kernel=None, deterministic=True, **others):
+    def __init__(
+        self,
+        q,
+        k,
+        v,
+        out,
+        *,
+        causal=False,
+        scale=math.nan,
+        kernel=None,
+        deterministic=True,
+        **others,
+    ):
         named = {"q": q, "k": k, "v": v, "out": out, **others}
         self._keep = named
         self.tensors = Tensors(ctypes.sizeof(Tensors))
@@ -90,8 +107,16 @@ class Attention:
         options.deterministic = deterministic
         device = f"cuda:{q.device.index or 0}".encode()
         self.plan = ctypes.c_void_p()
-        create = _lib.fulmen_plan_create_backward if named.get("dout") is not None else _lib.fulmen_plan_create
-        _check(create(ctypes.byref(self.tensors), ctypes.byref(options), device, ctypes.byref(self.plan)))
+        create = (
+            _lib.fulmen_plan_create_backward
+            if named.get("dout") is not None
+            else _lib.fulmen_plan_create
+        )
+        _check(
+            create(
+                ctypes.byref(self.tensors), ctypes.byref(options), device, ctypes.byref(self.plan)
+            )
+        )
         self.bytes = _lib.fulmen_plan_workspace_bytes(self.plan)
         self.workspace = torch.empty(max(self.bytes, 1), dtype=torch.uint8, device=q.device)
 
@@ -99,7 +124,11 @@ class Attention:
         stream = torch.cuda.current_stream().cuda_stream
         _check(
             _lib.fulmen_plan_run(
-                self.plan, stream, ctypes.byref(self.tensors), self.workspace.data_ptr() if self.bytes else None, self.bytes
+                self.plan,
+                stream,
+                ctypes.byref(self.tensors),
+                self.workspace.data_ptr() if self.bytes else None,
+                self.bytes,
             )
         )
 

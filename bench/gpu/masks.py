@@ -1,4 +1,5 @@
-"""Bool masks on an NVIDIA GPU, forward and backward: beside the bias that says the same, no mask, and cuDNN with either.
+"""Bool masks on an NVIDIA GPU, forward and backward: beside the bias that says the same, no mask,
+and cuDNN with either.
 
 Times are microseconds, medians of alternating spans in one process. A ratio above 1 says that
 Fulmen's mask is the faster one. --json keeps the
@@ -20,7 +21,12 @@ from bench import heads_first, normal
 
 def triangle(batch, queries, keys):
     """Causal, and left padding of another length in each batch: [batch, 1, queries, keys]."""
-    mask = torch.ones(queries, keys, dtype=torch.bool, device="cuda").tril(keys - queries).expand(batch, 1, -1, -1).clone()
+    mask = (
+        torch.ones(queries, keys, dtype=torch.bool, device="cuda")
+        .tril(keys - queries)
+        .expand(batch, 1, -1, -1)
+        .clone()
+    )
     for b in range(1, batch):
         mask[b, :, :, : 37 * b] = False
     return mask
@@ -74,7 +80,11 @@ def worst(got, expected):
 def cudnn(q, k, v, mask):
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         return F.scaled_dot_product_attention(
-            heads_first(q), heads_first(k), heads_first(v), attn_mask=mask, enable_gqa=q.shape[2] != k.shape[2]
+            heads_first(q),
+            heads_first(k),
+            heads_first(v),
+            attn_mask=mask,
+            enable_gqa=q.shape[2] != k.shape[2],
         ).transpose(1, 2)
 
 
@@ -97,25 +107,44 @@ def contestants(shape, dtype, backward, kernel):
     mask = mask_of(batch, queries, keys).expand(batch, heads, queries, keys)
     # -inf says the same; of the mask's own strides, so that nothing is repeated for each head.
     own = mask_of(batch, queries, keys) if mask_of is not scattered else mask[:, :1]
-    bias = torch.zeros(own.shape, dtype=dtype, device="cuda").masked_fill(~own, -math.inf).expand(batch, heads, queries, keys)
+    bias = (
+        torch.zeros(own.shape, dtype=dtype, device="cuda")
+        .masked_fill(~own, -math.inf)
+        .expand(batch, heads, queries, keys)
+    )
     named = {"mask": {"keep_mask": mask}, "bias": {"bias": bias}, "none": {}}
     calls, results, kernels = {}, {}, {}
     for name, extra in named.items():
-        out, lse = torch.full_like(q, math.nan), torch.full((batch, heads, queries, 1), math.nan, device="cuda")
-        forward = Attention(q, k, v, out, lse=lse, kernel=None if backward or name == "none" else kernel, **extra)
+        out, lse = (
+            torch.full_like(q, math.nan),
+            torch.full((batch, heads, queries, 1), math.nan, device="cuda"),
+        )
+        forward = Attention(
+            q, k, v, out, lse=lse, kernel=None if backward or name == "none" else kernel, **extra
+        )
         forward()
         calls[name], results[name] = forward, [out]
         if backward:
-            grads = {f"d{x}": torch.full_like(y, math.nan) for x, y in zip("qkv", (q, k, v), strict=True)}
-            calls[name] = Attention(q, k, v, out, lse=lse, dout=dout, kernel=kernel, **extra, **grads)
+            grads = {
+                f"d{x}": torch.full_like(y, math.nan) for x, y in zip("qkv", (q, k, v), strict=True)
+            }
+            calls[name] = Attention(
+                q, k, v, out, lse=lse, dout=dout, kernel=kernel, **extra, **grads
+            )
             calls[name]()
             results[name] = list(grads.values())
         kernels[name] = calls[name].kernel()
     torch.cuda.synchronize()
-    error = worst(results["mask"][0][-1, -128:, -1], reference(q, k, v, mask, 128)) if not backward else 0.0
+    error = (
+        worst(results["mask"][0][-1, -128:, -1], reference(q, k, v, mask, 128))
+        if not backward
+        else 0.0
+    )
     for got, expected in zip(results["mask"], results["bias"], strict=True):
         if bad := (~torch.isfinite(expected)).sum().item():
-            raise SystemExit(f"WRONG: of the bias's {bad} numbers are not finite, {kernels['bias']}")
+            raise SystemExit(
+                f"WRONG: of the bias's {bad} numbers are not finite, {kernels['bias']}"
+            )
         error = max(error, worst(got, expected.float()))
     for name, of in (("cudnn mask", mask), ("cudnn bias", bias)):
         if backward:
@@ -144,7 +173,9 @@ def main():
     torch.manual_seed(20261127)
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[arguments.dtype]
     x, y = (normal(8192, 8192, dtype=dtype) for _ in range(2))
-    print(f"product of 8192^3: {2 * 8192**3 / seconds(lambda: x @ y) / 1e12:.0f} TFLOP/s", flush=True)
+    print(
+        f"product of 8192^3: {2 * 8192**3 / seconds(lambda: x @ y) / 1e12:.0f} TFLOP/s", flush=True
+    )
     for case, shape in CASES.items():
         for which in arguments.passes.split(","):
             if arguments.only not in case:
@@ -153,11 +184,19 @@ def main():
             times = seconds_in_turn(calls, graphs=which == "forward")
             row = {name: round(time * 1e6, 1) for name, time in times.items()}
             best = min((t for n, t in times.items() if n.startswith("cudnn")), default=math.nan)
-            row |= {"bias/mask": round(times["bias"] / times["mask"], 3), "peer/mask": round(best / times["mask"], 3)}
+            row |= {
+                "bias/mask": round(times["bias"] / times["mask"], 3),
+                "peer/mask": round(best / times["mask"], 3),
+            }
             print(f"{which} {case}: {row} {kernels['mask']} error {error:.2g}", flush=True)
             if arguments.json:
                 with open(arguments.json, "a") as file:
-                    file.write(json.dumps({"pass": which, "case": case, "kernels": kernels, "error": error, **row}) + "\n")
+                    file.write(
+                        json.dumps(
+                            {"pass": which, "case": case, "kernels": kernels, "error": error, **row}
+                        )
+                        + "\n"
+                    )
 
 
 if __name__ == "__main__":

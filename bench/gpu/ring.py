@@ -1,10 +1,13 @@
-"""Attention spread over GPUs (fulmen.torch.ring_attention and the others of context_parallel_attention): for ring.sh, by torchrun.
+"""Attention spread over GPUs (fulmen.torch.ring_attention and the others of
+context_parallel_attention): for ring.sh, by torchrun.
 
-  PYTHONSAFEPATH=1 PYTHONPATH=bench/python torchrun --nproc-per-node 2 bench/gpu/ring.py check [--device cpu] [--backend gloo]
+  PYTHONSAFEPATH=1 PYTHONPATH=bench/python torchrun --nproc-per-node 2 bench/gpu/ring.py check
+      [--device cpu] [--backend gloo]
 
-One part each call; each row is appended to --json as soon as it is there. Each process has a GPU (NCCL, RCCL), or with --backend
-gloo all have the first one, or with --device cpu the machine's cores. GQA 64 / 8 heads of 128, bf16, unless said. (The path is for
-gpu_checks.py, and no script's folder in it, where the module of the C ABI has the package's name.)
+One part each call; each row is appended to --json as soon as it is there. Each process has a GPU
+(NCCL, RCCL), or with --backend gloo all have the first one, or with --device cpu the machine's
+cores. GQA 64 / 8 heads of 128, bf16, unless said. (The path is for gpu_checks.py, and no script's
+folder in it, where the module of the C ABI has the package's name.)
 """
 
 import argparse
@@ -22,7 +25,13 @@ from typing import Any
 import fulmen
 import torch
 import torch.distributed as dist
-from fulmen.torch import context_parallel_attention, context_parallel_explain, ring_gather, ring_seqlens, ring_shard
+from fulmen.torch import (
+    context_parallel_attention,
+    context_parallel_explain,
+    ring_gather,
+    ring_seqlens,
+    ring_shard,
+)
 
 sys.path.append(str(Path(__file__).parent))
 from ring_reference import judge
@@ -39,7 +48,11 @@ class Run:
         self.arguments = arguments
         shared = arguments.backend == "gloo" or arguments.device == "cpu"
         index = 0 if shared else int(os.environ["LOCAL_RANK"])
-        self.device = torch.device(arguments.device, index) if arguments.device == "cuda" else torch.device("cpu")
+        self.device = (
+            torch.device(arguments.device, index)
+            if arguments.device == "cuda"
+            else torch.device("cpu")
+        )
         if self.on_gpu:
             torch.cuda.set_device(self.device)
         backend = {"backend": "gloo"} if shared else {"backend": "nccl", "device_id": self.device}
@@ -55,7 +68,9 @@ class Run:
     def report(self, **row: Any) -> None:
         if self.rank != 0:
             return
-        text = json.dumps({name: round(v, 5) if isinstance(v, float) else v for name, v in row.items()})
+        text = json.dumps(
+            {name: round(v, 5) if isinstance(v, float) else v for name, v in row.items()}
+        )
         print(text, flush=True)
         if self.arguments.json:
             with self.arguments.json.open("a") as file:
@@ -63,21 +78,33 @@ class Run:
 
     def largest(self, *values: float) -> list[float]:
         """The sum over the processes."""
-        together = torch.tensor(values, dtype=torch.float64, device="cpu" if dist.get_backend() == "gloo" else self.device)
+        together = torch.tensor(
+            values,
+            dtype=torch.float64,
+            device="cpu" if dist.get_backend() == "gloo" else self.device,
+        )
         dist.all_reduce(together, dist.ReduceOp.MAX)
         return together.tolist()
 
-    def tensors(self, length: int, heads: int = 0, kv_heads: int = 0, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
+    def tensors(
+        self, length: int, heads: int = 0, kv_heads: int = 0, dtype: torch.dtype = torch.bfloat16
+    ) -> list[Tensor]:
         """q, k, v and dout of the whole sequence, the same in every process."""
         generator = torch.Generator(self.device).manual_seed(length)
         counts = (heads or self.heads, kv_heads or self.kv_heads)
         shapes = [(1, length, counts[at], self.dim) for at in (0, 1, 1, 0)]
-        return [torch.randn(shape, generator=generator, device=self.device, dtype=dtype) for shape in shapes]
+        return [
+            torch.randn(shape, generator=generator, device=self.device, dtype=dtype)
+            for shape in shapes
+        ]
 
     def local(self, length: int) -> list[Tensor]:
         """q, k, v and dout of this process's part alone, where the whole would not fit."""
         torch.manual_seed(self.rank)
-        shapes = [(1, length // self.size, n, self.dim) for n in (self.heads, self.kv_heads, self.kv_heads, self.heads)]
+        shapes = [
+            (1, length // self.size, n, self.dim)
+            for n in (self.heads, self.kv_heads, self.kv_heads, self.heads)
+        ]
         return [torch.randn(shape, device=self.device, dtype=torch.bfloat16) for shape in shapes]
 
     def wait(self) -> None:
@@ -97,7 +124,9 @@ class Run:
         return self.largest(statistics.median(found[warm_up:]))[0]
 
 
-def passes(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def passes(
+    function: Callable[..., Tensor], tensors: Sequence[Tensor]
+) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """The forward pass alone, and both."""
     *inputs, dout = tensors
     leaves = [t.detach().requires_grad_() for t in inputs]
@@ -127,7 +156,11 @@ def check(run: Run) -> None:
     if run.on_gpu and run.arguments.backend != "gloo":
         cases += [("ring", 32768, {"method": "ring", "causal": causal}) for causal in (False, True)]
     for case, length, options in cases:
-        documents = [0, 5, length // 3, length // 3 + 1, length - 300, length] if options.pop("documents", False) else None
+        documents = (
+            [0, 5, length // 3, length // 3 + 1, length - 300, length]
+            if options.pop("documents", False)
+            else None
+        )
         whole = run.tensors(length)
         parts = [ring_shard(t) for t in whole]
         options |= {"cu_seqlens": documents, "seqlens": ring_seqlens(length), "deterministic": True}
@@ -144,44 +177,80 @@ def check(run: Run) -> None:
         wrong, other_bits = run.largest(float(not right), float(not same_bits))
         run.failed += bool(wrong or other_bits)
         run.report(
-            part="check", case=case, seqlen=length, causal=options["causal"], documents=documents is not None,
-            ok=not wrong, same_bits=not other_bits, **judged,
-        )  # fmt: skip
+            part="check",
+            case=case,
+            seqlen=length,
+            causal=options["causal"],
+            documents=documents is not None,
+            ok=not wrong,
+            same_bits=not other_bits,
+            **judged,
+        )
 
 
 def timing(run: Run) -> None:
-    """Scaling: the ring beside one GPU that has the whole sequence; all GPUs do that at once: their clocks are the same."""
+    """Scaling: the ring beside one GPU that has the whole sequence; all GPUs do that at once: their
+    clocks are the same."""
     for length in run.arguments.seqlen:
         for causal in (True, False):
-            row: dict[str, Any] = {"part": "time", "processes": run.size, "seqlen": length, "causal": causal}
+            row: dict[str, Any] = {
+                "part": "time",
+                "processes": run.size,
+                "seqlen": length,
+                "causal": causal,
+            }
             row["tokens_each"] = length // run.size
             times: dict[str, float] = {}
             if length <= run.arguments.alone_up_to:
-                alone = passes(lambda q, k, v, c=causal: fulmen.attention(q, k, v, causal=c), run.tensors(length))
-                times["alone_forward"], times["alone"] = (run.milliseconds(one, run.arguments.rounds) for one in alone)
+                alone = passes(
+                    lambda q, k, v, c=causal: fulmen.attention(q, k, v, causal=c),
+                    run.tensors(length),
+                )
+                times["alone_forward"], times["alone"] = (
+                    run.milliseconds(one, run.arguments.rounds) for one in alone
+                )
                 del alone
             parts = run.local(length)
             before = base(run)
-            ring = passes(lambda q, k, v, c=causal: context_parallel_attention(q, k, v, causal=c, method="ring"), parts)
-            times["ring_forward"], times["ring"] = (run.milliseconds(one, run.arguments.rounds) for one in ring)
+            ring = passes(
+                lambda q, k, v, c=causal: context_parallel_attention(
+                    q, k, v, causal=c, method="ring"
+                ),
+                parts,
+            )
+            times["ring_forward"], times["ring"] = (
+                run.milliseconds(one, run.arguments.rounds) for one in ring
+            )
             row |= {f"{name}_ms": ms for name, ms in times.items()}
             for name in ("ring_forward", "ring"):
-                amount = operations(length, causal, run) * (1 if name == "ring_forward" else 3.5) / run.size
+                amount = (
+                    operations(length, causal, run)
+                    * (1 if name == "ring_forward" else 3.5)
+                    / run.size
+                )
                 row[f"{name}_tflops_each"] = amount / times[name] / 1e9
                 if times.get(name.replace("ring", "alone")):
-                    row[f"{name}_efficiency"] = times[name.replace("ring", "alone")] / run.size / times[name]
+                    row[f"{name}_efficiency"] = (
+                        times[name.replace("ring", "alone")] / run.size / times[name]
+                    )
             row |= memory(run, before, parts)
             run.report(**row)
             del ring, parts
 
 
 def long(run: Run) -> None:
-    """One pass forward and backward of sequences that one GPU has no time for, causal, after a short one that compiles."""
-    passes(lambda q, k, v: context_parallel_attention(q, k, v, causal=True, method="ring"), run.local(16384))[1]()
+    """One pass forward and backward of sequences that one GPU has no time for, causal, after a
+    short one that compiles."""
+    passes(
+        lambda q, k, v: context_parallel_attention(q, k, v, causal=True, method="ring"),
+        run.local(16384),
+    )[1]()
     for length in run.arguments.seqlen:
         parts = run.local(length)
         before = base(run)
-        both = passes(lambda q, k, v: context_parallel_attention(q, k, v, causal=True, method="ring"), parts)[1]
+        both = passes(
+            lambda q, k, v: context_parallel_attention(q, k, v, causal=True, method="ring"), parts
+        )[1]
         took = run.milliseconds(both, 1, 0)
         tflops = operations(length, True, run) * 3.5 / run.size / took / 1e9
         row = {"seqlen": length, "causal": True, "ring_ms": took, "ring_tflops_each": tflops}
@@ -204,7 +273,9 @@ def memory(run: Run, before: int, inputs: list[Tensor]) -> dict[str, float]:
     if not run.on_gpu:
         return {}
     free, total = torch.cuda.mem_get_info()
-    peak, used = run.largest((torch.cuda.max_memory_allocated() - before) / 2**30, (total - free) / 2**30)
+    peak, used = run.largest(
+        (torch.cuda.max_memory_allocated() - before) / 2**30, (total - free) / 2**30
+    )
     return {"inputs_GiB": sum(t.nbytes for t in inputs) / 2**30, "peak_GiB": peak, "used_GiB": used}
 
 
@@ -215,16 +286,36 @@ def methods(run: Run) -> None:
             parts, row = run.local(length), {}
             for method in METHODS:
                 before = base(run)
-                _, both = passes(lambda q, k, v, m=method, c=causal: context_parallel_attention(q, k, v, causal=c, method=m), parts)
+                _, both = passes(
+                    lambda q, k, v, m=method, c=causal: context_parallel_attention(
+                        q, k, v, causal=c, method=m
+                    ),
+                    parts,
+                )
                 row[f"{method}_ms"] = run.milliseconds(both, run.arguments.rounds, 2)
-                row |= {f"{method}_{name}": v for name, v in memory(run, before, parts).items() if name == "peak_GiB"}
+                row |= {
+                    f"{method}_{name}": v
+                    for name, v in memory(run, before, parts).items()
+                    if name == "peak_GiB"
+                }
             said = context_parallel_explain(*parts[:3], causal=causal).splitlines()[0]
-            run.report(part="methods", processes=run.size, seqlen=length, causal=causal, explain=said, **row)
+            run.report(
+                part="methods",
+                processes=run.size,
+                seqlen=length,
+                causal=causal,
+                explain=said,
+                **row,
+            )
 
 
 def fail(run: Run) -> None:
-    """The last process is killed between two calls: the others must end within the timeout, and say so."""
-    call = passes(lambda q, k, v: context_parallel_attention(q, k, v, causal=True, method="ring"), run.local(8192))[1]
+    """The last process is killed between two calls: the others must end within the timeout, and say
+    so."""
+    call = passes(
+        lambda q, k, v: context_parallel_attention(q, k, v, causal=True, method="ring"),
+        run.local(8192),
+    )[1]
     call()
     run.wait()
     dist.barrier()
@@ -244,14 +335,40 @@ def fail(run: Run) -> None:
 def main() -> None:
     from ring_peer import peer, profile
 
-    functions = {"check": check, "time": timing, "profile": profile, "peer": peer, "methods": methods, "fail": fail, "long": long}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    functions = {
+        "check": check,
+        "time": timing,
+        "profile": profile,
+        "peer": peer,
+        "methods": methods,
+        "fail": fail,
+        "long": long,
+    }
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("part", choices=list(functions))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--backend", choices=("nccl", "gloo"), default="nccl", help="gloo: all processes have the first GPU")
+    parser.add_argument(
+        "--backend",
+        choices=("nccl", "gloo"),
+        default="nccl",
+        help="gloo: all processes have the first GPU",
+    )
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--seqlen", type=int, nargs="+", default=[32768, 131072], help="of the whole sequences that are timed")
-    parser.add_argument("--alone-up-to", type=int, default=131072, help="the longest sequence that one GPU does alone, too")
+    parser.add_argument(
+        "--seqlen",
+        type=int,
+        nargs="+",
+        default=[32768, 131072],
+        help="of the whole sequences that are timed",
+    )
+    parser.add_argument(
+        "--alone-up-to",
+        type=int,
+        default=131072,
+        help="the longest sequence that one GPU does alone, too",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--timeout", type=float, default=60, help="seconds of the group")
     run = Run(parser.parse_args())

@@ -1,4 +1,5 @@
-"""For ring.py: what runs beside what in the ring, by torch.profiler, and PyTorch's own context parallelism in its place."""
+"""For ring.py: what runs beside what in the ring, by torch.profiler, and PyTorch's own context
+parallelism in its place."""
 
 import json
 import os
@@ -35,7 +36,8 @@ def _length(spans: list[Span]) -> float:
 
 
 def overlap(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Milliseconds of a trace's kernels: of communication, of the rest, and how much of the first is beside the rest."""
+    """Milliseconds of a trace's kernels: of communication, of the rest, and how much of the first
+    is beside the rest."""
     kernels = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     spans: dict[bool, list[Span]] = {True: [], False: []}
     longest: dict[str, float] = defaultdict(float)
@@ -47,7 +49,9 @@ def overlap(events: list[dict[str, Any]]) -> dict[str, Any]:
         streams.add((event.get("args", {}).get("stream"), communicates))
     moving, working = _union(spans[True]), _union(spans[False])
     both = _length(moving) + _length(working) - _length(_union(moving + working))
-    span = max((e["ts"] + e["dur"] for e in kernels), default=0) - min((e["ts"] for e in kernels), default=0)
+    span = max((e["ts"] + e["dur"] for e in kernels), default=0) - min(
+        (e["ts"] for e in kernels), default=0
+    )
     return {
         "communication_ms": _length(moving) / 1e3,
         "communication_under_kernels_ms": both / 1e3,
@@ -56,7 +60,10 @@ def overlap(events: list[dict[str, Any]]) -> dict[str, Any]:
         "from_first_to_last_ms": span / 1e3,
         "neither_ms": (span - _length(_union(moving + working))) / 1e3,
         "streams": len(streams),
-        "longest": {name: round(ms, 3) for name, ms in sorted(longest.items(), key=lambda item: -item[1])[:8]},
+        "longest": {
+            name: round(ms, 3)
+            for name, ms in sorted(longest.items(), key=lambda item: -item[1])[:8]
+        },
     }
 
 
@@ -77,7 +84,12 @@ def profile(run: "Run") -> None:
     for length in run.arguments.seqlen:
         for causal in (True, False):
             parts = run.local(length)
-            calls = passes(lambda q, k, v, c=causal: context_parallel_attention(q, k, v, causal=c, method="ring"), parts)
+            calls = passes(
+                lambda q, k, v, c=causal: context_parallel_attention(
+                    q, k, v, causal=c, method="ring"
+                ),
+                parts,
+            )
             for name, call in zip(("forward", "both"), calls, strict=True):
                 call()
                 run.wait()
@@ -86,24 +98,41 @@ def profile(run: "Run") -> None:
                 everyone: list[Any] = [None] * run.size
                 dist.all_gather_object(everyone, found)
                 for rank, row in enumerate(everyone):
-                    run.report(part="profile", seqlen=length, causal=causal, passes=name, rank=rank, **row)
+                    run.report(
+                        part="profile", seqlen=length, causal=causal, passes=name, rank=rank, **row
+                    )
 
 
 def peer(run: "Run") -> None:
-    """PyTorch's context parallelism with each of its kernels and ways to move keys, beside the ring of the same job."""
+    """PyTorch's context parallelism with each of its kernels and ways to move keys, beside the ring
+    of the same job."""
     from ring import passes
 
     for length in run.arguments.seqlen:
         for causal in (True, False):
             parts = run.local(length)
-            both = passes(lambda q, k, v, c=causal: context_parallel_attention(q, k, v, causal=c, method="ring"), parts)[1]
+            both = passes(
+                lambda q, k, v, c=causal: context_parallel_attention(
+                    q, k, v, causal=c, method="ring"
+                ),
+                parts,
+            )[1]
             ours = run.milliseconds(both, run.arguments.rounds)
             for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
                 for rotation in ("allgather", "alltoall"):
-                    row = {"part": "peer", "seqlen": length, "causal": causal, "backend": backend.name, "rotation": rotation}
-                    for repeated in (False, True):  # not each version of torch takes fewer KV heads here
+                    row = {
+                        "part": "peer",
+                        "seqlen": length,
+                        "causal": causal,
+                        "backend": backend.name,
+                        "rotation": rotation,
+                    }
+                    # Not each version of torch takes fewer KV heads here.
+                    for repeated in (False, True):
                         try:
-                            theirs, peak = _torch_ms(run, length, causal, backend, rotation, repeated)
+                            theirs, peak = _torch_ms(
+                                run, length, causal, backend, rotation, repeated
+                            )
                             run.report(
                                 **row,
                                 kv_heads_repeated=repeated,
@@ -114,13 +143,19 @@ def peer(run: "Run") -> None:
                             )
                             break
                         except Exception as error:  # what it can't do is a result, too
-                            run.report(**row, kv_heads_repeated=repeated, error=f"{type(error).__name__}: {error}"[:300])
+                            run.report(
+                                **row,
+                                kv_heads_repeated=repeated,
+                                error=f"{type(error).__name__}: {error}"[:300],
+                            )
                             if os.environ.get("RING_TRACEBACKS"):
                                 traceback.print_exc()
                             torch.cuda.empty_cache()
 
 
-def _torch_ms(run: "Run", length: int, causal: bool, backend: SDPBackend, rotation: str, repeated: bool) -> tuple[float, float]:
+def _torch_ms(
+    run: "Run", length: int, causal: bool, backend: SDPBackend, rotation: str, repeated: bool
+) -> tuple[float, float]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.experimental import _attention, context_parallel
 
@@ -135,7 +170,9 @@ def _torch_ms(run: "Run", length: int, causal: bool, backend: SDPBackend, rotati
     buffers = [q, k, v, dout]
     torch.cuda.empty_cache()
     with (
-        context_parallel(mesh, buffers=buffers, buffer_seq_dims=[2] * 4, no_restore_buffers=set(buffers)),
+        context_parallel(
+            mesh, buffers=buffers, buffer_seq_dims=[2] * 4, no_restore_buffers=set(buffers)
+        ),
         sdpa_kernel(backend),
     ):
         # Resized in place, the memory is still the whole's.

@@ -1,4 +1,5 @@
-"""Attention in float64 and in the inputs' precision, a few rows and one KV head at a time, for sequences that ring.py spreads."""
+"""Attention in float64 and in the inputs' precision, a few rows and one KV head at a time, for
+sequences that ring.py spreads."""
 
 import math
 
@@ -12,7 +13,8 @@ ROWS = 1024  # of the scores that are in memory at once
 def standard(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, causal: bool, documents: list[int] | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """out, lse, dq, dk, dv of one KV head by three steps. q, dout: [seqlen, group, dim]; k, v: [seqlen, dim]."""
+    """out, lse, dq, dk, dv of one KV head by three steps. q, dout: [seqlen, group, dim]; k, v:
+    [seqlen, dim]."""
     length = q.shape[0]
     positions = torch.arange(length, device=q.device)
     bounds = torch.tensor(documents or [0, length], device=q.device)
@@ -39,19 +41,31 @@ def standard(
 def judge(
     ours: list[Tensor], whole: list[Tensor], causal: bool, documents: list[int] | None
 ) -> tuple[dict[str, list[float]], bool]:
-    """Errors and their bounds by the tolerance rule (gpu_checks.py), of the first and the last KV head; and whether all are within.
+    """Errors and their bounds by the tolerance rule (gpu_checks.py), of the first and the last KV
+    head; and whether all are within.
 
-    ours: out, lse, dq, dk, dv; whole: q, k, v, dout; [1, seqlen, heads, dim], lse [1, heads, seqlen].
+    ours: out, lse, dq, dk, dv; whole: q, k, v, dout; [1, seqlen, heads, dim], lse
+        [1, heads, seqlen].
     """
     kv_heads, judged, right = whole[1].shape[2], {}, True
     group = whole[0].shape[2] // kv_heads
     for head in {0, kv_heads - 1}:
         queries = slice(head * group, (head + 1) * group)
-        q, k, v, dout = (t[0, :, of] for t, of in zip(whole, (queries, head, head, queries), strict=True))
+        q, k, v, dout = (
+            t[0, :, of] for t, of in zip(whole, (queries, head, head, queries), strict=True)
+        )
         exact = standard(*(t.double() for t in (q, k, v, dout)), causal, documents)
         same = standard(q, k, v, dout, causal, documents)
-        mine = ours[0][0, :, queries], ours[1][0, queries], ours[2][0, :, queries], ours[3][0, :, head], ours[4][0, :, head]
-        for what, one, reference, baseline in zip(("out", "lse", "dq", "dk", "dv"), mine, exact, same, strict=True):
+        mine = (
+            ours[0][0, :, queries],
+            ours[1][0, queries],
+            ours[2][0, :, queries],
+            ours[3][0, :, head],
+            ours[4][0, :, head],
+        )
+        for what, one, reference, baseline in zip(
+            ("out", "lse", "dq", "dk", "dv"), mine, exact, same, strict=True
+        ):
             baseline = reference if what == "lse" else baseline  # within 1e-5: its maths is fp32
             error, bound = worst(one, reference, baseline, what[0] == "d", 0.0)
             right = right and error <= bound

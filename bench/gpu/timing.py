@@ -1,4 +1,5 @@
-"""Times of GPU work by events: warmed up, over rotating inputs larger than the L2 cache, the median of several spans."""
+"""Times of GPU work by events: warmed up, over rotating inputs larger than the L2 cache, the median
+of several spans."""
 
 import statistics
 
@@ -46,9 +47,11 @@ def captured(call, times):
 
 
 def seconds_in_turn(calls, *, graphs=False, rounds=7, span_ms=8.0):
-    """Median seconds of one call of each, by name. The spans of all alternate: clocks and heat are the same for each.
+    """Median seconds of one call of each, by name. The spans of all alternate: clocks and heat are
+    the same for each.
 
-    With graphs a call of less than a millisecond is captured in a graph, ten times: else its host code would be timed."""
+    With graphs a call of less than a millisecond is captured in a graph, ten times: else its host
+    code would be timed."""
     timed, spans = {}, {name: [] for name in calls}
     for name, call in calls.items():
         count, inside = _calls_of(call, span_ms), 1

@@ -17,12 +17,17 @@ class Case:
     head_dim: int
     causal: bool = False
     bias: bool = False  # one per head, the same for the whole batch
-    mask: str = ""  # bool: "triangle" says what causal says, "padding" leaves out the last eighth of the keys
+    # Bool: "triangle" says what causal says, "padding" leaves out the last eighth of the keys.
+    mask: str = ""
 
     @property
     def name(self) -> str:
         shape = f"{self.batch}x{self.heads} S{self.seqlen} D{self.head_dim}"
-        return f"{self.suite} {shape}{' causal' * self.causal}{' bias' * self.bias}{' ' * bool(self.mask)}{self.mask} {self.dtype}"
+        return (
+            f"{self.suite} "
+            f"{shape}{' causal' * self.causal}{' bias' * self.bias}{' ' * bool(self.mask)}"
+            f"{self.mask} {self.dtype}"
+        )
 
     @property
     def flops(self) -> float:
@@ -35,19 +40,28 @@ def cases(suites: list[str], dtypes: list[str]) -> list[Case]:
     for dtype in dtypes:
         if "prefill" in suites:
             for head_dim in (64, 128):
-                found += [Case("prefill", dtype, 1, 8, seqlen, head_dim) for seqlen in (1024, 2048, 4096)]
+                found += [
+                    Case("prefill", dtype, 1, 8, seqlen, head_dim) for seqlen in (1024, 2048, 4096)
+                ]
                 found.append(Case("prefill", dtype, 1, 8, 2048, head_dim, causal=True))
-                found += [Case("prefill", dtype, 1, 8, 2048, head_dim, mask=mask) for mask in ("triangle", "padding")]
+                found += [
+                    Case("prefill", dtype, 1, 8, 2048, head_dim, mask=mask)
+                    for mask in ("triangle", "padding")
+                ]
         if "boards" in suites:
             for heads, head_dim in ((24, 32), (12, 64), (8, 96), (6, 128)):
-                found += [Case("boards", dtype, 64, heads, 64, head_dim, bias=bias) for bias in (False, True)]
+                found += [
+                    Case("boards", dtype, 64, heads, 64, head_dim, bias=bias)
+                    for bias in (False, True)
+                ]
             found.append(Case("boards", dtype, 64, 24, 64, 32, mask="triangle"))
     return found
 
 
 @dataclass
 class Inputs:
-    """[batch, heads, seqlen, head_dim], contiguous: the layout that the peers take without a copy."""
+    """[batch, heads, seqlen, head_dim], contiguous: the layout that the peers take without a
+    copy."""
 
     q: torch.Tensor
     k: torch.Tensor

@@ -1,7 +1,9 @@
-"""Fulmen, PyTorch's scaled_dot_product_attention and ONNX Runtime's Attention side by side, in one process on the same inputs.
+"""Fulmen, PyTorch's scaled_dot_product_attention and ONNX Runtime's Attention side by side, in one
+process on the same inputs.
 
-The implementations take turns in every round, so that the machine's swings hit all of them. A turn starts with a pause and a call
-that is not timed, in which the other libraries' threads go to sleep. Prints a markdown table; --json writes all figures.
+The implementations take turns in every round, so that the machine's swings hit all of them. A turn
+starts with a pause and a call that is not timed, in which the other libraries' threads go to sleep.
+Prints a markdown table; --json writes all figures.
 """
 
 import argparse
@@ -41,7 +43,9 @@ def one_turn(run: Callable[[], None], seconds: float) -> list[float]:
     return times
 
 
-def measure(case: Case, implementations: dict, threads: int, seconds: float, rounds: int, seed: int) -> dict:
+def measure(
+    case: Case, implementations: dict, threads: int, seconds: float, rounds: int, seed: int
+) -> dict:
     inputs = make_inputs(case, seed)
     reference = exact(case, inputs)
     row = {"case": case.name, **case.__dict__, "flops": case.flops, "results": {}}
@@ -56,15 +60,23 @@ def measure(case: Case, implementations: dict, threads: int, seconds: float, rou
         got = output()[:, :, -reference.shape[2] :].double()
         error = (got - reference).abs().max().item()
         if not error <= BOUND[case.dtype]:
-            raise SystemExit(f"{name} is wrong on {case.name}: the largest error of the last rows is {error}")
+            raise SystemExit(
+                f"{name} is wrong on {case.name}: the largest error of the last rows is {error}"
+            )
         row["results"][name] = {"max_error": error, "kernel": getattr(run, "kernel", "")}
         running[name] = (run, output, [])  # output keeps the memory that run writes
     for _ in range(rounds):
         for run, _, times in running.values():
             times += one_turn(run, seconds / rounds)
     for name, (_, _, times) in running.items():
-        row["results"][name] |= {"best_s": min(times), "median_s": statistics.median(times), "calls": len(times)}
-    peers = [result for name, result in row["results"].items() if name != "Fulmen" and "best_s" in result]
+        row["results"][name] |= {
+            "best_s": min(times),
+            "median_s": statistics.median(times),
+            "calls": len(times),
+        }
+    peers = [
+        result for name, result in row["results"].items() if name != "Fulmen" and "best_s" in result
+    ]
     ours = row["results"]["Fulmen"]
     if peers and "best_s" in ours:
         row["ratio_best"] = min(peer["best_s"] for peer in peers) / ours["best_s"]
@@ -77,18 +89,37 @@ def table_line(row: dict) -> str:
         result = row["results"][name]
         return f"{row['flops'] / result[key] / 1e9:.0f}" if key in result else "-"
 
-    ratio = f"{row['ratio_best']:.2f}x best, {row['ratio_median']:.2f}x median" if "ratio_best" in row else "-"
-    cells = (row["case"], rate("Fulmen"), rate("PyTorch"), rate("ONNX Runtime"), rate("Fulmen", "median_s"), ratio)
+    ratio = (
+        f"{row['ratio_best']:.2f}x best, {row['ratio_median']:.2f}x median"
+        if "ratio_best" in row
+        else "-"
+    )
+    cells = (
+        row["case"],
+        rate("Fulmen"),
+        rate("PyTorch"),
+        rate("ONNX Runtime"),
+        rate("Fulmen", "median_s"),
+        ratio,
+    )
     return "| " + " | ".join(cells) + " |"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--library", type=Path, required=True, help="libfulmen.so")
-    parser.add_argument("--suite", nargs="+", choices=("prefill", "boards"), default=["prefill", "boards"])
-    parser.add_argument("--dtype", nargs="+", choices=("fp32", "fp16", "bf16"), default=["fp32", "bf16", "fp16"])
+    parser.add_argument(
+        "--suite", nargs="+", choices=("prefill", "boards"), default=["prefill", "boards"]
+    )
+    parser.add_argument(
+        "--dtype", nargs="+", choices=("fp32", "fp16", "bf16"), default=["fp32", "bf16", "fp16"]
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--seconds", type=float, default=1.0, help="time for each implementation and case")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="time for each implementation and case"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
@@ -96,14 +127,25 @@ def main() -> int:
 
     library = fulmen_library.Library(arguments.library)
     implementations = {"Fulmen": library.prepare, "PyTorch": pytorch, "ONNX Runtime": onnx_runtime}
-    versions = {"Fulmen": library.version, "PyTorch": torch.__version__, "ONNX Runtime": onnxruntime.__version__}
+    versions = {
+        "Fulmen": library.version,
+        "PyTorch": torch.__version__,
+        "ONNX Runtime": onnxruntime.__version__,
+    }
     print(f"GFLOP/s of the best call, {arguments.threads} threads, {chip()};", end=" ")
     print(", ".join(f"{name} {version}" for name, version in versions.items()), end="\n\n")
     print("| " + " | ".join(HEADER) + " |")
     print("|---" + "|---:" * (len(HEADER) - 1) + "|", flush=True)
     rows, missing = [], {}
     for case in cases(arguments.suite, arguments.dtype):
-        row = measure(case, implementations, arguments.threads, arguments.seconds, arguments.rounds, arguments.seed)
+        row = measure(
+            case,
+            implementations,
+            arguments.threads,
+            arguments.seconds,
+            arguments.rounds,
+            arguments.seed,
+        )
         rows.append(row)
         for name, result in row["results"].items():
             if "unsupported" in result:

@@ -1,9 +1,11 @@
-"""What a call from Python costs beyond the C ABI, and torch's scaled_dot_product_attention beside Fulmen's on the CPU.
+"""What a call from Python costs beyond the C ABI, and torch's scaled_dot_product_attention beside
+Fulmen's on the CPU.
 
-  python bench/python/bench.py [overhead] [sdpa] [--rounds N]     both by default; markdown on stdout
+  python bench/python/bench.py [overhead] [sdpa] [--rounds N]     both by default; markdown on
+                                                                  stdout
 
-Needs fulmen and torch installed, a C compiler, and the sources for fulmen_c.h. Candidates take turns in every round, so that all
-see the same machine; a figure is the median over the rounds.
+Needs fulmen and torch installed, a C compiler, and the sources for fulmen_c.h. Candidates take
+turns in every round, so that all see the same machine; a figure is the median over the rounds.
 """
 
 import argparse
@@ -24,7 +26,8 @@ import torch.nn.functional as F
 
 ROOT = Path(__file__).resolve().parents[2]
 SDPA = F.scaled_dot_product_attention
-PLAIN = (None, 0.0, False, -1, -1, 0.0, None, 0, False, None, None, 0, False)  # the options of fulmen._core
+# The options of fulmen._core.
+PLAIN = (None, 0.0, False, -1, -1, 0.0, None, 0, False, None, None, 0, False)
 
 
 def rounds_of(candidates: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
@@ -60,15 +63,20 @@ def raw_call() -> ctypes.CDLL:
         f"-I{ROOT / 'include'}",
         str(Path(__file__).with_name("raw_call.c")),
     ]
-    subprocess.run([*command, "-o", str(output), str(library), f"-Wl,-rpath,{library.parent}"], check=True)
+    subprocess.run(
+        [*command, "-o", str(output), str(library), f"-Wl,-rpath,{library.parent}"], check=True
+    )
     loaded = ctypes.CDLL(str(output))
     loaded.raw_call.restype = ctypes.c_double
     loaded.raw_call.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64]
     return loaded
 
 
-def wrapped_ops(key: str = "CPU") -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """The same call as a custom_op, and by define and impl: the usual ways to bring a kernel to torch."""
+def wrapped_ops(
+    key: str = "CPU",
+) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
+    """The same call as a custom_op, and by define and impl: the usual ways to bring a kernel to
+    torch."""
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return fulmen._core.forward((q, k, v, None), PLAIN, None, False, False)
@@ -98,7 +106,9 @@ def overhead(rounds: int) -> None:
         "`fulmen.attention`, torch, `out=`": timed(lambda: fulmen.attention(q, k, v, out=out), n),
         "`fulmen.attention`, NumPy": timed(lambda: fulmen.attention(*arrays), n),
         "`fulmen.attention`, NumPy, `out=`": timed(lambda: fulmen.attention(*arrays, out=into), n),
-        "`fulmen.torch.scaled_dot_product_attention`": timed(lambda: fulmen.torch.scaled_dot_product_attention(q, k, v), n),
+        "`fulmen.torch.scaled_dot_product_attention`": timed(
+            lambda: fulmen.torch.scaled_dot_product_attention(q, k, v), n
+        ),
         "the same call as a `torch.library.custom_op`": timed(lambda: custom(q, k, v), n),
         "the same call by `torch.library.define`, `impl`": timed(lambda: defined(q, k, v), n),
         "torch's `scaled_dot_product_attention`": timed(lambda: SDPA(q, k, v), n),
@@ -107,7 +117,9 @@ def overhead(rounds: int) -> None:
         "training, forward and backward: `fulmen.attention`": timed(
             lambda: torch.autograd.grad(fulmen.attention(*leaves), leaves, one), n // 5
         ),
-        "training, forward and backward: torch's": timed(lambda: torch.autograd.grad(SDPA(*leaves), leaves, one), n // 5),
+        "training, forward and backward: torch's": timed(
+            lambda: torch.autograd.grad(SDPA(*leaves), leaves, one), n // 5
+        ),
     }
     torch.set_num_threads(1)
     results = rounds_of(candidates, rounds)
@@ -131,16 +143,35 @@ def sdpa(rounds: int) -> None:
     print("| problem | dtype | pass | torch, ms | Fulmen, ms | ratio |\n|---|---|---|---|---|---|")
     for name, (batch, heads, seqlen, dim, causal) in CASES.items():
         for dtype in (torch.float32, torch.bfloat16):
-            # As a model makes them: projections give [batch, seqlen, heads, dim], torch's function takes a transposed view.
-            q, k, v, dout = (torch.randn(batch, seqlen, heads, dim).to(dtype).transpose(1, 2) for _ in range(4))
+            # As a model makes them: projections give [batch, seqlen, heads, dim], torch's function
+            # takes a transposed view.
+            q, k, v, dout = (
+                torch.randn(batch, seqlen, heads, dim).to(dtype).transpose(1, 2) for _ in range(4)
+            )
             leaves = [t.detach().requires_grad_() for t in (q, k, v)]
-            ours, theirs = (f(q, k, v, is_causal=causal).float() for f in (fulmen.torch.scaled_dot_product_attention, SDPA))
-            assert (ours - theirs).abs().max() < (1e-4 if dtype == torch.float32 else 0.05), "results differ"
+            ours, theirs = (
+                f(q, k, v, is_causal=causal).float()
+                for f in (fulmen.torch.scaled_dot_product_attention, SDPA)
+            )
+            assert (ours - theirs).abs().max() < (1e-4 if dtype == torch.float32 else 0.05), (
+                "results differ"
+            )
             for training in (False, True):
 
-                def call(function, training=training, leaves=leaves, q=q, k=k, v=v, dout=dout, causal=causal):
+                def call(
+                    function,
+                    training=training,
+                    leaves=leaves,
+                    q=q,
+                    k=k,
+                    v=v,
+                    dout=dout,
+                    causal=causal,
+                ):
                     if training:
-                        return lambda: torch.autograd.grad(function(*leaves, is_causal=causal), leaves, dout)
+                        return lambda: torch.autograd.grad(
+                            function(*leaves, is_causal=causal), leaves, dout
+                        )
                     return lambda: function(q, k, v, is_causal=causal)
 
                 candidates = {
@@ -151,19 +182,27 @@ def sdpa(rounds: int) -> None:
                 label = "fp32" if dtype == torch.float32 else "bf16"
                 passes = "forward and backward" if training else "forward"
                 print(
-                    f"| {name} | {label} | {passes} | {times['torch'] / 1e3:.2f} | {times['fulmen'] / 1e3:.2f} "
+                    f"| {name} | {label} | {passes} | {times['torch'] / 1e3:.2f} | "
+                    f"{times['fulmen'] / 1e3:.2f} "
                     f"| {times['torch'] / times['fulmen']:.2f} |",
                     flush=True,
                 )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[[], "overhead", "sdpa"], help="both when none is named")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "parts", nargs="*", choices=[[], "overhead", "sdpa"], help="both when none is named"
+    )
     parser.add_argument("--rounds", type=int, default=9)
     arguments = parser.parse_args()
     cpu = next(d for d in fulmen.devices() if d.name == "cpu")
-    print(f"fulmen {fulmen.__version__}, torch {torch.__version__}, {cpu.chip}: {cpu.features}, {os.cpu_count()} threads\n")
+    print(
+        f"fulmen {fulmen.__version__}, torch {torch.__version__}, {cpu.chip}: {cpu.features}, "
+        f"{os.cpu_count()} threads\n"
+    )
     for part in arguments.parts or ("overhead", "sdpa"):
         {"overhead": overhead, "sdpa": sdpa}[part](arguments.rounds)
         print()

@@ -1,7 +1,8 @@
-"""Is what the Python package computes on a GPU right: every way in, each way a framework may run it. For gpu.py.
+"""Is what the Python package computes on a GPU right: every way in, each way a framework may run
+it. For gpu.py.
 
-Judged as docs/contract.md says: E <= 2 P + 1e-5, and 3 P + 1e-5 max(1, max |ref|) for gradients, where E is the error, P that of
-standard attention in the same precision, both against float64.
+Judged as docs/contract.md says: E <= 2 P + 1e-5, and 3 P + 1e-5 max(1, max |ref|) for gradients,
+where E is the error, P that of standard attention in the same precision, both against float64.
 """
 
 import math
@@ -38,7 +39,10 @@ def standard(
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    distance = torch.arange(k.shape[2], device=q.device) - torch.arange(q.shape[2], device=q.device)[:, None]
+    distance = (
+        torch.arange(k.shape[2], device=q.device)
+        - torch.arange(q.shape[2], device=q.device)[:, None]
+    )
     distance = distance - (0 if causal == "top_left" else k.shape[2] - q.shape[2])
     attended = torch.ones_like(distance, dtype=torch.bool)
     if causal:
@@ -49,7 +53,9 @@ def standard(
     lse = scores.double().logsumexp(-1)
     if sinks is not None:
         lse = torch.logaddexp(lse, sinks.double()[:, None])
-        scores = torch.cat([scores, sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)], -1)
+        scores = torch.cat(
+            [scores, sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)], -1
+        )
     weights = scores.softmax(-1)[..., : k.shape[2]].nan_to_num()
     if kept is not None:
         weights = weights * kept / (1 - dropout)
@@ -60,7 +66,9 @@ def tuple_of(outs: Any) -> tuple[Tensor, ...]:
     return outs if isinstance(outs, tuple) else (outs,)
 
 
-def run(function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def run(
+    function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     """The results, and with douts the gradients by the floating-point inputs."""
     leaves = [t.detach().requires_grad_(bool(douts) and t.is_floating_point()) for t in inputs]
     outs = tuple_of(function(*leaves))
@@ -70,7 +78,9 @@ def run(function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]) -
     return *(t.detach() for t in outs), *torch.autograd.grad(outs[: len(douts)], wanted, douts)
 
 
-def on_side_stream(function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def on_side_stream(
+    function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     """The inputs are written only when the stream reaches their kernels."""
     late = [torch.full_like(t, math.nan) if t.is_floating_point() else t for t in inputs]
     stream = torch.cuda.Stream()
@@ -84,7 +94,9 @@ def on_side_stream(function: Function, inputs: Sequence[Tensor], douts: Sequence
     return results
 
 
-def on_another_gpu(function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def on_another_gpu(
+    function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     """While the first one is torch's current device."""
     assert torch.cuda.current_device() == 0
     results = run(function, [t.to("cuda:1") for t in inputs], [t.to("cuda:1") for t in douts])
@@ -92,7 +104,9 @@ def on_another_gpu(function: Function, inputs: Sequence[Tensor], douts: Sequence
     return tuple(t.to("cuda:0") for t in results)
 
 
-def in_graph(function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def in_graph(
+    function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     """Captured over other numbers (of integers the same), replayed over these."""
     places = [torch.randn_like(t) if t.is_floating_point() else t.clone() for t in inputs]
     stream = torch.cuda.Stream()
@@ -114,9 +128,13 @@ def in_graph(function: Function, inputs: Sequence[Tensor], douts: Sequence[Tenso
 
 
 def compiled(backend: str) -> Function:
-    def way(function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def way(
+        function: Function, inputs: Sequence[Tensor], douts: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
         torch._dynamo.reset()
-        return run(torch.compile(function, fullgraph=True, dynamic=True, backend=backend), inputs, douts)
+        return run(
+            torch.compile(function, fullgraph=True, dynamic=True, backend=backend), inputs, douts
+        )
 
     return way
 
@@ -125,7 +143,9 @@ def normal(*shape: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(shape, dtype=torch.float32, device="cuda").to(dtype)
 
 
-def worst(ours: Tensor, exact: Tensor, same: Tensor, gradient: bool, extra: float) -> tuple[float, float]:
+def worst(
+    ours: Tensor, exact: Tensor, same: Tensor, gradient: bool, extra: float
+) -> tuple[float, float]:
     """(error, its bound)."""
     assert ours.shape == exact.shape, f"shape {list(ours.shape)}, expected {list(exact.shape)}"
     exact = exact.double()
@@ -133,7 +153,9 @@ def worst(ours: Tensor, exact: Tensor, same: Tensor, gradient: bool, extra: floa
         return 0.0, 0.0
     empty = exact == -math.inf  # the lse of a row without keys
     assert torch.equal(ours.double() == -math.inf, empty)
-    error, baseline = (torch.where(empty, 0, (t.double() - exact)).abs().max().item() for t in (ours, same))
+    error, baseline = (
+        torch.where(empty, 0, (t.double() - exact)).abs().max().item() for t in (ours, same)
+    )
     if gradient:
         largest = torch.where(empty, 0, exact).abs().max().item()
         return error, 3 * baseline + 1e-5 * max(1.0, largest) + extra
@@ -160,14 +182,29 @@ class Checks:
             return
         doubles = [t.double() if t.is_floating_point() else t for t in inputs]
         exact = run(reference, doubles, [t.double() for t in douts])
-        same = run(reference, inputs, [t.to(like.dtype) for t, like in zip(douts, tuple_of(reference(*inputs)), strict=False)])
+        same = run(
+            reference,
+            inputs,
+            [
+                t.to(like.dtype)
+                for t, like in zip(douts, tuple_of(reference(*inputs)), strict=False)
+            ],
+        )
         for way, runner in ways.items():
-            row: dict[str, Any] = {"suite": "checks", "dtype": str(self.dtype)[6:], "case": name, "way": way}
+            row: dict[str, Any] = {
+                "suite": "checks",
+                "dtype": str(self.dtype)[6:],
+                "case": name,
+                "way": way,
+            }
             try:
                 ours = runner(function, inputs, douts)
                 assert len(ours) == len(exact), f"{len(ours)} results, {len(exact)} expected"
                 outs = len(ours) - (sum(t.is_floating_point() for t in inputs) if douts else 0)
-                found = [worst(*three, at >= outs, extra) for at, three in enumerate(zip(ours, exact, same, strict=True))]
+                found = [
+                    worst(*three, at >= outs, extra)
+                    for at, three in enumerate(zip(ours, exact, same, strict=True))
+                ]
                 at = max(range(len(found)), key=lambda n: found[n][0] / max(found[n][1], 1e-30))
                 ok = all(error <= bound for error, bound in found)  # NaN is not
                 row.update(ok=ok, worst_result=at, error=found[at][0], bound=found[at][1])
@@ -209,7 +246,9 @@ class Checks:
         extras = [normal(1, 8, 113, 203, dtype=dtype), normal(8, dtype=torch.float32)]
         self.check(
             "attention, bias, sinks, softcap, window, lse",
-            lambda q, k, v, b, s: fulmen.attention(q, k, v, bias=b, sinks=s, return_lse=True, **settings),
+            lambda q, k, v, b, s: fulmen.attention(
+                q, k, v, bias=b, sinks=s, return_lse=True, **settings
+            ),
             lambda q, k, v, b, s: standard(q, k, v, bias=b, sinks=s, **settings),
             [*qkv, *extras],
             ways={"eager": run, "graph": in_graph},
@@ -237,9 +276,9 @@ class Checks:
         )
         self.check(
             "flash_attn_func, window, softmax_lse",
-            lambda q, k, v: flash_attn.flash_attn_func(q, k, v, window_size=(40, 0), deterministic=True, return_attn_probs=True)[
-                :2
-            ],
+            lambda q, k, v: flash_attn.flash_attn_func(
+                q, k, v, window_size=(40, 0), deterministic=True, return_attn_probs=True
+            )[:2],
             lambda q, k, v: standard(q, k, v, causal=True, window_left=40),
             qkv,
             ways={"eager": run},
@@ -248,11 +287,18 @@ class Checks:
 
     def scaled_dot_product_attention(self) -> None:
         dtype = self.dtype
-        ours, theirs = fulmen.torch.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention
+        ours, theirs = (
+            fulmen.torch.scaled_dot_product_attention,
+            torch.nn.functional.scaled_dot_product_attention,
+        )
 
-        def by_torch(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        def by_torch(
+            q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
+        ) -> Tensor:
             q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-            return standard(q, k, v, causal="top_left" if causal else False, bias=mask)[0].transpose(1, 2)
+            return standard(q, k, v, causal="top_left" if causal else False, bias=mask)[
+                0
+            ].transpose(1, 2)
 
         def routed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             with fulmen.torch.sdpa():
@@ -288,12 +334,17 @@ class Checks:
     def lengths(self) -> None:
         dtype = self.dtype
         of_q, of_k = [70, 0, 1, 128], [90, 33, 64, 128]
-        cu_q, cu_k = (torch.tensor([0, *torch.tensor(n).cumsum(0)], dtype=torch.int32, device="cuda") for n in (of_q, of_k))
+        cu_q, cu_k = (
+            torch.tensor([0, *torch.tensor(n).cumsum(0)], dtype=torch.int32, device="cuda")
+            for n in (of_q, of_k)
+        )
         q, k, v = (normal(sum(n), h, 64, dtype=dtype) for n, h in ((of_q, 8), (of_k, 2), (of_k, 2)))
 
         def each(q: Tensor, k: Tensor, v: Tensor, *_: Tensor) -> Tensor:
             parts = zip(*(t.split(n) for t, n in ((q, of_q), (k, of_k), (v, of_k))), strict=True)
-            return torch.cat([standard(*(t[None] for t in part), causal=True)[0][0] for part in parts])
+            return torch.cat(
+                [standard(*(t[None] for t in part), causal=True)[0][0] for part in parts]
+            )
 
         def varlen(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor) -> Tensor:
             return flash_attn.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 128, 128, causal=True)
@@ -312,21 +363,26 @@ class Checks:
             douts=[normal(sum(of_q), 8, 64, dtype=dtype)],
         )
         table = torch.randperm(40, device="cuda", dtype=torch.int32)[:32].reshape(4, 8)
-        pages = [torch.full((40, 16, 2, 64), math.nan, dtype=dtype, device="cuda") for _ in range(2)]
+        pages = [
+            torch.full((40, 16, 2, 64), math.nan, dtype=dtype, device="cuda") for _ in range(2)
+        ]
         for to, rows in zip(pages, (k, v), strict=True):
             for n, part in enumerate(rows.split(of_k)):
                 for row in range(of_k[n]):
                     to[table[n, row // 16], row % 16] = part[row]
         self.check(
             "flash_attn_varlen_func, block_table",
-            lambda q, *_: flash_attn.flash_attn_varlen_func(q, *pages, cu_q, cu_k, 128, 128, causal=True, block_table=table),
+            lambda q, *_: flash_attn.flash_attn_varlen_func(
+                q, *pages, cu_q, cu_k, 128, 128, causal=True, block_table=table
+            ),
             each,
             [q, k, v],
             ways={"eager": run, "graph": in_graph},
         )
 
     def cache(self) -> None:
-        """Steps of generation: keys are appended and rotated in pages, one graph replayed for all of them."""
+        """Steps of generation: keys are appended and rotated in pages, one graph replayed for all
+        of them."""
         dtype, batch, dim, page = self.dtype, 3, 128, 16
         used = [37, 0, 150]
         table = torch.randperm(48, device="cuda", dtype=torch.int32)[:36].reshape(3, 12)
@@ -351,15 +407,25 @@ class Checks:
             outs = []
             for at, (_, new_k, new_v) in enumerate(steps):
                 for n in range(batch):
-                    old[0][n] = torch.cat([old[0][n][: used[n] + at], turned(new_k[n], used[n] + at)])
+                    old[0][n] = torch.cat(
+                        [old[0][n][: used[n] + at], turned(new_k[n], used[n] + at)]
+                    )
                     old[1][n] = torch.cat([old[1][n][: used[n] + at], new_v[n]])
                     query = turned(steps[at][0][n], used[n] + at)
-                    outs.append(standard(*(t[None].to(q.dtype) for t in (query, old[0][n], old[1][n])))[0][0])
+                    outs.append(
+                        standard(*(t[None].to(q.dtype) for t in (query, old[0][n], old[1][n])))[0][
+                            0
+                        ]
+                    )
             return torch.cat(outs)
 
         def generated(graphed: bool = False, backend: str | None = None) -> Function:
-            def way(_function: Function, _inputs: Sequence[Tensor], _douts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-                k_cache, v_cache = (pages_of([t[: used[n]] for n, t in enumerate(rows)]) for rows in old)
+            def way(
+                _function: Function, _inputs: Sequence[Tensor], _douts: Sequence[Tensor]
+            ) -> tuple[Tensor, ...]:
+                k_cache, v_cache = (
+                    pages_of([t[: used[n]] for n, t in enumerate(rows)]) for rows in old
+                )
                 lengths = torch.tensor(used, dtype=torch.int32, device="cuda")
                 now = [t.clone() for t in steps[0]]
 
@@ -380,7 +446,11 @@ class Checks:
                     return out
 
                 torch._dynamo.reset()
-                step = one_step if backend is None else torch.compile(one_step, fullgraph=True, backend=backend)
+                step = (
+                    one_step
+                    if backend is None
+                    else torch.compile(one_step, fullgraph=True, backend=backend)
+                )
                 if graphed:
                     step()  # compiles; what it appends is appended again
                     graph = torch.cuda.CUDAGraph()
@@ -402,7 +472,11 @@ class Checks:
             return way
 
         name = "flash_attn_with_kvcache, append, rotary, pages"
-        ways = {"eager": generated(), "graph": generated(graphed=True), "compiled": generated(backend="aot_eager")}
+        ways = {
+            "eager": generated(),
+            "graph": generated(graphed=True),
+            "compiled": generated(backend="aot_eager"),
+        }
         self.check(name, reference, reference, [steps[0][0]], ways=ways)
 
     def module(self) -> None:
@@ -419,4 +493,11 @@ class Checks:
             return standard(q, k, v, causal=True)[0]
 
         dout = normal(2, 80, 4, 64, dtype=self.dtype)
-        self.check("FlashAttention under autocast", under_autocast, rounded, [q, k, v], ways={"eager": run}, douts=[dout])
+        self.check(
+            "FlashAttention under autocast",
+            under_autocast,
+            rounded,
+            [q, k, v],
+            ways={"eager": run},
+            douts=[dout],
+        )

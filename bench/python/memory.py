@@ -1,12 +1,14 @@
 """Memory of attention by batch, Fulmen beside standard attention (three steps of PyTorch). Markdown
 on stdout.
 
-  python bench/python/memory.py [--device cpu|cuda] [--dtype bf16] [--seqlen 512] [--heads 12] [--head-dim 64] [--causal]
+  python bench/python/memory.py [--device cpu|cuda] [--dtype bf16] [--seqlen 512] [--heads 12]
+      [--head-dim 64] [--causal]
                                 [--batches 1 2 4 ...] [--json FILE]
 
-Each figure is of a process of its own: the peak during a call less what was there before, q, k and v (training: and the gradient by
-out) among that. So out counts, training's out, lse and gradients do, and all that lies between. On the CPU it is memory that was
-touched (VmHWM of Linux), on a GPU what torch's allocator gave out. Needs fulmen and torch. A row that finds no memory is "-".
+Each figure is of a process of its own: the peak during a call less what was there before, q, k and
+v (training: and the gradient by out) among that. So out counts, training's out, lse and gradients
+do, and all that lies between. On the CPU it is memory that was touched (VmHWM of Linux), on a GPU
+what torch's allocator gave out. Needs fulmen and torch. A row that finds no memory is "-".
 """
 
 import argparse
@@ -26,7 +28,8 @@ PASSES = ("forward", "training")
 
 
 def standard(q, k, v, causal: bool):
-    """[batch, seqlen, heads, head_dim], scores and probabilities in q's dtype, as eager attention of models has them."""
+    """[batch, seqlen, heads, head_dim], scores and probabilities in q's dtype, as eager attention
+    of models has them."""
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     scores = (q @ k.transpose(2, 3)) * (1 / math.sqrt(q.shape[3]))
     if causal:
@@ -46,7 +49,11 @@ def peak_of(call: Callable[[], object], device: str) -> int:
         return torch.cuda.max_memory_allocated() - before
 
     def status(name: str) -> int:
-        line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+        line = next(
+            line
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if line.startswith(name)
+        )
         return int(line.split()[1]) << 10
 
     ctypes.CDLL(None).malloc_trim(0)  # what is free would be taken again, and not be seen
@@ -61,11 +68,17 @@ def measure(case: argparse.Namespace, implementation: str, training: bool, batch
 
     def inputs(batch: int, seqlen: int):
         shape = (batch, seqlen, case.heads, case.head_dim)
-        return [torch.randn(shape).to(case.device, dtype).requires_grad_(training) for _ in range(3)]
+        return [
+            torch.randn(shape).to(case.device, dtype).requires_grad_(training) for _ in range(3)
+        ]
 
     def call(q, k, v, dout):
         ours = implementation == "fulmen"
-        out = fulmen.attention(q, k, v, causal=case.causal) if ours else standard(q, k, v, case.causal)
+        out = (
+            fulmen.attention(q, k, v, causal=case.causal)
+            if ours
+            else standard(q, k, v, case.causal)
+        )
         if training:
             out.backward(dout)
         return out
@@ -77,7 +90,9 @@ def measure(case: argparse.Namespace, implementation: str, training: bool, batch
     return peak_of(lambda: call(q, k, v, dout), case.device)
 
 
-def in_a_process(case: argparse.Namespace, implementation: str, training: bool, batch: int) -> int | None:
+def in_a_process(
+    case: argparse.Namespace, implementation: str, training: bool, batch: int
+) -> int | None:
     """Forked before anything is computed: no thread, no memory and no GPU is in use yet."""
     context = multiprocessing.get_context("fork")
     theirs, ours = context.Pipe()
@@ -102,7 +117,9 @@ def in_a_process(case: argparse.Namespace, implementation: str, training: bool, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), default="bf16")
     parser.add_argument("--seqlen", type=int, default=512)
@@ -113,16 +130,32 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     case = parser.parse_args()
     mask = ", causal" if case.causal else ""
-    print(f"{case.heads} heads of {case.head_dim}, {case.seqlen} tokens, {case.dtype}{mask}, {case.device}: MiB at the peak\n")
-    print("| batch | q, k, v | forward: Fulmen | standard | ratio | training: Fulmen | standard | ratio |")
+    print(
+        f"{case.heads} heads of {case.head_dim}, {case.seqlen} tokens, {case.dtype}{mask}, "
+        f"{case.device}: MiB at the peak\n"
+    )
+    print(
+        "| batch | q, k, v | forward: Fulmen | standard | ratio | training: Fulmen | standard | "
+        "ratio |"
+    )
     print("|---" * 8 + "|", flush=True)
     rows = []
     for batch in case.batches:
-        bytes_of_inputs = 3 * batch * case.seqlen * case.heads * case.head_dim * (4 if case.dtype == "fp32" else 2)
+        bytes_of_inputs = (
+            3
+            * batch
+            * case.seqlen
+            * case.heads
+            * case.head_dim
+            * (4 if case.dtype == "fp32" else 2)
+        )
         row = {"batch": batch, "inputs": bytes_of_inputs}
         cells = [str(batch), f"{bytes_of_inputs / 2**20:.1f}"]
         for run in PASSES:
-            ours, theirs = (in_a_process(case, implementation, run == "training", batch) for implementation in IMPLEMENTATIONS)
+            ours, theirs = (
+                in_a_process(case, implementation, run == "training", batch)
+                for implementation in IMPLEMENTATIONS
+            )
             row |= {f"fulmen_{run}": ours, f"standard_{run}": theirs}
             cells += [f"{one / 2**20:.1f}" if one is not None else "-" for one in (ours, theirs)]
             cells.append(f"{theirs / ours:.1f}" if ours and theirs else "-")

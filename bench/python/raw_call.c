@@ -1,4 +1,5 @@
-/* The calls that the Python binding ends in, without Python: what its overhead is counted from. Run by bench.py and gpu.py. */
+/* The calls that the Python binding ends in, without Python: what its overhead is counted from. Run
+ * by bench.py and gpu.py. */
 #include <fulmen/fulmen_c.h>
 #include <time.h>
 
@@ -6,7 +7,8 @@ static fulmen_tensor bshd(void* data, const int64_t shape[4], int32_t dtype) {
   return fulmen_tensor_bshd(data, dtype, shape[0], shape[1], shape[2], shape[3]);
 }
 
-static fulmen_tensors tensors_of(void* q, void* k, void* v, void* out, const int64_t shape[4], int32_t dtype) {
+static fulmen_tensors tensors_of(void* q, void* k, void* v, void* out, const int64_t shape[4],
+                                 int32_t dtype) {
   fulmen_tensors tensors;
   fulmen_tensors_init(&tensors);
   tensors.q = bshd(q, shape, dtype);
@@ -19,10 +21,12 @@ static fulmen_tensors tensors_of(void* q, void* k, void* v, void* out, const int
 static double microseconds(const struct timespec* begin) {
   struct timespec end;
   clock_gettime(CLOCK_MONOTONIC, &end);
-  return ((double)(end.tv_sec - begin->tv_sec) * 1e9 + (double)(end.tv_nsec - begin->tv_nsec)) / 1e3;
+  return ((double)(end.tv_sec - begin->tv_sec) * 1e9 + (double)(end.tv_nsec - begin->tv_nsec)) /
+         1e3;
 }
 
-/* Microseconds a call of fulmen_attention takes on the CPU, planning included; negative after an error. */
+/* Microseconds a call of fulmen_attention takes on the CPU, planning included; negative after an
+ * error. */
 double raw_call(void* q, void* k, void* v, void* out, const int64_t shape[4], int64_t calls) {
   const fulmen_tensors tensors = tensors_of(q, k, v, out, shape, FULMEN_FP32);
   fulmen_options options;
@@ -35,10 +39,10 @@ double raw_call(void* q, void* k, void* v, void* out, const int64_t shape[4], in
   return microseconds(&begin) / (double)calls;
 }
 
-/* Microseconds of the caller that a run of a plan takes on a device, in a stream; negative after an error. The workspace is as
- * large as the plan says. */
-double raw_run(void* q, void* k, void* v, void* out, const int64_t shape[4], int32_t dtype, const char* device, void* stream,
-               void* workspace, int64_t runs) {
+/* Microseconds of the caller that a run of a plan takes on a device, in a stream; negative after an
+ * error. The workspace is as large as the plan says. */
+double raw_run(void* q, void* k, void* v, void* out, const int64_t shape[4], int32_t dtype,
+               const char* device, void* stream, void* workspace, int64_t runs) {
   const fulmen_tensors tensors = tensors_of(q, k, v, out, shape, dtype);
   fulmen_options options;
   fulmen_options_init(&options);
@@ -48,7 +52,8 @@ double raw_run(void* q, void* k, void* v, void* out, const int64_t shape[4], int
   int status = fulmen_plan_run(plan, stream, &tensors, workspace, bytes);
   struct timespec begin;
   clock_gettime(CLOCK_MONOTONIC, &begin);
-  for (int64_t n = 0; n < runs && status == FULMEN_OK; ++n) status = fulmen_plan_run(plan, stream, &tensors, workspace, bytes);
+  for (int64_t n = 0; n < runs && status == FULMEN_OK; ++n)
+    status = fulmen_plan_run(plan, stream, &tensors, workspace, bytes);
   const double taken = microseconds(&begin);
   fulmen_plan_destroy(plan);
   return status == FULMEN_OK ? taken / (double)runs : -1;

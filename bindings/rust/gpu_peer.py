@@ -1,4 +1,5 @@
-"""PyTorch's FlashAttention 2 on the cases of a table of `benches/attention.rs`: microseconds, and how many times Fulmen's."""
+"""PyTorch's FlashAttention 2 on the cases of a table of `benches/attention.rs`: microseconds, and
+how many times Fulmen's."""
 
 import pathlib
 import re
@@ -21,14 +22,21 @@ def main():
         causal = case.group(7) is not None
         options = {"dtype": DTYPES[case.group(8)], "device": "cuda"}
         q = torch.randn(batch, seqlen_q, heads, dim, **options).transpose(1, 2)
-        k, v = (torch.randn(batch, seqlen_k, kv_heads, dim, **options).transpose(1, 2) for _ in range(2))
+        k, v = (
+            torch.randn(batch, seqlen_k, kv_heads, dim, **options).transpose(1, 2) for _ in range(2)
+        )
 
         def flash(q=q, k=k, v=v, causal=causal):
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
+            return torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]
+            )
 
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION), torch.no_grad():
             microseconds = timing.seconds(flash) * 1e6
-        print(f"{case.group(0).split('  ')[0]:36} {microseconds:9.1f} {microseconds / float(case.group(9)):7.2f}")
+        print(
+            f"{case.group(0).split('  ')[0]:36} {microseconds:9.1f} "
+            f"{microseconds / float(case.group(9)):7.2f}"
+        )
         found += 1
     if not found:
         sys.exit(f"{sys.argv[1]} has no case of F16 or BF16")

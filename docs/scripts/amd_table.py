@@ -1,4 +1,5 @@
-"""The tables of docs/performance/amd.md, from what `fulmen counts` and `fulmen compile` say as JSON."""
+"""The tables of docs/performance/amd.md, from what `fulmen counts` and `fulmen compile` say as
+JSON."""
 
 import json
 import re
@@ -8,8 +9,8 @@ from pathlib import Path
 PAGE = Path(__file__).resolve().parents[1] / "performance" / "amd.md"
 COUNTS = ("matrix", "vector", "transcendental", "scalar", "lds", "global", "waits")
 HEAD = (
-    "| chip | kernel | registers | LDS bytes | waves | matrix | VALU | transc. | SALU | LDS | global | waits "
-    "| VALU / matrix | SALU / matrix |"
+    "| chip | kernel | registers | LDS bytes | waves | matrix | VALU | transc. | SALU | LDS | "
+    "global | waits | VALU / matrix | SALU / matrix |"
 )
 
 
@@ -23,13 +24,17 @@ def row(launch, compiled):
 
 
 def table(launches, compiled):
-    return "\n".join([HEAD, "|---" * (HEAD.count("|") - 1) + "|", *(row(each, compiled) for each in launches)])
+    return "\n".join(
+        [HEAD, "|---" * (HEAD.count("|") - 1) + "|", *(row(each, compiled) for each in launches)]
+    )
 
 
 def main(counts, compiled):
     # Kernels without products (sums of rows, merged splits) are left out.
     launches = [each for each in json.loads(Path(counts).read_text()) if each["matrix"] > 0]
-    reports = {(each["arch"], each["kernel"]): each for each in json.loads(Path(compiled).read_text())}
+    reports = {
+        (each["arch"], each["kernel"]): each for each in json.loads(Path(compiled).read_text())
+    }
     parts = {
         name: [each for each in launches if ("backward" in each["kernel"]) == (name == "backward")]
         for name in ("forward", "backward")

@@ -7,7 +7,8 @@ without any comment is an undocumented symbol, which is an error.
 import re
 
 SYMBOL = re.compile(
-    r"(?:struct|class|union|enum class|enum)\s+(?:FULMEN_API\s+)?(\w+)|\bconstexpr\s+[\w:<>\s]+?(\w+)\s*[=(]|(\w+)\("
+    r"(?:struct|class|union|enum "
+    r"class|enum)\s+(?:FULMEN_API\s+)?(\w+)|\bconstexpr\s+[\w:<>\s]+?(\w+)\s*[=(]|(\w+)\("
 )
 TEMPLATE = re.compile(r"template <[^>]*>")
 SKIPPED = re.compile(r'#|namespace fulmen|}\s*// namespace|}\s*$|extern "C"')
@@ -75,7 +76,10 @@ def page(title, headers, language):
                 parts.append(prose(group.comment) + "\n")
                 continue
             if not group.documented():
-                undocumented += [f"include/fulmen/{header.name}:{group.line}: {name} has no comment" for name in names]
+                undocumented += [
+                    f"include/fulmen/{header.name}:{group.line}: {name} has no comment"
+                    for name in names
+                ]
             if names:
                 parts.append("### " + ", ".join(f"`{name}`" for name in names) + "\n")
             parts.append(prose(group.comment) + "\n")

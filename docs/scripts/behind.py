@@ -1,4 +1,5 @@
-"""The rows of docs/performance/nvidia_peers.md in which a peer is faster, as the README's limits have to name them."""
+"""The rows of docs/performance/nvidia_peers.md in which a peer is faster, as the README's limits
+have to name them."""
 
 import re
 
@@ -14,7 +15,8 @@ def tables(text):
 
 
 def ratios(row):
-    """Of a row: each column that is a ratio, or ours by the best of the peers where there is none."""
+    """Of a row: each column that is a ratio, or ours by the best of the peers where there is
+    none."""
     names = [name for name in row if name.startswith("ratio")]
     if names:
         return [float(row[name]) for name in names]
@@ -31,4 +33,8 @@ def sentence(text):
             case = re.sub(r" \(.*\)", "", row["case"])
             parts[part] += [f"{case} {ratio:.2f}" for ratio in ratios(row) if ratio < 0.995]
     named = "; ".join(f"{part} {', '.join(rows)}" for part, rows in parts.items() if rows)
-    return f"On an H100, bf16, a [peer](docs/performance/nvidia_peers.md) is faster at {named}." if named else ""
+    return (
+        f"On an H100, bf16, a [peer](docs/performance/nvidia_peers.md) is faster at {named}."
+        if named
+        else ""
+    )

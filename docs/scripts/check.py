@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the documents: lengths, columns, links and headings, navigation, numbers, the README's chart and limits."""
+"""Checks the documents: lengths, columns, links and headings, navigation, numbers, the README's
+chart and limits."""
 
 import pathlib
 import re
@@ -18,7 +19,10 @@ FENCE = re.compile(r"\s*```")
 
 def pages():
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.md"], cwd=ROOT, capture_output=True, text=True
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     return [ROOT / name for name in listed.stdout.split("\n") if name and (ROOT / name).exists()]
 
@@ -37,14 +41,22 @@ def anchors(text):
     found = set()
     for line in outside_code(text):
         if heading := re.match(r"#+ (.*)", line):
-            words = re.sub(r"[^\w\- ]", "", LINK.sub(lambda link: link.group().split("]")[0][1:], heading.group(1)).lower())
+            words = re.sub(
+                r"[^\w\- ]",
+                "",
+                LINK.sub(lambda link: link.group().split("]")[0][1:], heading.group(1)).lower(),
+            )
             found.add(words.replace(" ", "-"))
     return found
 
 
 def too_wide(line):
     """Tables and lines that a link makes long may be."""
-    return len(line) > COLUMNS and not line.startswith("|") and not (LINK.search(line) and " " not in line.strip())
+    return (
+        len(line) > COLUMNS
+        and not line.startswith("|")
+        and not (LINK.search(line) and " " not in line.strip())
+    )
 
 
 def links(page, text):
@@ -75,11 +87,18 @@ def findings(page):
 
 
 def navigation():
-    """Every page is in mkdocs.yml once, and every page of a folder with an index of its own in that."""
+    """Every page is in mkdocs.yml once, and every page of a folder with an index of its own in
+    that."""
     names = {page.relative_to(ROOT).as_posix() for page in pages()}
-    listed = re.findall(r"([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2], flags=re.M)
+    listed = re.findall(
+        r"([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2], flags=re.M
+    )
     yield from (f"mkdocs.yml: the navigation lacks {name}" for name in sorted(names - set(listed)))
-    yield from (f"mkdocs.yml: {name} is twice in the navigation" for name in sorted(set(listed)) if listed.count(name) > 1)
+    yield from (
+        f"mkdocs.yml: {name} is twice in the navigation"
+        for name in sorted(set(listed))
+        if listed.count(name) > 1
+    )
     for name in sorted(set(listed) - names):
         if not name.startswith("docs/api/"):  # which site.py makes
             yield f"mkdocs.yml: {name} is in the navigation, and there is no such page"
@@ -100,10 +119,20 @@ def limits():
 def faults():
     """How many faults tests seed: the list without its three marks."""
     text = (ROOT / "tests/support/faulty_attention.h").read_text()
-    return len(re.findall(r"^  \w+,?(?:  //.*)?$", text[text.index("enum class Fault") : text.index("};")], flags=re.M)) - 3
+    return (
+        len(
+            re.findall(
+                r"^  \w+,?(?:  //.*)?$",
+                text[text.index("enum class Fault") : text.index("};")],
+                flags=re.M,
+            )
+        )
+        - 3
+    )
 
 
-# Numbers that the sources know: a page, the words around one, and what is right. tests/cli has those that the program knows.
+# Numbers that the sources know: a page, the words around one, and what is right. tests/cli has
+# those that the program knows.
 NUMBERS = (("docs/contract.md", "a test applies {} faults", faults),)
 
 
@@ -118,15 +147,27 @@ def reading_order():
     """Each list of the page has at most 18 files, and no more lines than its heading says."""
     page = "docs/internals/reading_order.md"
     for section in (ROOT / page).read_text().split("\n## ")[1:]:
-        heading, most = section.split("\n")[0], int(re.search(r"([\d,]+) lines", section).group(1).replace(",", ""))
+        heading, most = (
+            section.split("\n")[0],
+            int(re.search(r"([\d,]+) lines", section).group(1).replace(",", "")),
+        )
         files = re.findall(r"^\d+\. `([^`]+)`", section, re.M)
-        lines = sum(len((ROOT / name).read_text().splitlines()) for name in files if (ROOT / name).exists())
+        lines = sum(
+            len((ROOT / name).read_text().splitlines()) for name in files if (ROOT / name).exists()
+        )
         if len(files) > 18 or lines > most:
-            yield f"{page}: {heading}: {len(files)} files of {lines} lines, 18 of {most} are accepted"
+            yield (
+                f"{page}: {heading}: {len(files)} files of {lines} lines, 18 of {most} are accepted"
+            )
 
 
 def main():
-    found = [one for page in pages() for one in findings(page)] + [*navigation(), *limits(), *numbers(), *reading_order()]
+    found = [one for page in pages() for one in findings(page)] + [
+        *navigation(),
+        *limits(),
+        *numbers(),
+        *reading_order(),
+    ]
     print(*found, sep="\n", end="\n" if found else "")
     chart = subprocess.run([sys.executable, ROOT / "docs/scripts/chart.py", "--check"])
     sys.exit(1 if found or chart.returncode else 0)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Builds the documentation site in build/site: the Markdown as it lies in the repository, and the interfaces' pages.
+"""Builds the documentation site in build/site: the Markdown as it lies in the repository, and the
+interfaces' pages.
 
-Run by ./dev docs, in an environment that has mkdocs-material and mkdocstrings. A broken link, or a public symbol without a comment
-or docstring, fails it.
+Run by ./dev docs, in an environment that has mkdocs-material and mkdocstrings. A broken link, or a
+public symbol without a comment or docstring, fails it.
 """
 
 import pathlib
@@ -32,10 +33,17 @@ def stage():
 def c_pages():
     include = ROOT / "include" / "fulmen"
     own = [include / "fulmen_c.h"]
-    others = [one for one in sorted(include.glob("*.h")) if one not in own and one.name not in ("export.h", "fulmen.h")]
+    others = [
+        one
+        for one in sorted(include.glob("*.h"))
+        if one not in own and one.name not in ("export.h", "fulmen.h")
+    ]
     others.sort(key=lambda header: header.name != "attention.h")
     undocumented = []
-    for name, title, headers, language in (("cpp", "C++ interface", others, "cpp"), ("c", "C interface", own, "c")):
+    for name, title, headers, language in (
+        ("cpp", "C++ interface", others, "cpp"),
+        ("c", "C interface", own, "c"),
+    ):
         text, missing = page(title, headers, language)
         (SOURCE / "docs" / "api").mkdir(exist_ok=True)
         (SOURCE / "docs" / "api" / f"{name}.md").write_text(text)
@@ -71,7 +79,10 @@ def main():
     undocumented = c_pages() + python_page()
     if undocumented:
         sys.exit("\n".join(undocumented))
-    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(ROOT / "mkdocs.yml")], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(ROOT / "mkdocs.yml")],
+        check=True,
+    )
     print("build/site/index.html")
 
 

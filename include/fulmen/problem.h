@@ -1,4 +1,5 @@
-// Problem: everything about a call but its pointers. One description flows through validation, planning, running and benchmarks.
+// Problem: everything about a call but its pointers. One description flows through validation,
+// planning, running and benchmarks.
 #pragma once
 
 #include <array>
@@ -17,7 +18,8 @@ namespace fulmen {
 struct TensorSpec {
   DType dtype = DType::fp32;
   bool present = false;
-  std::array<int64_t, 4> strides{};  // in elements, logical order of the Tensor; broadcast dims have stride 0
+  // In elements, logical order of the Tensor; broadcast dims have stride 0.
+  std::array<int64_t, 4> strides{};
   bool operator==(const TensorSpec&) const = default;
 };
 // Whether a problem is the output's or the gradients'.
@@ -26,7 +28,8 @@ enum class Pass : int { forward = 0, backward = 1 };
 struct Problem {
   Pass pass = Pass::forward;
   DType dtype = DType::fp32;  // of q and out, and of their gradients
-  DType kv_dtype = dtype;     // of k and v, and of their gradients: one, as caches and kernels have one for both
+  DType kv_dtype = dtype;     // of k and v, and of their gradients: one, as caches and kernels have
+                              // one for both
   int64_t batch = 0;
   int64_t seqlen_q = 0;
   int64_t seqlen_k = 0;
@@ -36,24 +39,30 @@ struct Problem {
   int64_t head_dim_v = 0;
   float softmax_scale = 1.0F;
   float softcap = 0.0F;
-  // With sequences of different lengths seqlen_q and seqlen_k are the most that any has, at most the rows of packed tensors, and
-  // `diagonal` is not used: each sequence has its own, key length - query length, or 0 with `top_left`.
+  // With sequences of different lengths seqlen_q and seqlen_k are the most that any has, at most
+  // the rows of packed tensors, and `diagonal` is not used: each sequence has its own, key
+  // length - query length, or 0 with `top_left`.
   int64_t total_q = 0;    // rows of q where it is packed
   int64_t total_k = 0;    // rows of k and v where they are packed
-  int64_t padded_k = 0;   // rows that a sequence has in k and v where they are neither packed nor paged: seqlen_k or more
+  int64_t padded_k = 0;   // rows that a sequence has in k and v where they are neither packed nor
+                          // paged: seqlen_k or more
   int64_t num_pages = 0;  // where k and v are paged
   int64_t page_size = 0;
   int64_t max_pages = 0;  // columns of block_table
   bool top_left = false;  // the diagonal is that of Causal::top_left
   // Query i attends the keys that these three allow.
-  int64_t diagonal = 0;       // offset of the diagonal: seqlen_k - seqlen_q for bottom-right, 0 for top-left
+  int64_t diagonal = 0;       // offset of the diagonal: seqlen_k - seqlen_q for bottom-right, 0 for
+                              // top-left
   int64_t window_left = -1;   // keys j >= i + diagonal - window_left, -1 unlimited
-  int64_t window_right = -1;  // keys j <= i + diagonal + window_right, -1 unlimited (causal gives 0)
-  // Probability in units of 1 / 65536: what the mask's random numbers are compared with. 0: no dropout.
+  int64_t window_right = -1;  // keys j <= i + diagonal + window_right, -1 unlimited (causal
+                              // gives 0)
+  // Probability in units of 1 / 65536: what the mask's random numbers are compared with. 0: no
+  // dropout.
   int dropout = 0;
   bool deterministic = true;
   TensorSpec q, k, v, out, bias, keep_mask, alibi_slopes, sinks, lse;
-  TensorSpec dout, dlse, dq, dk, dv, dbias, dsinks;  // backward alone; dbias: dims that it sums over have stride 0
+  // Backward alone; dbias: dims that it sums over have stride 0.
+  TensorSpec dout, dlse, dq, dk, dv, dbias, dsinks;
   TensorSpec cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, leftpad_k;
   TensorSpec k_scale, v_scale;
 
@@ -66,21 +75,26 @@ struct Problem {
   bool paged() const noexcept { return block_table.present; }
   // Whether the sequences' lengths are values that are known only in run().
   bool variable_lengths() const noexcept {
-    return cu_seqlens_q.present || cu_seqlens_k.present || seqlens_k.present || block_table.present || leftpad_k.present;
+    return cu_seqlens_q.present || cu_seqlens_k.present || seqlens_k.present ||
+           block_table.present || leftpad_k.present;
   }
   using Shape = std::array<int64_t, 4>;
-  // The tensors' shapes: of q and dq, k and dk, v and dv, out and dout, lse and dlse, and of bias and keep_mask where nothing is
-  // broadcast, as far as they are read.
+  // The tensors' shapes: of q and dq, k and dk, v and dv, out and dout, lse and dlse, and of bias
+  // and keep_mask where nothing is broadcast, as far as they are read.
   Shape q_shape() const noexcept { return query_rows(num_heads, head_dim); }
   Shape k_shape() const noexcept { return key_rows(head_dim); }
   Shape v_shape() const noexcept { return key_rows(head_dim_v); }
   Shape out_shape() const noexcept { return query_rows(num_heads, head_dim_v); }
-  Shape lse_shape() const noexcept { return {packed_q() ? 1 : batch, num_heads, packed_q() ? total_q : seqlen_q, 1}; }
+  Shape lse_shape() const noexcept {
+    return {packed_q() ? 1 : batch, num_heads, packed_q() ? total_q : seqlen_q, 1};
+  }
   Shape score_shape() const noexcept { return {batch, num_heads, seqlen_q, seqlen_k}; }
-  // The useful multiply-adds of the products, 2 flops each: q k^T and p v; backward q k^T, dout v^T, and those of dq, dk and dv.
-  // Where lengths differ, an estimate from the shapes: the rows of q that there are, each as in a sequence of the most keys.
+  // The useful multiply-adds of the products, 2 flops each: q k^T and p v; backward q k^T, dout
+  // v^T, and those of dq, dk and dv. Where lengths differ, an estimate from the shapes: the rows of
+  // q that there are, each as in a sequence of the most keys.
   FULMEN_API double flops() const noexcept;
-  // Bytes of inputs read once and outputs written once; of paged keys those that block_table could name.
+  // Bytes of inputs read once and outputs written once; of paged keys those that block_table could
+  // name.
   FULMEN_API double bytes() const noexcept;
 
  private:
@@ -89,15 +103,23 @@ struct Problem {
   }
   Shape key_rows(int64_t dim) const noexcept {
     if (paged()) return {num_pages, page_size, num_kv_heads, dim};
-    return {packed_k() ? 1 : batch, packed_k() ? total_k : variable_lengths() ? padded_k : seqlen_k, num_kv_heads, dim};
+    return {packed_k() ? 1 : batch,
+            packed_k()           ? total_k
+            : variable_lengths() ? padded_k
+                                 : seqlen_k,
+            num_kv_heads, dim};
   }
 };
 
-// Checks the tensors (not their pointers) against the contract and returns the Problem, or a Status naming the bad argument.
-FULMEN_API Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOptions& options);
+// Checks the tensors (not their pointers) against the contract and returns the Problem, or a Status
+// naming the bad argument.
+FULMEN_API Result<Problem> make_problem(const AttentionTensors& tensors,
+                                        const AttentionOptions& options);
 
-// The same for the backward pass: out, lse and dout are needed, and one of dq, dk, dv, dbias and dsinks at least.
-FULMEN_API Result<Problem> make_backward_problem(const AttentionTensors& tensors, const AttentionOptions& options);
+// The same for the backward pass: out, lse and dout are needed, and one of dq, dk, dv, dbias and
+// dsinks at least.
+FULMEN_API Result<Problem> make_backward_problem(const AttentionTensors& tensors,
+                                                 const AttentionOptions& options);
 
 // "bf16 b=64 sq=64 sk=64 h=24/24 d=32 scale=0.1768 bias=bf16 ..."
 FULMEN_API std::string to_string(const Problem& problem);
@@ -108,5 +130,7 @@ FULMEN_API std::size_t hash_value(const Problem& problem) noexcept;
 // So that a program may keep its plans in a std::unordered_map<fulmen::Problem, fulmen::Plan>.
 template <>
 struct std::hash<fulmen::Problem> {
-  std::size_t operator()(const fulmen::Problem& problem) const noexcept { return fulmen::hash_value(problem); }
+  std::size_t operator()(const fulmen::Problem& problem) const noexcept {
+    return fulmen::hash_value(problem);
+  }
 };

@@ -1,4 +1,5 @@
-// The tensors of a call as a table: a program that goes over all of them, to copy, print or free, needs no list of its own.
+// The tensors of a call as a table: a program that goes over all of them, to copy, print or free,
+// needs no list of its own.
 #pragma once
 
 #include <array>
@@ -26,16 +27,20 @@ enum class Broadcast { none, all_but_last, all };
 struct TensorField {
   const char* name;                         // "q"
   TensorMember<AttentionTensors> tensor;    // where the call has it
-  TensorSpec Problem::* spec;               // where the problem says whether it is there, with which dtype and strides
+  TensorSpec Problem::* spec;               // where the problem says whether it is there, with
+                                            // which dtype and strides
   DTypeRule dtype;                          // what it may have
   Problem::Shape (*shape)(const Problem&);  // its shape in a problem, where nothing is broadcast
-  const char* (*dims)(const Problem&);      // the same in words: "[batch, seqlen_q, num_heads, head_dim]"
+  const char* (*dims)(const Problem&);      // the same in words:
+                                            // "[batch, seqlen_q, num_heads, head_dim]"
   Broadcast broadcast;
   bool read[2], written[2];  // by the forward pass, by the backward pass: indexed by Pass
 };
 
-// All of them. Inputs come before outputs, and those of the forward pass before those of the backward pass alone.
-constexpr int kTensorFields = (sizeof(AttentionTensors) - 2 * sizeof(uint64_t)) / sizeof(Tensor);  // but seed and offset
+// All of them. Inputs come before outputs, and those of the forward pass before those of the
+// backward pass alone.
+constexpr int kTensorFields =
+    (sizeof(AttentionTensors) - 2 * sizeof(uint64_t)) / sizeof(Tensor);  // but seed and offset
 FULMEN_API extern const std::array<TensorField, kTensorFields> kTensorTable;
 
 }  // namespace fulmen

@@ -10,12 +10,15 @@ class TensorMember {
  public:  // NOLINTBEGIN(google-explicit-constructor): a table's entries are members
   constexpr TensorMember(Tensor Tensors::* output) noexcept : output_(output) {}
   constexpr TensorMember(InputTensor Tensors::* input) noexcept : input_(input) {}
-  constexpr bool operator==(const TensorMember&) const noexcept = default;  // NOLINTEND(google-explicit-constructor)
+  constexpr bool operator==(const TensorMember&) const noexcept = default;
+  // NOLINTEND(google-explicit-constructor)
 
   // The output's place; null where it is an input.
   constexpr Tensor Tensors::* output() const noexcept { return output_; }
 
-  friend Tensor& operator->*(Tensors& tensors, TensorMember member) noexcept { return at<Tensor>(tensors, member); }
+  friend Tensor& operator->*(Tensors& tensors, TensorMember member) noexcept {
+    return at<Tensor>(tensors, member);
+  }
   friend const Tensor& operator->*(const Tensors& tensors, TensorMember member) noexcept {
     return at<const Tensor>(tensors, member);
   }

@@ -27,7 +27,9 @@ def run(args, fused: bool, size: int, batches: int) -> tuple[float, float]:
         f"--max-batch-size={size}",
     ]
     start = time.monotonic()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
     said = process.stderr.read().decode(errors="replace")
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -57,7 +59,10 @@ def main() -> None:
     args = parser.parse_args()
     print("batch | unfused CPU ms | fused CPU ms | CPU ratio | range of ratios | wall ratio")
     for size in map(int, args.sizes.split(",")):
-        rows = [(evaluation(args, False, size), evaluation(args, True, size)) for _ in range(args.rounds)]
+        rows = [
+            (evaluation(args, False, size), evaluation(args, True, size))
+            for _ in range(args.rounds)
+        ]
         ratios = [plain[0] / fused[0] for plain, fused in rows]
         walls = [plain[1] / fused[1] for plain, fused in rows]
         plain = statistics.median(row[0][0] for row in rows)

@@ -37,9 +37,18 @@ def run(args, way: str, start: int, step: int, end: int, batches: int) -> dict[i
         f"--batch-step={step}",
         f"--max-batch-size={end}",
     ]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
     fields = [line.split(",") for line in done.stdout.splitlines()]
-    rows = {int(row[0]): float(row[6]) for row in fields if len(row) == 10 and row[0].strip().isdigit()}
+    rows = {
+        int(row[0]): float(row[6]) for row in fields if len(row) == 10 and row[0].strip().isdigit()
+    }
     said = "Successfully using fused attention" in done.stderr
     if done.returncode != 0 or not rows or said != (way == "Fulmen"):
         sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
@@ -47,7 +56,9 @@ def run(args, way: str, start: int, step: int, end: int, batches: int) -> dict[i
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("lc0", help="the program, built with CUDA and fulmen")
     parser.add_argument("net", help="a network: make_net.py --layers 15 writes one")
     parser.add_argument("--backend", default="cuda-fp16")
@@ -59,11 +70,17 @@ def main() -> None:
             for way in WAYS:
                 for size, rate in run(args, way, *parameters).items():
                     nps.setdefault((way, size), []).append(rate)
-    print("batch | " + " | ".join(f"{way} nps" for way in WAYS) + " | Fulmen / unfused | Fulmen / fusedMHA")
+    print(
+        "batch | "
+        + " | ".join(f"{way} nps" for way in WAYS)
+        + " | Fulmen / unfused | Fulmen / fusedMHA"
+    )
     for size in SIZES:
         rates = {way: statistics.median(nps[way, size]) for way in WAYS}
         print(
-            f"{size} | " + " | ".join(f"{rate:.0f}" for rate in rates.values()) + f" | {rates['Fulmen'] / rates['unfused']:.3f}"
+            f"{size} | "
+            + " | ".join(f"{rate:.0f}" for rate in rates.values())
+            + f" | {rates['Fulmen'] / rates['unfused']:.3f}"
             f" | {rates['Fulmen'] / rates['fusedMHA']:.3f}",
             flush=True,
         )

@@ -25,11 +25,14 @@ static void* zeros(size_t bytes) {
   return memset(memory, 0, bytes);
 }
 
-int fulmen_plan_run(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors, void* workspace, size_t workspace_bytes) {
+int fulmen_plan_run(const fulmen_plan* plan, void* stream, const fulmen_tensors* tensors,
+                    void* workspace, size_t workspace_bytes) {
   fulmen_tensors changed = *tensors;
   const run_function run = (run_function)dlsym(RTLD_NEXT, "fulmen_plan_run");
   const int64_t* shape = tensors->bias.shape;
   if (!run) abort();
-  if (tensors->bias.data) changed.bias.data = zeros((size_t)(shape[0] * shape[1] * shape[2] * shape[3]) * sizeof(float) + 1);
+  if (tensors->bias.data)
+    changed.bias.data =
+        zeros((size_t)(shape[0] * shape[1] * shape[2] * shape[3]) * sizeof(float) + 1);
   return run(plan, stream, &changed, workspace, workspace_bytes);
 }

@@ -1,4 +1,5 @@
-// Which keys a query row, or a tile of rows, attends under causal and window masks. Freestanding: host and device share it.
+// Which keys a query row, or a tile of rows, attends under causal and window masks. Freestanding:
+// host and device share it.
 #pragma once
 
 namespace fulmen::algorithm {
@@ -10,7 +11,8 @@ using Index = long long;
 #elif defined(__HIP__)
 #define FULMEN_ALGORITHM __attribute__((host, device)) constexpr
 #else
-// Always inlined: a copy compiled for one instruction set must never be linked into code that runs without it.
+// Always inlined: a copy compiled for one instruction set must never be linked into code that runs
+// without it.
 #define FULMEN_ALGORITHM constexpr __attribute__((always_inline))
 #endif
 
@@ -20,8 +22,8 @@ struct KeyRange {
   Index end = 0;
 };
 
-// The band of keys around the diagonal: row i attends j with i + diagonal - left <= j <= i + diagonal + right; negative is
-// unlimited.
+// The band of keys around the diagonal: row i attends j with
+// i + diagonal - left <= j <= i + diagonal + right; negative is unlimited.
 struct Band {
   Index seqlen_k = 0;
   Index diagonal = 0;
@@ -31,7 +33,9 @@ struct Band {
   FULMEN_ALGORITHM static Index clamp(Index value, Index low, Index high) {
     return value < low ? low : (value > high ? high : value);
   }
-  FULMEN_ALGORITHM Index first(Index row) const { return left < 0 ? 0 : clamp(row + diagonal - left, 0, seqlen_k); }
+  FULMEN_ALGORITHM Index first(Index row) const {
+    return left < 0 ? 0 : clamp(row + diagonal - left, 0, seqlen_k);
+  }
   FULMEN_ALGORITHM Index last_plus_one(Index row) const {
     return right < 0 ? seqlen_k : clamp(row + diagonal + right + 1, 0, seqlen_k);
   }

@@ -1,7 +1,9 @@
-// Dropout's random numbers: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"), a
-// function of (seed, offset) and the element alone. Freestanding: host and device share it.
+// Dropout's random numbers: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random
+// numbers: as easy as 1, 2, 3"), a function of (seed, offset) and the element alone. Freestanding:
+// host and device share it.
 //
-// One call decides 8 elements of the softmax: those of rows 2 r, 2 r + 1 and columns 4 c .. 4 c + 3 of a head, 16 bits each. It is
+// One call decides 8 elements of the softmax: those of rows 2 r, 2 r + 1 and columns 4 c .. 4 c + 3
+// of a head, 16 bits each. It is
 //   counter  c, r, batch * num_heads + head, offset's low half
 //   key      seed's low half, seed's high half ^ offset's high half
 //   word w   column 4 c + w: the low 16 bits row 2 r, the high 16 bits row 2 r + 1
@@ -38,15 +40,18 @@ struct DropoutHead {
   Word key0, key1, head, offset;
 
   FULMEN_ALGORITHM static DropoutHead of(DoubleWord seed, DoubleWord offset, Index batch_head) {
-    return {static_cast<Word>(seed), static_cast<Word>(seed >> 32U) ^ static_cast<Word>(offset >> 32U),
+    return {static_cast<Word>(seed),
+            static_cast<Word>(seed >> 32U) ^ static_cast<Word>(offset >> 32U),
             static_cast<Word>(batch_head), static_cast<Word>(offset)};
   }
   // The block of rows 2 row_pair, + 1 and columns 4 column_quad .. + 3.
   FULMEN_ALGORITHM Philox block(Index row_pair, Index column_quad) const {
-    return Philox::of(static_cast<Word>(column_quad), static_cast<Word>(row_pair), head, offset, key0, key1);
+    return Philox::of(static_cast<Word>(column_quad), static_cast<Word>(row_pair), head, offset,
+                      key0, key1);
   }
   FULMEN_ALGORITHM static int number(const Philox& block, Index row, Index column) {
-    return static_cast<int>((block.word[column % 4] >> (16U * static_cast<Word>(row % 2))) & 0xFFFFU);
+    return static_cast<int>((block.word[column % 4] >> (16U * static_cast<Word>(row % 2))) &
+                            0xFFFFU);
   }
   FULMEN_ALGORITHM bool keeps(Index row, Index column, int dropout) const {
     return number(block(row / 2, column / 4), row, column) >= dropout;

@@ -1,12 +1,13 @@
-// Where each sequence of a call lies, when lengths differ or keys and values are in pages. Freestanding: host and device share it.
+// Where each sequence of a call lies, when lengths differ or keys and values are in pages.
+// Freestanding: host and device share it.
 #pragma once
 
 #include "algorithm/key_range.h"
 
 namespace fulmen::algorithm {
 
-// Rows of one sequence. Query i is row q_row + i of q; key j is row k_row + j of the packed k, of the sequence's own padded k, or
-// of its pages.
+// Rows of one sequence. Query i is row q_row + i of q; key j is row k_row + j of the packed k, of
+// the sequence's own padded k, or of its pages.
 struct Sequence {
   Index q_row = 0;
   Index q_len = 0;
@@ -51,7 +52,9 @@ struct SequenceTable {
     return s;
   }
   // The page that row `row` of sequence b is in; there it is row % page_size.
-  FULMEN_ALGORITHM Index page(Index b, Index row) const { return block_table[b * table_stride + row / page_size]; }
+  FULMEN_ALGORITHM Index page(Index b, Index row) const {
+    return block_table[b * table_stride + row / page_size];
+  }
 };
 
 }  // namespace fulmen::algorithm

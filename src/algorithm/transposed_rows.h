@@ -5,13 +5,13 @@
 
 namespace fulmen::algorithm {
 
-// Bytes from row to row of a transposed tile of block_n keys. They are read 8 bytes at a time by 16 lanes of 16 rows, and written 8
-// bytes at a time by 16 lanes: of one row with 64 keys, of two rows 8 apart with 32. 8 bytes more put all of these in different
-// banks.
+// Bytes from row to row of a transposed tile of block_n keys. They are read 8 bytes at a time by 16
+// lanes of 16 rows, and written 8 bytes at a time by 16 lanes: of one row with 64 keys, of two rows
+// 8 apart with 32. 8 bytes more put all of these in different banks.
 FULMEN_ALGORITHM int transposed_pitch(int block_n) { return 2 * block_n + 8; }
 
-// Where row `dim` begins. Tiles of 16 keys are written to four rows at once, 8 apart: the second two would lie in the banks of the
-// first.
+// Where row `dim` begins. Tiles of 16 keys are written to four rows at once, 8 apart: the second
+// two would lie in the banks of the first.
 FULMEN_ALGORITHM int transposed_row(int dim, int block_n) {
   return dim * transposed_pitch(block_n) + (block_n == 16 ? dim / 16 * 32 : 0);
 }

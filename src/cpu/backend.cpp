@@ -17,7 +17,8 @@ class CpuBackend final : public Backend {
     for (const InstructionSet& isa : instruction_sets()) {
       for (const Family& family : families()) {
         bool serves = false;
-        for (int dtype = 0; dtype < kNumFloatTypes; ++dtype) serves = serves || family.serves(*isa.table, dtype);
+        for (int dtype = 0; dtype < kNumFloatTypes; ++dtype)
+          serves = serves || family.serves(*isa.table, dtype);
         if (serves) own(family.make(family, isa));
       }
     }
@@ -39,8 +40,8 @@ class CpuBackend final : public Backend {
 
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
 
-  Status append_kv(const std::string& /*device*/, void* /*stream*/, const KvCacheProblem& problem, const KvCacheTensors& tensors,
-                   const KvCacheOptions& options) const override {
+  Status append_kv(const std::string& /*device*/, void* /*stream*/, const KvCacheProblem& problem,
+                   const KvCacheTensors& tensors, const KvCacheOptions& options) const override {
     cpu::append_kv(problem, tensors, options);
     return {};
   }

@@ -77,7 +77,9 @@ double rank(std::string_view family, const InstructionSet& isa, const Problem& p
 
 int64_t shared_rows(const Problem& problem) {
   int64_t rows = 0;
-  return __builtin_mul_overflow(problem.group_size(), problem.seqlen_q, &rows) ? std::numeric_limits<int64_t>::max() : rows;
+  return __builtin_mul_overflow(problem.group_size(), problem.seqlen_q, &rows)
+             ? std::numeric_limits<int64_t>::max()
+             : rows;
 }
 
 }  // namespace fulmen::cpu

@@ -18,7 +18,8 @@ constexpr Family kFamilies[]{
      .variable_lengths = true,
      .paged = true,
      .out_over_q = true,
-     .serves = [](const IsaTable& table, int dtype) { return table.prefill_task[dtype] != nullptr; },
+     .serves = [](const IsaTable& table,
+                  int dtype) { return table.prefill_task[dtype] != nullptr; },
      .takes = any_problem,
      .make = make_prefill_kernel},
     {.name = "short",
@@ -55,21 +56,27 @@ constexpr Family kFamilies[]{
 std::span<const Family> families() { return kFamilies; }
 
 std::unique_ptr<const Kernel> make_kernel(std::string_view name, const InstructionSet& isa) {
-  const Family& family = *std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& f) { return f.name == name; });
+  const Family& family = *std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                                       [&](const Family& f) { return f.name == name; });
   return family.make(family, isa);
 }
 
 FamilyKernel::FamilyKernel(const Family& family, const InstructionSet& isa)
-    : family_(family), isa_(isa), name_(std::string("cpu.") + family.name + "." + isa.table->name) {}
+    : family_(family),
+      isa_(isa),
+      name_(std::string("cpu.") + family.name + "." + isa.table->name) {}
 
-double FamilyKernel::rank(const Problem& problem) const { return cpu::rank(family_.name, isa_, problem); }
+double FamilyKernel::rank(const Problem& problem) const {
+  return cpu::rank(family_.name, isa_, problem);
+}
 
 Support FamilyKernel::supports(const Problem& problem, const std::string& /*device*/) const {
   if (Support support = family_.takes(problem); !support.yes) return support;
   if (!family_.serves(*isa_.table, static_cast<int>(problem.dtype))) {
     return Support::no(std::string("not built for dtype ") + to_string(problem.dtype));
   }
-  return isa_.available ? Support{} : Support::no("this processor lacks " + std::string(isa_.missing));
+  return isa_.available ? Support{}
+                        : Support::no("this processor lacks " + std::string(isa_.missing));
 }
 
 }  // namespace fulmen::cpu

@@ -25,12 +25,14 @@ bool has_narrow_rows(const Problem& problem, int group) {
 int choose_tiles_per_task(const Problem& problem, const IsaTable& table, int threads) {
   const int64_t tiles = query_tiles(problem);
   const int64_t heads = problem.batch * problem.num_heads;
-  int per_task = static_cast<int>(std::clamp<int64_t>(tiles, 1, max_tiles_per_task(problem, table)));
+  int per_task =
+      static_cast<int>(std::clamp<int64_t>(tiles, 1, max_tiles_per_task(problem, table)));
   while (per_task > 1 && heads * ((tiles + per_task - 1) / per_task) < 4LL * threads) per_task /= 2;
   return per_task;
 }
 
-TileRunner::TileRunner(const Problem& problem, std::string name, const ThreadSettings& threads, const TileTasks& tasks)
+TileRunner::TileRunner(const Problem& problem, std::string name, const ThreadSettings& threads,
+                       const TileTasks& tasks)
     : problem_(problem),
       threads_(threads),
       function_(tasks.function),
@@ -48,7 +50,8 @@ TileRunner::TileRunner(const Problem& problem, std::string name, const ThreadSet
   call_.fetch_into_l2 = tasks.fetch_into_l2;
   if (problem.variable_lengths()) {
     const int64_t most = problem.batch * blocks_;
-    most_tasks_ = problem.packed_q() ? std::min(most, problem.total_q / task_rows_ + problem.batch) : most;
+    most_tasks_ =
+        problem.packed_q() ? std::min(most, problem.total_q / task_rows_ + problem.batch) : most;
   }
   config_ = {std::move(name), kBlockM, tasks.block_n, 1, threads_.num_threads};
 }
@@ -59,7 +62,8 @@ void TileRunner::set_parameters(tuning::Choice choice) {
 }
 
 std::size_t TileRunner::workspace_bytes() const noexcept {
-  return static_cast<std::size_t>(scratch_floats_) * sizeof(float) * static_cast<std::size_t>(threads_.num_threads) +
+  return static_cast<std::size_t>(scratch_floats_) * sizeof(float) *
+             static_cast<std::size_t>(threads_.num_threads) +
          static_cast<std::size_t>(most_tasks_) * sizeof(SequenceTask);
 }
 
@@ -90,7 +94,8 @@ Status TileRunner::run_sequences(const AttentionTensors& tensors, float* scratch
       [&](const auto& put) {
         for (int64_t b = 0; b < problem_.batch; ++b) {
           const algorithm::Sequence s = table.sequence(b);
-          const algorithm::Band band = s.band(problem_.top_left, problem_.window_left, problem_.window_right);
+          const algorithm::Band band =
+              s.band(problem_.top_left, problem_.window_left, problem_.window_right);
           for (int64_t row = 0; row < s.q_len; row += task_rows_) {
             const int64_t end = std::min<int64_t>(s.q_len, row + task_rows_);
             const auto keys = band.any(row, end);
@@ -108,9 +113,11 @@ Status TileRunner::run_sequences(const AttentionTensors& tensors, float* scratch
         SequenceView view = sequence_view(problem_, tensors);
         ForwardCall call = call_;
         call_sequence(problem_, tensors, block.sequence, view, call);
-        const int64_t first = block.part * task_rows_, head_end = std::min(problem_.num_heads, (index % runs + 1) * run_length_);
+        const int64_t first = block.part * task_rows_,
+                      head_end = std::min(problem_.num_heads, (index % runs + 1) * run_length_);
         for (int64_t head = index % runs * run_length_; head < head_end; ++head) {
-          const PrefillRows task{block.sequence, head, first, std::min(view.problem.seqlen_q, first + task_rows_)};
+          const PrefillRows task{block.sequence, head, first,
+                                 std::min(view.problem.seqlen_q, first + task_rows_)};
           function_(call, task, scratch + worker * scratch_floats_);
         }
       },

@@ -14,7 +14,9 @@
 
 namespace fulmen::cpu {
 
-constexpr int64_t query_tiles(const Problem& problem) { return (problem.seqlen_q + kBlockM - 1) / kBlockM; }
+constexpr int64_t query_tiles(const Problem& problem) {
+  return (problem.seqlen_q + kBlockM - 1) / kBlockM;
+}
 
 // Returns true if a row of head_dim has few enough words that a task's tiles leave room in the
 // caches.
@@ -38,7 +40,8 @@ struct TileTasks {
 
 class TileRunner final : public Runner {
  public:
-  TileRunner(const Problem& problem, std::string name, const ThreadSettings& threads, const TileTasks& tasks);
+  TileRunner(const Problem& problem, std::string name, const ThreadSettings& threads,
+             const TileTasks& tasks);
 
   void set_parameters(tuning::Choice choice);
   const KernelConfig& config() const noexcept override { return config_; }

@@ -9,11 +9,17 @@ namespace fulmen::cpu {
 
 tuning::KnownChip& tuned_chip() {
   constinit static MadeOnce<tuning::KnownChip* const> chip;
-  return *chip.get([] { return &tuning::known_chip(chip_name()); });  // reads a file of the system's
+  // Reads a file of the system's.
+  return *chip.get([] { return &tuning::known_chip(chip_name()); });
 }
 
 KernelTuning cpu_identity(const std::string& kernel, const Problem& problem, int threads) {
-  return {kernel, tuned_chip().name, threads, std::string("fulmen ") + version(), tuning::problem_class(problem), {}};
+  return {kernel,
+          tuned_chip().name,
+          threads,
+          std::string("fulmen ") + version(),
+          tuning::problem_class(problem),
+          {}};
 }
 
 KernelTuning cpu_tuning(KernelTuning identity, const tuning::Space& space) {

@@ -31,7 +31,8 @@ Result<DeviceProperties> HostMemoryDriver::properties(int device) const {
   p.wave_size = chip.wave_size;
   p.lds_bytes = chip.lds_bytes;
   p.compute_units = kComputeUnits;
-  p.memory_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+  p.memory_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+                   static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
   return p;
 }
 
@@ -43,7 +44,8 @@ Status HostMemoryDriver::copy(int /*device*/, void* to, const void* from, std::s
   return {};
 }
 
-Status HostMemoryDriver::fill(int /*device*/, void* to, unsigned char byte, std::size_t bytes) const {
+Status HostMemoryDriver::fill(int /*device*/, void* to, unsigned char byte,
+                              std::size_t bytes) const {
   if (bytes == 0) return {};
   if (Status status = memory_.check_range("to", to, bytes); !status.ok()) return status;
   std::memset(to, byte, bytes);
@@ -51,10 +53,14 @@ Status HostMemoryDriver::fill(int /*device*/, void* to, unsigned char byte, std:
 }
 
 Status HostMemoryDriver::check_memory(int /*device*/, const void* memory) const {
-  return memory_.contains(memory) ? Status{} : invalid("it is the host's memory, not allocated on an emulated device");
+  return memory_.contains(memory)
+             ? Status{}
+             : invalid("it is the host's memory, not allocated on an emulated device");
 }
 
-Result<Event> HostMemoryDriver::create_event(int /*device*/) const { return Event{new Clock::time_point}; }
+Result<Event> HostMemoryDriver::create_event(int /*device*/) const {
+  return Event{new Clock::time_point};
+}
 
 void HostMemoryDriver::destroy_event(int /*device*/, Event event) const noexcept {
   delete static_cast<Clock::time_point*>(event.handle);
@@ -70,14 +76,17 @@ Result<float> HostMemoryDriver::elapsed(int /*device*/, Event begin, Event end) 
 }
 
 Status HostMemoryDriver::check_function(const char* name) {
-  return std::strcmp(name, "fulmen_kernel") == 0 ? Status{} : invalid(fmt::format("the kernel has no function \"{}\"", name));
+  return std::strcmp(name, "fulmen_kernel") == 0
+             ? Status{}
+             : invalid(fmt::format("the kernel has no function \"{}\"", name));
 }
 
 Status HostMemoryDriver::check_shape(const Launch& launch, int wave_size) {
   constexpr int kMostLanes = 1024;
-  if (launch.workgroup_size <= 0 || launch.workgroup_size > kMostLanes || launch.workgroup_size % wave_size != 0) {
-    return invalid(
-        fmt::format("workgroup size is {}: a multiple of {} up to {} is needed", launch.workgroup_size, wave_size, kMostLanes));
+  if (launch.workgroup_size <= 0 || launch.workgroup_size > kMostLanes ||
+      launch.workgroup_size % wave_size != 0) {
+    return invalid(fmt::format("workgroup size is {}: a multiple of {} up to {} is needed",
+                               launch.workgroup_size, wave_size, kMostLanes));
   }
   if (launch.workgroups < 0 || launch.workgroups > INT32_MAX) {
     return invalid(fmt::format("grid is {}: 0 to {} is accepted", launch.workgroups, INT32_MAX));

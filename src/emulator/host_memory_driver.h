@@ -16,7 +16,9 @@ class HostMemoryDriver : public Driver {
   std::vector<std::string> selectors() const override;
   Result<DeviceProperties> properties(int device) const override;
 
-  Result<void*> allocate(int /*device*/, std::size_t bytes) const override { return memory_.allocate(bytes); }
+  Result<void*> allocate(int /*device*/, std::size_t bytes) const override {
+    return memory_.allocate(bytes);
+  }
   void free(int /*device*/, void* memory) const noexcept override { memory_.free(memory); }
   Status copy(int device, void* to, const void* from, std::size_t bytes) const override;
   Status fill(int device, void* to, unsigned char byte, std::size_t bytes) const override;
@@ -35,7 +37,8 @@ class HostMemoryDriver : public Driver {
   DeviceMemory& memory() const { return memory_; }
   // Kernels have one function, fulmen_kernel.
   static Status check_function(const char* name);
-  // Errors: a workgroup that is not whole waves of wave_size lanes, or has more than 1024 lanes; a grid of more than 2^31 - 1.
+  // Errors: a workgroup that is not whole waves of wave_size lanes, or has more than 1024 lanes; a
+  // grid of more than 2^31 - 1.
   static Status check_shape(const Launch& launch, int wave_size);
 
  private:

@@ -22,8 +22,8 @@ class MemoryMap {
 
  private:
   bool find(uint64_t address, uint64_t bytes) {
-    auto block =
-        std::upper_bound(blocks_.begin(), blocks_.end(), address, [](uint64_t at, const Block& b) { return at < b.begin; });
+    auto block = std::upper_bound(blocks_.begin(), blocks_.end(), address,
+                                  [](uint64_t at, const Block& b) { return at < b.begin; });
     if (block == blocks_.begin()) return false;
     --block;
     if (address > block->end || bytes > block->end - address) return false;

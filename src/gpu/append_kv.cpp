@@ -11,13 +11,15 @@
 namespace fulmen::gpu {
 namespace {
 
-Status check_memory(const Driver& driver, const Device& device, const KvCacheProblem& p, const KvCacheTensors& t) {
+Status check_memory(const Driver& driver, const Device& device, const KvCacheProblem& p,
+                    const KvCacheTensors& t) {
   for (const KvCacheField& field : kKvCacheFields) {
     const void* data = (t->*field.tensor).data;
     if (!(p.*field.spec).present || data == nullptr) continue;
     if (Status status = driver.check_memory(device.ordinal, data); !status.ok()) {
       return {StatusCode::invalid_argument,
-              fmt::format("{}.data is {}: memory of {} is needed ({})", field.name, data, device.info.name, status.message())};
+              fmt::format("{}.data is {}: memory of {} is needed ({})", field.name, data,
+                          device.info.name, status.message())};
     }
   }
   return {};
@@ -25,16 +27,19 @@ Status check_memory(const Driver& driver, const Device& device, const KvCachePro
 
 }  // namespace
 
-Status append_kv(const Driver& driver, const Device& device, void* stream, const KvCacheProblem& p, const KvCacheTensors& tensors) {
+Status append_kv(const Driver& driver, const Device& device, void* stream, const KvCacheProblem& p,
+                 const KvCacheTensors& tensors) {
   const int64_t workgroups = append_workgroups(p);
   if (workgroups == 0) return {};
-  if (const Support fits = grid_fits(workgroups); !fits.yes) return {StatusCode::unsupported, fits.reason};
+  if (const Support fits = grid_fits(workgroups); !fits.yes)
+    return {StatusCode::unsupported, fits.reason};
   if (Status status = check_memory(driver, device, p, tensors); !status.ok()) return status;
   const Specialisation s = append_kernel(p.dtype);
   const Result<KernelOnDevice> kernel = load_kernel(driver, device, s);
   if (!kernel.ok()) return kernel.status();
   const kernels::AppendArguments arguments = append_arguments(p, tensors);
-  const Launch launch{workgroups, s.workgroup, s.lds_bytes, stream, &arguments, sizeof(arguments), false, kernel->name};
+  const Launch launch{workgroups, s.workgroup,       s.lds_bytes, stream,
+                      &arguments, sizeof(arguments), false,       kernel->name};
   Status status = driver.launch(device.ordinal, kernel->function, launch);
   if (status.ok()) return status;
   return {status.code(), fmt::format("append_kv on {}: {}", device.info.name, status.message())};

@@ -7,7 +7,7 @@
 
 namespace fulmen::gpu {
 
-Status append_kv(const Driver& driver, const Device& device, void* stream, const KvCacheProblem& problem,
-                 const KvCacheTensors& tensors);
+Status append_kv(const Driver& driver, const Device& device, void* stream,
+                 const KvCacheProblem& problem, const KvCacheTensors& tensors);
 
 }  // namespace fulmen::gpu

@@ -40,7 +40,8 @@ class GpuBackend final : public Backend {
       for (DeviceInfo& info : list) {
         if (info.usable)
           info.reason =
-              fmt::format("there are no prebuilt kernels (FULMEN_KERNEL_PATH) and no compiler: {}", compiler.status().message());
+              fmt::format("there are no prebuilt kernels (FULMEN_KERNEL_PATH) and no compiler: {}",
+                          compiler.status().message());
         info.usable = false;
       }
     }
@@ -56,9 +57,11 @@ class GpuBackend final : public Backend {
     return memory.ok() ? memory.value() : nullptr;
   }
   void free(const std::string& name, void* memory) const noexcept override {
-    if (const Device* device = devices_.find(name); device != nullptr && memory != nullptr) driver_.free(device->ordinal, memory);
+    if (const Device* device = devices_.find(name); device != nullptr && memory != nullptr)
+      driver_.free(device->ordinal, memory);
   }
-  void* allocate_in_stream(const std::string& name, void* stream, std::size_t bytes) const noexcept override {
+  void* allocate_in_stream(const std::string& name, void* stream,
+                           std::size_t bytes) const noexcept override {
     const Device* device = devices_.find(name);
     if (device == nullptr) return nullptr;
     const Result<void*> memory = driver_.allocate_in_stream(device->ordinal, stream, bytes);
@@ -66,14 +69,17 @@ class GpuBackend final : public Backend {
   }
   void free_in_stream(const std::string& name, void* stream, void* memory) const noexcept override {
     const Device* device = devices_.find(name);
-    if (device != nullptr && memory != nullptr) driver_.free_in_stream(device->ordinal, stream, memory);
+    if (device != nullptr && memory != nullptr)
+      driver_.free_in_stream(device->ordinal, stream, memory);
   }
-  Status copy(const std::string& name, void* to, const void* from, std::size_t bytes) const override {
+  Status copy(const std::string& name, void* to, const void* from,
+              std::size_t bytes) const override {
     const Device* device = devices_.find(name);
     if (device == nullptr) return {StatusCode::unavailable, "device " + name + " cannot be used"};
     return bytes == 0 ? Status{} : driver_.copy(device->ordinal, to, from, bytes);
   }
-  Status append_kv(const std::string& name, void* stream, const KvCacheProblem& problem, const KvCacheTensors& tensors,
+  Status append_kv(const std::string& name, void* stream, const KvCacheProblem& problem,
+                   const KvCacheTensors& tensors,
                    const KvCacheOptions& /*options*/) const override {
     const Device* device = devices_.find(name);
     if (device == nullptr) return {StatusCode::unavailable, "device " + name + " cannot be used"};
@@ -104,6 +110,8 @@ class GpuBackend final : public Backend {
 
 }  // namespace
 
-std::shared_ptr<const Backend> make_gpu_backend(const Driver& driver) { return std::make_shared<GpuBackend>(driver); }
+std::shared_ptr<const Backend> make_gpu_backend(const Driver& driver) {
+  return std::make_shared<GpuBackend>(driver);
+}
 
 }  // namespace fulmen::gpu

@@ -1,4 +1,5 @@
-// GPUs as backends: one for each driver. Devices are "<driver>:<selector>", kernels "<driver>.<family>.<target>".
+// GPUs as backends: one for each driver. Devices are "<driver>:<selector>", kernels
+// "<driver>.<family>.<target>".
 #pragma once
 
 #include <memory>

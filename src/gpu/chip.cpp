@@ -12,7 +12,8 @@ namespace fulmen::gpu {
 namespace {
 
 bool parse(std::string_view digits, int base, int& value) {
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
   return error == std::errc() && end == digits.data() + digits.size() && !digits.empty();
 }
 
@@ -35,16 +36,20 @@ std::vector<Chip> rows_of_targets() {
   for (const Target* target : targets()) add(*target);
   add(kPortable);
   std::sort(rows.begin(), rows.end(), [](const Chip& a, const Chip& b) {
-    return std::tuple(a.vendor, nvidia_number(a.arch), a.arch) < std::tuple(b.vendor, nvidia_number(b.arch), b.arch);
+    return std::tuple(a.vendor, nvidia_number(a.arch), a.arch) <
+           std::tuple(b.vendor, nvidia_number(b.arch), b.arch);
   });
   return rows;
 }
 
-// An AMD chip without a row: no matrix instructions are known of it. RDNA (gfx10 and later) runs wave32.
+// An AMD chip without a row: no matrix instructions are known of it. RDNA (gfx10 and later) runs
+// wave32.
 bool unknown_amd(std::string_view arch, Chip& chip) {
   int number = 0;
   if (!parse(arch.substr(3), 16, number) || arch.size() < 6 || number < 0x803) return false;
-  chip = {{.arch = arch, .wave_size = number >= 0x1000 ? 32 : 64, .register_file = 1024 * 32}, Vendor::amd, &kPortable};
+  chip = {{.arch = arch, .wave_size = number >= 0x1000 ? 32 : 64, .register_file = 1024 * 32},
+          Vendor::amd,
+          &kPortable};
   return true;
 }
 
@@ -57,7 +62,8 @@ bool unknown_nvidia(std::string_view arch, Chip& chip) {
   int best = 0;
   for (const Chip& row : chips()) {
     int other = 0;
-    if (row.vendor == Vendor::nvidia && parse(row.arch.substr(3), 10, other) && other <= number && other >= best) {
+    if (row.vendor == Vendor::nvidia && parse(row.arch.substr(3), 10, other) && other <= number &&
+        other >= best) {
       best = other;
       chip = row;
     }
@@ -77,7 +83,8 @@ const std::vector<Chip>& chips() {
 bool find_chip(std::string_view name, std::string& storage, Chip& chip) {
   storage = name.substr(0, name.find(':'));  // without target features
   const std::string_view arch = storage;
-  const auto row = std::find_if(chips().begin(), chips().end(), [&](const Chip& c) { return c.arch == arch; });
+  const auto row =
+      std::find_if(chips().begin(), chips().end(), [&](const Chip& c) { return c.arch == arch; });
   if (row != chips().end()) {
     chip = *row;
     return true;

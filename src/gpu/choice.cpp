@@ -6,16 +6,22 @@ namespace fulmen::gpu {
 namespace {
 
 int64_t larger_dim(const Problem& p) { return std::max(p.head_dim, p.head_dim_v); }
-int64_t tiles_of_64_queries(const Problem& p) { return tiles_of(p.seqlen_q, 64) * p.batch * p.num_heads; }
+int64_t tiles_of_64_queries(const Problem& p) {
+  return tiles_of(p.seqlen_q, 64) * p.batch * p.num_heads;
+}
 
 bool always(const Target& /*target*/, const Problem& /*problem*/) { return true; }
-bool has_matrix_instructions(const Target& target, const Problem& /*problem*/) { return !target.is_portable(); }
+bool has_matrix_instructions(const Target& target, const Problem& /*problem*/) {
+  return !target.is_portable();
+}
 // Those that multiply the dtype, where some do: fp32 has none.
-bool has_its_products(const Target& target, const Problem& p) { return !target.is_portable() || p.dtype == DType::fp32; }
+bool has_its_products(const Target& target, const Problem& p) {
+  return !target.is_portable() || p.dtype == DType::fp32;
+}
 
-// `short` holds whole rows of scores, which takes registers: where keys times dims are many, and workgroups enough to fill the
-// chip, prefill's larger tiles are faster on an H200 (docs/lab/nvidia_forward.md). Not for few rows of queries, which leave these
-// half empty.
+// `short` holds whole rows of scores, which takes registers: where keys times dims are many, and
+// workgroups enough to fill the chip, prefill's larger tiles are faster on an H200
+// (docs/lab/nvidia_forward.md). Not for few rows of queries, which leave these half empty.
 bool short_is_slower_than_tiles(const Target& target, const Problem& p) {
   constexpr int64_t kFewKeys = 64, kFewKeysTimesDims = 96 * 32, kFewWorkgroups = 128;
   const int64_t few_queries = p.seqlen_k > kFewKeys ? 32 : 64;
@@ -24,13 +30,18 @@ bool short_is_slower_than_tiles(const Target& target, const Problem& p) {
   return keys * larger_dim(p) > kFewKeysTimesDims && tiles_of_64_queries(p) > kFewWorkgroups;
 }
 
-// Few queries or keys, and dims that fill half of a panel's columns, are better served by narrower products.
-bool fills_panels(const Target& target, const Problem& p) { return larger_dim(p) > target.panel_columns / 2; }
+// Few queries or keys, and dims that fill half of a panel's columns, are better served by narrower
+// products.
+bool fills_panels(const Target& target, const Problem& p) {
+  return larger_dim(p) > target.panel_columns / 2;
+}
 bool fills_warpgroup_tiles(const Target& target, const Problem& p) {
   constexpr int64_t kFew = 64;
-  if (!target.prefill_wgmma || p.seqlen_q <= kFew || p.seqlen_k <= kFew || !fills_panels(target, p)) return false;
+  if (!target.prefill_wgmma || p.seqlen_q <= kFew || p.seqlen_k <= kFew || !fills_panels(target, p))
+    return false;
   // So are lengths that leave a third of the largest tiles' rows empty: 128 and 256.
-  const int64_t rows = int64_t{64} * target.prefill_wgmma->shape_for(larger_dim(p), p.seqlen_k).warpgroups;
+  const int64_t rows =
+      int64_t{64} * target.prefill_wgmma->shape_for(larger_dim(p), p.seqlen_k).warpgroups;
   return rows <= 128 || 3 * p.seqlen_q > 2 * rows * tiles_of(p.seqlen_q, rows);
 }
 // Its tiles go by the rows that there are.
@@ -38,11 +49,13 @@ bool fills_tma_tiles(const Target& target, const Problem& p) {
   constexpr int64_t kFewKeys = 64;
   return p.seqlen_k > kFewKeys && fills_panels(target, p);
 }
-// All tiles run at once, and each has so few keys that it ends before keys that were split would be merged.
+// All tiles run at once, and each has so few keys that it ends before keys that were split would be
+// merged.
 bool has_few_short_tiles(const Target& target, const Problem& p) {
   constexpr int64_t kFewTiles = 128, kFewKeys = 512, kFewOfAll = 64 * 512;
   const int64_t tiles = tiles_of_64_queries(p);
-  return fills_tma_tiles(target, p) && tiles <= kFewTiles && p.seqlen_k <= kFewKeys && tiles * p.seqlen_k <= kFewOfAll;
+  return fills_tma_tiles(target, p) && tiles <= kFewTiles && p.seqlen_k <= kFewKeys &&
+         tiles * p.seqlen_k <= kFewOfAll;
 }
 // Squares of one tile are better served by narrower products, too.
 bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
@@ -55,22 +68,25 @@ bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
 constexpr int64_t kTileKeys = 64;
 bool has_many_keys(const Target& /*target*/, const Problem& p) { return p.seqlen_k > kTileKeys; }
 
-// backward_tma's blocks of keys add to dq one after the other. Blocks that fill a chip hide that; of wide heads, for which the
-// others take three launches, a few are enough. In order, blocks wait for each other where a head has few tiles of queries beside
-// its blocks: measured, it is slower then under half as many, with wide heads, whose pairs of workgroups add half as often, under a
+// backward_tma's blocks of keys add to dq one after the other. Blocks that fill a chip hide that;
+// of wide heads, for which the others take three launches, a few are enough. In order, blocks wait
+// for each other where a head has few tiles of queries beside its blocks: measured, it is slower
+// then under half as many, with wide heads, whose pairs of workgroups add half as often, under a
 // quarter. With others it is faster under a causal mask all the same (docs/lab/nvidia_backward.md).
 bool fills_persistent_workgroups(const Target& target, const Problem& p) {
   constexpr int64_t kFewBlocks = 128, kFewWideBlocks = 8;
   const BackwardTmaTiles& shape = *target.backward_tma;
   const bool wide = larger_dim(p) > shape.own_dims;
-  const int64_t blocks = tiles_of(p.seqlen_k, shape.block_m), tiles = tiles_of(p.seqlen_q, shape.block_n) * p.group_size();
+  const int64_t blocks = tiles_of(p.seqlen_k, shape.block_m),
+                tiles = tiles_of(p.seqlen_q, shape.block_n) * p.group_size();
   const bool waits = wide ? 4 * tiles < blocks : 2 * tiles < blocks && p.window_right < 0;
   return has_many_keys(target, p) && fills_panels(target, p) && !(p.deterministic && waits) &&
          blocks * p.batch * p.num_kv_heads >= (wide ? kFewWideBlocks : kFewBlocks);
 }
 
-// Few queries whose keys are worth a pipeline's start. Where heads that share keys fill fewer tiles together, keys are read less
-// often; else there have to be many, so that no family of tiles has enough of them. Of lengths that differ no such family runs.
+// Few queries whose keys are worth a pipeline's start. Where heads that share keys fill fewer tiles
+// together, keys are read less often; else there have to be many, so that no family of tiles has
+// enough of them. Of lengths that differ no such family runs.
 bool has_long_rows_of_keys(const Target& target, const Problem& p) {
   constexpr int64_t kTile = 64, kMostQueries = 64, kFewQueries = 32, kFewTiles = 128;
   constexpr int64_t kSharedKeys = 128, kSomeKeys = 512, kManyKeys = 2048;
@@ -78,26 +94,32 @@ bool has_long_rows_of_keys(const Target& target, const Problem& p) {
   const bool packs = tiles_of(packed_rows(p), kTile) < tiles_of(p.seqlen_q, kTile) * p.group_size();
   if (packs && fills_panels(target, p)) return p.seqlen_k >= kSharedKeys;
   if (packs || p.variable_lengths()) return p.seqlen_k >= kSomeKeys;
-  return p.seqlen_k >= kManyKeys && (p.seqlen_q <= kFewQueries || tiles_of_64_queries(p) <= kFewTiles);
+  return p.seqlen_k >= kManyKeys &&
+         (p.seqlen_q <= kFewQueries || tiles_of_64_queries(p) <= kFewTiles);
 }
 
 constexpr Preference kPreferences[]{
     // Forward. Little work, which ends soonest in tiles that the TMA brings.
     {"prefill_tma", 42, has_few_short_tiles},
-    // Few queries and many keys, which are split, so that every multiprocessor has work. The TMA, where it reads them, has more of
-    // them in flight.
+    // Few queries and many keys, which are split, so that every multiprocessor has work. The TMA,
+    // where it reads them, has more of them in flight.
     {"decode_tma", 41, has_long_rows_of_keys},
-    {"decode", 40, [](const Target& target, const Problem& p) { return p.seqlen_k > 128 && has_its_products(target, p); }},
-    // Chess boards: whole boards are copied asynchronously, at the speed of memory. Where `boards` does not run: prefill, in tiles
-    // of 64 x 64.
+    {"decode", 40,
+     [](const Target& target, const Problem& p) {
+       return p.seqlen_k > 128 && has_its_products(target, p);
+     }},
+    // Chess boards: whole boards are copied asynchronously, at the speed of memory. Where `boards`
+    // does not run: prefill, in tiles of 64 x 64.
     {"boards", 33, always},
     {"prefill", 32, prefers_board_shapes},
     // Short sequences: whole rows of scores in registers. It has its second place below.
-    {"short", 30, [](const Target& target, const Problem& p) { return !short_is_slower_than_tiles(target, p); }},
+    {"short", 30,
+     [](const Target& target, const Problem& p) { return !short_is_slower_than_tiles(target, p); }},
     // Hopper's warpgroup products, whose tiles the TMA brings, where it reads the tensors.
     {"prefill_tma", 26, fills_tma_tiles},
     {"decode", 25, has_its_products},
-    // Tiles: Hopper's warpgroup products, where their tiles are filled; mma and AMD's products; the others.
+    // Tiles: Hopper's warpgroup products, where their tiles are filled; mma and AMD's products; the
+    // others.
     {"prefill_wgmma", 24, fills_warpgroup_tiles},
     {"prefill", 20, has_matrix_instructions},
     {"prefill_wgmma", 19, always},
@@ -110,11 +132,14 @@ constexpr Preference kPreferences[]{
 
     // Backward. Boards: all gradients in one launch.
     {"short_backward", 30, always},
-    // 5 products in order, by the TMA, where it reads the tensors. Then 5 with atomics before 7 without: those are asked only where
-    // results may differ from run to run. Where tiles are filled, warpgroup products come first.
+    // 5 products in order, by the TMA, where it reads the tensors. Then 5 with atomics before 7
+    // without: those are asked only where results may differ from run to run. Where tiles are
+    // filled, warpgroup products come first.
     {"backward_tma", 25, fills_persistent_workgroups},
     {"backward_wgmma_atomic", 24,
-     [](const Target& target, const Problem& p) { return has_many_keys(target, p) && fills_panels(target, p); }},
+     [](const Target& target, const Problem& p) {
+       return has_many_keys(target, p) && fills_panels(target, p);
+     }},
     {"backward_wgmma", 23, fills_backward_warpgroup_tiles},
     {"backward_atomic", 22, has_many_keys},
     {"backward_wgmma_atomic", 21, has_many_keys},
@@ -142,10 +167,12 @@ bool prefers_board_shapes(const Target& target, const Problem& p) {
   constexpr int64_t kMostRows = 64;
   if (!target.prefill || target.prefill->board_shapes.empty()) return false;
   const bool rows = p.dtype != DType::fp32 && strides_are_whole(p) && !p.variable_lengths();
-  const bool plain = p.window_left < 0 && p.window_right < 0 && !p.keep_mask.present && !p.alibi_slopes.present && p.softcap <= 0;
+  const bool plain = p.window_left < 0 && p.window_right < 0 && !p.keep_mask.present &&
+                     !p.alibi_slopes.present && p.softcap <= 0;
   const int64_t dim = larger_dim(p);
-  return rows && plain && p.dropout == 0 && p.seqlen_q > kMostRows / 2 && p.seqlen_q <= kMostRows && p.seqlen_k <= kMostRows &&
-         dim <= target.prefill->board_shapes.back().max_head_dim && (dim > 32 || !p.bias.present);
+  return rows && plain && p.dropout == 0 && p.seqlen_q > kMostRows / 2 && p.seqlen_q <= kMostRows &&
+         p.seqlen_k <= kMostRows && dim <= target.prefill->board_shapes.back().max_head_dim &&
+         (dim > 32 || !p.bias.present);
 }
 
 }  // namespace fulmen::gpu

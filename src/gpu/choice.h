@@ -1,4 +1,5 @@
-// Which family of GPU kernels runs: the order of preference, the only place with ranks. docs/choosing.md says it in tables.
+// Which family of GPU kernels runs: the order of preference, the only place with ranks.
+// docs/choosing.md says it in tables.
 #pragma once
 
 #include <span>
@@ -14,13 +15,16 @@ struct Preference {
   bool (*when)(const Target& target, const Problem& problem);
 };
 
-// Forward, then backward, each best first. A family's rank is that of its first row whose condition holds.
+// Forward, then backward, each best first. A family's rank is that of its first row whose condition
+// holds.
 std::span<const Preference> preferences();
 
-// The family with the highest rank runs, among those that support a problem; a tie goes to the first of families().
+// The family with the highest rank runs, among those that support a problem; a tie goes to the
+// first of families().
 double rank(const Family& family, const Problem& problem);
 
-// Whether prefill takes a problem in its shapes for boards: where they are faster than forward/short.h.
+// Whether prefill takes a problem in its shapes for boards: where they are faster than
+// forward/short.h.
 bool prefers_board_shapes(const Target& target, const Problem& problem);
 
 }  // namespace fulmen::gpu

@@ -33,10 +33,12 @@ bool has_words(const std::string& name, const std::string& words) {
   return true;
 }
 
-Status compile_one(const gpu::Compiler& compiler, const gpu::Chip& chip, const gpu::Specialisation& s,
-                   const CompileKernelsOptions& options, KernelReport& report) {
+Status compile_one(const gpu::Compiler& compiler, const gpu::Chip& chip,
+                   const gpu::Specialisation& s, const CompileKernelsOptions& options,
+                   KernelReport& report) {
   const bool amd = chip.vendor == gpu::Vendor::amd;
-  const Result<gpu::CompileRequest> request = compile_request(s, chip, amd ? gpu::Platform::amd : gpu::Platform::nvidia);
+  const Result<gpu::CompileRequest> request =
+      compile_request(s, chip, amd ? gpu::Platform::amd : gpu::Platform::nvidia);
   if (!request.ok()) return request.status();
   const Result<gpu::CompiledCode> code = gpu::cached_compile(&compiler, {}, request.value());
   if (!code.ok()) return code.status();
@@ -51,17 +53,20 @@ Status unknown_arch(const std::string& arch) {
   std::vector<std::string> known;
   for (const gpu::Chip& row : gpu::chips()) known.emplace_back(row.arch);
   return {StatusCode::invalid_argument,
-          fmt::format("arch is \"{}\": AMD chips from gfx803 and NVIDIA chips from sm_70 are accepted; {}", printable(arch),
-                      names_like(arch, known))};
+          fmt::format(
+              "arch is \"{}\": AMD chips from gfx803 and NVIDIA chips from sm_70 are accepted; {}",
+              printable(arch), names_like(arch, known))};
 }
 
-// A chip without a row in our table that its compiler refuses does not exist as far as we know: the caller's mistake.
+// A chip without a row in our table that its compiler refuses does not exist as far as we know: the
+// caller's mistake.
 Status refused_arch(const std::string& arch, const gpu::Chip& chip, const Status& status) {
-  const bool refused = status.code() == StatusCode::internal || status.code() == StatusCode::unavailable;
+  const bool refused =
+      status.code() == StatusCode::internal || status.code() == StatusCode::unavailable;
   if (!chip.products.empty() || !refused) return status;
   const std::string said = status.message().substr(0, status.message().find('\n'));
-  return {StatusCode::invalid_argument,
-          fmt::format("{}; this one's kernels cannot be compiled: {}", unknown_arch(arch).message(), said)};
+  return {StatusCode::invalid_argument, fmt::format("{}; this one's kernels cannot be compiled: {}",
+                                                    unknown_arch(arch).message(), said)};
 }
 
 struct Target {
@@ -74,7 +79,8 @@ Result<Target> find_target(const std::string& arch) {
   Target target{std::make_unique<std::string>(), {}, nullptr};
   if (!gpu::find_chip(arch, *target.storage, target.chip)) return unknown_arch(arch);
   const bool amd = target.chip.vendor == gpu::Vendor::amd;
-  const Result<const gpu::Compiler*> compiler = amd ? gpu::amd_compiler(gpu::AmdCompilerUse::offline) : gpu::nvrtc_compiler();
+  const Result<const gpu::Compiler*> compiler =
+      amd ? gpu::amd_compiler(gpu::AmdCompilerUse::offline) : gpu::nvrtc_compiler();
   if (!compiler.ok()) return compiler.status();
   target.compiler = compiler.value();
   return target;
@@ -87,11 +93,13 @@ Status check_arch(const std::string& arch) {
   if (!target.ok()) return target.status();
   // Only the compiler knows which chips it compiles for. A source without code asks it in a moment.
   const auto& [storage, chip, compiler] = target.value();
-  const Result<gpu::CompiledCode> code = compiler->compile({"nothing", "// asks whether the compiler knows the chip\n", arch, 0});
+  const Result<gpu::CompiledCode> code =
+      compiler->compile({"nothing", "// asks whether the compiler knows the chip\n", arch, 0});
   return code.ok() ? Status{} : refused_arch(arch, chip, code.status());
 }
 
-Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const CompileKernelsOptions& options) {
+Result<std::vector<KernelReport>> compile_kernels(const std::string& arch,
+                                                  const CompileKernelsOptions& options) {
   const Result<Target> target = find_target(arch);
   if (!target.ok()) return target.status();
   // What would fail after minutes of compiling is said before.
@@ -99,15 +107,18 @@ Result<std::vector<KernelReport>> compile_kernels(const std::string& arch, const
     if (Status status = gpu::make_folder(options.out_folder); !status.ok()) return status;
   }
   const auto& [storage, chip, compiler] = target.value();
-  std::vector<gpu::Specialisation> kernels = options.pairs ? gpu::pair_kernels(chip) : gpu::shipped_kernels(chip, options.all);
+  std::vector<gpu::Specialisation> kernels =
+      options.pairs ? gpu::pair_kernels(chip) : gpu::shipped_kernels(chip, options.all);
   const std::size_t all = kernels.size();
   const std::string first = kernels.empty() ? "" : gpu::to_string(kernels.front());
-  std::erase_if(kernels, [&](const gpu::Specialisation& s) { return !has_words(gpu::to_string(s), options.only); });
+  std::erase_if(kernels, [&](const gpu::Specialisation& s) {
+    return !has_words(gpu::to_string(s), options.only);
+  });
   if (kernels.empty()) {
-    return Status(
-        StatusCode::invalid_argument,
-        fmt::format("only is \"{}\": words of kernels' names are accepted, none of the {} of {} has them all; one is \"{}\"",
-                    printable(options.only), all, arch, first));
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("only is \"{}\": words of kernels' names are accepted, none of the "
+                              "{} of {} has them all; one is \"{}\"",
+                              printable(options.only), all, arch, first));
   }
   std::vector<KernelReport> reports(kernels.size());
   std::vector<Status> failures(kernels.size());
@@ -137,7 +148,9 @@ std::vector<ExecutedInstructions> take_executed_instructions() {
   using gpu::isa::Kind;
   std::vector<ExecutedInstructions> list;
   for (const gpu::isa::LaunchCounts& launch : gpu::isa::take_counts()) {
-    const auto of = [&](Kind kind) { return static_cast<int64_t>(launch.counts[static_cast<std::size_t>(kind)]); };
+    const auto of = [&](Kind kind) {
+      return static_cast<int64_t>(launch.counts[static_cast<std::size_t>(kind)]);
+    };
     list.push_back({.arch = launch.arch,
                     .kernel = launch.kernel,
                     .workgroups = launch.workgroups,
@@ -159,7 +172,8 @@ std::string kernel_cache_folder() { return gpu::cache_directory(); }
 std::vector<CachedKernel> cached_kernels() {
   std::vector<CachedKernel> list;
   for (gpu::CacheEntry& entry : gpu::list_cache()) {
-    list.push_back({std::move(entry.arch), std::move(entry.name), std::move(entry.file), entry.bytes, entry.last_used});
+    list.push_back({std::move(entry.arch), std::move(entry.name), std::move(entry.file),
+                    entry.bytes, entry.last_used});
   }
   return list;
 }

@@ -32,15 +32,20 @@ Device describe(const Driver& driver, int ordinal, const std::string& selector) 
   const DeviceProperties& p = device.properties;
   device.info.chip = p.name == p.arch ? p.arch : fmt::format("{} ({})", p.name, p.arch);
   if (!find_kept_chip(p.arch, device.chip)) {
-    device.info.reason =
-        fmt::format("{} is no chip that Fulmen has kernels for: AMD from gfx803 and NVIDIA from sm_70 are served", p.arch);
+    device.info.reason = fmt::format(
+        "{} is no chip that Fulmen has kernels for: AMD from gfx803 and NVIDIA from sm_70 are "
+        "served",
+        p.arch);
     return device;
   }
   device.info.usable = true;
-  const std::string clocks = p.clock_mhz > 0 ? fmt::format("{} MHz, memory {} MHz, ", p.clock_mhz, p.memory_clock_mhz) : "";
-  device.info.features = fmt::format("{} compute units, wave{}, {} KiB LDS, {:.1f} GiB, {}kernels for {}{}{}", p.compute_units,
-                                     device.chip.wave_size, p.lds_bytes / 1024, static_cast<double>(p.memory_bytes) / (1 << 30),
-                                     clocks, device.chip.target->name, p.software.empty() ? "" : ", ", p.software);
+  const std::string clocks =
+      p.clock_mhz > 0 ? fmt::format("{} MHz, memory {} MHz, ", p.clock_mhz, p.memory_clock_mhz)
+                      : "";
+  device.info.features = fmt::format(
+      "{} compute units, wave{}, {} KiB LDS, {:.1f} GiB, {}kernels for {}{}{}", p.compute_units,
+      device.chip.wave_size, p.lds_bytes / 1024, static_cast<double>(p.memory_bytes) / (1 << 30),
+      clocks, device.chip.target->name, p.software.empty() ? "" : ", ", p.software);
   if (p.lds_bytes > 0 && p.lds_bytes < device.chip.lds_bytes) device.chip.lds_bytes = p.lds_bytes;
   return device;
 }
@@ -48,7 +53,8 @@ Device describe(const Driver& driver, int ordinal, const std::string& selector) 
 std::vector<Device> describe_all(const Driver& driver) {
   std::vector<Device> devices;
   const std::vector<std::string> selectors = driver.selectors();
-  for (std::size_t n = 0; n < selectors.size(); ++n) devices.push_back(describe(driver, static_cast<int>(n), selectors[n]));
+  for (std::size_t n = 0; n < selectors.size(); ++n)
+    devices.push_back(describe(driver, static_cast<int>(n), selectors[n]));
   return devices;
 }
 
@@ -72,7 +78,8 @@ std::shared_ptr<const std::vector<Device>> DeviceList::devices() const {
     Device none;
     none.info.name = std::string(driver_.name());
     none.info.reason = status.message();
-    return std::make_shared<const std::vector<Device>>(1, std::move(none));  // not kept: it may be available later
+    // Not kept: it may be available later.
+    return std::make_shared<const std::vector<Device>>(1, std::move(none));
   }
   auto list = std::make_shared<const std::vector<Device>>(describe_all(driver_));
   const std::scoped_lock lock(mutex);

@@ -23,7 +23,8 @@ class DeviceList {
   explicit DeviceList(const Driver& driver) : driver_(driver) {}
   // Opens the driver at the first call that can; the list is then the same for ever.
   std::shared_ptr<const std::vector<Device>> devices() const;
-  // By name, alive as long as the process; the driver's name alone is its first usable device. Null when there is none.
+  // By name, alive as long as the process; the driver's name alone is its first usable device. Null
+  // when there is none.
   const Device* find(const std::string& name) const;
 
  private:

@@ -8,9 +8,12 @@ namespace fulmen::gpu {
 
 namespace {
 
-// What a family's kernel is written in terms of. A target that extends another has that one's kernels already.
+// What a family's kernel is written in terms of. A target that extends another has that one's
+// kernels already.
 bool any_target(const Target& target) { return target.extends == nullptr; }
-bool nvidia(const Target& target) { return target.vendor == Vendor::nvidia && target.extends == nullptr; }
+bool nvidia(const Target& target) {
+  return target.vendor == Vendor::nvidia && target.extends == nullptr;
+}
 bool warpgroup_products(const Target& target) { return target.panel_columns > 0; }
 
 struct Row {
@@ -47,7 +50,10 @@ class Absent final : public Family {
   Support supports(const Problem& /*problem*/, const Chip& /*chip*/) const override {
     return Support::no("it has no tile shapes for " + std::string(target().name));
   }
-  LaunchPlan plan(const Problem& /*problem*/, const Chip& /*chip*/, int /*compute_units*/) const override { return {}; }
+  LaunchPlan plan(const Problem& /*problem*/, const Chip& /*chip*/,
+                  int /*compute_units*/) const override {
+    return {};
+  }
 
  private:
   const Row& row_;
@@ -94,22 +100,26 @@ LaunchPlan query_tile_plan(const Problem& p, const Specialisation& s) {
 Support grid_fits(int64_t workgroups) {
   constexpr int64_t kMost = 2147483647;
   if (workgroups <= kMost) return {};
-  return Support::no("it needs " + std::to_string(workgroups) + " workgroups, a launch takes " + std::to_string(kMost));
+  return Support::no("it needs " + std::to_string(workgroups) + " workgroups, a launch takes " +
+                     std::to_string(kMost));
 }
 
 Support lds_fits(int64_t bytes, const Chip& chip) {
   if (bytes <= chip.lds_bytes) return {};
-  return Support::no(std::to_string(bytes) + " bytes of LDS are needed, " + std::string(chip.arch) + " has " +
-                     std::to_string(chip.lds_bytes));
+  return Support::no(std::to_string(bytes) + " bytes of LDS are needed, " + std::string(chip.arch) +
+                     " has " + std::to_string(chip.lds_bytes));
 }
 
-Support registers_fit(int64_t accumulators, const Chip& chip, int waves, int min_waves, int min_workgroups) {
-  const int64_t lanes = int64_t{chip.wave_size} * (chip.vendor == Vendor::amd ? min_waves : waves * min_workgroups);
+Support registers_fit(int64_t accumulators, const Chip& chip, int waves, int min_waves,
+                      int min_workgroups) {
+  const int64_t lanes =
+      int64_t{chip.wave_size} * (chip.vendor == Vendor::amd ? min_waves : waves * min_workgroups);
   const int64_t registers = std::min<int64_t>(chip.vector_registers, chip.register_file / lanes);
   // What is left are addresses and operands: the shapes that are known to be good take no less.
   const int64_t most = registers * 7 / 8;
   if (accumulators <= most) return {};
-  return Support::no(std::to_string(accumulators) + " registers of a lane are needed for scores and outputs, there are " +
+  return Support::no(std::to_string(accumulators) +
+                     " registers of a lane are needed for scores and outputs, there are " +
                      std::to_string(most) + " for them");
 }
 

@@ -13,8 +13,8 @@
 
 namespace fulmen::gpu {
 
-GpuRunner::GpuRunner(const Driver& driver, const Device& device, const Problem& problem, LaunchPlan plan, KernelConfig config,
-                     bool trust_pointers)
+GpuRunner::GpuRunner(const Driver& driver, const Device& device, const Problem& problem,
+                     LaunchPlan plan, KernelConfig config, bool trust_pointers)
     : driver_(driver),
       device_(device),
       problem_(problem),
@@ -36,11 +36,13 @@ Result<std::vector<GpuRunner::LoadedLaunch>> GpuRunner::loaded(bool whole_rows) 
     Result<KernelOnDevice> kernel = load_kernel(driver_, device_, s);
     if (!kernel.ok()) return kernel.status();
     const bool maps = s.tensor_maps != 0;
-    const std::size_t bytes = s.backward ? maps ? sizeof(kernels::TmaBackwardArguments) : sizeof(kernels::BackwardArguments)
+    const std::size_t bytes = s.backward ? maps ? sizeof(kernels::TmaBackwardArguments)
+                                                : sizeof(kernels::BackwardArguments)
                               : maps ? sizeof(kernels::TmaForwardArguments)
                                          : sizeof(kernels::ForwardArguments);
-    launches.push_back({kernel->function, launch.workgroups, s.workgroup, s.lds_bytes, bytes, launch.programmatic_launch,
-                        std::move(kernel->code), std::move(kernel->name), kernel->scratch_bytes, std::move(kernel->note)});
+    launches.push_back({kernel->function, launch.workgroups, s.workgroup, s.lds_bytes, bytes,
+                        launch.programmatic_launch, std::move(kernel->code),
+                        std::move(kernel->name), kernel->scratch_bytes, std::move(kernel->note)});
   }
   return launches;
 }
@@ -56,8 +58,8 @@ Status GpuRunner::load() {
   aligned_ = std::move(launches).value();
   for (const LoadedLaunch& launch : aligned_) {
     if (launch.scratch_bytes > 0)
-      config_.notes.push_back(
-          fmt::format("\"{}\" keeps registers in {} bytes of scratch a lane", launch.name, launch.scratch_bytes));
+      config_.notes.push_back(fmt::format("\"{}\" keeps registers in {} bytes of scratch a lane",
+                                          launch.name, launch.scratch_bytes));
     if (!launch.note.empty()) config_.notes.push_back(launch.note);
   }
   return {};
@@ -75,18 +77,21 @@ Status GpuRunner::load_unaligned() const {
 Status GpuRunner::check_scratch() const {
   for (const LoadedLaunch& launch : aligned_) {
     if (launch.scratch_bytes <= kMostScratch) continue;
-    return {
-        StatusCode::unsupported,
-        fmt::format("its compiler gave \"{}\" {} bytes of scratch a lane, up to {} are accepted: its registers would go through "
-                    "memory. Another compiler may do better (FULMEN_AMD_COMPILER); forced by name it runs as it is",
-                    launch.name, launch.scratch_bytes, kMostScratch)};
+    return {StatusCode::unsupported,
+            fmt::format("its compiler gave \"{}\" {} bytes of scratch a lane, up to {} are "
+                        "accepted: its registers would go through "
+                        "memory. Another compiler may do better (FULMEN_AMD_COMPILER); forced by "
+                        "name it runs as it is",
+                        launch.name, launch.scratch_bytes, kMostScratch)};
   }
   return {};
 }
 
 namespace {
 
-int64_t mask_words(const LaunchPlan& plan) { return plan.mask_rows_words + 2 * plan.mask_blocks_words + plan.mask_keys_words; }
+int64_t mask_words(const LaunchPlan& plan) {
+  return plan.mask_rows_words + 2 * plan.mask_blocks_words + plan.mask_keys_words;
+}
 // The keep-mask's bits, from `at` on. Returns what follows them.
 float* set_mask_bits(const LaunchPlan& plan, float* at, kernels::MaskBits& bits) {
   if (mask_words(plan) == 0) return at;
@@ -101,10 +106,12 @@ float* set_mask_bits(const LaunchPlan& plan, float* at, kernels::MaskBits& bits)
 
 std::size_t GpuRunner::workspace_bytes() const noexcept {
   const auto floats = [](const LaunchPlan& plan) {
-    return plan.partial_out_floats + 2 * plan.partial_row_floats + plan.tile_counter_floats + mask_words(plan) +
-           plan.row_statistics_floats + plan.row_share_floats + plan.bias_partial_floats + plan.query_sum_floats;
+    return plan.partial_out_floats + 2 * plan.partial_row_floats + plan.tile_counter_floats +
+           mask_words(plan) + plan.row_statistics_floats + plan.row_share_floats +
+           plan.bias_partial_floats + plan.query_sum_floats;
   };
-  return static_cast<std::size_t>(std::max(floats(plan_for(true)), floats(plan_for(false)))) * sizeof(float);
+  return static_cast<std::size_t>(std::max(floats(plan_for(true)), floats(plan_for(false)))) *
+         sizeof(float);
 }
 
 std::string GpuRunner::code_identity() const {
@@ -118,7 +125,8 @@ Status GpuRunner::run(void* stream, const AttentionTensors& tensors, void* works
   if (!trust_pointers_) {
     if (Status status = check_memory(tensors, workspace); !status.ok()) return status;
   }
-  const bool whole_rows = !plan_.launches.front().specialisation.whole_rows || pointers_are_whole(tensors);
+  const bool whole_rows =
+      !plan_.launches.front().specialisation.whole_rows || pointers_are_whole(tensors);
   if (!whole_rows) {
     if (Status status = load_unaligned(); !status.ok()) return status;
   }
@@ -132,8 +140,8 @@ Status GpuRunner::run(void* stream, const AttentionTensors& tensors, void* works
   return launch(whole_rows, stream, arguments);
 }
 
-float* GpuRunner::set_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,
-                                kernels::ForwardArguments& arguments) const {
+float* GpuRunner::set_arguments(const LaunchPlan& plan, const AttentionTensors& tensors,
+                                void* workspace, kernels::ForwardArguments& arguments) const {
   arguments = plan.arguments;
   set_pointers(problem_, tensors, arguments);
   arguments.missing_row = missing_row_;
@@ -145,7 +153,8 @@ float* GpuRunner::set_arguments(const LaunchPlan& plan, const AttentionTensors& 
   return set_mask_bits(plan, behind + plan.tile_counter_floats, arguments.mask_bits);
 }
 
-void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,
+void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTensors& tensors,
+                                       void* workspace,
                                        kernels::BackwardArguments& arguments) const {
   arguments.row_statistics = set_arguments(plan, tensors, workspace, arguments);
   set_gradients(problem_, tensors, arguments);
@@ -153,7 +162,8 @@ void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTe
   float* const bias_partials = arguments.row_shares + plan.row_share_floats;
   arguments.bias_partials = plan.bias_partial_floats > 0 ? bias_partials : nullptr;
   arguments.bias_parts = plan.backward.bias_parts;
-  arguments.query_sums = plan.query_sum_floats > 0 ? bias_partials + plan.bias_partial_floats : nullptr;
+  arguments.query_sums =
+      plan.query_sum_floats > 0 ? bias_partials + plan.bias_partial_floats : nullptr;
   arguments.query_sum_floats = plan.query_sum_floats;
   arguments.query_counters = plan.backward.query_counters;
   arguments.run_batches = plan.backward.run_batches;
@@ -167,43 +177,54 @@ template <class Arguments>
 Status GpuRunner::launch(bool whole_rows, void* stream, Arguments& arguments) const {
   for (const KernelLaunch& one : plan_for(whole_rows).launches) {
     if (one.specialisation.tensor_maps == 0) continue;
-    if (Status status = encode_tensor_maps(arguments, one.specialisation); !status.ok()) return status;
+    if (Status status = encode_tensor_maps(arguments, one.specialisation); !status.ok())
+      return status;
     break;
   }
   for (const LoadedLaunch& l : whole_rows ? aligned_ : *unaligned_.made()) {
     // A kernel without tensor maps takes the arguments before them.
-    Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes, stream, &arguments, l.argument_bytes, l.programmatic_launch, l.name};
+    Launch launch{l.workgroups, l.workgroup_size, l.lds_bytes,           stream,
+                  &arguments,   l.argument_bytes, l.programmatic_launch, l.name};
     if (Status status = driver_.launch(device_.ordinal, l.function, launch); !status.ok()) {
-      return {status.code(), fmt::format("kernel {} on {}: {}", config_.kernel, device_.info.name, status.message())};
+      return {status.code(), fmt::format("kernel {} on {}: {}", config_.kernel, device_.info.name,
+                                         status.message())};
     }
   }
   return {};
 }
 
-Status GpuRunner::encode_tensor_map(const kernels::View& view, const Problem::Shape& of, const Specialisation& s, int box_rows,
+Status GpuRunner::encode_tensor_map(const kernels::View& view, const Problem::Shape& of,
+                                    const Specialisation& s, int box_rows,
                                     kernels::TensorMap& map) const {
   constexpr int64_t kBytes = 2, kUnused = 16;  // a stride that nothing is reached by
   const auto [batch, rows, heads, dims] = of;
-  const auto stride = [](int64_t elements, int64_t extent) { return extent > 1 ? elements * kBytes : kUnused; };
-  const TensorMapShape shape{view.data,
-                             s.tensor_dtype() == DType::fp16,
-                             {dims, rows, heads, batch},
-                             {stride(view.row, rows), stride(view.head, heads), stride(view.batch, batch)},
-                             box_rows,
-                             s.packed_rows != 0};
+  const auto stride = [](int64_t elements, int64_t extent) {
+    return extent > 1 ? elements * kBytes : kUnused;
+  };
+  const TensorMapShape shape{
+      view.data,
+      s.tensor_dtype() == DType::fp16,
+      {dims, rows, heads, batch},
+      {stride(view.row, rows), stride(view.head, heads), stride(view.batch, batch)},
+      box_rows,
+      s.packed_rows != 0};
   return driver_.encode_tensor_map(device_.ordinal, shape, map);
 }
 
 template <class Arguments>
 Status GpuRunner::encode_inputs(Arguments& a, const Specialisation& s) const {
   constexpr int kWarpgroupRows = 64;
-  const int queries = s.backward ? s.block_n : kWarpgroupRows, tile = s.backward ? s.block_m : s.block_n;
+  const int queries = s.backward ? s.block_n : kWarpgroupRows,
+            tile = s.backward ? s.block_m : s.block_n;
   // Packed rows of q are few, and no box of a tensor: their kernel loads them.
   if (s.packed_rows == 0) {
-    if (Status status = encode_tensor_map(a.q, problem_.q_shape(), s, queries, a.q_map); !status.ok()) return status;
+    if (Status status = encode_tensor_map(a.q, problem_.q_shape(), s, queries, a.q_map);
+        !status.ok())
+      return status;
   }
   // A box lies in a page.
-  const int keys = problem_.paged() ? static_cast<int>(std::min<int64_t>(tile, problem_.page_size)) : tile;
+  const int keys =
+      problem_.paged() ? static_cast<int>(std::min<int64_t>(tile, problem_.page_size)) : tile;
   // Neighbouring heads are encoded as one head of as many times the dims.
   const auto encode = [&](kernels::View view, Problem::Shape shape, kernels::TensorMap& map) {
     auto& [batch, rows, heads, dims] = shape;
@@ -216,13 +237,15 @@ Status GpuRunner::encode_inputs(Arguments& a, const Specialisation& s) const {
   return encode(a.v, problem_.v_shape(), a.v_map);
 }
 
-Status GpuRunner::encode_tensor_maps(kernels::TmaForwardArguments& a, const Specialisation& s) const {
+Status GpuRunner::encode_tensor_maps(kernels::TmaForwardArguments& a,
+                                     const Specialisation& s) const {
   constexpr int kWaveRows = 16;
   if (Status status = encode_inputs(a, s); !status.ok() || s.packed_rows != 0) return status;
   return encode_tensor_map(a.out, problem_.out_shape(), s, kWaveRows, a.out_map);
 }
 
-Status GpuRunner::encode_tensor_maps(kernels::TmaBackwardArguments& a, const Specialisation& s) const {
+Status GpuRunner::encode_tensor_maps(kernels::TmaBackwardArguments& a,
+                                     const Specialisation& s) const {
   if (Status status = encode_inputs(a, s); !status.ok()) return status;
   return encode_tensor_map(a.dout, problem_.out_shape(), s, s.block_n, a.dout_map);
 }
@@ -253,11 +276,13 @@ Status GpuRunner::check_memory(const AttentionTensors& t, const void* workspace)
     Status status = driver_.check_memory(device_.ordinal, data);
     if (status.ok()) return {};
     return {StatusCode::invalid_argument,
-            fmt::format("{}{} is {}: memory of {} is needed ({})", name, member, data, device_.info.name, status.message())};
+            fmt::format("{}{} is {}: memory of {} is needed ({})", name, member, data,
+                        device_.info.name, status.message())};
   };
   for (const TensorField& field : kTensorTable) {
     if (!(problem_.*field.spec).present) continue;
-    if (Status status = check(field.name, ".data", (t->*field.tensor).data); !status.ok()) return status;
+    if (Status status = check(field.name, ".data", (t->*field.tensor).data); !status.ok())
+      return status;
   }
   return check("workspace", "", workspace);
 }

@@ -15,8 +15,8 @@ namespace fulmen::gpu {
 // A second set of kernels serves pointers that are not multiples of 16, compiled when first met.
 class GpuRunner final : public Runner {
  public:
-  GpuRunner(const Driver& driver, const Device& device, const Problem& problem, LaunchPlan plan, KernelConfig config,
-            bool trust_pointers);
+  GpuRunner(const Driver& driver, const Device& device, const Problem& problem, LaunchPlan plan,
+            KernelConfig config, bool trust_pointers);
   GpuRunner(const GpuRunner&) = delete;
   GpuRunner& operator=(const GpuRunner&) = delete;
   ~GpuRunner() override { unaligned_.destroy(); }
@@ -53,17 +53,18 @@ class GpuRunner final : public Runner {
   const LaunchPlan& plan_for(bool whole_rows) const noexcept;
   Result<std::vector<LoadedLaunch>> loaded(bool whole_rows) const;
   Status load_unaligned() const;
-  // All arguments but tensor maps. set_arguments() returns the first address of the workspace behind what these use.
+  // All arguments but tensor maps. set_arguments() returns the first address of the workspace
+  // behind what these use.
   float* set_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,
                        kernels::ForwardArguments& arguments) const;
-  void set_backward_arguments(const LaunchPlan& plan, const AttentionTensors& tensors, void* workspace,
-                              kernels::BackwardArguments& arguments) const;
+  void set_backward_arguments(const LaunchPlan& plan, const AttentionTensors& tensors,
+                              void* workspace, kernels::BackwardArguments& arguments) const;
   // Arguments: those of the pass with tensor maps, which are encoded for a kernel that takes them.
   template <class Arguments>
   Status launch(bool whole_rows, void* stream, Arguments& arguments) const;
   // A tensor in boxes of so many rows.
-  Status encode_tensor_map(const kernels::View& view, const Problem::Shape& of, const Specialisation& s, int box_rows,
-                           kernels::TensorMap& map) const;
+  Status encode_tensor_map(const kernels::View& view, const Problem::Shape& of,
+                           const Specialisation& s, int box_rows, kernels::TensorMap& map) const;
   // Encodes the tensor maps of q, k and v; in the backward pass block_m counts keys.
   template <class Arguments>
   Status encode_inputs(Arguments& a, const Specialisation& s) const;

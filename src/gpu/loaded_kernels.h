@@ -1,4 +1,5 @@
-// Kernels compiled and loaded on a device, kept as long as the process: planning the same specialisation again finds them here.
+// Kernels compiled and loaded on a device, kept as long as the process: planning the same
+// specialisation again finds them here.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,10 @@ struct KernelOnDevice {
   std::string note;           // what is to be said of its compilation
 };
 
-// Compiles (or takes from the cache) and loads. Errors: no compiler and no cached code (unavailable); the words of the compiler, of
-// all where there are two, or the driver; verification_failed, the machine code breaks a rule.
-Result<KernelOnDevice> load_kernel(const Driver& driver, const Device& device, const Specialisation& specialisation);
+// Compiles (or takes from the cache) and loads. Errors: no compiler and no cached code
+// (unavailable); the words of the compiler, of all where there are two, or the driver;
+// verification_failed, the machine code breaks a rule.
+Result<KernelOnDevice> load_kernel(const Driver& driver, const Device& device,
+                                   const Specialisation& specialisation);
 
 }  // namespace fulmen::gpu

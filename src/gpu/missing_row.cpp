@@ -19,7 +19,8 @@ Result<void*> make_row(const Driver& driver, const Device& device) {
   return filled;
 }
 
-// The rows that there are. No lock guards them, which a process that forks might hold: a list only grows, at its front.
+// The rows that there are. No lock guards them, which a process that forks might hold: a list only
+// grows, at its front.
 struct MissingRow {
   const Driver* driver;
   int ordinal;
@@ -36,10 +37,13 @@ const MissingRow* find(const MissingRow* row, const Driver& driver, int ordinal)
 }  // namespace
 
 Result<const void*> missing_row(const Driver& driver, const Device& device) {
-  if (const MissingRow* row = find(newest, driver, device.ordinal); row != nullptr) return static_cast<const void*>(row->memory);
+  if (const MissingRow* row = find(newest, driver, device.ordinal); row != nullptr)
+    return static_cast<const void*>(row->memory);
   Result<void*> made(nullptr);
   driver.beside_captures([&] { made = make_row(driver, device); });
-  if (!made.ok()) return Status(made.status().code(), fmt::format("{}: {}", device.info.name, made.status().message()));
+  if (!made.ok())
+    return Status(made.status().code(),
+                  fmt::format("{}: {}", device.info.name, made.status().message()));
   auto* const mine = new MissingRow{&driver, device.ordinal, made.value(), newest};
   while (true) {
     // Two threads may make one: the first is kept.
@@ -48,7 +52,8 @@ Result<const void*> missing_row(const Driver& driver, const Device& device) {
       delete mine;
       return static_cast<const void*>(row->memory);
     }
-    if (newest.compare_exchange_weak(mine->next, mine)) return static_cast<const void*>(mine->memory);
+    if (newest.compare_exchange_weak(mine->next, mine))
+      return static_cast<const void*>(mine->memory);
   }
 }
 

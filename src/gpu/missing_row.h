@@ -6,7 +6,8 @@
 
 namespace fulmen::gpu {
 
-// kernels::ForwardArguments::missing_row in the device's memory, made at the first call and kept as long as the process.
+// kernels::ForwardArguments::missing_row in the device's memory, made at the first call and kept as
+// long as the process.
 Result<const void*> missing_row(const Driver& driver, const Device& device);
 
 }  // namespace fulmen::gpu

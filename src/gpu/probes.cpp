@@ -46,7 +46,8 @@ struct Asked {
 
 Result<Asked> find(const std::string& name) {
   if (Status status = check_device(name); !status.ok()) return status;
-  for (const Driver* driver : {&gpu::hip_driver(), &gpu::cuda_driver(), &gpu::emulated_driver(), &gpu::isa_driver()}) {
+  for (const Driver* driver :
+       {&gpu::hip_driver(), &gpu::cuda_driver(), &gpu::emulated_driver(), &gpu::isa_driver()}) {
     if (name != driver->name() && !name.starts_with(fmt::format("{}:", driver->name()))) continue;
     return Asked{driver, gpu::DeviceList(*driver).find(name)};
   }
@@ -69,8 +70,8 @@ class ProbeRun {
     for (void* memory : owned_) driver_.free(device_.ordinal, memory);
   }
 
-  Status prepare(std::string_view name, const gpu::Target* target, std::span<const std::byte> in, std::size_t out_bytes,
-                 const Grid& grid) {
+  Status prepare(std::string_view name, const gpu::Target* target, std::span<const std::byte> in,
+                 std::size_t out_bytes, const Grid& grid) {
     gpu::Specialisation s;
     entry_ = fmt::format("probes/{}.h", name);
     s.entry = entry_;
@@ -90,17 +91,21 @@ class ProbeRun {
       *pointer = memory.value();
     }
     arguments_ = {in_, out_, grid.count};
-    if (Status status = driver_.copy(device_.ordinal, in_, in.data(), in.size()); !status.ok()) return status;
+    if (Status status = driver_.copy(device_.ordinal, in_, in.data(), in.size()); !status.ok())
+      return status;
     return driver_.fill(device_.ordinal, out_, 0, out_bytes);
   }
   Status launch() {
-    if (Status status = driver_.launch(device_.ordinal, function_, launch_); !status.ok()) return status;
+    if (Status status = driver_.launch(device_.ordinal, function_, launch_); !status.ok())
+      return status;
     return driver_.synchronize(device_.ordinal, nullptr);
   }
   template <class T>
   Result<std::vector<T>> answers() {
     std::vector<T> values(out_bytes_ / sizeof(T));
-    if (Status status = driver_.copy(device_.ordinal, values.data(), out_, out_bytes_); !status.ok()) return status;
+    if (Status status = driver_.copy(device_.ordinal, values.data(), out_, out_bytes_);
+        !status.ok())
+      return status;
     return values;
   }
 
@@ -123,10 +128,12 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
 }
 
 // A probe's kernel run once: the words that it wrote.
-Result<std::vector<uint32_t>> ask(const Asked& asked, std::string_view name, std::span<const std::byte> in, std::size_t words,
+Result<std::vector<uint32_t>> ask(const Asked& asked, std::string_view name,
+                                  std::span<const std::byte> in, std::size_t words,
                                   const Grid& grid = {}) {
   ProbeRun run(asked);
-  if (Status status = run.prepare(name, asked.products(), in, 4 * words, grid); !status.ok()) return status;
+  if (Status status = run.prepare(name, asked.products(), in, 4 * words, grid); !status.ok())
+    return status;
   if (Status status = run.launch(); !status.ok()) return status;
   return run.answers<uint32_t>();
 }
@@ -137,15 +144,17 @@ using Question = std::function<Status(const Asked& asked, HardwareProbe& probe)>
 Status buffer_range(const Asked& asked, HardwareProbe& probe) {
   const auto wave = static_cast<std::size_t>(asked.device->chip.wave_size);
   const std::size_t bytes = 4 * wave;
-  const auto words =
-      ask(asked, "buffer_range", bytes_of(std::vector<uint32_t>(2 * wave, 7)), wave, {.count = static_cast<int64_t>(bytes)});
+  const auto words = ask(asked, "buffer_range", bytes_of(std::vector<uint32_t>(2 * wave, 7)), wave,
+                         {.count = static_cast<int64_t>(bytes)});
   if (!words.ok()) return words.status();
   const auto inside = std::count(words->begin(), words->begin() + 16, 7U),
              outside = std::count(words->begin() + 16, words->end(), 0U);
   probe.as_expected = inside == 16 && outside == static_cast<std::ptrdiff_t>(wave) - 16;
   probe.found = probe.as_expected ? "it counts: words that it leads past the end read as 0"
-                : inside == 16    ? fmt::format("{} of {} words past the end did not read as 0", wave - 16 - outside, wave - 16)
-                                  : fmt::format("{} of 16 words before the end were not read", 16 - inside);
+                : inside == 16
+                    ? fmt::format("{} of {} words past the end did not read as 0",
+                                  wave - 16 - outside, wave - 16)
+                    : fmt::format("{} of 16 words before the end were not read", 16 - inside);
   return {};
 }
 
@@ -155,9 +164,11 @@ Status inactive_lanes(const Asked& asked, HardwareProbe& probe) {
   const auto words = ask(asked, "inactive_lanes", bytes_of(in), in.size());
   if (!words.ok()) return words.status();
   const bool fetched = std::equal(in.begin() + 16, in.end(), words->begin());
-  probe.as_expected = fetched && std::all_of(words->begin() + 16, words->end(), [](uint32_t x) { return x == 0; });
-  probe.found =
-      probe.as_expected ? "their registers are read" : fmt::format("lane 0 read {} instead of {}", words->front(), in[16]);
+  probe.as_expected =
+      fetched && std::all_of(words->begin() + 16, words->end(), [](uint32_t x) { return x == 0; });
+  probe.found = probe.as_expected
+                    ? "their registers are read"
+                    : fmt::format("lane 0 read {} instead of {}", words->front(), in[16]);
   return {};
 }
 
@@ -169,7 +180,8 @@ Status subnormals(const Asked& asked, HardwareProbe& probe) {
   const auto words = ask(asked, "subnormals", bytes_of(in), 2 * wave);
   if (!words.ok()) return words.status();
   const auto products = static_cast<float>(asked.products()->mma_k);
-  const float half = std::bit_cast<float>((*words)[0]), brain = std::bit_cast<float>((*words)[wave]);
+  const float half = std::bit_cast<float>((*words)[0]),
+              brain = std::bit_cast<float>((*words)[wave]);
   const auto told = [](const char* dtype, float sum, float exact) {
     return fmt::format("{} {}", dtype,
                        sum == exact ? "kept"
@@ -177,7 +189,8 @@ Status subnormals(const Asked& asked, HardwareProbe& probe) {
                                     : fmt::format("gave {:g} for {:g}", sum, exact));
   };
   probe.as_expected = half == products * 0x1p-9F && brain == products * 0x1p-13F;
-  probe.found = told("fp16", half, products * 0x1p-9F) + ", " + told("bf16", brain, products * 0x1p-13F);
+  probe.found =
+      told("fp16", half, products * 0x1p-9F) + ", " + told("bf16", brain, products * 0x1p-13F);
   return {};
 }
 
@@ -186,12 +199,15 @@ Status unaligned(const Asked& asked, HardwareProbe& probe) {
   std::vector<uint8_t> in(2 * wave + 16);
   std::iota(in.begin(), in.end(), uint8_t{1});
   ProbeRun run(asked);
-  if (Status status = run.prepare("unaligned", asked.products(), bytes_of(in), 18 * wave + 2, {}); !status.ok()) return status;
+  if (Status status = run.prepare("unaligned", asked.products(), bytes_of(in), 18 * wave + 2, {});
+      !status.ok())
+    return status;
   if (Status status = run.launch(); !status.ok()) return status;
   const auto bytes = run.answers<uint8_t>();
   if (!bytes.ok()) return bytes.status();
   int right = 0;
-  for (std::size_t l = 0; l < wave; ++l) right += std::memcmp(bytes->data() + 18 * l + 2, in.data() + 2 * l, 16) == 0 ? 1 : 0;
+  for (std::size_t l = 0; l < wave; ++l)
+    right += std::memcmp(bytes->data() + 18 * l + 2, in.data() + 2 * l, 16) == 0 ? 1 : 0;
   probe.as_expected = right == static_cast<int>(wave);
   probe.found = fmt::format("{} of {} lanes' 16 bytes are right", right, wave);
   return {};
@@ -200,12 +216,16 @@ Status unaligned(const Asked& asked, HardwareProbe& probe) {
 Status start_order(const Asked& asked, HardwareProbe& probe) {
   constexpr int kWaves = 4;
   const int units = std::max(1, asked.device->properties.compute_units);
-  const int64_t workgroups = asked.emulates_source() || asked.driver->name() == "emulated-isa" ? 16 : int64_t{64} * units;
+  const int64_t workgroups =
+      asked.emulates_source() || asked.driver->name() == "emulated-isa" ? 16 : int64_t{64} * units;
   const auto waves = static_cast<std::size_t>(workgroups * kWaves);
-  const auto words = ask(asked, "start_order", bytes_of(std::vector<uint32_t>(1)), 1 + waves,
-                         {.workgroups = workgroups, .workgroup_size = kWaves * asked.device->chip.wave_size});
+  const auto words =
+      ask(asked, "start_order", bytes_of(std::vector<uint32_t>(1)), 1 + waves,
+          {.workgroups = workgroups, .workgroup_size = kWaves * asked.device->chip.wave_size});
   if (!words.ok()) return words.status();
-  if (words->front() != waves) return {StatusCode::internal, fmt::format("{} of {} waves drew a number", words->front(), waves)};
+  if (words->front() != waves)
+    return {StatusCode::internal,
+            fmt::format("{} of {} waves drew a number", words->front(), waves)};
   // How far a workgroup's first wave starts from its place, in workgroups.
   int64_t farthest = 0;
   std::size_t first_is_first = 0;
@@ -217,8 +237,9 @@ Status start_order(const Asked& asked, HardwareProbe& probe) {
   }
   // Some dozen workgroups a compute unit may run at once: among those no order is expected.
   probe.as_expected = farthest <= int64_t{16} * units;
-  probe.found = fmt::format("of {} workgroups none starts farther than {} from its place; in {} % wave 0 starts first", workgroups,
-                            farthest, 100 * static_cast<int64_t>(first_is_first) / workgroups);
+  probe.found = fmt::format(
+      "of {} workgroups none starts farther than {} from its place; in {} % wave 0 starts first",
+      workgroups, farthest, 100 * static_cast<int64_t>(first_is_first) / workgroups);
   return {};
 }
 
@@ -230,29 +251,44 @@ struct Entry {
   std::function<std::string(const Asked&)> why_not;
 };
 
-std::string not_amd(const Asked& a) { return a.device->chip.vendor == gpu::Vendor::amd ? "" : "AMD's kernels alone do that"; }
+std::string not_amd(const Asked& a) {
+  return a.device->chip.vendor == gpu::Vendor::amd ? "" : "AMD's kernels alone do that";
+}
 
 const std::vector<Entry>& entries() {
   constinit static MadeOnce<const std::vector<Entry>> made;
   return made.get([] {
     return std::vector<Entry>{
-        {"buffer_range", "whether a buffer's scalar offset counts in its range check, by which keys past the end read as 0",
+        {"buffer_range",
+         "whether a buffer's scalar offset counts in its range check, by which keys past the end "
+         "read as 0",
          buffer_range, not_amd},
-        {"inactive_lanes", "whether v_permlanex16 reads lanes that are off, the second guard of a row's sum and maximum",
+        {"inactive_lanes",
+         "whether v_permlanex16 reads lanes that are off, the second guard of a row's sum and "
+         "maximum",
          inactive_lanes,
          [](const Asked& a) -> std::string {
            const gpu::Chip& chip = a.device->chip;
-           const bool rdna = chip.vendor == gpu::Vendor::amd && chip.wave_size == 32 && !chip.target->is_portable();
+           const bool rdna = chip.vendor == gpu::Vendor::amd && chip.wave_size == 32 &&
+                             !chip.target->is_portable();
            if (!rdna) return "only RDNA3 and RDNA4 have kernels with the instruction";
-           return a.emulates_source() ? "the emulator of source takes an exchange of all lanes alone" : "";
+           return a.emulates_source()
+                      ? "the emulator of source takes an exchange of all lanes alone"
+                      : "";
          }},
-        {"subnormals", "whether fp16 and bf16 numbers below their least normal one count in matrix products", subnormals,
+        {"subnormals",
+         "whether fp16 and bf16 numbers below their least normal one count in matrix products",
+         subnormals,
          [](const Asked& a) -> std::string {
            return a.products() == nullptr ? "the chip has no kernels with matrix instructions" : "";
          }},
-        {"unaligned", "whether 16 bytes may be loaded and stored at multiples of 2, as rows with odd strides are", unaligned,
-         not_amd},
-        {"start_order", "whether workgroups start in the order of their numbers, on which schedules with the longest first rely",
+        {"unaligned",
+         "whether 16 bytes may be loaded and stored at multiples of 2, as rows with odd strides "
+         "are",
+         unaligned, not_amd},
+        {"start_order",
+         "whether workgroups start in the order of their numbers, on which schedules with the "
+         "longest first rely",
          start_order, [](const Asked&) { return std::string(); }},
     };
   });
@@ -268,7 +304,8 @@ Result<std::vector<HardwareProbe>> probe_hardware(const std::string& device) {
     HardwareProbe& probe = probes.emplace_back();
     probe.name = entry.name;
     probe.decides = entry.decides;
-    probe.found = asked->device == nullptr ? "no GPU: nothing there relies on it" : entry.why_not(asked.value());
+    probe.found = asked->device == nullptr ? "no GPU: nothing there relies on it"
+                                           : entry.why_not(asked.value());
     if (!probe.found.empty()) continue;
     const Status status = entry.question(asked.value(), probe);
     probe.probed = status.ok();
@@ -281,10 +318,14 @@ Result<MatrixRate> matrix_rate(const std::string& device) {
   const Result<Asked> found = find(device);
   if (!found.ok()) return found.status();
   const Asked& asked = found.value();
-  const auto unsupported = [&](const char* why) { return Status(StatusCode::unsupported, fmt::format("{}: {}", device, why)); };
+  const auto unsupported = [&](const char* why) {
+    return Status(StatusCode::unsupported, fmt::format("{}: {}", device, why));
+  };
   if (asked.device == nullptr) return unsupported("no GPU");
-  if (asked.driver->name() != "hip" && asked.driver->name() != "cuda") return unsupported("an emulated device has no speed");
-  if (asked.products() == nullptr) return unsupported("the chip has no kernels with matrix instructions");
+  if (asked.driver->name() != "hip" && asked.driver->name() != "cuda")
+    return unsupported("an emulated device has no speed");
+  if (asked.products() == nullptr)
+    return unsupported("the chip has no kernels with matrix instructions");
   constexpr int kChains = 8, kWaves = 4, kRounds = 5;  // kChains as in kernels/probes/matrix_rate.h
   constexpr int64_t kCount = 4096;
   const int64_t workgroups = int64_t{4} * std::max(1, asked.device->properties.compute_units);
@@ -292,7 +333,9 @@ Result<MatrixRate> matrix_rate(const std::string& device) {
   ProbeRun run(asked);
   const Grid grid{workgroups, kWaves * asked.device->chip.wave_size, kCount};
   const std::vector<uint32_t> in{pair(0x3E9A), pair(0xBDC5)};  // about 0.30 and -0.096
-  if (Status status = run.prepare("matrix_rate", asked.products(), bytes_of(in), 64, grid); !status.ok()) return status;
+  if (Status status = run.prepare("matrix_rate", asked.products(), bytes_of(in), 64, grid);
+      !status.ok())
+    return status;
   const int ordinal = asked.device->ordinal;
   std::array<gpu::Event, 2> events{};
   for (gpu::Event& event : events) {
@@ -300,7 +343,8 @@ Result<MatrixRate> matrix_rate(const std::string& device) {
     if (!made.ok()) return made.status();
     event = made.value();
   }
-  const double flops = 2.0 * 16 * 16 * asked.products()->mma_k * kChains * kCount * kWaves * static_cast<double>(workgroups);
+  const double flops = 2.0 * 16 * 16 * asked.products()->mma_k * kChains * kCount * kWaves *
+                       static_cast<double>(workgroups);
   MatrixRate rate{0, fmt::format("bf16 matrix instructions of {}", asked.products()->name)};
   Status status;
   for (int n = 0; n < kRounds && status.ok(); ++n) {  // the first ones wake the clocks
@@ -310,7 +354,9 @@ Result<MatrixRate> matrix_rate(const std::string& device) {
     if (!status.ok()) break;
     const Result<float> milliseconds = asked.driver->elapsed(ordinal, events[0], events[1]);
     if (!milliseconds.ok()) status = milliseconds.status();
-    if (milliseconds.ok()) rate.tflops = std::max(rate.tflops, flops / (1e-3 * static_cast<double>(milliseconds.value())) / 1e12);
+    if (milliseconds.ok())
+      rate.tflops =
+          std::max(rate.tflops, flops / (1e-3 * static_cast<double>(milliseconds.value())) / 1e12);
   }
   for (const gpu::Event& event : events) asked.driver->destroy_event(ordinal, event);
   if (!status.ok()) return status;

@@ -16,13 +16,18 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int64_t kPiece = 8;  // elements: kernels move so many at once where strides are multiples
-// Sequences of different lengths: each has so many queries and keys fewer than the one before, and begins so many rows later.
+// Sequences of different lengths: each has so many queries and keys fewer than the one before, and
+// begins so many rows later.
 constexpr int64_t kFewerQueries = 7, kFewerKeys = 5, kFirstRow = 3;
 
 constexpr float kMostValue = 2, kMostSlope = 0.125F;
 
-int64_t queries_of(const Problem& p, int64_t b) { return std::max<int64_t>(0, p.seqlen_q - kFewerQueries * b); }
-int64_t keys_of(const Problem& p, int64_t b) { return std::max<int64_t>(0, p.seqlen_k - kFewerKeys * b); }
+int64_t queries_of(const Problem& p, int64_t b) {
+  return std::max<int64_t>(0, p.seqlen_q - kFewerQueries * b);
+}
+int64_t keys_of(const Problem& p, int64_t b) {
+  return std::max<int64_t>(0, p.seqlen_k - kFewerKeys * b);
+}
 
 int64_t sum(const Problem& p, int64_t (*length)(const Problem&, int64_t)) {
   int64_t rows = 0;
@@ -54,13 +59,15 @@ void fill_table(const Problem& p, std::string_view name, int64_t row_stride, int
     } else if (name == "leftpad_k") {
       *to++ = static_cast<int>(std::min(kFirstRow * b, keys_of(p, b)));
     } else {  // block_table: pages in descending order
-      for (int64_t n = 0; n < p.max_pages; ++n) to[b * row_stride + n] = static_cast<int>(p.num_pages - 1 - (b * p.max_pages + n));
+      for (int64_t n = 0; n < p.max_pages; ++n)
+        to[b * row_stride + n] = static_cast<int>(p.num_pages - 1 - (b * p.max_pages + n));
     }
   }
 }
 
 // Numbers from -most to most.
-void fill_random(std::mt19937& random, const TensorSpec& spec, float most, std::vector<std::byte>& memory) {
+void fill_random(std::mt19937& random, const TensorSpec& spec, float most,
+                 std::vector<std::byte>& memory) {
   if (spec.dtype == DType::boolean) {
     for (std::byte& keep : memory) keep = static_cast<std::byte>(random() % 8 != 0);
     return;
@@ -97,8 +104,9 @@ Problem small_problem(const Problem& problem, const SmallSizes& sizes) {
   // The usual size of scores: only whether the scale is positive changes code.
   const float usual = 1 / std::sqrt(static_cast<float>(std::max<int64_t>(1, p.head_dim)));
   p.softmax_scale = p.softmax_scale > 0 ? usual : p.softmax_scale < 0 ? -usual : 0;
-  // Windows that cut some keys off, and begin inside a tile of a split that is not the last, whatever those of the given problem:
-  // kernels have them as numbers, so that one verdict is for all.
+  // Windows that cut some keys off, and begin inside a tile of a split that is not the last,
+  // whatever those of the given problem: kernels have them as numbers, so that one verdict is for
+  // all.
   if (p.window_left >= 0) p.window_left = p.seqlen_k / 3 | 1;
   if (p.window_right > 0) p.window_right = p.seqlen_k / 3;
   // A sum of probabilities shows a key too many better than an output does.
@@ -119,13 +127,15 @@ Status SmallTensors::make(const Problem& p, const AttentionOptions& options) {
     const TensorField& field = kTensorTable[i];
     const TensorSpec& spec = p.*field.spec;
     if (!spec.present || (!field.read[pass] && !field.written[pass])) continue;
-    std::vector<std::byte>& memory = memory_.emplace_back(bytes_of(spec, shapes[i]), std::byte{0xFF});
+    std::vector<std::byte>& memory =
+        memory_.emplace_back(bytes_of(spec, shapes[i]), std::byte{0xFF});
     tensors->*field.tensor = {memory.data(), spec.dtype, shapes[i], spec.strides};
     if (field.written[pass]) continue;
     if (spec.dtype == DType::int32) {
       fill_table(p, field.name, spec.strides[2], reinterpret_cast<int*>(memory.data()));
     } else {
-      fill_random(random, spec, field.spec == &Problem::alibi_slopes ? kMostSlope : kMostValue, memory);
+      fill_random(random, spec, field.spec == &Problem::alibi_slopes ? kMostSlope : kMostValue,
+                  memory);
     }
   }
   tensors.dropout_seed = 20240229;
@@ -133,7 +143,9 @@ Status SmallTensors::make(const Problem& p, const AttentionOptions& options) {
   if (p.pass == Pass::forward) return {};
   std::vector<double> out(static_cast<std::size_t>(reference::elements(p.out_shape()))),
       lse(static_cast<std::size_t>(reference::elements(p.lse_shape())));
-  if (Status status = attention_reference(p, tensors, out.data(), lse.data(), options); !status.ok()) return status;
+  if (Status status = attention_reference(p, tensors, out.data(), lse.data(), options);
+      !status.ok())
+    return status;
   reference::store_gradient(out.data(), p.out_shape(), p.out, tensors.out);
   reference::store_gradient(lse.data(), p.lse_shape(), p.lse, tensors.lse);
   return {};

@@ -1,4 +1,5 @@
-// A problem of a few rows that runs the same kernels as a given one, with its tensors in host memory.
+// A problem of a few rows that runs the same kernels as a given one, with its tensors in host
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ struct SmallSizes {
 };
 
 // The same dtypes, head dims, options and optional tensors. Dims that broadcast do so, strides are
-// multiples of 8 where the given ones are, and lengths differ from sequence to sequence where they may.
+// multiples of 8 where the given ones are, and lengths differ from sequence to sequence where they
+// may.
 Problem small_problem(const Problem& problem, const SmallSizes& sizes);
 
 // Random inputs for a small problem, and outputs of NaN.

@@ -7,7 +7,7 @@
 
 namespace fulmen::gpu {
 
-Status zero_unused_rows(const Driver& driver, const Device& device, void* stream, const Problem& problem,
-                        const AttentionTensors& tensors);
+Status zero_unused_rows(const Driver& driver, const Device& device, void* stream,
+                        const Problem& problem, const AttentionTensors& tensors);
 
 }  // namespace fulmen::gpu

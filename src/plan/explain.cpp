@@ -19,7 +19,8 @@
 namespace fulmen {
 namespace {
 
-// Why it was not chosen. A kernel of the user's may throw now, though it did not when the plan was made.
+// Why it was not chosen. A kernel of the user's may throw now, though it did not when the plan was
+// made.
 std::string reason_against(const Kernel& kernel, const Plan::Impl& impl) {
   for (const auto& [refused, why] : impl.refused) {
     if (refused == &kernel) return printable(why);
@@ -30,7 +31,8 @@ std::string reason_against(const Kernel& kernel, const Plan::Impl& impl) {
     if (impl.forced) return "another was forced by name";
     const double rank = kernel.rank(impl.problem);
     if (!(rank > 0)) return "runs only when forced by name";
-    return fmt::format("rank {:g}{}", rank, rank < impl.rank ? " is lower" : ", but the chosen one is registered first");
+    return fmt::format("rank {:g}{}", rank,
+                       rank < impl.rank ? " is lower" : ", but the chosen one is registered first");
   } catch (const std::bad_alloc&) {
     throw;
   } catch (...) {
@@ -42,22 +44,28 @@ std::string reason_against(const Kernel& kernel, const Plan::Impl& impl) {
 std::string parameters_of(const KernelConfig& config) {
   std::string text;
   for (const KernelParameter& p : config.parameters) {
-    text += fmt::format("{}{}={} ({})", text.empty() ? "" : ", ", p.name, p.value, printable(p.source));
+    text +=
+        fmt::format("{}{}={} ({})", text.empty() ? "" : ", ", p.name, p.value, printable(p.source));
   }
   return text;
 }
 
 std::string explanation(const Plan::Impl& impl) {
-  std::string text = fmt::format("{} on {} for {}: {}", to_string(impl.runner->config()), impl.device, to_string(impl.problem),
-                                 impl.forced            ? "forced by name"
-                                 : impl.refused.empty() ? fmt::format("the highest rank, {:g}", impl.rank)
-                                                        : fmt::format("the highest rank of those left, {:g}", impl.rank));
-  if (!impl.kernel->deterministic()) text += "; it adds with atomics: gradients may differ in bits from run to run";
+  std::string text = fmt::format(
+      "{} on {} for {}: {}", to_string(impl.runner->config()), impl.device, to_string(impl.problem),
+      impl.forced            ? "forced by name"
+      : impl.refused.empty() ? fmt::format("the highest rank, {:g}", impl.rank)
+                             : fmt::format("the highest rank of those left, {:g}", impl.rank));
+  if (!impl.kernel->deterministic())
+    text += "; it adds with atomics: gradients may differ in bits from run to run";
   text += impl.variants.explain(impl);
-  if (const std::string parameters = parameters_of(impl.runner->config()); !parameters.empty()) text += "\n  with " + parameters;
-  if (const std::string& first_use = impl.runner->config().first_use; !first_use.empty()) text += "\n  " + printable(first_use);
+  if (const std::string parameters = parameters_of(impl.runner->config()); !parameters.empty())
+    text += "\n  with " + parameters;
+  if (const std::string& first_use = impl.runner->config().first_use; !first_use.empty())
+    text += "\n  " + printable(first_use);
   for (const std::string& note : impl.runner->config().notes) text += "\n  " + printable(note);
-  if (impl.tuning_is_lost) text += "\n  FULMEN_TUNING changes nothing: the kernel has no parameters for this problem";
+  if (impl.tuning_is_lost)
+    text += "\n  FULMEN_TUNING changes nothing: the kernel has no parameters for this problem";
   for (const Kernel* kernel : impl.backend->kernels()) {
     if (kernel == impl.kernel) continue;
     text += fmt::format("\n  not {}: {}", printable(kernel->name()), reason_against(*kernel, impl));
@@ -68,7 +76,8 @@ std::string explanation(const Plan::Impl& impl) {
 // Where the kernel changes between first and last, each range with its kernel.
 class KernelRanges {
  public:
-  explicit KernelRanges(std::function<std::string(int64_t size)> kernel_of) : kernel_of_(std::move(kernel_of)) {}
+  explicit KernelRanges(std::function<std::string(int64_t size)> kernel_of)
+      : kernel_of_(std::move(kernel_of)) {}
 
   std::string text(const std::vector<int64_t>& sizes) {
     std::string text;
@@ -95,8 +104,10 @@ class KernelRanges {
     return high;
   }
   static void append(std::string& text, int64_t first, int64_t last, const std::string& kernel) {
-    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ",
-                        first == last ? fmt::format("{}", first) : fmt::format("{} to {}", first, last), printable(kernel));
+    text +=
+        fmt::format("{}{}: {}", text.empty() ? "" : ", ",
+                    first == last ? fmt::format("{}", first) : fmt::format("{} to {}", first, last),
+                    printable(kernel));
   }
 
   std::function<std::string(int64_t)> kernel_of_;
@@ -113,32 +124,37 @@ std::string to_string(const KernelConfig& config) {
   return text;
 }
 
-std::string no_kernel_message(const Backend& backend, const Problem& problem, const std::string& device) {
+std::string no_kernel_message(const Backend& backend, const Problem& problem,
+                              const std::string& device) {
   std::string reasons;
   for (const Kernel* kernel : backend.kernels()) {
     const Support support = support_of(*kernel, problem, device);
-    reasons += fmt::format("; {}: {}", printable(kernel->name()), support.yes ? "runs only when forced by name" : support.reason);
+    reasons += fmt::format("; {}: {}", printable(kernel->name()),
+                           support.yes ? "runs only when forced by name" : support.reason);
   }
   return fmt::format("no kernel of device \"{}\" runs {}{}", device, to_string(problem), reasons);
 }
 
 std::string refusals(const Plan::Impl& impl) {
-  std::string text = fmt::format("no kernel is left that may run {} on {}", to_string(impl.problem), impl.device);
-  for (const auto& [kernel, why] : impl.refused) text += fmt::format("; {}: {}", printable(kernel->name()), printable(why));
+  std::string text =
+      fmt::format("no kernel is left that may run {} on {}", to_string(impl.problem), impl.device);
+  for (const auto& [kernel, why] : impl.refused)
+    text += fmt::format("; {}: {}", printable(kernel->name()), printable(why));
   return text;
 }
 
 void log_refusals(const Plan::Impl& impl) {
   for (const auto& [kernel, why] : impl.refused) {
-    log_line_once(
-        fmt::format("kernel {} is passed over on {}, {} serves: {}", kernel->name(), impl.device, impl.kernel->name(), why));
+    log_line_once(fmt::format("kernel {} is passed over on {}, {} serves: {}", kernel->name(),
+                              impl.device, impl.kernel->name(), why));
   }
 }
 
 void log_choice(const Plan::Impl& impl) {
   if (!environment_flag("FLASH_ATTENTION_DEBUG")) return;
   std::string line = explanation(impl);
-  for (std::size_t at = 0; (at = line.find("\n  ", at)) != std::string::npos;) line.replace(at, 3, "; ");
+  for (std::size_t at = 0; (at = line.find("\n  ", at)) != std::string::npos;)
+    line.replace(at, 3, "; ");
   log_line(line);
 }
 

@@ -9,7 +9,8 @@
 namespace fulmen {
 
 // Every kernel of the backend, each with the reason why it does not run the problem.
-std::string no_kernel_message(const Backend& backend, const Problem& problem, const std::string& device);
+std::string no_kernel_message(const Backend& backend, const Problem& problem,
+                              const std::string& device);
 // Every kernel that could not be prepared, each with its reason: none is left.
 std::string refusals(const Plan::Impl& impl);
 // Logs a line for each better kernel that could not be prepared.

@@ -10,15 +10,17 @@ namespace fulmen {
 
 inline constexpr std::size_t kWorkspaceAlignment = 64;
 
-// A workspace of the program's allocator, if there is one and the backend uses host memory, else of the backend. On a GPU its
-// stream frees it when the run has ended there.
+// A workspace of the program's allocator, if there is one and the backend uses host memory, else of
+// the backend. On a GPU its stream frees it when the run has ended there.
 class OwnWorkspace {
  public:
-  OwnWorkspace(const Plan::Impl& plan, void* stream, std::size_t bytes) : plan_(plan), stream_(stream), bytes_(bytes) {
+  OwnWorkspace(const Plan::Impl& plan, void* stream, std::size_t bytes)
+      : plan_(plan), stream_(stream), bytes_(bytes) {
     if (plan.backend->uses_host_memory()) allocator_ = host_allocator();
-    memory_ = allocator_.allocate != nullptr ? allocator_.allocate(allocator_.context, bytes, kWorkspaceAlignment)
-              : stream != nullptr            ? plan.backend->allocate_in_stream(plan.device, stream, bytes)
-                                             : plan.backend->allocate(plan.device, bytes);
+    memory_ = allocator_.allocate != nullptr
+                  ? allocator_.allocate(allocator_.context, bytes, kWorkspaceAlignment)
+              : stream != nullptr ? plan.backend->allocate_in_stream(plan.device, stream, bytes)
+                                  : plan.backend->allocate(plan.device, bytes);
   }
   ~OwnWorkspace() {
     if (memory_ == nullptr) return;
@@ -45,7 +47,8 @@ class OwnWorkspace {
   void* memory_;
 };
 
-// Checks the size and alignment of a workspace that needs at least `needed` bytes; a null workspace passes.
+// Checks the size and alignment of a workspace that needs at least `needed` bytes; a null workspace
+// passes.
 Status check_workspace(std::size_t needed, const void* workspace, std::size_t bytes);
 
 }  // namespace fulmen

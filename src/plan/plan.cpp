@@ -24,11 +24,14 @@ namespace {
 using Refused = std::vector<std::pair<const Kernel*, std::string>>;
 
 bool contains(const Refused& refused, const Kernel* kernel) {
-  return std::any_of(refused.begin(), refused.end(), [&](const auto& one) { return one.first == kernel; });
+  return std::any_of(refused.begin(), refused.end(),
+                     [&](const auto& one) { return one.first == kernel; });
 }
 
-// The best kernel that supports the problem: the highest rank, the first registered among equals; none of those refused.
-const Kernel* choose(const Backend& backend, const Problem& problem, const std::string& device, const Refused& refused) {
+// The best kernel that supports the problem: the highest rank, the first registered among equals;
+// none of those refused.
+const Kernel* choose(const Backend& backend, const Problem& problem, const std::string& device,
+                     const Refused& refused) {
   const Kernel* best = nullptr;
   double best_rank = 0;
   for (const Kernel* kernel : backend.kernels()) {
@@ -42,11 +45,12 @@ const Kernel* choose(const Backend& backend, const Problem& problem, const std::
   return best;
 }
 
-Result<const Kernel*> find_forced(const Backend& backend, const Problem& problem, const std::string& device,
-                                  const std::string& asked) {
+Result<const Kernel*> find_forced(const Backend& backend, const Problem& problem,
+                                  const std::string& device, const std::string& asked) {
   const std::vector<const Kernel*>& kernels = backend.kernels();
   const auto has = [&](const std::string& name) {
-    return std::any_of(kernels.begin(), kernels.end(), [&](const Kernel* kernel) { return kernel->name() == name; });
+    return std::any_of(kernels.begin(), kernels.end(),
+                       [&](const Kernel* kernel) { return kernel->name() == name; });
   };
   const std::string present = present_kernel_name(asked);
   const std::string& name = !has(asked) && has(present) ? present : asked;
@@ -56,19 +60,23 @@ Result<const Kernel*> find_forced(const Backend& backend, const Problem& problem
       const Support support = support_of(*kernel, problem, device);
       if (support.yes) return kernel;
       return Status(StatusCode::unsupported,
-                    fmt::format("kernel \"{}\" cannot run this problem: {}", printable(name), support.reason));
+                    fmt::format("kernel \"{}\" cannot run this problem: {}", printable(name),
+                                support.reason));
     }
     names.emplace_back(kernel->name());
   }
-  return Status(StatusCode::invalid_argument, fmt::format("kernel is \"{}\": device \"{}\" has no kernel of that name; {}",
-                                                          printable(name), printable(device), names_like(name, names)));
+  return Status(StatusCode::invalid_argument,
+                fmt::format("kernel is \"{}\": device \"{}\" has no kernel of that name; {}",
+                            printable(name), printable(device), names_like(name, names)));
 }
 
-// Whether a kernel that could not be prepared makes room for the next one: it is neither prebuilt nor can be compiled or loaded,
-// its machine code or its first result is wrong. What the caller said, or memory, would be as bad for the others.
+// Whether a kernel that could not be prepared makes room for the next one: it is neither prebuilt
+// nor can be compiled or loaded, its machine code or its first result is wrong. What the caller
+// said, or memory, would be as bad for the others.
 bool makes_room(const Status& refusal, const AttentionOptions& options) {
   if (!options.tuning.empty()) return false;  // its numbers are this kernel's
-  return refusal.code() != StatusCode::invalid_argument && refusal.code() != StatusCode::out_of_memory;
+  return refusal.code() != StatusCode::invalid_argument &&
+         refusal.code() != StatusCode::out_of_memory;
 }
 
 // Takes the kernel if it can be prepared.
@@ -76,7 +84,8 @@ Status prepare(Plan::Impl& impl, const Kernel& kernel, const AttentionOptions& o
   auto runner = kernel.prepare(impl.problem, impl.device, options);
   if (!runner.ok()) return runner.status();
   if (runner.value() == nullptr) {
-    return {StatusCode::internal, fmt::format("kernel \"{}\" prepared nothing to run", kernel.name())};
+    return {StatusCode::internal,
+            fmt::format("kernel \"{}\" prepared nothing to run", kernel.name())};
   }
   impl.kernel = &kernel;
   impl.rank = kernel.rank(impl.problem);
@@ -86,7 +95,8 @@ Status prepare(Plan::Impl& impl, const Kernel& kernel, const AttentionOptions& o
 }
 
 Status choose_and_prepare(Plan::Impl& impl, const AttentionOptions& options) {
-  const Result<const Kernel*> best = kernel_for(impl.problem, impl.device, *impl.backend, options.kernel);
+  const Result<const Kernel*> best =
+      kernel_for(impl.problem, impl.device, *impl.backend, options.kernel);
   if (!best.ok()) return best.status();
   Status first;                       // refusal
   const Kernel* unwilling = nullptr;  // the first one that runs only where it is asked for by name
@@ -112,12 +122,14 @@ Status choose_and_prepare(Plan::Impl& impl, const AttentionOptions& options) {
 }
 
 Result<std::shared_ptr<Plan::Impl>> make_impl(const Problem& problem, const std::string& device,
-                                              std::shared_ptr<const Backend> backend, const AttentionOptions& options,
-                                              bool vary_batch, bool vary_seqlen_k) {
+                                              std::shared_ptr<const Backend> backend,
+                                              const AttentionOptions& options, bool vary_batch,
+                                              bool vary_seqlen_k) {
   auto impl = std::make_shared<Plan::Impl>(vary_batch, vary_seqlen_k);
   impl->problem = problem;
   impl->device = device;
-  const bool said = environment_has({"FLASH_ATTENTION_V", "FULMEN_TUNING"});  // nearly never: then none is looked up
+  // Nearly never: then none is looked up.
+  const bool said = environment_has({"FLASH_ATTENTION_V", "FULMEN_TUNING"});
   const Result<std::string> everywhere = said ? tuning::tuning_of_environment() : std::string();
   if (!everywhere.ok()) return everywhere.status();
   impl->says_verified = said && environment_flag("FLASH_ATTENTION_VERIFY");
@@ -131,25 +143,30 @@ Result<std::shared_ptr<Plan::Impl>> make_impl(const Problem& problem, const std:
   impl->backend = std::move(backend);
   impl->shapes = shapes_of(problem);
   impl->used = used_tensors(problem, impl->shapes);
-  for (int i = 0; i < kTensorFields; ++i) impl->bytes[i] = bytes_of(problem.*kTensorTable[i].spec, impl->shapes[i]);
+  for (int i = 0; i < kTensorFields; ++i)
+    impl->bytes[i] = bytes_of(problem.*kTensorTable[i].spec, impl->shapes[i]);
   if (Status status = choose_and_prepare(*impl, options); !status.ok()) return status;
   const bool has_parameters = !impl->runner->config().parameters.empty();
-  impl->tuning_is_lost = !everywhere->empty() && !has_parameters && impl->runner->config().notes.empty();
+  impl->tuning_is_lost =
+      !everywhere->empty() && !has_parameters && impl->runner->config().notes.empty();
   if (!options.tuning.empty() && !has_parameters) {
-    return Status(StatusCode::invalid_argument,
-                  fmt::format("options.tuning is \"{}\": kernel \"{}\" has no parameters for this problem",
-                              printable(options.tuning), printable(impl->kernel->name())));
+    return Status(
+        StatusCode::invalid_argument,
+        fmt::format("options.tuning is \"{}\": kernel \"{}\" has no parameters for this problem",
+                    printable(options.tuning), printable(impl->kernel->name())));
   }
   return impl;
 }
 
-Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, const AttentionOptions& options) {
+Result<Plan> make_plan(const Problem& problem, const std::string& asked_device,
+                       const AttentionOptions& options) {
   if (Status status = check_made(problem); !status.ok()) return status;
   if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
   const std::string device = asked_device.empty() ? default_device() : asked_device;
   auto backend = usable_backend_of(device);
   if (!backend.ok()) return backend.status();
-  auto made = make_impl(problem, device, std::move(backend).value(), options, options.vary_batch, options.vary_seqlen_k);
+  auto made = make_impl(problem, device, std::move(backend).value(), options, options.vary_batch,
+                        options.vary_seqlen_k);
   if (!made.ok()) return made.status();
   Plan::Impl& impl = *made.value();
   if (Status status = impl.variants.prepare(impl); !status.ok()) return status;
@@ -159,16 +176,19 @@ Result<Plan> make_plan(const Problem& problem, const std::string& asked_device, 
 
 }  // namespace
 
-Result<const Kernel*> kernel_for(const Problem& problem, const std::string& device, const Backend& backend,
-                                 const std::string& name) {
+Result<const Kernel*> kernel_for(const Problem& problem, const std::string& device,
+                                 const Backend& backend, const std::string& name) {
   if (!name.empty()) return find_forced(backend, problem, device, name);
   const Kernel* best = choose(backend, problem, device, {});
-  if (best == nullptr) return Status(StatusCode::unsupported, no_kernel_message(backend, problem, device));
+  if (best == nullptr)
+    return Status(StatusCode::unsupported, no_kernel_message(backend, problem, device));
   return best;
 }
 
-Result<std::shared_ptr<const Plan::Impl>> make_exact_plan(const Problem& problem, const std::string& device,
-                                                          std::shared_ptr<const Backend> backend, const AttentionOptions& options) {
+Result<std::shared_ptr<const Plan::Impl>> make_exact_plan(const Problem& problem,
+                                                          const std::string& device,
+                                                          std::shared_ptr<const Backend> backend,
+                                                          const AttentionOptions& options) {
   auto made = make_impl(problem, device, backend, options, false, false);
   if (!made.ok() && !options.tuning.empty()) {
     // It was said for the sizes that the plan was made for, and may not be legal for these.
@@ -181,7 +201,8 @@ Result<std::shared_ptr<const Plan::Impl>> make_exact_plan(const Problem& problem
   return std::shared_ptr<const Plan::Impl>(std::move(made).value());
 }
 
-Result<Plan> plan(const Problem& problem, const std::string& device, const AttentionOptions& options) {
+Result<Plan> plan(const Problem& problem, const std::string& device,
+                  const AttentionOptions& options) {
   try {
     return make_plan(problem, device, options);
   } catch (const std::bad_alloc&) {
@@ -193,19 +214,22 @@ Result<Plan> plan(const Problem& problem, const std::string& device, const Atten
   }
 }
 
-Result<KernelTuning> kernel_tuning(const Problem& problem, const std::string& asked_device, const AttentionOptions& options) {
+Result<KernelTuning> kernel_tuning(const Problem& problem, const std::string& asked_device,
+                                   const AttentionOptions& options) {
   try {
     if (Status status = check_made(problem); !status.ok()) return status;
     const std::string device = asked_device.empty() ? default_device() : asked_device;
     const auto backend = usable_backend_of(device);
     if (!backend.ok()) return backend.status();
-    const Result<const Kernel*> kernel = kernel_for(problem, device, *backend.value(), options.kernel);
+    const Result<const Kernel*> kernel =
+        kernel_for(problem, device, *backend.value(), options.kernel);
     if (!kernel.ok()) return kernel.status();
     return kernel.value()->tuning(problem, device, options);
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::out_of_memory, "no memory for the kernel's configurations");
   } catch (const std::exception& error) {
-    return Status(StatusCode::internal, fmt::format("the kernel failed to say its configurations: {}", error.what()));
+    return Status(StatusCode::internal,
+                  fmt::format("the kernel failed to say its configurations: {}", error.what()));
   }
 }
 

@@ -19,7 +19,8 @@ struct Compared {
   bool by_max_seqlen;  // a plan knows max_seqlen only up to the rows that packed tensors have
 };
 
-// Only data is set: the rest is the plan's. An empty tensor is no such case: its pointer may be null.
+// Only data is set: the rest is the plan's. An empty tensor is no such case: its pointer may be
+// null.
 bool is_pointer_alone(const Tensor& given, DType dtype, std::size_t bytes) {
   int64_t any = 0;
   for (int d = 0; d < 4; ++d) any |= given.shape[d] | given.strides[d];
@@ -48,7 +49,8 @@ bool same_strides(const Compared& c) {
 
 Status check_tensor(const char* name, const Compared& c, bool empty) {
   if (c.given.dtype != c.spec.dtype) {
-    return invalid(fmt::format("{}.dtype is {}; this plan was made for {}", name, name_of(c.given.dtype), name_of(c.spec.dtype)));
+    return invalid(fmt::format("{}.dtype is {}; this plan was made for {}", name,
+                               name_of(c.given.dtype), name_of(c.spec.dtype)));
   }
   if (!same_shape(c)) {
     return invalid(fmt::format("{}.shape is {}; this plan was made for {}{}", name, c.given.shape,
@@ -56,7 +58,8 @@ Status check_tensor(const char* name, const Compared& c, bool empty) {
                                c.by_max_seqlen ? " or more queries and keys" : ""));
   }
   if (empty || same_strides(c)) return {};
-  return invalid(fmt::format("{}.strides is {}; this plan was made for {}", name, c.given.strides, c.spec.strides));
+  return invalid(fmt::format("{}.strides is {}; this plan was made for {}", name, c.given.strides,
+                             c.spec.strides));
 }
 
 // Nearly always: the tensors that the plan was made of, or others like them.
@@ -80,8 +83,10 @@ Status check_tensors(const Plan::Impl& plan, const AttentionTensors& tensors) {
     const TensorSpec& spec = plan.problem.*field.spec;
     const bool scores = field.spec == &Problem::bias || field.spec == &Problem::keep_mask;
     // An empty tensor's strides are 0 where it is not summed over, too: both shapes will do.
-    const Shape& want = bytes == 0 && field.spec == &Problem::dbias ? plan.problem.score_shape() : plan.shapes[used.field];
-    const Compared compared{want, spec, given, field.broadcast != Broadcast::none, scores && plan.problem.variable_lengths()};
+    const Shape& want = bytes == 0 && field.spec == &Problem::dbias ? plan.problem.score_shape()
+                                                                    : plan.shapes[used.field];
+    const Compared compared{want, spec, given, field.broadcast != Broadcast::none,
+                            scores && plan.problem.variable_lengths()};
     if (Status status = check_tensor(field.name, compared, bytes == 0); !status.ok()) return status;
   }
   return {};

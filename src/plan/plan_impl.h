@@ -22,17 +22,20 @@ struct Plan::Impl {
   bool says_verified = false;  // FLASH_ATTENTION_VERIFY: a line for each result
   bool validate = false;
   bool trust_pointers = false;
-  AttentionOptions threads;  // num_threads and parallel_for as they were asked for; the rest is in the problem
+  AttentionOptions threads;  // num_threads and parallel_for as they were asked for; the rest is in
+                             // the problem
   AttentionOptions asked;    // plan()'s, for the plans of other sizes; they vary nothing
   bool forced = false;
   bool tuning_is_lost = false;             // FULMEN_TUNING is set and the kernel has no parameters
   std::shared_ptr<const Backend> backend;  // keeps a user's backend alive
   const Kernel* kernel = nullptr;
-  double rank = 0;                                             // of the kernel for the problem
-  std::vector<std::pair<const Kernel*, std::string>> refused;  // better ones that prepare() refused, and why
+  double rank = 0;  // of the kernel for the problem
+  // Better ones that prepare() refused, and why.
+  std::vector<std::pair<const Kernel*, std::string>> refused;
   std::unique_ptr<const Runner> runner;
   // Shape and size of each tensor of the table.
-  std::array<Problem::Shape, kTensorFields> shapes{};  // with the dims that bias, keep_mask or alibi_slopes broadcast
+  // Shapes with the dims that bias, keep_mask or alibi_slopes broadcast.
+  std::array<Problem::Shape, kTensorFields> shapes{};
   std::array<std::size_t, kTensorFields> bytes{};
   std::vector<UsedTensor> used;
   PlanVariants variants;
@@ -40,12 +43,14 @@ struct Plan::Impl {
   Impl(bool vary_batch, bool vary_seqlen_k) noexcept : variants(vary_batch, vary_seqlen_k) {}
 };
 
-// A plan of exactly this problem, on a device of the backend. Of the options it reads what plan() does, but for vary_batch and
-// vary_seqlen_k: its sizes are the problem's alone.
-Result<std::shared_ptr<const Plan::Impl>> make_exact_plan(const Problem& problem, const std::string& device,
-                                                          std::shared_ptr<const Backend> backend, const AttentionOptions& options);
+// A plan of exactly this problem, on a device of the backend. Of the options it reads what plan()
+// does, but for vary_batch and vary_seqlen_k: its sizes are the problem's alone.
+Result<std::shared_ptr<const Plan::Impl>> make_exact_plan(const Problem& problem,
+                                                          const std::string& device,
+                                                          std::shared_ptr<const Backend> backend,
+                                                          const AttentionOptions& options);
 // The kernel that a plan has: that of this name, or the best one where the name is empty.
-Result<const Kernel*> kernel_for(const Problem& problem, const std::string& device, const Backend& backend,
-                                 const std::string& name);
+Result<const Kernel*> kernel_for(const Problem& problem, const std::string& device,
+                                 const Backend& backend, const std::string& name);
 
 }  // namespace fulmen

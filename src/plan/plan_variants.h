@@ -1,4 +1,5 @@
-// The plans inside a plan: for the sizes of a range, and for runs with a scale, softcap or window of their own.
+// The plans inside a plan: for the sizes of a range, and for runs with a scale, softcap or window
+// of their own.
 #pragma once
 
 #include <cstddef>
@@ -16,20 +17,23 @@
 
 namespace fulmen {
 
-// Each variant is a plan of exactly its sizes and options, so it has the kernel, the tiles and the speed of a plan that was made
-// for them. Batch sizes are prepared by plan() and found without a lock. Other variants are made when a run first needs them, and
-// the latest are kept.
+// Each variant is a plan of exactly its sizes and options, so it has the kernel, the tiles and the
+// speed of a plan that was made for them. Batch sizes are prepared by plan() and found without a
+// lock. Other variants are made when a run first needs them, and the latest are kept.
 class PlanVariants {
  public:
   using Variant = std::shared_ptr<const Plan::Impl>;
 
-  PlanVariants(bool vary_batch, bool vary_seqlen_k) noexcept : vary_batch_(vary_batch), vary_seqlen_k_(vary_seqlen_k) {}
+  PlanVariants(bool vary_batch, bool vary_seqlen_k) noexcept
+      : vary_batch_(vary_batch), vary_seqlen_k_(vary_seqlen_k) {}
 
-  // Makes variants of a range's sizes, and with them loads (a GPU: compiles) their kernels. plan: the one that these belong to.
+  // Makes variants of a range's sizes, and with them loads (a GPU: compiles) their kernels. plan:
+  // the one that these belong to.
   Status prepare(const Plan::Impl& plan);
-  // The variant for a run, or null: the plan itself. Errors: a tensor or an option that the plan does not take.
-  // stream: of the run.
-  Result<Variant> find(const Plan::Impl& plan, const AttentionTensors& tensors, const RunOptions& options, void* stream) const;
+  // The variant for a run, or null: the plan itself. Errors: a tensor or an option that the plan
+  // does not take. stream: of the run.
+  Result<Variant> find(const Plan::Impl& plan, const AttentionTensors& tensors,
+                       const RunOptions& options, void* stream) const;
 
   bool ranged() const noexcept { return vary_batch_ || vary_seqlen_k_; }
   // The most that a variant of prepare() needs.
@@ -42,7 +46,8 @@ class PlanVariants {
     RunOptions options;
     Variant plan;
   };
-  Result<Problem> problem_for(const Plan::Impl& plan, const AttentionTensors& tensors, const RunOptions& options) const;
+  Result<Problem> problem_for(const Plan::Impl& plan, const AttentionTensors& tensors,
+                              const RunOptions& options) const;
   Result<Problem> ranged_problem(const Plan::Impl& plan, const AttentionTensors& tensors) const;
   Status note(const Plan::Impl& plan, const Problem& problem, std::vector<Variant>* keep);
 

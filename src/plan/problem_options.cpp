@@ -21,7 +21,8 @@ constexpr float kMostSoftcap = 1000;
 
 Status check_scale(float scale, Problem& p) {
   if (!(std::abs(scale) <= kMostScale)) {
-    return invalid(fmt::format("softmax_scale is {}: a finite number from {:g} to {:g} is needed", scale, -kMostScale, kMostScale));
+    return invalid(fmt::format("softmax_scale is {}: a finite number from {:g} to {:g} is needed",
+                               scale, -kMostScale, kMostScale));
   }
   p.softmax_scale = scale;
   return {};
@@ -29,8 +30,9 @@ Status check_scale(float scale, Problem& p) {
 
 Status check_softcap(float softcap, Problem& p) {
   if (!(softcap == 0 || (softcap >= 1 / kMostScale && softcap <= kMostSoftcap))) {
-    return invalid(fmt::format("softcap is {}: a finite number, 0 (off) or above, is needed: 0, or {:g} to {:g}", softcap,
-                               1 / kMostScale, kMostSoftcap));
+    return invalid(fmt::format(
+        "softcap is {}: a finite number, 0 (off) or above, is needed: 0, or {:g} to {:g}", softcap,
+        1 / kMostScale, kMostSoftcap));
   }
   p.softcap = softcap;
   return {};
@@ -38,7 +40,8 @@ Status check_softcap(float softcap, Problem& p) {
 
 // Wider than any sequence is unlimited; clipping keeps sums of indices exact.
 Status check_window(const char* name, int64_t window, int64_t& clipped) {
-  if (window < -1) return invalid(fmt::format("{} is {}: -1 (unlimited) or above is accepted", name, window));
+  if (window < -1)
+    return invalid(fmt::format("{} is {}: -1 (unlimited) or above is accepted", name, window));
   clipped = window > kMaxLength ? -1 : window;
   return {};
 }
@@ -46,20 +49,25 @@ Status check_window(const char* name, int64_t window, int64_t& clipped) {
 }  // namespace
 
 Status check_options(const AttentionOptions& o, Problem& p) {
-  Status status = check_scale(o.softmax_scale.value_or(1.0F / std::sqrt(static_cast<float>(p.head_dim))), p);
+  Status status =
+      check_scale(o.softmax_scale.value_or(1.0F / std::sqrt(static_cast<float>(p.head_dim))), p);
   if (status.ok()) status = check_softcap(o.softcap, p);
   if (!status.ok()) return status;
-  if (o.causal != Causal::none && o.causal != Causal::bottom_right && o.causal != Causal::top_left) {
+  if (o.causal != Causal::none && o.causal != Causal::bottom_right &&
+      o.causal != Causal::top_left) {
     return invalid(
-        fmt::format("causal is {}: none (0), bottom_right (1) and top_left (2) are accepted", static_cast<int>(o.causal)));
+        fmt::format("causal is {}: none (0), bottom_right (1) and top_left (2) are accepted",
+                    static_cast<int>(o.causal)));
   }
   status = check_window("window_left", o.window_left, p.window_left);
   if (status.ok()) status = check_window("window_right", o.window_right, p.window_right);
   if (!status.ok()) return status;
   if (!(o.dropout >= 0 && o.dropout < 1)) {
-    return invalid(fmt::format("dropout is {}: a probability, 0 (off) or above and below 1, is needed", o.dropout));
+    return invalid(fmt::format(
+        "dropout is {}: a probability, 0 (off) or above and below 1, is needed", o.dropout));
   }
-  p.dropout = std::min(static_cast<int>(std::lround(o.dropout * kDropoutSteps)), static_cast<int>(kDropoutSteps) - 1);
+  p.dropout = std::min(static_cast<int>(std::lround(o.dropout * kDropoutSteps)),
+                       static_cast<int>(kDropoutSteps) - 1);
   p.deterministic = o.deterministic;
   status = cpu::check_num_threads(o.num_threads);
   if (!status.ok()) return status;
@@ -74,8 +82,10 @@ Status apply(const RunOptions& options, Problem& problem) {
   Status status;
   if (options.softmax_scale) status = check_scale(*options.softmax_scale, changed);
   if (status.ok() && options.softcap) status = check_softcap(*options.softcap, changed);
-  if (status.ok() && options.window_left) status = check_window("window_left", *options.window_left, changed.window_left);
-  if (status.ok() && options.window_right) status = check_window("window_right", *options.window_right, changed.window_right);
+  if (status.ok() && options.window_left)
+    status = check_window("window_left", *options.window_left, changed.window_left);
+  if (status.ok() && options.window_right)
+    status = check_window("window_right", *options.window_right, changed.window_right);
   if (status.ok()) problem = changed;
   return status;
 }

@@ -35,7 +35,9 @@ Registry& registry() {
   return made.get();
 }
 
-std::string_view backend_name(std::string_view device) { return device.substr(0, device.find(':')); }
+std::string_view backend_name(std::string_view device) {
+  return device.substr(0, device.find(':'));
+}
 
 }  // namespace
 
@@ -45,26 +47,36 @@ void* Backend::allocate(const std::string& /*device*/, std::size_t bytes) const 
   return std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
 }
 
-void Backend::free(const std::string& /*device*/, void* memory) const noexcept { std::free(memory); }
+void Backend::free(const std::string& /*device*/, void* memory) const noexcept {
+  std::free(memory);
+}
 
-void* Backend::allocate_in_stream(const std::string& device, void* /*stream*/, std::size_t bytes) const noexcept {
+void* Backend::allocate_in_stream(const std::string& device, void* /*stream*/,
+                                  std::size_t bytes) const noexcept {
   return allocate(device, bytes);
 }
 
-void Backend::free_in_stream(const std::string& device, void* /*stream*/, void* memory) const noexcept { free(device, memory); }
+void Backend::free_in_stream(const std::string& device, void* /*stream*/,
+                             void* memory) const noexcept {
+  free(device, memory);
+}
 
-Status Backend::copy(const std::string& /*device*/, void* to, const void* from, std::size_t bytes) const {
+Status Backend::copy(const std::string& /*device*/, void* to, const void* from,
+                     std::size_t bytes) const {
   if (bytes > 0) std::memcpy(to, from, bytes);
   return {};
 }
 
-bool Backend::is_capturing(const std::string& /*device*/, void* /*stream*/) const noexcept { return false; }
+bool Backend::is_capturing(const std::string& /*device*/, void* /*stream*/) const noexcept {
+  return false;
+}
 
 Status Backend::synchronize(const std::string& /*device*/, void* /*stream*/) const { return {}; }
 
 Result<KernelTuning> Kernel::tuning(const Problem& /*problem*/, const std::string& /*device*/,
                                     const AttentionOptions& /*options*/) const {
-  return Status(StatusCode::unsupported, fmt::format("{} has no parameters for this problem", printable(name())));
+  return Status(StatusCode::unsupported,
+                fmt::format("{} has no parameters for this problem", printable(name())));
 }
 
 std::shared_ptr<const BackendList> backend_list() {
@@ -82,7 +94,8 @@ std::shared_ptr<const Backend> backend_of(std::string_view device) {
 
 std::vector<DeviceInfo> devices_of(const Backend& backend) {
   const auto unusable = [&](std::string why) -> std::vector<DeviceInfo> {
-    return {{std::string(backend.name()), "", "", false, fmt::format("its backend threw while it listed its devices{}", why)}};
+    return {{std::string(backend.name()), "", "", false,
+             fmt::format("its backend threw while it listed its devices{}", why)}};
   };
   try {
     return backend.devices();
@@ -97,15 +110,19 @@ std::vector<DeviceInfo> devices_of(const Backend& backend) {
 
 Support support_of(const Kernel& kernel, const Problem& problem, const std::string& device) {
   if (kernel.pass() != problem.pass) {
-    return Support::no(problem.pass == Pass::backward ? "it computes the forward pass" : "it computes gradients");
+    return Support::no(problem.pass == Pass::backward ? "it computes the forward pass"
+                                                      : "it computes gradients");
   }
   if (problem.dropout > 0 && !kernel.dropout()) return Support::no("it has no dropout");
   if (problem.variable_lengths() && !kernel.variable_lengths()) {
-    return Support::no("it has no sequences of different lengths (cu_seqlens, seqlens_k, block_table, leftpad_k)");
+    return Support::no(
+        "it has no sequences of different lengths (cu_seqlens, seqlens_k, block_table, leftpad_k)");
   }
-  if (problem.paged() && !kernel.paged()) return Support::no("it reads no keys and values in pages (block_table)");
+  if (problem.paged() && !kernel.paged())
+    return Support::no("it reads no keys and values in pages (block_table)");
   if (problem.deterministic && !kernel.deterministic()) {
-    return Support::no("it is not deterministic, it adds with atomics: options.deterministic = false allows it");
+    return Support::no(
+        "it is not deterministic, it adds with atomics: options.deterministic = false allows it");
   }
   Support support = kernel.supports(problem, device);
   if (!support.yes) support.reason = printable(support.reason);  // it may be a program's own kernel
@@ -125,7 +142,8 @@ Result<std::shared_ptr<const Backend>> usable_backend_of(std::string_view device
   if (Status status = check_device(device); !status.ok()) return status;
   auto backend = backend_of(device);
   if (backend != nullptr) return backend;
-  return Status(StatusCode::unavailable, fmt::format("device is \"{}\": its backend was just unregistered", device));
+  return Status(StatusCode::unavailable,
+                fmt::format("device is \"{}\": its backend was just unregistered", device));
 }
 
 Status check_device(std::string_view device) {
@@ -134,20 +152,24 @@ Status check_device(std::string_view device) {
     if (device == "cpu") return {};  // always there: planning on it builds no list
     std::string why;
     for (const DeviceInfo& info : devices_of(*backend)) {
-      // A backend's own name is any device of it that works; where none can, it may list itself, which is the reason for each.
+      // A backend's own name is any device of it that works; where none can, it may list itself,
+      // which is the reason for each.
       const bool none = info.name == backend->name() && !info.usable;
       if (info.name != device && backend->name() != device && !none) continue;
       if (info.usable) return {};
-      why += fmt::format("{}{}", why.empty() ? "" : "; ", info.reason.empty() ? "no reason is given" : printable(info.reason));
+      why += fmt::format("{}{}", why.empty() ? "" : "; ",
+                         info.reason.empty() ? "no reason is given" : printable(info.reason));
     }
     if (!why.empty())
-      return {StatusCode::unavailable,
-              fmt::format("device \"{}\"{} cannot be used: {}", printable(device), origin_of(device), why)};
+      return {StatusCode::unavailable, fmt::format("device \"{}\"{} cannot be used: {}",
+                                                   printable(device), origin_of(device), why)};
   }
   std::vector<std::string> known;
-  for (const DeviceInfo& info : devices()) known.push_back(info.name + (info.usable ? "" : "\nnot usable"));
-  return {StatusCode::unavailable, fmt::format("device is \"{}\"{}: there is no such device here; {}", printable(device),
-                                               origin_of(device), names_like(device, known))};
+  for (const DeviceInfo& info : devices())
+    known.push_back(info.name + (info.usable ? "" : "\nnot usable"));
+  return {StatusCode::unavailable,
+          fmt::format("device is \"{}\"{}: there is no such device here; {}", printable(device),
+                      origin_of(device), names_like(device, known))};
 }
 
 namespace {
@@ -156,29 +178,34 @@ Status check_names(const BackendList& list, const Backend& backend) {
   const std::string_view name = backend.name();
   if (name.empty() || name.find(':') != std::string_view::npos) {
     return {StatusCode::invalid_argument,
-            fmt::format("backend name is \"{}\": a name without ':' is needed, since device names are \"name:selector\"",
+            fmt::format("backend name is \"{}\": a name without ':' is needed, since device names "
+                        "are \"name:selector\"",
                         printable(name))};
   }
   std::map<std::string_view, std::string_view> taken;  // kernel: its backend
   for (const auto& other : list) {
     if (other->name() == name) {
       return {StatusCode::invalid_argument,
-              fmt::format("backend name is \"{}\": a backend of that name is registered already", printable(name))};
+              fmt::format("backend name is \"{}\": a backend of that name is registered already",
+                          printable(name))};
     }
     for (const Kernel* kernel : other->kernels()) taken.emplace(kernel->name(), other->name());
   }
   for (const Kernel* kernel : backend.kernels()) {
     if (kernel == nullptr) {
-      return {StatusCode::invalid_argument,
-              fmt::format("backend \"{}\" lists a null kernel: pointers to kernels are needed", name)};
+      return {
+          StatusCode::invalid_argument,
+          fmt::format("backend \"{}\" lists a null kernel: pointers to kernels are needed", name)};
     }
     if (kernel->name().empty()) {
-      return {StatusCode::invalid_argument, fmt::format("a kernel of backend \"{}\" has the name \"\": one is needed", name)};
+      return {StatusCode::invalid_argument,
+              fmt::format("a kernel of backend \"{}\" has the name \"\": one is needed", name)};
     }
     if (const auto [at, added] = taken.emplace(kernel->name(), name); !added) {
       return {StatusCode::invalid_argument,
-              fmt::format("kernel name \"{}\" is taken by backend \"{}\": names are unique in the process", printable(at->first),
-                          printable(at->second))};
+              fmt::format(
+                  "kernel name \"{}\" is taken by backend \"{}\": names are unique in the process",
+                  printable(at->first), printable(at->second))};
     }
   }
   return {};
@@ -187,7 +214,8 @@ Status check_names(const BackendList& list, const Backend& backend) {
 }  // namespace
 
 Status register_backend(std::shared_ptr<const Backend> backend) {
-  if (backend == nullptr) return {StatusCode::invalid_argument, "backend is null: an implementation is needed"};
+  if (backend == nullptr)
+    return {StatusCode::invalid_argument, "backend is null: an implementation is needed"};
   try {
     Registry& r = registry();
     const std::scoped_lock changing(r.changing);
@@ -201,24 +229,30 @@ Status register_backend(std::shared_ptr<const Backend> backend) {
   } catch (const std::bad_alloc&) {
     return {StatusCode::out_of_memory, "no memory to register the backend"};
   } catch (...) {
-    return {StatusCode::internal, "registering failed: the backend threw while it was asked for its names"};
+    return {StatusCode::internal,
+            "registering failed: the backend threw while it was asked for its names"};
   }
 }
 
 Status unregister_backend(const std::string& name) {
   try {
-    std::shared_ptr<const BackendList> before;  // destroys the backend, if anything does, after the locks
+    // Destroys the backend, if anything does, after the locks.
+    std::shared_ptr<const BackendList> before;
     Registry& r = registry();
     const std::scoped_lock changing(r.changing);
     const auto list = backend_list();
-    const auto at = std::find_if(list->begin(), list->end(), [&](const auto& backend) { return backend->name() == name; });
+    const auto at = std::find_if(list->begin(), list->end(),
+                                 [&](const auto& backend) { return backend->name() == name; });
     if (at == list->end()) {
-      return {StatusCode::invalid_argument, fmt::format("backend name is \"{}\": no backend of that name is registered", name)};
+      return {StatusCode::invalid_argument,
+              fmt::format("backend name is \"{}\": no backend of that name is registered", name)};
     }
     const auto index = at - list->begin();
     if (static_cast<std::size_t>(index) < r.builtin) {
       return {StatusCode::invalid_argument,
-              fmt::format("backend name is \"{}\": one that a program registered is accepted, this one is built in", name)};
+              fmt::format("backend name is \"{}\": one that a program registered is accepted, this "
+                          "one is built in",
+                          name)};
     }
     auto shorter = std::make_shared<BackendList>(*list);
     shorter->erase(shorter->begin() + index);
@@ -262,7 +296,8 @@ Status set_default_device(const std::string& device) {
   } catch (const std::bad_alloc&) {
     return {StatusCode::out_of_memory, "no memory to set the default device"};
   } catch (...) {
-    return {StatusCode::internal, "setting the default device failed: a backend threw while it listed its devices"};
+    return {StatusCode::internal,
+            "setting the default device failed: a backend threw while it listed its devices"};
   }
 }
 
@@ -274,7 +309,8 @@ Result<std::vector<Candidate>> candidates(const Problem& problem, const std::str
     if (!backend.ok()) return backend.status();
     std::vector<Candidate> all;
     for (const Kernel* kernel : backend.value()->kernels()) {
-      all.push_back({std::string(kernel->name()), support_of(*kernel, problem, device), kernel->rank(problem)});
+      all.push_back({std::string(kernel->name()), support_of(*kernel, problem, device),
+                     kernel->rank(problem)});
     }
     return all;
   } catch (const std::bad_alloc&) {

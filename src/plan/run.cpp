@@ -28,36 +28,40 @@ namespace {
 // Whether out is exactly q's memory, and has some.
 bool is_in_place(const Plan::Impl& plan, const AttentionTensors& t) {
   const Problem& p = plan.problem;
-  return t.out.data == t.q.data && bytes_of(p.out, p.out_shape()) > 0 && p.head_dim_v == p.head_dim &&
-         p.out.strides == p.q.strides && p.pass == Pass::forward;
+  return t.out.data == t.q.data && bytes_of(p.out, p.out_shape()) > 0 &&
+         p.head_dim_v == p.head_dim && p.out.strides == p.q.strides && p.pass == Pass::forward;
 }
 
 // out over q where the kernel does not allow it, or not exactly over it.
 Status bad_out_over_q(const Plan::Impl& plan, const AttentionTensors& t) {
   if (!is_in_place(plan, t)) {
-    return {
-        StatusCode::invalid_argument,
-        fmt::format("out at {} overlaps q at {}: out may be exactly q's memory, with its address, shape and strides, else it needs "
-                    "memory of its own",
-                    t.out.data, t.q.data)};
+    return {StatusCode::invalid_argument,
+            fmt::format("out at {} overlaps q at {}: out may be exactly q's memory, with its "
+                        "address, shape and strides, else it needs "
+                        "memory of its own",
+                        t.out.data, t.q.data)};
   }
   std::string others;
   for (const Kernel* kernel : plan.backend->kernels()) {
     if (!kernel->out_over_q() || !support_of(*kernel, plan.problem, plan.device).yes) continue;
     others += fmt::format("{}{}", others.empty() ? "" : ", ", printable(kernel->name()));
   }
-  return {StatusCode::invalid_argument,
-          fmt::format("out and q are both at {}: kernel {} does not write over q; those that do for this problem: {}", t.out.data,
-                      printable(plan.kernel->name()), others.empty() ? "none" : others)};
+  return {
+      StatusCode::invalid_argument,
+      fmt::format("out and q are both at {}: kernel {} does not write over q; those that do for "
+                  "this problem: {}",
+                  t.out.data, printable(plan.kernel->name()), others.empty() ? "none" : others)};
 }
 
 Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const void* workspace) {
   const auto pass = static_cast<std::size_t>(plan.problem.pass);
   constexpr const char* kWritten = "outputs and workspace";
-  const MemoryRange work{"workspace", workspace, workspace != nullptr ? plan.runner->workspace_bytes() : 0, DType::fp32};
+  const MemoryRange work{"workspace", workspace,
+                         workspace != nullptr ? plan.runner->workspace_bytes() : 0, DType::fp32};
   const auto range_of = [&](int i) {
     const TensorField& field = kTensorTable[i];
-    return MemoryRange{field.name, (t->*field.tensor).data, plan.bytes[i], (plan.problem.*field.spec).dtype};
+    return MemoryRange{field.name, (t->*field.tensor).data, plan.bytes[i],
+                       (plan.problem.*field.spec).dtype};
   };
   for (int i = 0; i < kTensorFields; ++i) {
     const TensorField& field = kTensorTable[i];
@@ -65,15 +69,18 @@ Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const v
     const MemoryRange range = range_of(i);
     if (range.data != nullptr && !(plan.problem.*field.spec).present) {
       return {StatusCode::invalid_argument,
-              fmt::format("{}.data is {}: the plan was made without {}, it must be null", field.name, range.data, field.name)};
+              fmt::format("{}.data is {}: the plan was made without {}, it must be null",
+                          field.name, range.data, field.name)};
     }
-    if (!addressable(range)) return bad_address(range, fmt::format("the plan needs {} bytes there", range.bytes));
+    if (!addressable(range))
+      return bad_address(range, fmt::format("the plan needs {} bytes there", range.bytes));
     if (overlap(work, range)) return bad_overlap(work, range, kWritten);
     if (!field.written[pass]) continue;
     for (int other = 0; other < i; ++other) {
       const bool used = kTensorTable[other].read[pass] || kTensorTable[other].written[pass];
       if (!used || !overlap(range, range_of(other))) continue;
-      const bool out_and_q = field.tensor == &AttentionTensors::out && kTensorTable[other].tensor == &AttentionTensors::q;
+      const bool out_and_q = field.tensor == &AttentionTensors::out &&
+                             kTensorTable[other].tensor == &AttentionTensors::q;
       if (!out_and_q) return bad_overlap(range, range_of(other), kWritten);
       if (!is_in_place(plan, t) || !plan.kernel->out_over_q()) return bad_out_over_q(plan, t);
     }
@@ -88,10 +95,13 @@ class HostCopies {
     tensors = from;
     for (int i = 0; i < kTensorFields; ++i) {
       const TensorField& field = kTensorTable[i];
-      if (plan.bytes[i] == 0 || (tables_alone && (plan.problem.*field.spec).dtype != DType::int32)) continue;
+      if (plan.bytes[i] == 0 || (tables_alone && (plan.problem.*field.spec).dtype != DType::int32))
+        continue;
       std::vector<std::byte>& copy = copies_.emplace_back(plan.bytes[i]);
       Tensor& tensor = tensors->*field.tensor;
-      if (Status status = plan.backend->copy(plan.device, copy.data(), tensor.data, plan.bytes[i]); !status.ok()) return status;
+      if (Status status = plan.backend->copy(plan.device, copy.data(), tensor.data, plan.bytes[i]);
+          !status.ok())
+        return status;
       tensor.data = copy.data();
     }
     return {};
@@ -113,7 +123,8 @@ Status check_sequences_on(const Plan::Impl& plan, const AttentionTensors& tensor
 }
 
 // The check beside the reference, on copies in host memory where the device has memory of its own.
-Result<VerifyReport> verify_on(const Plan::Impl& plan, void* stream, const AttentionTensors& tensors) {
+Result<VerifyReport> verify_on(const Plan::Impl& plan, void* stream,
+                               const AttentionTensors& tensors) {
   const Backend& backend = *plan.backend;
   if (backend.uses_host_memory()) return reference::verify(plan.problem, tensors, plan.threads);
   if (Status status = backend.synchronize(plan.device, stream); !status.ok()) return status;
@@ -127,36 +138,43 @@ Status check_waits(const Plan::Impl& plan, void* stream) {
   const bool reads_tables = plan.validate && plan.problem.variable_lengths();
   if (plan.backend->uses_host_memory() || !(plan.verify || reads_tables)) return {};
   if (!plan.backend->is_capturing(plan.device, stream)) return {};
-  return {
-      StatusCode::invalid_argument,
-      fmt::format("stream {} of device {} is being captured, and {} waits for it, which a capture does not allow: make the plan "
-                  "without, or run it once outside of the capture",
-                  stream, plan.device, plan.verify ? "verify (FLASH_ATTENTION_VERIFY)" : "validate (FLASH_ATTENTION_VALIDATE)")};
+  return {StatusCode::invalid_argument,
+          fmt::format("stream {} of device {} is being captured, and {} waits for it, which a "
+                      "capture does not allow: make the plan "
+                      "without, or run it once outside of the capture",
+                      stream, plan.device,
+                      plan.verify ? "verify (FLASH_ATTENTION_VERIFY)"
+                                  : "validate (FLASH_ATTENTION_VALIDATE)")};
 }
 
 // Logs a line for each result: "PASSED out of cpu.short.avx512 on cpu, fp32 ...: 22528 elements".
 void log_verified(const Plan::Impl& plan, const VerifyReport& report) {
   if (!plan.says_verified && !environment_flag("FLASH_ATTENTION_DEBUG")) return;
   std::string tensors;
-  for (const TensorError& one : report.gradients) tensors += (tensors.empty() ? "" : ", ") + one.tensor;
-  const std::string what = fmt::format("{} of {} on {}, {}", tensors.empty() ? report.tensor : tensors,
-                                       plan.runner->config().kernel, plan.device, to_string(plan.problem));
+  for (const TensorError& one : report.gradients)
+    tensors += (tensors.empty() ? "" : ", ") + one.tensor;
+  const std::string what =
+      fmt::format("{} of {} on {}, {}", tensors.empty() ? report.tensor : tensors,
+                  plan.runner->config().kernel, plan.device, to_string(plan.problem));
   if (!report.ok) return log_line(fmt::format("FAILED {}: {}", what, report.message));
-  log_line(fmt::format("PASSED {}: {} elements, worst error {:.3g} ({}, {:.3g} is allowed there), mean error {:.3g}", what,
-                       report.elements, report.worst_error, report.tensor, report.bound, report.mean_error));
+  log_line(fmt::format(
+      "PASSED {}: {} elements, worst error {:.3g} ({}, {:.3g} is allowed there), mean error {:.3g}",
+      what, report.elements, report.worst_error, report.tensor, report.bound, report.mean_error));
 }
 
 // A plan of one size.
-Status run_exact(const Plan::Impl& impl, void* stream, const AttentionTensors& given, void* workspace,
-                 std::size_t workspace_bytes) {
+Status run_exact(const Plan::Impl& impl, void* stream, const AttentionTensors& given,
+                 void* workspace, std::size_t workspace_bytes) {
   if (Status status = check_tensors(impl, given); !status.ok()) return status;
   const std::size_t needed = impl.runner->workspace_bytes();
-  if (Status status = check_workspace(needed, workspace, workspace_bytes); !status.ok()) return status;
+  if (Status status = check_workspace(needed, workspace, workspace_bytes); !status.ok())
+    return status;
   if (!impl.trust_pointers) {
     if (Status status = check_pointers(impl, given, workspace); !status.ok()) return status;
   }
   std::optional<AttentionTensors> placed;
-  if (impl.backend->uses_host_memory() && any_at_null(impl.problem, given)) placed = without_null(impl.problem, given);
+  if (impl.backend->uses_host_memory() && any_at_null(impl.problem, given))
+    placed = without_null(impl.problem, given);
   const AttentionTensors& tensors = placed ? *placed : given;
   if (Status status = check_waits(impl, stream); !status.ok()) return status;
   if (Status status = check_sequences_on(impl, tensors); !status.ok()) return status;
@@ -167,11 +185,11 @@ Status run_exact(const Plan::Impl& impl, void* stream, const AttentionTensors& g
     workspace = own->memory();
   }
   if (impl.verify && is_in_place(impl, tensors)) {
-    return {
-        StatusCode::invalid_argument,
-        fmt::format("out and q are both at {}: verify (FLASH_ATTENTION_VERIFY) compares with what q was, so that out needs memory "
-                    "of its own",
-                    tensors.q.data)};
+    return {StatusCode::invalid_argument,
+            fmt::format("out and q are both at {}: verify (FLASH_ATTENTION_VERIFY) compares with "
+                        "what q was, so that out needs memory "
+                        "of its own",
+                        tensors.q.data)};
   }
   if (Status status = impl.runner->run(stream, tensors, workspace); !status.ok()) return status;
   if (!impl.verify) return {};
@@ -180,26 +198,34 @@ Status run_exact(const Plan::Impl& impl, void* stream, const AttentionTensors& g
   const VerifyReport& report = verified.value();
   log_verified(impl, report);
   if (report.ok) return {};
-  return {StatusCode::verification_failed, fmt::format("kernel {}: {}", impl.runner->config().kernel, report.message)};
+  return {StatusCode::verification_failed,
+          fmt::format("kernel {}: {}", impl.runner->config().kernel, report.message)};
 }
 
 }  // namespace
 
-Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes) const {
+Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
+                 std::size_t workspace_bytes) const {
   return run(stream, tensors, workspace, workspace_bytes, {});
 }
 
-Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace, std::size_t workspace_bytes,
-                 const RunOptions& options) const {
+Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
+                 std::size_t workspace_bytes, const RunOptions& options) const {
   try {
     const Impl& impl = *impl_;
-    const Result<PlanVariants::Variant> variant = impl.variants.find(impl, tensors, options, stream);
+    const Result<PlanVariants::Variant> variant =
+        impl.variants.find(impl, tensors, options, stream);
     if (!variant.ok()) return variant.status();
-    if (variant.value() == nullptr) return run_exact(impl, stream, tensors, workspace, workspace_bytes);
-    if (Status status = check_workspace(impl.variants.workspace_bytes(), workspace, workspace_bytes); !status.ok()) return status;
+    if (variant.value() == nullptr)
+      return run_exact(impl, stream, tensors, workspace, workspace_bytes);
+    if (Status status =
+            check_workspace(impl.variants.workspace_bytes(), workspace, workspace_bytes);
+        !status.ok())
+      return status;
     // A length or an option that plan() did not foresee may need more.
     const bool enough = workspace_bytes >= variant.value()->runner->workspace_bytes();
-    return run_exact(*variant.value(), stream, tensors, enough ? workspace : nullptr, workspace_bytes);
+    return run_exact(*variant.value(), stream, tensors, enough ? workspace : nullptr,
+                     workspace_bytes);
   } catch (const std::bad_alloc&) {
     return {StatusCode::out_of_memory, "no memory to run the plan"};
   } catch (const std::exception& error) {
@@ -211,7 +237,8 @@ Status Plan::run(void* stream, const AttentionTensors& tensors, void* workspace,
 
 Result<Plan> Plan::at(const AttentionTensors& tensors, const RunOptions& options) const {
   try {
-    const Result<PlanVariants::Variant> variant = impl_->variants.find(*impl_, tensors, options, nullptr);
+    const Result<PlanVariants::Variant> variant =
+        impl_->variants.find(*impl_, tensors, options, nullptr);
     if (!variant.ok()) return variant.status();
     const Impl& chosen = variant.value() != nullptr ? *variant.value() : *impl_;
     if (Status status = check_tensors(chosen, tensors); !status.ok()) return status;

@@ -13,21 +13,25 @@ namespace fulmen {
 Status check_workspace(std::size_t needed, const void* workspace, std::size_t bytes) {
   if (workspace == nullptr || needed == 0) return {};
   if (bytes < needed) {
-    return {StatusCode::invalid_argument, fmt::format("workspace_bytes is {}: at least {} are needed", bytes, needed)};
+    return {StatusCode::invalid_argument,
+            fmt::format("workspace_bytes is {}: at least {} are needed", bytes, needed)};
   }
   if (reinterpret_cast<std::uintptr_t>(workspace) % kWorkspaceAlignment != 0) {
-    return {StatusCode::invalid_argument, fmt::format("workspace is {}: an address divisible by 64 is needed", workspace)};
+    return {StatusCode::invalid_argument,
+            fmt::format("workspace is {}: an address divisible by 64 is needed", workspace)};
   }
   return {};
 }
 
 Status OwnWorkspace::check() const {
   if (memory_ != nullptr) return check_workspace(bytes_, memory_, bytes_);  // the allocator's
-  return {StatusCode::out_of_memory, fmt::format("no memory for a workspace of {} bytes on device {}", bytes_, plan_.device)};
+  return {StatusCode::out_of_memory,
+          fmt::format("no memory for a workspace of {} bytes on device {}", bytes_, plan_.device)};
 }
 
 struct Workspace::Memory {
-  Memory(std::shared_ptr<const Plan::Impl> of, std::size_t bytes) : plan(std::move(of)), own(*plan, nullptr, bytes) {}
+  Memory(std::shared_ptr<const Plan::Impl> of, std::size_t bytes)
+      : plan(std::move(of)), own(*plan, nullptr, bytes) {}
   std::shared_ptr<const Plan::Impl> plan;
   OwnWorkspace own;
 };
@@ -46,11 +50,16 @@ Result<Workspace> Workspace::make(const Plan& plan) {
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::out_of_memory, "no memory for a workspace");
   } catch (...) {
-    return Status(StatusCode::internal, "making a workspace failed: an allocator or a backend threw");
+    return Status(StatusCode::internal,
+                  "making a workspace failed: an allocator or a backend threw");
   }
 }
 
-void* Workspace::data() const noexcept { return memory_ != nullptr ? memory_->own.memory() : nullptr; }
-std::size_t Workspace::bytes() const noexcept { return memory_ != nullptr ? memory_->own.bytes() : 0; }
+void* Workspace::data() const noexcept {
+  return memory_ != nullptr ? memory_->own.memory() : nullptr;
+}
+std::size_t Workspace::bytes() const noexcept {
+  return memory_ != nullptr ? memory_->own.bytes() : 0;
+}
 
 }  // namespace fulmen

@@ -1,5 +1,5 @@
-// Baselines as kernels that can be forced by name: "cpu.standard.blas", "cpu.standard.plain", "cpu.reference.double";
-// and for gradients "cpu.standard.backward" and "cpu.reference.backward".
+// Baselines as kernels that can be forced by name: "cpu.standard.blas", "cpu.standard.plain",
+// "cpu.reference.double"; and for gradients "cpu.standard.backward" and "cpu.reference.backward".
 #pragma once
 
 #include <vector>

@@ -14,7 +14,9 @@ struct Clones {
   void (*add_scaled_doubles)(double*, const double*, double, int64_t) noexcept;
 };
 
-float softmax_baseline(float* scores, int64_t count, float sink) noexcept { return softmax_body(scores, count, sink); }
+float softmax_baseline(float* scores, int64_t count, float sink) noexcept {
+  return softmax_body(scores, count, sink);
+}
 void add_floats_baseline(float* acc, const float* x, float factor, int64_t count) noexcept {
   add_scaled_body<Floats>(acc, x, factor, count);
 }
@@ -26,20 +28,26 @@ void add_doubles_baseline(double* acc, const double* x, double factor, int64_t c
 [[gnu::target("avx2,fma")]] float softmax_avx2(float* scores, int64_t count, float sink) noexcept {
   return softmax_body(scores, count, sink);
 }
-[[gnu::target("avx2,fma")]] void add_floats_avx2(float* acc, const float* x, float factor, int64_t count) noexcept {
+[[gnu::target("avx2,fma")]] void add_floats_avx2(float* acc, const float* x, float factor,
+                                                 int64_t count) noexcept {
   add_scaled_body<Floats>(acc, x, factor, count);
 }
-[[gnu::target("avx2,fma")]] void add_doubles_avx2(double* acc, const double* x, double factor, int64_t count) noexcept {
+[[gnu::target("avx2,fma")]] void add_doubles_avx2(double* acc, const double* x, double factor,
+                                                  int64_t count) noexcept {
   add_scaled_body<Doubles>(acc, x, factor, count);
 }
-[[gnu::target("avx512f,avx512dq,avx512vl,fma")]] float softmax_avx512(float* scores, int64_t count, float sink) noexcept {
+[[gnu::target("avx512f,avx512dq,avx512vl,fma")]] float softmax_avx512(float* scores, int64_t count,
+                                                                      float sink) noexcept {
   return softmax_body(scores, count, sink);
 }
-[[gnu::target("avx512f,avx512dq,avx512vl,fma")]] void add_floats_avx512(float* acc, const float* x, float factor,
+[[gnu::target("avx512f,avx512dq,avx512vl,fma")]] void add_floats_avx512(float* acc, const float* x,
+                                                                        float factor,
                                                                         int64_t count) noexcept {
   add_scaled_body<Floats>(acc, x, factor, count);
 }
-[[gnu::target("avx512f,avx512dq,avx512vl,fma")]] void add_doubles_avx512(double* acc, const double* x, double factor,
+[[gnu::target("avx512f,avx512dq,avx512vl,fma")]] void add_doubles_avx512(double* acc,
+                                                                         const double* x,
+                                                                         double factor,
                                                                          int64_t count) noexcept {
   add_scaled_body<Doubles>(acc, x, factor, count);
 }
@@ -48,10 +56,12 @@ void add_doubles_baseline(double* acc, const double* x, double factor, int64_t c
 Clones choose_clones() noexcept {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
     return {softmax_avx512, add_floats_avx512, add_doubles_avx512};
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {softmax_avx2, add_floats_avx2, add_doubles_avx2};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    return {softmax_avx2, add_floats_avx2, add_doubles_avx2};
 #endif
   return {softmax_baseline, add_floats_baseline, add_doubles_baseline};
 }

@@ -24,7 +24,8 @@ inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const Floats shifted = x * 1.44269504F + 12582912.0F;
   const Floats whole = shifted - 12582912.0F;
   const Floats r = (x - whole * 0.693145752F) - whole * 1.42860677e-6F;
-  Floats poly = r * 1.9875691500e-4F + 1.3981999507e-3F;  // the minimax coefficients of Cephes' expf
+  // The minimax coefficients of Cephes' expf.
+  Floats poly = r * 1.9875691500e-4F + 1.3981999507e-3F;
   poly = poly * r + 8.3334519073e-3F;
   poly = poly * r + 4.1665795894e-2F;
   poly = poly * r + 1.6666665459e-1F;
@@ -36,7 +37,8 @@ inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 }
 
 // softmax_row() of one score or more.
-[[gnu::always_inline]] inline float softmax_body(float* scores, int64_t count, float sink) noexcept {
+[[gnu::always_inline]] inline float softmax_body(float* scores, int64_t count,
+                                                 float sink) noexcept {
   const int64_t whole = count / kLanes * kLanes;
   const std::size_t rest = static_cast<std::size_t>(count - whole) * sizeof(float);
   const Floats nothing = Floats{} - kInfinity;
@@ -84,7 +86,8 @@ inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 }
 
 template <class Vector, class Real>
-[[gnu::always_inline]] inline void add_scaled_body(Real* acc, const Real* x, Real factor, int64_t count) noexcept {
+[[gnu::always_inline]] inline void add_scaled_body(Real* acc, const Real* x, Real factor,
+                                                   int64_t count) noexcept {
   constexpr int64_t kStep = sizeof(Vector) / sizeof(Real);
   int64_t j = 0;
   Vector a;

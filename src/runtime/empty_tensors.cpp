@@ -27,7 +27,8 @@ KvCacheTensors without_null(const KvCacheProblem& problem, KvCacheTensors tensor
   for (const auto& [name, member, specified, written] : kKvCacheFields) {
     const TensorSpec& spec = problem.*specified;
     Tensor& tensor = tensors->*member;
-    if (spec.present && tensor.data == nullptr && bytes_of(spec, tensor.shape) == 0) tensor.data = nowhere();
+    if (spec.present && tensor.data == nullptr && bytes_of(spec, tensor.shape) == 0)
+      tensor.data = nowhere();
   }
   return tensors;
 }

@@ -1,4 +1,5 @@
-// Pointers of empty tensors, which may be null: code for the host adds offsets to them, and to null none may be added.
+// Pointers of empty tensors, which may be null: code for the host adds offsets to them, and to null
+// none may be added.
 #pragma once
 
 #include "fulmen/attention.h"
@@ -11,7 +12,8 @@ namespace fulmen {
 // Whether a tensor that the problem has is at null.
 inline bool any_at_null(const Problem& problem, const AttentionTensors& tensors) noexcept {
   bool any = false;
-  for (const TensorField& field : kTensorTable) any |= (problem.*field.spec).present && (tensors->*field.tensor).data == nullptr;
+  for (const TensorField& field : kTensorTable)
+    any |= (problem.*field.spec).present && (tensors->*field.tensor).data == nullptr;
   return any;
 }
 

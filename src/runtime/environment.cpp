@@ -23,7 +23,9 @@ bool environment_flag(const char* name) {
 bool environment_has(std::initializer_list<std::string_view> prefixes) noexcept {
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
     for (const std::string_view prefix : prefixes) {
-      if (**variable == prefix.front() && std::strncmp(*variable, prefix.data(), prefix.size()) == 0) return true;
+      if (**variable == prefix.front() &&
+          std::strncmp(*variable, prefix.data(), prefix.size()) == 0)
+        return true;
     }
   }
   return false;

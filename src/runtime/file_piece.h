@@ -10,7 +10,8 @@
 namespace fulmen {
 
 // A piece of the file, or nothing where it is not all there.
-inline std::optional<std::span<const std::byte>> file_piece(std::span<const std::byte> file, uint64_t at, uint64_t bytes) {
+inline std::optional<std::span<const std::byte>> file_piece(std::span<const std::byte> file,
+                                                            uint64_t at, uint64_t bytes) {
   if (at > file.size() || bytes > file.size() - at) return {};
   return file.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(bytes));
 }

@@ -43,7 +43,8 @@ void after_fork_in_child() noexcept {
   generation.fetch_add(1);
 }
 
-[[maybe_unused]] const int kForkWatch = ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+[[maybe_unused]] const int kForkWatch =
+    ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 
 void begin_section() noexcept {
   if (depth++ > 0) return;
@@ -116,7 +117,8 @@ void close_library(void* handle) noexcept {
   end_load();
 }
 
-int visit_libraries(int (*visit)(dl_phdr_info* library, std::size_t bytes, void* context), void* context) {
+int visit_libraries(int (*visit)(dl_phdr_info* library, std::size_t bytes, void* context),
+                    void* context) {
   struct Load {
     Load() { begin_load(); }
     ~Load() { end_load(); }
@@ -131,7 +133,8 @@ void WorkLock::lock() noexcept {
     if (now == mine) {
       futex_wait(holder_, now);
       now = holder_.load();
-    } else if (holder_.compare_exchange_weak(now, mine)) {  // free, or held by a thread that is not in this process
+    } else if (holder_.compare_exchange_weak(now, mine)) {
+      // Free, or held by a thread that is not in this process.
       return;
     }
   }

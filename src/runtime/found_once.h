@@ -8,8 +8,9 @@
 
 namespace fulmen {
 
-// What was found is kept for ever. A refusal is not kept: the next one who asks looks again, as the reason may be gone (memory was
-// short, a variable was wrong, a library is installed now). T is a Status or a Result.
+// What was found is kept for ever. A refusal is not kept: the next one who asks looks again, as the
+// reason may be gone (memory was short, a variable was wrong, a library is installed now). T is a
+// Status or a Result.
 template <class T>
 class FoundOnce {
  public:
@@ -26,7 +27,8 @@ class FoundOnce {
 
  private:
   WorkLock finding_;
-  std::atomic<const T*> found_{nullptr};  // never freed: static objects' destructors may still call the library
+  // Never freed: static objects' destructors may still call the library.
+  std::atomic<const T*> found_{nullptr};
 };
 
 }  // namespace fulmen

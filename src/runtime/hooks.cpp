@@ -31,9 +31,10 @@ void set_log_callback(LogCallback callback, void* context) noexcept {
 
 Status set_allocator(const Allocator& allocator) {
   if ((allocator.allocate == nullptr) != (allocator.free == nullptr)) {
-    return {StatusCode::invalid_argument, allocator.free == nullptr
-                                              ? "allocator.free is null: both functions or neither are accepted"
-                                              : "allocator.allocate is null: both functions or neither are accepted"};
+    return {StatusCode::invalid_argument,
+            allocator.free == nullptr
+                ? "allocator.free is null: both functions or neither are accepted"
+                : "allocator.allocate is null: both functions or neither are accepted"};
   }
   const std::scoped_lock lock(hooks().mutex);
   hooks().allocator = allocator;
@@ -53,8 +54,9 @@ void log_line(const std::string& line) noexcept {
     return;
   }
   try {
-    log(context, line.c_str());  // without the lock: it may make calls that log
-  } catch (...) {                // NOLINT(bugprone-empty-catch): documented, what a callback throws is ignored
+    // Without the lock: it may make calls that log.
+    log(context, line.c_str());
+  } catch (...) {  // NOLINT(bugprone-empty-catch): documented, what a callback throws is ignored
   }
 }
 

@@ -6,7 +6,8 @@
 
 namespace fulmen {
 
-// Error for a Problem that neither make_problem nor make_backward_problem gave: kernels need not expect it.
+// Error for a Problem that neither make_problem nor make_backward_problem gave: kernels need not
+// expect it.
 Status check_made(const Problem& problem);
 
 }  // namespace fulmen

@@ -41,11 +41,12 @@ std::string names_like(std::string_view asked, const std::vector<std::string>& n
   for (const std::string& text : names) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string name = text.substr(0, end);
-    all.push_back(
-        {name, text.substr(std::min(end + 1, text.size())), distance(asked, std::string_view(name).substr(0, 200)), all.size()});
+    all.push_back({name, text.substr(std::min(end + 1, text.size())),
+                   distance(asked, std::string_view(name).substr(0, 200)), all.size()});
   }
-  std::sort(all.begin(), all.end(),
-            [](const Known& a, const Known& b) { return std::pair(a.distance, a.place) < std::pair(b.distance, b.place); });
+  std::sort(all.begin(), all.end(), [](const Known& a, const Known& b) {
+    return std::pair(a.distance, a.place) < std::pair(b.distance, b.place);
+  });
   if (all.empty()) return "none is known";
   std::string said;
   if (all[0].distance * 4 <= all[0].name.size() + 3) {

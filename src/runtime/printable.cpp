@@ -5,9 +5,12 @@
 namespace fulmen {
 namespace {
 
-// Bytes of the UTF-8 character that text begins with; 0 where there is none that may be shown: control characters, overlong forms.
+// Bytes of the UTF-8 character that text begins with; 0 where there is none that may be shown:
+// control characters, overlong forms.
 std::size_t shown_bytes(std::string_view text) {
-  const auto at = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+  const auto at = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
   const unsigned first = at(0);
   if (first < 0x80) return first >= 0x20 && first != 0x7F ? 1 : 0;
   const std::size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;

@@ -1,4 +1,5 @@
-// The one way in which the library opens files that it parses; fulmen/read_file.h says what is refused.
+// The one way in which the library opens files that it parses; fulmen/read_file.h says what is
+// refused.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +15,15 @@ class RegularFile {
  public:
   // Nothing where there is no file of that name.
   static Result<std::optional<RegularFile>> open(const std::string& path, FileTrust trust);
-  RegularFile(RegularFile&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), bytes_(other.bytes_) {}
+  RegularFile(RegularFile&& other) noexcept
+      : descriptor_(std::exchange(other.descriptor_, -1)), bytes_(other.bytes_) {}
   RegularFile& operator=(RegularFile&&) = delete;
   ~RegularFile();
 
   int descriptor() const noexcept { return descriptor_; }
   std::size_t bytes() const noexcept { return bytes_; }
-  // Its first bytes, up to `limit`; fewer where it ends or cannot be read. Text is a std::string or a std::vector<std::byte>.
+  // Its first bytes, up to `limit`; fewer where it ends or cannot be read. Text is a std::string or
+  // a std::vector<std::byte>.
   template <class Text>
   Text read(std::size_t limit) const {
     Text text;

@@ -28,7 +28,8 @@ namespace fulmen {
 
 namespace {
 
-// The programs that run, by their process groups, and the folders they work in. A forked child has none of its parent's.
+// The programs that run, by their process groups, and the folders they work in. A forked child has
+// none of its parent's.
 struct Running {
   Mutex mutex;
   pid_t process = ::getpid();
@@ -48,7 +49,9 @@ Running& running() {
   return r;
 }
 
-Status ended() { return {StatusCode::unavailable, "this process is about to end: no compiler is started any more"}; }
+Status ended() {
+  return {StatusCode::unavailable, "this process is about to end: no compiler is started any more"};
+}
 
 // "NAME=value" for each variable of the program's environment.
 std::vector<std::string> environment_of_programs(const std::string& temporary_folder) {
@@ -57,7 +60,8 @@ std::vector<std::string> environment_of_programs(const std::string& temporary_fo
     variables.push_back("PATH=" + program_path());
   } else {
     for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
-      if (temporary_folder.empty() || !std::string_view(*variable).starts_with("TMPDIR=")) variables.emplace_back(*variable);
+      if (temporary_folder.empty() || !std::string_view(*variable).starts_with("TMPDIR="))
+        variables.emplace_back(*variable);
     }
   }
   if (!temporary_folder.empty()) variables.push_back("TMPDIR=" + temporary_folder);
@@ -72,9 +76,10 @@ std::vector<char*> null_terminated(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-// Its standard output and error go to `output`. A process group of its own, so that end_programs() reaches what it starts; and no
-// signal is blocked in it, whatever this thread blocks.
-Result<pid_t> start(const std::vector<std::string>& command, const std::string& temporary_folder, int output) {
+// Its standard output and error go to `output`. A process group of its own, so that end_programs()
+// reaches what it starts; and no signal is blocked in it, whatever this thread blocks.
+Result<pid_t> start(const std::vector<std::string>& command, const std::string& temporary_folder,
+                    int output) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
@@ -88,27 +93,31 @@ Result<pid_t> start(const std::vector<std::string>& command, const std::string& 
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
   const std::vector<std::string> variables = environment_of_programs(temporary_folder);
-  const std::vector<char*> arguments = null_terminated(command), environment = null_terminated(variables);
+  const std::vector<char*> arguments = null_terminated(command),
+                           environment = null_terminated(variables);
   Running& r = running();
   const std::scoped_lock lock(r.mutex);
   pid_t program = 0;
-  const int error =
-      r.ended ? 0 : posix_spawn(&program, command.front().c_str(), &actions, &attributes, arguments.data(), environment.data());
+  const int error = r.ended ? 0
+                            : posix_spawn(&program, command.front().c_str(), &actions, &attributes,
+                                          arguments.data(), environment.data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (r.ended) return ended();
   if (error != 0) {
-    return Status(StatusCode::unavailable,
-                  fmt::format("{} cannot be started: {}", command.front(), std::generic_category().message(error)));
+    return Status(StatusCode::unavailable, fmt::format("{} cannot be started: {}", command.front(),
+                                                       std::generic_category().message(error)));
   }
   r.programs.insert(program);
   return program;
 }
 
-// Waits for a program; its state as waitpid has it. It leaves the list before its number can be another's.
+// Waits for a program; its state as waitpid has it. It leaves the list before its number can be
+// another's.
 int wait_for(pid_t program) {
   siginfo_t info{};
-  while (waitid(P_PID, static_cast<id_t>(program), &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+  while (waitid(P_PID, static_cast<id_t>(program), &info, WEXITED | WNOWAIT) < 0 &&
+         errno == EINTR) {
   }
   Running& r = running();
   const std::scoped_lock lock(r.mutex);
@@ -141,16 +150,20 @@ std::string find_program(const std::string& name) {
   std::string_view rest = path;
   while (!rest.empty()) {
     const std::size_t length = std::min(rest.find(':'), rest.size());
-    if (std::string candidate = fmt::format("{}/{}", rest.substr(0, length), name); is_program(candidate)) return candidate;
+    if (std::string candidate = fmt::format("{}/{}", rest.substr(0, length), name);
+        is_program(candidate))
+      return candidate;
     rest.remove_prefix(std::min(length + 1, rest.size()));
   }
   return {};
 }
 
-Result<std::string> run_program(const std::vector<std::string>& command, const std::string& temporary_folder) {
+Result<std::string> run_program(const std::vector<std::string>& command,
+                                const std::string& temporary_folder) {
   int pipe_ends[2];
   if (pipe2(pipe_ends, O_CLOEXEC) != 0) {
-    return Status(StatusCode::internal, fmt::format("pipe: {}", std::generic_category().message(errno)));
+    return Status(StatusCode::internal,
+                  fmt::format("pipe: {}", std::generic_category().message(errno)));
   }
   const Result<pid_t> program = start(command, temporary_folder, pipe_ends[1]);
   close(pipe_ends[1]);
@@ -166,8 +179,8 @@ Result<std::string> run_program(const std::vector<std::string>& command, const s
   }
   // Who kills a compiler (memory is short) says nothing of what it was to compile.
   const bool ended_by_itself = WIFEXITED(state);
-  const std::string how =
-      ended_by_itself ? fmt::format("exit code {}", WEXITSTATUS(state)) : fmt::format("signal {}", WTERMSIG(state));
+  const std::string how = ended_by_itself ? fmt::format("exit code {}", WEXITSTATUS(state))
+                                          : fmt::format("signal {}", WTERMSIG(state));
   return Status(ended_by_itself ? StatusCode::internal : StatusCode::unavailable,
                 fmt::format("{} failed ({}): {}", command.front(), how, output));
 }
@@ -179,13 +192,15 @@ void end_programs() noexcept {
     r.ended = true;
     for (const pid_t program : r.programs) ::kill(-program, SIGKILL);
   }
-  // The threads that wait for them remove their folders, at once: nothing that they do takes long now.
+  // The threads that wait for them remove their folders, at once: nothing that they do takes long
+  // now.
   const auto all_ended = [&r] {
     const std::scoped_lock lock(r.mutex);
     return r.programs.empty() && r.folders.empty();
   };
   const auto latest = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-  while (!all_ended() && std::chrono::steady_clock::now() < latest) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (!all_ended() && std::chrono::steady_clock::now() < latest)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const std::scoped_lock lock(r.mutex);
   std::error_code ignored;
   for (const std::string& folder : r.folders) std::filesystem::remove_all(folder, ignored);
@@ -196,7 +211,8 @@ TemporaryDirectory::TemporaryDirectory() {
   if (base.empty()) base = "/tmp";
   std::error_code error;
   // Absolute: a compiler would take a name that begins with '-' for an option.
-  std::string path = fmt::format("{}/fulmen-XXXXXX", std::filesystem::absolute(base, error).string());
+  std::string path =
+      fmt::format("{}/fulmen-XXXXXX", std::filesystem::absolute(base, error).string());
   Running& r = running();
   const std::scoped_lock lock(r.mutex);
   if (r.ended) {
@@ -205,8 +221,9 @@ TemporaryDirectory::TemporaryDirectory() {
     path_ = path;
     r.folders.insert(path);
   } else {
-    status_ = Status(StatusCode::unavailable, fmt::format("no folder can be made in {} (TMPDIR, else /tmp): {}", base,
-                                                          error ? error.message() : std::generic_category().message(errno)));
+    status_ = Status(StatusCode::unavailable,
+                     fmt::format("no folder can be made in {} (TMPDIR, else /tmp): {}", base,
+                                 error ? error.message() : std::generic_category().message(errno)));
   }
 }
 
@@ -223,7 +240,8 @@ Status write_file(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  return file ? Status{} : Status(StatusCode::unavailable, fmt::format("{} cannot be written", path));
+  return file ? Status{}
+              : Status(StatusCode::unavailable, fmt::format("{} cannot be written", path));
 }
 
 Result<std::vector<std::byte>> read_file(const std::string& path) {

@@ -13,8 +13,8 @@ const int* numbers(const TensorSpec& spec, const Tensor& tensor) noexcept {
 }
 
 // The tensor begins at a row of the dim, which has but one batch.
-void begin_at(const P& p, const T& t, TensorSpec P::* spec, TensorMember<T> tensor, int dim, int64_t row,
-              SequenceView& view) noexcept {
+void begin_at(const P& p, const T& t, TensorSpec P::* spec, TensorMember<T> tensor, int dim,
+              int64_t row, SequenceView& view) noexcept {
   const TensorSpec& from = p.*spec;
   if (!from.present || (t->*tensor).data == nullptr) return;
   const int64_t bytes = row * from.strides[static_cast<std::size_t>(dim)] * size_of(from.dtype);
@@ -35,9 +35,12 @@ algorithm::SequenceTable sequence_table(const Problem& p, const AttentionTensors
           p.paged() ? p.max_pages * p.page_size : p.padded_k};
 }
 
-SequenceView sequence_view(const Problem& problem, const AttentionTensors& tensors) noexcept { return {problem, tensors}; }
+SequenceView sequence_view(const Problem& problem, const AttentionTensors& tensors) noexcept {
+  return {problem, tensors};
+}
 
-void select_sequence(const Problem& p, const AttentionTensors& t, int64_t b, SequenceView& view) noexcept {
+void select_sequence(const Problem& p, const AttentionTensors& t, int64_t b,
+                     SequenceView& view) noexcept {
   if (!p.variable_lengths()) return;
   const algorithm::Sequence s = sequence_table(p, t).sequence(b);
   view.problem.seqlen_q = s.q_len;

@@ -1,4 +1,5 @@
-// One sequence of a call as a call of its own, so that kernels and the oracle know nothing of the others' lengths.
+// One sequence of a call as a call of its own, so that kernels and the oracle know nothing of the
+// others' lengths.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,13 @@
 namespace fulmen {
 
 // The tables of a problem with variable lengths.
-algorithm::SequenceTable sequence_table(const Problem& problem, const AttentionTensors& tensors) noexcept;
+algorithm::SequenceTable sequence_table(const Problem& problem,
+                                        const AttentionTensors& tensors) noexcept;
 
-// Sequence b of (problem, tensors). Batch indices stay the sequence's own: those of bias, ALiBi and dropout mean b. Packed tensors
-// begin at the sequence and have a batch stride of 0; so do padded k and v at their first used row. Lengths and diagonal are the
-// sequence's. Of paged k and v key j is row first_row + j of the pages: see PagedRows.
+// Sequence b of (problem, tensors). Batch indices stay the sequence's own: those of bias, ALiBi and
+// dropout mean b. Packed tensors begin at the sequence and have a batch stride of 0; so do padded k
+// and v at their first used row. Lengths and diagonal are the sequence's. Of paged k and v key j is
+// row first_row + j of the pages: see PagedRows.
 struct SequenceView {
   Problem problem;
   AttentionTensors tensors;
@@ -23,9 +26,11 @@ struct SequenceView {
   int64_t first_row = 0;  // paged: of the sequence's pages
 };
 
-// What all sequences share; b is chosen by select_sequence(). A problem without variable lengths has its own tensors for every b.
+// What all sequences share; b is chosen by select_sequence(). A problem without variable lengths
+// has its own tensors for every b.
 SequenceView sequence_view(const Problem& problem, const AttentionTensors& tensors) noexcept;
-void select_sequence(const Problem& problem, const AttentionTensors& tensors, int64_t b, SequenceView& view) noexcept;
+void select_sequence(const Problem& problem, const AttentionTensors& tensors, int64_t b,
+                     SequenceView& view) noexcept;
 
 // Rows of one KV head of paged k or v, in elements from the tensor's data.
 class PagedRows {

@@ -28,8 +28,8 @@ const char* to_string(StatusCode code) noexcept {
 }
 
 void abort_without_value(const Status& status) noexcept {
-  std::fprintf(stderr, "fulmen: the value of a failed call was taken: %s: %s\n", to_string(status.code()),
-               status.message().c_str());
+  std::fprintf(stderr, "fulmen: the value of a failed call was taken: %s: %s\n",
+               to_string(status.code()), status.message().c_str());
   std::abort();
 }
 

@@ -9,7 +9,8 @@
 namespace fulmen {
 namespace {
 
-// Saturates: make_problem refuses a view that large, whereas a stride that wrapped around could look valid.
+// Saturates: make_problem refuses a view that large, whereas a stride that wrapped around could
+// look valid.
 int64_t product(std::initializer_list<int64_t> factors) noexcept {
   int64_t result = 1;
   for (const int64_t factor : factors) {
@@ -44,10 +45,11 @@ Tensor::Strides Tensor::bhsd_strides(int64_t seqlen, int64_t heads, int64_t head
   return {product({heads, seqlen, head_dim}), head_dim, product({seqlen, head_dim}), 1};
 }
 
-Tensor::Strides Tensor::bhqk_strides(int64_t batch, int64_t heads, int64_t seqlen_q, int64_t seqlen_k) noexcept {
+Tensor::Strides Tensor::bhqk_strides(int64_t batch, int64_t heads, int64_t seqlen_q,
+                                     int64_t seqlen_k) noexcept {
   const auto stride = [](int64_t size, int64_t step) { return size == 1 ? 0 : step; };
-  return {stride(batch, product({heads, seqlen_q, seqlen_k})), stride(heads, product({seqlen_q, seqlen_k})),
-          stride(seqlen_q, seqlen_k), 1};
+  return {stride(batch, product({heads, seqlen_q, seqlen_k})),
+          stride(heads, product({seqlen_q, seqlen_k})), stride(seqlen_q, seqlen_k), 1};
 }
 
 std::string to_string(const Tensor& tensor) {

@@ -14,13 +14,15 @@ bool extent_fits(const Tensor& t, int element_bits) {
   for (int d = 0; d < 4; ++d) {
     int64_t reach = 0;
     if (__builtin_mul_overflow(elements, std::max<int64_t>(t.shape[d], 1), &elements)) return false;
-    if (t.shape[d] > 1 && __builtin_mul_overflow(t.shape[d] - 1, t.strides[d], &reach)) return false;
+    if (t.shape[d] > 1 && __builtin_mul_overflow(t.shape[d] - 1, t.strides[d], &reach))
+      return false;
     if (__builtin_add_overflow(last, reach, &last)) return false;
   }
   return elements <= int64_t{1} << element_bits && last < int64_t{1} << kOffsetBits;
 }
 
-// An output's elements lie apart: sorted by stride, each dim steps over the whole extent of the smaller ones.
+// An output's elements lie apart: sorted by stride, each dim steps over the whole extent of the
+// smaller ones.
 bool overlaps_itself(const Tensor& t) {
   for (const int64_t size : t.shape) {
     if (size == 0) return false;
@@ -44,26 +46,33 @@ bool overlaps_itself(const Tensor& t) {
 
 Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
-bool is_float(DType dtype) { return dtype == DType::fp32 || dtype == DType::fp16 || dtype == DType::bf16; }
+bool is_float(DType dtype) {
+  return dtype == DType::fp32 || dtype == DType::fp16 || dtype == DType::bf16;
+}
 std::string name_of(DType dtype) {
   const auto value = static_cast<int>(dtype);
-  return value >= 0 && value <= static_cast<int>(DType::int32) ? to_string(dtype) : fmt::format("{}", value);
+  return value >= 0 && value <= static_cast<int>(DType::int32) ? to_string(dtype)
+                                                               : fmt::format("{}", value);
 }
 
 Status check_view(const char* name, const Tensor& t, int element_bits) {
   for (const int64_t size : t.shape) {
-    if (size < 0 || size > kMaxLength) return invalid(fmt::format("{}.shape is {}: each dim must be 0 to 2^40", name, t.shape));
+    if (size < 0 || size > kMaxLength)
+      return invalid(fmt::format("{}.shape is {}: each dim must be 0 to 2^40", name, t.shape));
   }
   for (int d = 0; d < 4; ++d) {
     if (t.shape[d] > 1 && t.strides[d] < 0)
-      return invalid(fmt::format("{}.strides is {}: negative strides are not accepted", name, t.strides));
+      return invalid(
+          fmt::format("{}.strides is {}: negative strides are not accepted", name, t.strides));
   }
   if (t.shape[3] > 1 && t.strides[3] != 1) {
-    return invalid(fmt::format("{}.strides is {}: the last dim must be contiguous, stride 1", name, t.strides));
+    return invalid(fmt::format("{}.strides is {}: the last dim must be contiguous, stride 1", name,
+                               t.strides));
   }
   if (!extent_fits(t, element_bits)) {
     return invalid(
-        fmt::format("{} with shape {} and strides {} is more memory than can be: up to 2^{} elements, the farthest 2^{} away, are "
+        fmt::format("{} with shape {} and strides {} is more memory than can be: up to 2^{} "
+                    "elements, the farthest 2^{} away, are "
                     "accepted",
                     name, t.shape, t.strides, element_bits, kOffsetBits));
   }
@@ -84,7 +93,8 @@ Status check_shape(const char* name, const Tensor& t, const Shape& want, const c
 }
 
 Status check_numbers(const char* name, const Tensor& t, TensorSpec& spec) {
-  if (t.dtype != DType::int32) return invalid(fmt::format("{}.dtype is {}: int32 is needed", name, name_of(t.dtype)));
+  if (t.dtype != DType::int32)
+    return invalid(fmt::format("{}.dtype is {}: int32 is needed", name, name_of(t.dtype)));
   if (Status status = check_view(name, t); !status.ok()) return status;
   spec = spec_of(t);
   return {};
@@ -92,8 +102,9 @@ Status check_numbers(const char* name, const Tensor& t, TensorSpec& spec) {
 
 Status check_output(const char* name, const Tensor& t) {
   if (!overlaps_itself(t)) return {};
-  return invalid(
-      fmt::format("{} with shape {} and strides {} overlaps itself: each element needs its own place", name, t.shape, t.strides));
+  return invalid(fmt::format(
+      "{} with shape {} and strides {} overlaps itself: each element needs its own place", name,
+      t.shape, t.strides));
 }
 
 }  // namespace fulmen

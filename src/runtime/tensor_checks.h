@@ -14,9 +14,11 @@ namespace fulmen {
 using Shape = std::array<int64_t, 4>;
 
 inline constexpr int64_t kMaxHeadDim = 256;
-inline constexpr int64_t kMaxLength = int64_t{1} << 40;  // of any dim: far over any memory; products of index and stride stay exact
-// Bits of a number of elements and of the farthest one's offset: more than can be mapped, yet the products that planning and
-// kernels make of sizes stay exact. Scores may be broadcast to far more elements than lie in memory.
+// The bound of any dim: far over any memory; products of index and stride stay exact.
+inline constexpr int64_t kMaxLength = int64_t{1} << 40;
+// Bits of a number of elements and of the farthest one's offset: more than can be mapped, yet the
+// products that planning and kernels make of sizes stay exact. Scores may be broadcast to far more
+// elements than lie in memory.
 inline constexpr int kOffsetBits = 48;
 inline constexpr int kScoreBits = 60;
 
@@ -24,7 +26,9 @@ Status invalid(std::string message);
 bool is_float(DType dtype);
 // A dtype for a message: one that came as a number through the C ABI shows its value.
 std::string name_of(DType dtype);
-inline bool absent(const Tensor& tensor) { return tensor.data == nullptr && tensor.shape == Shape{}; }
+inline bool absent(const Tensor& tensor) {
+  return tensor.data == nullptr && tensor.shape == Shape{};
+}
 
 // Sizes and strides that address memory, the last dim contiguous.
 Status check_view(const char* name, const Tensor& tensor, int element_bits = kOffsetBits);

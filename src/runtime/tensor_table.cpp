@@ -13,12 +13,16 @@ struct Dims {
   Shape (*shape)(const P&);
   const char* (*words)(const P&);
 };
-constexpr Dims kQueries{
-    [](const P& p) { return p.q_shape(); },
-    [](const P& p) { return p.packed_q() ? "[1, total_q, num_heads, head_dim]" : "[batch, seqlen_q, num_heads, head_dim]"; }};
-constexpr Dims kOutputs{
-    [](const P& p) { return p.out_shape(); },
-    [](const P& p) { return p.packed_q() ? "[1, total_q, num_heads, head_dim_v]" : "[batch, seqlen_q, num_heads, head_dim_v]"; }};
+constexpr Dims kQueries{[](const P& p) { return p.q_shape(); },
+                        [](const P& p) {
+                          return p.packed_q() ? "[1, total_q, num_heads, head_dim]"
+                                              : "[batch, seqlen_q, num_heads, head_dim]";
+                        }};
+constexpr Dims kOutputs{[](const P& p) { return p.out_shape(); },
+                        [](const P& p) {
+                          return p.packed_q() ? "[1, total_q, num_heads, head_dim_v]"
+                                              : "[batch, seqlen_q, num_heads, head_dim_v]";
+                        }};
 constexpr Dims kKeys{[](const P& p) { return p.k_shape(); },
                      [](const P& p) {
                        return p.paged()      ? "[num_pages, page_size, num_kv_heads, head_dim]"
@@ -34,12 +38,18 @@ constexpr Dims kValues{[](const P& p) { return p.v_shape(); },
 constexpr Dims kScores{[](const P& p) { return p.score_shape(); },
                        [](const P&) { return "[batch, num_heads, seqlen_q, seqlen_k]"; }};
 constexpr Dims kRows{[](const P& p) { return p.lse_shape(); },
-                     [](const P& p) { return p.packed_q() ? "[1, num_heads, total_q, 1]" : "[batch, num_heads, seqlen_q, 1]"; }};
+                     [](const P& p) {
+                       return p.packed_q() ? "[1, num_heads, total_q, 1]"
+                                           : "[batch, num_heads, seqlen_q, 1]";
+                     }};
 constexpr Dims kSlopes{[](const P& p) { return Shape{p.batch, 1, 1, p.num_heads}; },
                        [](const P&) { return "[batch, 1, 1, num_heads]"; }};
-constexpr Dims kHeads{[](const P& p) { return Shape{1, 1, 1, p.num_heads}; }, [](const P&) { return "[1, 1, 1, num_heads]"; }};
-constexpr Dims kBounds{[](const P& p) { return Shape{1, 1, 1, p.batch + 1}; }, [](const P&) { return "[1, 1, 1, batch + 1]"; }};
-constexpr Dims kSequences{[](const P& p) { return Shape{1, 1, 1, p.batch}; }, [](const P&) { return "[1, 1, 1, batch]"; }};
+constexpr Dims kHeads{[](const P& p) { return Shape{1, 1, 1, p.num_heads}; },
+                      [](const P&) { return "[1, 1, 1, num_heads]"; }};
+constexpr Dims kBounds{[](const P& p) { return Shape{1, 1, 1, p.batch + 1}; },
+                       [](const P&) { return "[1, 1, 1, batch + 1]"; }};
+constexpr Dims kSequences{[](const P& p) { return Shape{1, 1, 1, p.batch}; },
+                          [](const P&) { return "[1, 1, 1, batch]"; }};
 constexpr Dims kKvHeads{[](const P& p) { return Shape{p.batch, 1, 1, p.num_kv_heads}; },
                         [](const P&) { return "[batch, 1, 1, num_kv_heads]"; }};
 constexpr Dims kPages{[](const P& p) { return Shape{1, 1, p.batch, p.max_pages}; },
@@ -49,11 +59,12 @@ constexpr Dims kPages{[](const P& p) { return Shape{1, 1, p.batch, p.max_pages};
 struct Uses {
   bool read[2], written[2];
 };
-constexpr Uses kInput{{true, true}, {}}, kForwardResult{{false, true}, {true, false}}, kGradientInput{{false, true}, {}},
-    kGradient{{}, {false, true}};
+constexpr Uses kInput{{true, true}, {}}, kForwardResult{{false, true}, {true, false}},
+    kGradientInput{{false, true}, {}}, kGradient{{}, {false, true}};
 
-constexpr TensorField row(const char* name, TensorMember<T> tensor, TensorSpec P::* spec, DTypeRule dtype, const Dims& dims,
-                          const Uses& uses, Broadcast broadcast = Broadcast::none) {
+constexpr TensorField row(const char* name, TensorMember<T> tensor, TensorSpec P::* spec,
+                          DTypeRule dtype, const Dims& dims, const Uses& uses,
+                          Broadcast broadcast = Broadcast::none) {
   return {name,
           tensor,
           spec,
@@ -72,8 +83,10 @@ constexpr std::array<TensorField, kTensorFields> kTensorTable{{
     row("k", &T::k, &P::k, DTypeRule::of_k, kKeys, kInput),
     row("v", &T::v, &P::v, DTypeRule::of_k, kValues, kInput),
     row("bias", &T::bias, &P::bias, DTypeRule::any_float, kScores, kInput, Broadcast::all_but_last),
-    row("keep_mask", &T::keep_mask, &P::keep_mask, DTypeRule::boolean, kScores, kInput, Broadcast::all_but_last),
-    row("alibi_slopes", &T::alibi_slopes, &P::alibi_slopes, DTypeRule::fp32, kSlopes, kInput, Broadcast::all_but_last),
+    row("keep_mask", &T::keep_mask, &P::keep_mask, DTypeRule::boolean, kScores, kInput,
+        Broadcast::all_but_last),
+    row("alibi_slopes", &T::alibi_slopes, &P::alibi_slopes, DTypeRule::fp32, kSlopes, kInput,
+        Broadcast::all_but_last),
     row("sinks", &T::sinks, &P::sinks, DTypeRule::fp32, kHeads, kInput),
     row("cu_seqlens_q", &T::cu_seqlens_q, &P::cu_seqlens_q, DTypeRule::int32, kBounds, kInput),
     row("cu_seqlens_k", &T::cu_seqlens_k, &P::cu_seqlens_k, DTypeRule::int32, kBounds, kInput),
@@ -89,7 +102,8 @@ constexpr std::array<TensorField, kTensorFields> kTensorTable{{
     row("dq", &T::dq, &P::dq, DTypeRule::of_q, kQueries, kGradient),
     row("dk", &T::dk, &P::dk, DTypeRule::of_k, kKeys, kGradient),
     row("dv", &T::dv, &P::dv, DTypeRule::of_k, kValues, kGradient),
-    row("dbias", &T::dbias, &P::dbias, DTypeRule::any_float, kScores, kGradient, Broadcast::all_but_last),
+    row("dbias", &T::dbias, &P::dbias, DTypeRule::any_float, kScores, kGradient,
+        Broadcast::all_but_last),
     row("dsinks", &T::dsinks, &P::dsinks, DTypeRule::fp32, kHeads, kGradient),
 }};
 
@@ -116,14 +130,16 @@ std::array<Shape, kTensorFields> shapes_of(const Problem& p) {
     const TensorField& field = kTensorTable[i];
     shapes[i] = field.shape(p);
     // A gradient is stored as the sum over the dims that it sums over.
-    if (field.broadcast != Broadcast::none && field.written[static_cast<std::size_t>(Pass::backward)]) {
+    if (field.broadcast != Broadcast::none &&
+        field.written[static_cast<std::size_t>(Pass::backward)]) {
       shapes[i] = without_broadcast(p.*field.spec, shapes[i]);
     }
   }
   return shapes;
 }
 
-std::vector<UsedTensor> used_tensors(const Problem& p, const std::array<Shape, kTensorFields>& shapes) {
+std::vector<UsedTensor> used_tensors(const Problem& p,
+                                     const std::array<Shape, kTensorFields>& shapes) {
   const auto pass = static_cast<std::size_t>(p.pass);
   std::vector<UsedTensor> used;
   for (int i = 0; i < kTensorFields; ++i) {
@@ -131,7 +147,11 @@ std::vector<UsedTensor> used_tensors(const Problem& p, const std::array<Shape, k
     const TensorSpec& spec = p.*field.spec;
     if (!spec.present || (!field.read[pass] && !field.written[pass])) continue;
     UsedTensor tensor{
-        i, spec.dtype, field.broadcast != Broadcast::none ? without_broadcast(spec, shapes[i]) : shapes[i], spec.strides, {}};
+        i,
+        spec.dtype,
+        field.broadcast != Broadcast::none ? without_broadcast(spec, shapes[i]) : shapes[i],
+        spec.strides,
+        {}};
     for (int d = 0; d < 4; ++d) tensor.steps[d] = tensor.shape[d] > 1 ? -1 : 0;
     used.push_back(tensor);
   }

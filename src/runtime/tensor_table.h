@@ -1,4 +1,5 @@
-// What planning and running take from the table of tensors (fulmen/tensor_fields.h): shapes, bytes, what a plan compares.
+// What planning and running take from the table of tensors (fulmen/tensor_fields.h): shapes, bytes,
+// what a plan compares.
 #pragma once
 
 #include <array>
@@ -21,12 +22,15 @@ struct UsedTensor {
   DType dtype = DType::fp32;
   Problem::Shape shape{};  // dims that are broadcast have one element, as in most callers' tensors
   Problem::Shape strides{};
-  Problem::Shape steps{};  // -1 (all bits) in dims of more than one element, whose strides count; 0 in the others
+  // -1 (all bits) in dims of more than one element, whose strides count; 0 in the others.
+  Problem::Shape steps{};
 };
 
-// The tensors' shapes, in the order of the table; bias, keep_mask and alibi_slopes as where nothing is broadcast.
+// The tensors' shapes, in the order of the table; bias, keep_mask and alibi_slopes as where nothing
+// is broadcast.
 std::array<Problem::Shape, kTensorFields> shapes_of(const Problem& problem);
 // Those of the problem's pass. shapes: shapes_of(problem).
-std::vector<UsedTensor> used_tensors(const Problem& problem, const std::array<Problem::Shape, kTensorFields>& shapes);
+std::vector<UsedTensor> used_tensors(const Problem& problem,
+                                     const std::array<Problem::Shape, kTensorFields>& shapes);
 
 }  // namespace fulmen

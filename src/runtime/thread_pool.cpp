@@ -1,5 +1,5 @@
-// A thread of the pool sleeps in its slot. A caller acquires slots, posts its call into them and computes itself; then it takes
-// back the calls that no thread has begun, and waits for the others.
+// A thread of the pool sleeps in its slot. A caller acquires slots, posts its call into them and
+// computes itself; then it takes back the calls that no thread has begun, and waits for the others.
 //
 //   idle -> asleep              the thread, after spinning for a while
 //   idle, asleep -> posted      the caller that owns the slot
@@ -31,8 +31,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A thread spins for an eighth of what it has just computed: callers that follow each other closely save a wake-up, and others lose
-// at most an eighth more processor time.
+// A thread spins for an eighth of what it has just computed: callers that follow each other closely
+// save a wake-up, and others lose at most an eighth more processor time.
 constexpr int kWorkPerSpin = 8;
 constexpr Clock::duration kMaxSpin = std::chrono::microseconds(100);
 // A caller spins for the last tasks at least as long as a sleep and a wake-up take.
@@ -45,7 +45,8 @@ struct Call {
   void (*task)(void* arg, int64_t worker);
   void* arg;
   std::fenv_t environment;
-  // Slots whose threads sleep. Those that are awake help to wake the others; num_asleep is 0 until the list is whole.
+  // Slots whose threads sleep. Those that are awake help to wake the others; num_asleep is 0 until
+  // the list is whole.
   std::array<uint16_t, kMaxThreads> asleep;
   std::atomic<int> num_asleep{0};
   std::atomic<int> next_to_wake{0};
@@ -64,7 +65,8 @@ constexpr int kSlotsPerWord = 64;
 // All of it is free of destructors: threads may run on while the process ends.
 constinit std::array<Slot, kMaxThreads> slots;
 constinit std::array<std::atomic<uint64_t>, kMaxThreads / kSlotsPerWord> owned{};  // a bit a slot
-constinit std::atomic<int> threads_in_use{0};                                      // callers, and slots that are owned by them
+// Callers, and slots that are owned by them.
+constinit std::atomic<int> threads_in_use{0};
 
 void pause_processor() noexcept {
 #if defined(__x86_64__)
@@ -97,7 +99,8 @@ bool has_something(const Slot& slot) noexcept {
 void sleep_until_something(Slot& slot) noexcept {
   while (!has_something(slot)) {
     int idle = kIdle;
-    if (slot.state.compare_exchange_strong(idle, kAsleep) || idle == kAsleep) futex_wait(slot.state, kAsleep);
+    if (slot.state.compare_exchange_strong(idle, kAsleep) || idle == kAsleep)
+      futex_wait(slot.state, kAsleep);
   }
 }
 
@@ -109,14 +112,17 @@ void wake_sleepers(Call& call) noexcept {
   }
 }
 
-// Processor time of the calling thread: on a machine with more to do than processors, less than what the clock says.
+// Processor time of the calling thread: on a machine with more to do than processors, less than
+// what the clock says.
 Clock::duration own_time() noexcept {
   timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::seconds(time.tv_sec) +
+                                                     std::chrono::nanoseconds(time.tv_nsec));
 }
 
-// The next call may follow at once. Only then the thread asks for its time, which takes as long as 20 looks.
+// The next call may follow at once. Only then the thread asks for its time, which takes as long as
+// 20 looks.
 void wait_for_something(Slot& slot, Clock::duration& last_wait) noexcept {
   for (int i = 0; i < 2 * kPausesPerLook; ++i) {
     if (has_something(slot)) return;
@@ -146,13 +152,16 @@ void* serve(void* arg) {
   }
 }
 
-// Signals are the host's, whose threads they go to; but those of errors, and of profilers, concern who runs.
+// Signals are the host's, whose threads they go to; but those of errors, and of profilers, concern
+// who runs.
 bool start_thread(Slot& slot) noexcept {
   sigset_t all, before;
   ::sigfillset(&all);
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF}) ::sigdelset(&all, signal);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF})
+    ::sigdelset(&all, signal);
   ::pthread_sigmask(SIG_BLOCK, &all, &before);
-  // A thread of the host's that is bound to a processor may be the first to call: others would find theirs bound to it, too.
+  // A thread of the host's that is bound to a processor may be the first to call: others would find
+  // theirs bound to it, too.
   pthread_attr_t attributes;
   ::pthread_attr_init(&attributes);
   cpu_set_t processors;
@@ -172,12 +181,13 @@ int take_threads(int wanted, int limit) noexcept {
   int used = threads_in_use.load(std::memory_order_relaxed);
   for (;;) {
     const int more = std::clamp(limit - used - 1, 0, wanted);
-    if (threads_in_use.compare_exchange_weak(used, used + 1 + more, std::memory_order_relaxed)) return more;
+    if (threads_in_use.compare_exchange_weak(used, used + 1 + more, std::memory_order_relaxed))
+      return more;
   }
 }
 
-// Slots that a caller owns, the lowest free ones: call after call a worker is the same thread, whose caches know its range of
-// tasks.
+// Slots that a caller owns, the lowest free ones: call after call a worker is the same thread,
+// whose caches know its range of tasks.
 class OwnedSlots {
  public:
   explicit OwnedSlots(int wanted) noexcept {
@@ -187,16 +197,19 @@ class OwnedSlots {
         uint64_t rest = ~before;
         for (int i = count_; i < wanted && rest != 0; ++i) rest &= rest - 1;
         chosen = ~before ^ rest;
-      } while (chosen != 0 && !owned[word].compare_exchange_weak(before, before | chosen, std::memory_order_acquire));
+      } while (chosen != 0 && !owned[word].compare_exchange_weak(before, before | chosen,
+                                                                 std::memory_order_acquire));
       for (; chosen != 0; chosen &= chosen - 1) {
-        index_[static_cast<std::size_t>(count_++)] = static_cast<uint16_t>(word * kSlotsPerWord + std::countr_zero(chosen));
+        index_[static_cast<std::size_t>(count_++)] =
+            static_cast<uint16_t>(word * kSlotsPerWord + std::countr_zero(chosen));
       }
     }
   }
   ~OwnedSlots() {
     for (int i = 0; i < count_; ++i) {
       const uint16_t slot = (*this)[i];
-      owned[slot / kSlotsPerWord].fetch_and(~(uint64_t{1} << (slot % kSlotsPerWord)), std::memory_order_release);
+      owned[slot / kSlotsPerWord].fetch_and(~(uint64_t{1} << (slot % kSlotsPerWord)),
+                                            std::memory_order_release);
     }
   }
   OwnedSlots(const OwnedSlots&) = delete;
@@ -250,8 +263,8 @@ void wait_for(Slot& slot, Clock::duration spin) noexcept {
   threads_in_use.store(0);
 });
 
-// Ends the threads before the library's code is unmapped by dlclose, and when the process ends. A call that never returns, since
-// its own thread ends the process, keeps its threads.
+// Ends the threads before the library's code is unmapped by dlclose, and when the process ends. A
+// call that never returns, since its own thread ends the process, keeps its threads.
 struct ThreadsEnd {
   ~ThreadsEnd() {
     const Clock::time_point latest = Clock::now() + std::chrono::seconds(1);
@@ -260,7 +273,8 @@ struct ThreadsEnd {
       for (;;) {
         const uint64_t more = ~owned[word].exchange(~uint64_t{0}) & ~taken;
         for (uint64_t rest = more; rest != 0; rest &= rest - 1) {
-          Slot& slot = slots[word * kSlotsPerWord + static_cast<std::size_t>(std::countr_zero(rest))];
+          Slot& slot =
+              slots[word * kSlotsPerWord + static_cast<std::size_t>(std::countr_zero(rest))];
           if (slot.started && slot.state.exchange(kEnding) == kAsleep) futex_wake(slot.state);
         }
         taken |= more;
@@ -268,7 +282,8 @@ struct ThreadsEnd {
         ::usleep(100);
       }
       for (; taken != 0; taken &= taken - 1) {
-        Slot& slot = slots[word * kSlotsPerWord + static_cast<std::size_t>(std::countr_zero(taken))];
+        Slot& slot =
+            slots[word * kSlotsPerWord + static_cast<std::size_t>(std::countr_zero(taken))];
         if (slot.started) ::pthread_join(slot.thread, nullptr);
       }
     }
@@ -277,7 +292,8 @@ struct ThreadsEnd {
 
 }  // namespace
 
-void run_on_pool(int workers, int limit, void (*task)(void* arg, int64_t worker), void* arg) noexcept {
+void run_on_pool(int workers, int limit, void (*task)(void* arg, int64_t worker),
+                 void* arg) noexcept {
   const int more = take_threads(workers - 1, limit);
   if (more == 0) {
     task(arg, 0);
@@ -291,7 +307,8 @@ void run_on_pool(int workers, int limit, void (*task)(void* arg, int64_t worker)
     post(mine, call);
     wake_sleepers(call);
     task(arg, 0);
-    const Clock::duration spin = std::clamp<Clock::duration>((Clock::now() - begin) / kWorkPerSpin, kMinWait, kMaxSpin);
+    const Clock::duration spin =
+        std::clamp<Clock::duration>((Clock::now() - begin) / kWorkPerSpin, kMinWait, kMaxSpin);
     for (int i = 0; i < mine.count(); ++i) wait_for(slots[mine[i]], spin);
   }
   threads_in_use.fetch_sub(1 + more, std::memory_order_relaxed);
@@ -302,7 +319,8 @@ int usable_processors() noexcept {
   return count.get([] {
     cpu_set_t processors;
     // A machine of more processors than a cpu_set_t has is an error here.
-    if (::sched_getaffinity(::getpid(), sizeof processors, &processors) == 0) return std::max(1, CPU_COUNT(&processors));
+    if (::sched_getaffinity(::getpid(), sizeof processors, &processors) == 0)
+      return std::max(1, CPU_COUNT(&processors));
     return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   });
 }

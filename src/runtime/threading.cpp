@@ -22,8 +22,8 @@ extern "C" {
 namespace fulmen::cpu {
 namespace {
 
-// A caller's pool, watched. An index that it runs twice at once, or makes up, would use another worker's scratch, and one that it
-// forgets may have work: neither is run, both are said.
+// A caller's pool, watched. An index that it runs twice at once, or makes up, would use another
+// worker's scratch, and one that it forgets may have work: neither is run, both are said.
 class WatchedPool {
  public:
   WatchedPool(int workers, void (*task)(void* arg, int64_t worker), void* arg) noexcept
@@ -39,18 +39,21 @@ class WatchedPool {
     }
     if (wrong_.load()) {
       throw std::runtime_error(
-          fmt::format("parallel_for ran index {}: it must run every index from 0 to {} once", index_.load(), workers_ - 1));
+          fmt::format("parallel_for ran index {}: it must run every index from 0 to {} once",
+                      index_.load(), workers_ - 1));
     }
     if (ended_.load() != workers_) {
-      throw std::runtime_error(
-          fmt::format("parallel_for returned after {} of {} indices: it must run every one once before", ended_.load(), workers_));
+      throw std::runtime_error(fmt::format(
+          "parallel_for returned after {} of {} indices: it must run every one once before",
+          ended_.load(), workers_));
     }
   }
 
  private:
   static void begin(void* arg, int64_t index) {
     auto& pool = *static_cast<WatchedPool*>(arg);
-    if (index < 0 || index >= pool.workers_ || pool.begun_[static_cast<std::size_t>(index)].exchange(true)) {
+    if (index < 0 || index >= pool.workers_ ||
+        pool.begun_[static_cast<std::size_t>(index)].exchange(true)) {
       pool.index_.store(index);
       pool.wrong_.store(true);
       return;
@@ -73,14 +76,17 @@ int environment_number(const char* name) {
   const std::string value = environment(name);
   const std::size_t begin = std::min(value.find_first_not_of(" \t"), value.size());
   int number = 0;
-  const auto [end, error] = std::from_chars(value.data() + begin, value.data() + value.size(), number);
-  return error == std::errc{} && (*end == '\0' || *end == ',' || *end == ' ') ? std::max(number, 0) : 0;
+  const auto [end, error] =
+      std::from_chars(value.data() + begin, value.data() + value.size(), number);
+  return error == std::errc{} && (*end == '\0' || *end == ',' || *end == ' ') ? std::max(number, 0)
+                                                                              : 0;
 }
 
 int default_threads() {
   constinit static MadeOnce<const int> count;
   return count.get([] {
-    const int asked = environment_number("OMP_NUM_THREADS"), limit = environment_number("OMP_THREAD_LIMIT");
+    const int asked = environment_number("OMP_NUM_THREADS"),
+              limit = environment_number("OMP_THREAD_LIMIT");
     const int number = asked > 0 ? asked : usable_processors();
     return limit > 0 ? std::min(number, limit) : number;
   });
@@ -92,8 +98,9 @@ bool in_parallel_region() { return omp_in_parallel != nullptr && omp_in_parallel
 
 Status check_num_threads(int num_threads) {
   if (num_threads >= 0) return {};
-  return {StatusCode::invalid_argument,
-          fmt::format("num_threads is {}: 0 (the caller's setting) or above is accepted", num_threads)};
+  return {
+      StatusCode::invalid_argument,
+      fmt::format("num_threads is {}: 0 (the caller's setting) or above is accepted", num_threads)};
 }
 
 ThreadSettings thread_settings(const AttentionOptions& options) noexcept {
@@ -105,13 +112,15 @@ ThreadSettings thread_settings(const AttentionOptions& options) noexcept {
   } else if (in_parallel_region()) {
     settings.num_threads = 1;
   } else {
-    settings.num_threads = omp_get_max_threads != nullptr ? std::max(1, omp_get_max_threads()) : default_threads();
+    settings.num_threads =
+        omp_get_max_threads != nullptr ? std::max(1, omp_get_max_threads()) : default_threads();
   }
   settings.num_threads = std::min(settings.num_threads, kMaxThreads);
   return settings;
 }
 
-void run_workers(const ThreadSettings& settings, int64_t max_useful, void (*task)(void* arg, int64_t worker), void* arg) {
+void run_workers(const ThreadSettings& settings, int64_t max_useful,
+                 void (*task)(void* arg, int64_t worker), void* arg) {
   const int workers = static_cast<int>(std::min<int64_t>(settings.num_threads, max_useful));
   if (workers <= 0) return;
   if (settings.parallel_for.run != nullptr) {

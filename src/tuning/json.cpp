@@ -21,7 +21,8 @@ class Reader {
       skip_space();
       if (at_ < text_.size()) fail("nothing more is expected");
     }
-    if (!problem_.empty()) return Status{StatusCode::invalid_argument, fmt::format("byte {}: {}", at_, problem_)};
+    if (!problem_.empty())
+      return Status{StatusCode::invalid_argument, fmt::format("byte {}: {}", at_, problem_)};
     return value;
   }
 
@@ -31,7 +32,9 @@ class Reader {
     return false;
   }
   void skip_space() {
-    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
+    while (at_ < text_.size() &&
+           std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos)
+      ++at_;
   }
   bool take(char c) {
     skip_space();
@@ -116,7 +119,8 @@ class Reader {
       if (!digits()) return fail("a digit is expected in the exponent");
     }
     const auto [last, error] = std::from_chars(text_.data() + at_, text_.data() + end, number);
-    if (error != std::errc() || last != text_.data() + end || !std::isfinite(number)) return fail("the number is out of range");
+    if (error != std::errc() || last != text_.data() + end || !std::isfinite(number))
+      return fail("the number is out of range");
     at_ = end;
     return true;
   }
@@ -146,9 +150,12 @@ class Reader {
     }
     unsigned code = 0;
     const std::string_view digits = text_.substr(at_, 4);
-    const auto [last, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
-    if (c != 'u' || digits.size() < 4 || error != std::errc() || last != digits.data() + 4) return fail("no such escape");
-    if (code >= 0xD800 && code < 0xE000) return fail("surrogates are not read");  // nothing that is kept has them
+    const auto [last, error] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+    if (c != 'u' || digits.size() < 4 || error != std::errc() || last != digits.data() + 4)
+      return fail("no such escape");
+    // Nothing that is kept has them.
+    if (code >= 0xD800 && code < 0xE000) return fail("surrogates are not read");
     at_ += 4;
     if (code < 0x80) {
       string += static_cast<char>(code);

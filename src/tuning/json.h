@@ -1,4 +1,5 @@
-// Reads JSON (RFC 8259): enough for files of tuned results, in a library that has no dependency for it. Any bytes are safe.
+// Reads JSON (RFC 8259): enough for files of tuned results, in a library that has no dependency for
+// it. Any bytes are safe.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Tuned results on disk, as plans read them. `fulmen tune` writes them; docs/guide/tuning.md has the format.
+// Tuned results on disk, as plans read them. `fulmen tune` writes them; docs/guide/tuning.md has
+// the format.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,8 @@ struct TunedResult {
 
 inline constexpr int kResultsVersion = 1;
 
-// Any bytes are safe. Errors: no JSON, another version, another chip's, an entry that lacks something.
+// Any bytes are safe. Errors: no JSON, another version, another chip's, an entry that lacks
+// something.
 Result<std::vector<TunedResult>> parse_results(std::string_view text, std::string_view chip);
 
 // The results of a chip: this user's own, and those that come with the library.
@@ -35,22 +37,27 @@ struct KnownChip {
   std::atomic<const ChipResults*> results = nullptr;  // null: not read yet
 };
 KnownChip& known_chip(std::string_view name);
-// Read at the first call for the chip, once a process; a file that cannot be used is said in a line in the log.
+// Read at the first call for the chip, once a process; a file that cannot be used is said in a line
+// in the log.
 const ChipResults& results_of(KnownChip& chip);
-// For tests: files are read again; these texts stand for the files that come with the library, by the chip.
+// For tests: files are read again; these texts stand for the files that come with the library, by
+// the chip.
 void forget_results();
 void ship_instead(std::map<std::string, std::string, std::less<>> texts);
 
-// What a list says for a kernel and problem: a configuration, or "" and why the one that is there is not used ("" where there is
-// none). with_other_software: results that were measured with another compiler or driver do, and `note` says so.
+// What a list says for a kernel and problem: a configuration, or "" and why the one that is there
+// is not used ("" where there is none). with_other_software: results that were measured with
+// another compiler or driver do, and `note` says so.
 struct FoundResult {
   std::string configuration, why_not, note{};
 };
-FoundResult find_result(const std::vector<TunedResult>& results, const KernelTuning& identity, bool with_other_software);
+FoundResult find_result(const std::vector<TunedResult>& results, const KernelTuning& identity,
+                        bool with_other_software);
 
 // The chip as a file's name.
 std::string file_name_of(std::string_view chip);
-// What of a problem decides which configuration is fastest: lengths and work rounded up to powers of two.
+// What of a problem decides which configuration is fastest: lengths and work rounded up to powers
+// of two.
 std::string problem_class(const Problem& problem);
 
 }  // namespace fulmen::tuning

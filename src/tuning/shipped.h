@@ -1,4 +1,5 @@
-// The table that cmake/EmbedFiles.cmake makes of data/tuned: results that come with the library, a file a chip.
+// The table that cmake/EmbedFiles.cmake makes of data/tuned: results that come with the library, a
+// file a chip.
 #pragma once
 
 namespace fulmen::tuning {

@@ -19,9 +19,10 @@ std::string list_of(std::span<const int> values) {
   return text;
 }
 
-// How far a configuration is from what is wished: near what was asked for first, then few parameters that differ from the usual
-// ones, then by how much.
-double distance(const Space& space, const std::vector<const Asked*>& asked, std::span<const int> values) {
+// How far a configuration is from what is wished: near what was asked for first, then few
+// parameters that differ from the usual ones, then by how much.
+double distance(const Space& space, const std::vector<const Asked*>& asked,
+                std::span<const int> values) {
   constexpr double kAsked = 1e4, kEach = 100;
   const auto apart = [](int a, int b) { return std::abs(std::log2((a + 1.0) / (b + 1.0))); };
   double sum = 0;
@@ -36,14 +37,16 @@ double distance(const Space& space, const std::vector<const Asked*>& asked, std:
   return sum;
 }
 
-// Calls visit(values) for every combination of the parameters; fixed[i] is the only value of one that is not free.
+// Calls visit(values) for every combination of the parameters; fixed[i] is the only value of one
+// that is not free.
 template <class Visit>
 void visit_all(const Space& space, const std::vector<const int*>& fixed, const Visit& visit) {
   const std::size_t count = space.parameters.size();
   Values values(count);
   std::vector<std::size_t> at(count, 0);
   for (;;) {
-    for (std::size_t i = 0; i < count; ++i) values[i] = fixed[i] != nullptr ? *fixed[i] : space.parameters[i].values[at[i]];
+    for (std::size_t i = 0; i < count; ++i)
+      values[i] = fixed[i] != nullptr ? *fixed[i] : space.parameters[i].values[at[i]];
     visit(values);
     std::size_t i = 0;
     for (; i < count; ++i) {
@@ -67,7 +70,8 @@ std::string legal_values(const Space& space, const std::vector<const int*>& fixe
     });
     std::sort(legal.begin(), legal.end());
     legal.erase(std::unique(legal.begin(), legal.end()), legal.end());
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", space.parameters[i].name, legal.empty() ? "none" : list_of(legal));
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", space.parameters[i].name,
+                        legal.empty() ? "none" : list_of(legal));
   }
   return text;
 }
@@ -76,8 +80,10 @@ std::string legal_values(const Space& space, const std::vector<const int*>& fixe
 
 void include_usual(Space& space) {
   for (ParameterRange& parameter : space.parameters) {
-    const auto at = std::lower_bound(parameter.values.begin(), parameter.values.end(), parameter.usual);
-    if (at == parameter.values.end() || *at != parameter.usual) parameter.values.insert(at, parameter.usual);
+    const auto at =
+        std::lower_bound(parameter.values.begin(), parameter.values.end(), parameter.usual);
+    if (at == parameter.values.end() || *at != parameter.usual)
+      parameter.values.insert(at, parameter.usual);
   }
 }
 
@@ -98,7 +104,8 @@ std::span<const std::string_view> parameter_names() {
   return kNames;
 }
 
-Result<std::vector<Asked>> parse_tuning(std::string_view text, std::string_view what, std::string_view source) {
+Result<std::vector<Asked>> parse_tuning(std::string_view text, std::string_view what,
+                                        std::string_view source) {
   std::vector<Asked> asked;
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
@@ -110,18 +117,23 @@ Result<std::vector<Asked>> parse_tuning(std::string_view text, std::string_view 
     if (ok) {
       const auto [stop, error] = std::from_chars(one.data() + equals + 1, last, value);
       if (error == std::errc::result_out_of_range && stop == last && one[equals + 1] != '-') {
-        return invalid(fmt::format("{} is \"{}\": {} is a number from 0 to {}", what, printable(std::string(text)),
-                                   printable(std::string(one.substr(0, equals))), std::numeric_limits<int>::max()));
+        return invalid(fmt::format(
+            "{} is \"{}\": {} is a number from 0 to {}", what, printable(std::string(text)),
+            printable(std::string(one.substr(0, equals))), std::numeric_limits<int>::max()));
       }
       ok = error == std::errc() && stop == last && value >= 0;
     }
     if (!ok) {
-      return invalid(fmt::format("{} is \"{}\": name=number, with ',' between them, is accepted, such as \"block_m=64,waves=4\"",
-                                 what, printable(std::string(text))));
+      return invalid(
+          fmt::format("{} is \"{}\": name=number, with ',' between them, is accepted, such as "
+                      "\"block_m=64,waves=4\"",
+                      what, printable(std::string(text))));
     }
     const std::string name(one.substr(0, equals));
-    if (std::any_of(asked.begin(), asked.end(), [&](const Asked& other) { return other.name == name; })) {
-      return invalid(fmt::format("{} is \"{}\": {} is there twice", what, printable(std::string(text)), printable(name)));
+    if (std::any_of(asked.begin(), asked.end(),
+                    [&](const Asked& other) { return other.name == name; })) {
+      return invalid(fmt::format("{} is \"{}\": {} is there twice", what,
+                                 printable(std::string(text)), printable(name)));
     }
     asked.push_back({name, value, std::string(source)});
     at = end + 1;
@@ -139,9 +151,10 @@ std::string to_text(const Space& space, std::span<const int> values) {
 
 std::vector<Values> configurations(const Space& space) {
   std::vector<Values> list{space.usual()};
-  visit_all(space, std::vector<const int*>(space.parameters.size(), nullptr), [&](const Values& values) {
-    if (values != list.front() && space.takes(values).yes) list.push_back(values);
-  });
+  visit_all(space, std::vector<const int*>(space.parameters.size(), nullptr),
+            [&](const Values& values) {
+              if (values != list.front() && space.takes(values).yes) list.push_back(values);
+            });
   return list;
 }
 
@@ -153,19 +166,23 @@ Choice usual_choice(const Space& space) {
   return choice;
 }
 
-Result<Choice> choose(std::string_view kernel, const Space& space, const std::vector<Asked>& asked) {
+Result<Choice> choose(std::string_view kernel, const Space& space,
+                      const std::vector<Asked>& asked) {
   Choice choice = usual_choice(space);
   std::vector<const int*> fixed(space.parameters.size(), nullptr);
   std::vector<const Asked*> last(space.parameters.size(), nullptr);  // the later in the list wins
   std::string wanted;
   for (const Asked& one : asked) {
-    const auto parameter = std::find_if(space.parameters.begin(), space.parameters.end(),
-                                        [&](const ParameterRange& range) { return range.name == one.name; });
+    const auto parameter =
+        std::find_if(space.parameters.begin(), space.parameters.end(),
+                     [&](const ParameterRange& range) { return range.name == one.name; });
     if (parameter == space.parameters.end()) {
       std::string names;
-      for (const ParameterRange& range : space.parameters) names += fmt::format("{}{}", names.empty() ? "" : ", ", range.name);
-      const std::string message = fmt::format("{}={} ({}): {} has no such parameter; {}", printable(one.name), one.value,
-                                              one.source, kernel, names.empty() ? "it has none" : "it has " + names);
+      for (const ParameterRange& range : space.parameters)
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", range.name);
+      const std::string message =
+          fmt::format("{}={} ({}): {} has no such parameter; {}", printable(one.name), one.value,
+                      one.source, kernel, names.empty() ? "it has none" : "it has " + names);
       if (!one.optional) return invalid(message);
       choice.notes.push_back("not used: " + message);
       continue;
@@ -179,10 +196,11 @@ Result<Choice> choose(std::string_view kernel, const Space& space, const std::ve
     choice.parameters[i].source = one.source;
     if (one.nearest) continue;
     fixed[i] = &one.value;
-    wanted += fmt::format("{}{}={} ({})", wanted.empty() ? "" : ", ", one.name, one.value, one.source);
+    wanted +=
+        fmt::format("{}{}={} ({})", wanted.empty() ? "" : ", ", one.name, one.value, one.source);
     if (std::find(values.begin(), values.end(), one.value) == values.end()) {
-      return invalid(fmt::format("{}={} ({}): {} takes {} as {} for this problem", one.name, one.value, one.source, kernel,
-                                 list_of(values), one.name));
+      return invalid(fmt::format("{}={} ({}): {} takes {} as {} for this problem", one.name,
+                                 one.value, one.source, kernel, list_of(values), one.name));
     }
   }
   double best = std::numeric_limits<double>::max();
@@ -201,15 +219,17 @@ Result<Choice> choose(std::string_view kernel, const Space& space, const std::ve
     }
   });
   if (best == std::numeric_limits<double>::max()) {
-    return invalid(fmt::format("{}: {} does not run this problem with that: {}; it would with {}", wanted, kernel, reason,
-                               legal_values(space, fixed)));
+    return invalid(fmt::format("{}: {} does not run this problem with that: {}; it would with {}",
+                               wanted, kernel, reason, legal_values(space, fixed)));
   }
   for (std::size_t i = 0; i < fixed.size(); ++i) {
     choice.parameters[i].value = choice.values[i];
     // Names of other programs are mapped to the nearest value, which is then theirs all the same.
-    const bool tuned = last[i] != nullptr && (last[i]->source == "own" || last[i]->source == "shipped");
+    const bool tuned =
+        last[i] != nullptr && (last[i]->source == "own" || last[i]->source == "shipped");
     const int said = tuned ? last[i]->value : space.parameters[i].usual;
-    if ((last[i] == nullptr || tuned) && choice.values[i] != said) choice.parameters[i].source = "fitted";
+    if ((last[i] == nullptr || tuned) && choice.values[i] != said)
+      choice.parameters[i].source = "fitted";
   }
   return choice;
 }

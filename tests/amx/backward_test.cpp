@@ -83,14 +83,16 @@ TEST_F(EmulatedAmxBackward, SeveralBlocksOfASplit) {
       spec.head_dim_v = random.pick<int64_t>({8, 33});
       spec.causal = causal;
       // Rows that end in one block, or begin in a later one than their neighbours.
-      if (causal != Causal::none) spec.window_left = random.chance(0.5) ? random.between(0, 600) : -1;
+      if (causal != Causal::none)
+        spec.window_left = random.chance(0.5) ? random.between(0, 600) : -1;
       spec.dlse = random.chance(0.5);
       check(spec, random);
     }
   }
 }
 
-// What rows that attend nothing hold must not matter. A row that attends keys whose bias is -inf has scores: NaN stays NaN there.
+// What rows that attend nothing hold must not matter. A row that attends keys whose bias is -inf
+// has scores: NaN stays NaN there.
 void poison_rows_without_keys(Case& c) {
   if (c.spec.huge_bias) return;
   const Problem p = c.problem();
@@ -98,14 +100,17 @@ void poison_rows_without_keys(Case& c) {
     for (int64_t h = 0; h < p.num_heads; ++h) {
       for (int64_t i = 0; i < p.seqlen_q; ++i) {
         if (Case::get(c.tensors.lse, {b, h, i, 0}) != -HUGE_VALF) continue;
-        for (int64_t d = 0; d < p.head_dim; ++d) Case::set(c.tensors.q, {b, i, h, d}, d % 2 == 0 ? NAN : HUGE_VALF);
-        for (int64_t d = 0; d < p.head_dim_v; ++d) Case::set(c.tensors.dout, {b, i, h, d}, d % 2 == 0 ? NAN : HUGE_VALF);
+        for (int64_t d = 0; d < p.head_dim; ++d)
+          Case::set(c.tensors.q, {b, i, h, d}, d % 2 == 0 ? NAN : HUGE_VALF);
+        for (int64_t d = 0; d < p.head_dim_v; ++d)
+          Case::set(c.tensors.dout, {b, i, h, d}, d % 2 == 0 ? NAN : HUGE_VALF);
       }
     }
   }
 }
 
-// A pass's two query tiles attend different keys, in bands from the diagonal alone to all; the last has any number of rows.
+// A pass's two query tiles attend different keys, in bands from the diagonal alone to all; the last
+// has any number of rows.
 TEST_F(EmulatedAmxBackward, TilesOfAPassThatAttendDifferentKeys) {
   Random random(8);
   SCOPED_TRACE(test_seed());
@@ -119,8 +124,10 @@ TEST_F(EmulatedAmxBackward, TilesOfAPassThatAttendDifferentKeys) {
     spec.num_heads = spec.num_kv_heads * random.between(1, 2);
     spec.head_dim = std::min<int64_t>(spec.head_dim, 40);
     spec.head_dim_v = std::min<int64_t>(spec.head_dim_v, 40);
-    if (random.chance(0.7)) spec.window_left = random.chance(0.5) ? random.between(0, 5) : random.between(0, 150);
-    if (random.chance(0.7)) spec.window_right = random.chance(0.5) ? random.between(0, 5) : random.between(0, 150);
+    if (random.chance(0.7))
+      spec.window_left = random.chance(0.5) ? random.between(0, 5) : random.between(0, 150);
+    if (random.chance(0.7))
+      spec.window_right = random.chance(0.5) ? random.between(0, 5) : random.between(0, 150);
     Case c(spec, random);
     poison_rows_without_keys(c);
     check(c);
@@ -193,20 +200,23 @@ TEST_F(EmulatedAmxBackward, BitEqualForAnyThreadsAndOutputs) {
       c.options.num_threads = threads;
       ASSERT_TRUE(run_kernel(c, kKernel, {"amx_emulated"}).ok());
       const std::vector<float> again = c.output_values();
-      EXPECT_EQ(std::memcmp(all.data(), again.data(), all.size() * sizeof(float)), 0) << threads << ' ' << to_string(spec);
+      EXPECT_EQ(std::memcmp(all.data(), again.data(), all.size() * sizeof(float)), 0)
+          << threads << ' ' << to_string(spec);
     }
     // One at a time.
     const AttentionTensors tensors = c.tensors;
-    for (Tensor AttentionTensors::* const one :
-         {&AttentionTensors::dq, &AttentionTensors::dk, &AttentionTensors::dv, &AttentionTensors::dbias}) {
+    for (Tensor AttentionTensors::* const one : {&AttentionTensors::dq, &AttentionTensors::dk,
+                                                 &AttentionTensors::dv, &AttentionTensors::dbias}) {
       c.tensors = tensors;
       for (Tensor AttentionTensors::* const other :
-           {&AttentionTensors::dq, &AttentionTensors::dk, &AttentionTensors::dv, &AttentionTensors::dbias}) {
+           {&AttentionTensors::dq, &AttentionTensors::dk, &AttentionTensors::dv,
+            &AttentionTensors::dbias}) {
         if (other != one) c.tensors.*other = {};
       }
       ASSERT_TRUE(run_kernel(c, kKernel, {"amx_emulated"}).ok());
       const std::vector<float> alone = c.output_values();
-      EXPECT_NE(std::search(all.begin(), all.end(), alone.begin(), alone.end()), all.end()) << to_string(spec);
+      EXPECT_NE(std::search(all.begin(), all.end(), alone.begin(), alone.end()), all.end())
+          << to_string(spec);
     }
   }
 }

@@ -26,11 +26,13 @@ class EmulatedAmxDecode : public EmulatedAmx {
     c.options.num_threads = 2;
     EXPECT_TRUE(verified(c, kernel_of(c), {"amx_emulated"})) << to_string(spec);
   }
-  // Up to 64 rows share a KV head; heads that are streamed together, or lie apart, or are more than a task has slots for.
+  // Up to 64 rows share a KV head; heads that are streamed together, or lie apart, or are more than
+  // a task has slots for.
   static CaseSpec any_rows(Random& random) {
-    static constexpr std::pair<int, int> kQueriesAndGroup[] = {{1, 1},  {1, 4}, {1, 5},  {3, 4}, {1, 16},
-                                                               {17, 1}, {5, 4}, {11, 3}, {8, 8}, {64, 1}};
-    const auto [queries, group] = kQueriesAndGroup[random.between(0, std::size(kQueriesAndGroup) - 1)];
+    static constexpr std::pair<int, int> kQueriesAndGroup[] = {
+        {1, 1}, {1, 4}, {1, 5}, {3, 4}, {1, 16}, {17, 1}, {5, 4}, {11, 3}, {8, 8}, {64, 1}};
+    const auto [queries, group] =
+        kQueriesAndGroup[random.between(0, std::size(kQueriesAndGroup) - 1)];
     CaseSpec s;
     s.batch = random.between(1, 2);
     s.seqlen_q = queries;
@@ -55,7 +57,8 @@ TEST_F(EmulatedAmxDecode, AnyShape) {
 TEST_F(EmulatedAmxDecode, WidestHeads) {
   Random random(8310);
   SCOPED_TRACE(test_seed());
-  for (const int64_t head_dim : {128, 160, 192, 255, 256}) check(two_heads(3, 150, head_dim), random);
+  for (const int64_t head_dim : {128, 160, 192, 255, 256})
+    check(two_heads(3, 150, head_dim), random);
 }
 
 TEST_F(EmulatedAmxDecode, Masks) {
@@ -178,7 +181,8 @@ TEST_F(EmulatedAmxDecode, TooManyRows) {
   Case c(s, random);
   const Status status = run_kernel(c, kernel_of(c), {"amx_emulated"});
   ASSERT_FALSE(status.ok());
-  EXPECT_NE(status.message().find("66 query rows share a KV head"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("66 query rows share a KV head"), std::string::npos)
+      << status.message();
   EXPECT_NE(status.message().find("at most 64"), std::string::npos) << status.message();
 }
 

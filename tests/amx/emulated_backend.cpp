@@ -41,7 +41,8 @@ void EmulatedAmx::SetUpTestSuite() {
 }
 
 void EmulatedAmx::SetUp() {
-  if (!has_avx512()) GTEST_SKIP() << "this processor lacks AVX-512, which the tile kernels need beside the tiles";
+  if (!has_avx512())
+    GTEST_SKIP() << "this processor lacks AVX-512, which the tile kernels need beside the tiles";
 }
 
 CaseSpec EmulatedAmx::two_heads(int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim) {

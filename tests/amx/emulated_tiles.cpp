@@ -54,7 +54,8 @@ void EmulatedTiles::dot(Tile& c, const Tile& a, const Tile& b, bool fp16) {
     float sum[2][16] = {};
     for (int w = 0; w < 16; ++w) {
       for (int half = 0; half < 2; ++half) {
-        for (int j = 0; j < 16; ++j) sum[half][j] = flush(add_product(sum[half][j], left[half][i][w], right[half][w][j]));
+        for (int j = 0; j < 16; ++j)
+          sum[half][j] = flush(add_product(sum[half][j], left[half][i][w], right[half][w][j]));
       }
     }
     for (int j = 0; j < 16; ++j) {

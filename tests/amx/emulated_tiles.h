@@ -27,11 +27,13 @@ struct EmulatedTiles {
   template <int kTile>
   static void load(const void* p, int64_t stride) {  // words that may begin at any element
     for (int row = 0; row < rows_of(kTile); ++row)
-      std::memcpy(usable().tile[kTile].word[row], static_cast<const char*>(p) + row * stride * 4, 64);
+      std::memcpy(usable().tile[kTile].word[row], static_cast<const char*>(p) + row * stride * 4,
+                  64);
   }
   template <int kTile>
   static void store(float* p, int64_t stride) {
-    for (int row = 0; row < rows_of(kTile); ++row) std::memcpy(p + row * stride, usable().tile[kTile].word[row], 64);
+    for (int row = 0; row < rows_of(kTile); ++row)
+      std::memcpy(p + row * stride, usable().tile[kTile].word[row], 64);
   }
   template <int kC, int kA, int kB>
   static void dot() {

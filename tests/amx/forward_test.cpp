@@ -93,7 +93,8 @@ TEST_F(EmulatedAmxForward, SequencesOfAnyLengths) {
 TEST_F(EmulatedAmxForward, SeveralQueryTilesInATask) {
   Random random(3);
   SCOPED_TRACE(test_seed());
-  for (const auto& [seqlen_q, seqlen_k] : {std::pair{128, 256}, {200, 390}, {449, 449}, {512, 130}}) {
+  for (const auto& [seqlen_q, seqlen_k] :
+       {std::pair{128, 256}, {200, 390}, {449, 449}, {512, 130}}) {
     for (int variant = 0; variant < 4; ++variant) {
       CaseSpec spec;
       spec.batch = 1;
@@ -102,7 +103,9 @@ TEST_F(EmulatedAmxForward, SeveralQueryTilesInATask) {
       spec.seqlen_q = seqlen_q;
       spec.seqlen_k = seqlen_k;
       spec.head_dim = spec.head_dim_v = variant == 3 ? 72 : 32;
-      spec.causal = variant == 1 ? Causal::bottom_right : variant == 2 ? Causal::top_left : Causal::none;
+      spec.causal = variant == 1   ? Causal::bottom_right
+                    : variant == 2 ? Causal::top_left
+                                   : Causal::none;
       if (variant == 2) spec.window_left = 70;  // query tiles that skip key tiles
       spec.scale = 1.0F;                        // maxima move
       spec.lse = variant != 0;
@@ -111,8 +114,8 @@ TEST_F(EmulatedAmxForward, SeveralQueryTilesInATask) {
   }
 }
 
-// Offsets of the first key tile that the scores of a later one leave far behind, so far that 2^(score - offset) would overflow; and
-// a NaN among them, which the row keeps.
+// Offsets of the first key tile that the scores of a later one leave far behind, so far that
+// 2^(score - offset) would overflow; and a NaN among them, which the row keeps.
 TEST_F(EmulatedAmxForward, LaterScoresThatAreMuchLarger) {
   Random random(6);
   SCOPED_TRACE(test_seed());
@@ -125,7 +128,8 @@ TEST_F(EmulatedAmxForward, LaterScoresThatAreMuchLarger) {
         const auto set = [&](int64_t key, float factor) {
           for (int64_t d = 0; d < p.head_dim; ++d) {
             const int64_t at = key * p.k.strides[1] + d;
-            reference::store_float(c.tensors.k.data, p.dtype, at, factor * reference::load_float(c.tensors.k.data, p.dtype, at));
+            reference::store_float(c.tensors.k.data, p.dtype, at,
+                                   factor * reference::load_float(c.tensors.k.data, p.dtype, at));
           }
         };
         set(200, 30);
@@ -136,7 +140,8 @@ TEST_F(EmulatedAmxForward, LaterScoresThatAreMuchLarger) {
   }
 }
 
-// One row of scores: queries as they lie or packed, one and two planes of keys, biases of each dtype, ends within a vector.
+// One row of scores: queries as they lie or packed, one and two planes of keys, biases of each
+// dtype, ends within a vector.
 TEST_F(EmulatedAmxForward, ShortSequences) {
   Random random(10);
   SCOPED_TRACE(test_seed());
@@ -160,8 +165,8 @@ TEST_F(EmulatedAmxForward, ShortSequences) {
   }
 }
 
-// Enough boards for outputs to go past the caches, all of them or those that begin a cache line, and for the next board's rows to
-// be fetched.
+// Enough boards for outputs to go past the caches, all of them or those that begin a cache line,
+// and for the next board's rows to be fetched.
 TEST_F(EmulatedAmxForward, ManyShortSequences) {
   Random random(11);
   SCOPED_TRACE(test_seed());
@@ -180,7 +185,8 @@ TEST_F(EmulatedAmxForward, ManyShortSequences) {
   const Tensor whole_lines = c.tensors.out;
   Tensor some_lines = whole_lines;
   some_lines.strides[0] += 8;  // 16 bytes
-  const GuardedBuffer memory(static_cast<std::size_t>(spec.batch * some_lines.strides[0]) * 2, GuardedBuffer::Flush::start);
+  const GuardedBuffer memory(static_cast<std::size_t>(spec.batch * some_lines.strides[0]) * 2,
+                             GuardedBuffer::Flush::start);
   some_lines.data = memory.data();
   for (const std::string& kernel : kernels_for(c.problem(), kWhere.device)) {
     c.tensors.out = whole_lines;

@@ -1,4 +1,5 @@
-// The emulated tile instructions against plain sums and, where the processor has AMX, against its own.
+// The emulated tile instructions against plain sums and, where the processor has AMX, against its
+// own.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -17,7 +18,9 @@ namespace {
 using Tile = std::array<float, 256>;  // [16][16] words
 
 uint32_t bf16_bits(float x) { return std::bit_cast<uint32_t>(x) >> 16U; }
-float pair(float low, float high) { return std::bit_cast<float>(bf16_bits(high) << 16U | bf16_bits(low)); }
+float pair(float low, float high) {
+  return std::bit_cast<float>(bf16_bits(high) << 16U | bf16_bits(low));
+}
 
 void emulated_dot(const Tile& a, const Tile& b, Tile& c) {
   EmulatedTiles::configure();
@@ -69,7 +72,8 @@ TEST(TileInstructions, DenormalsAreZero) {
 }
 
 TEST(TileInstructions, EmulationEqualsTheProcessor) {
-  if (!cpu::amx_ready()) GTEST_SKIP() << "this processor has no AMX bf16 tiles, or the kernel does not allow them";
+  if (!cpu::amx_ready())
+    GTEST_SKIP() << "this processor has no AMX bf16 tiles, or the kernel does not allow them";
   Random random(5);
   SCOPED_TRACE(test_seed());
   for (int repeat = 0; repeat < 200; ++repeat) {
@@ -84,7 +88,8 @@ TEST(TileInstructions, EmulationEqualsTheProcessor) {
     emulated_dot(a, b, c);
     real_dot(a.data(), b.data(), real.data());
     for (int i = 0; i < 256; ++i) {
-      ASSERT_EQ(std::bit_cast<uint32_t>(c[i]), std::bit_cast<uint32_t>(real[i])) << "word " << i << ": " << c[i] << ", " << real[i];
+      ASSERT_EQ(std::bit_cast<uint32_t>(c[i]), std::bit_cast<uint32_t>(real[i]))
+          << "word " << i << ": " << c[i] << ", " << real[i];
     }
   }
 }

@@ -1,4 +1,5 @@
-// What this test program has allocated by operator new so far, in all its threads; always 0 under ThreadSanitizer.
+// What this test program has allocated by operator new so far, in all its threads; always 0 under
+// ThreadSanitizer.
 #pragma once
 
 #include <cstdint>

@@ -58,7 +58,9 @@ TEST(CApi, DefaultsFillNoMoreThanTheCallersStruct) {
   SmallCall call;
   call.vary();
   const fulmen_tensors t = views(call);
-  EXPECT_EQ(fulmen_attention(&t, reinterpret_cast<const fulmen_options*>(memory.data()), "cpu"), FULMEN_OK) << fulmen_last_error();
+  EXPECT_EQ(fulmen_attention(&t, reinterpret_cast<const fulmen_options*>(memory.data()), "cpu"),
+            FULMEN_OK)
+      << fulmen_last_error();
   fulmen_options_init_sized(nullptr, kOld);
 }
 
@@ -95,11 +97,13 @@ TEST(CApi, PlansRunAndExplain) {
   EXPECT_EQ(fulmen_verify(&without_values, nullptr, &report), FULMEN_INVALID_ARGUMENT);
   EXPECT_STREQ(fulmen_last_error(), "v.data is null: a pointer is needed");
   std::vector<double> reference(call.out.size());
-  EXPECT_EQ(fulmen_reference(&without_values, nullptr, reference.data(), nullptr), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(fulmen_reference(&without_values, nullptr, reference.data(), nullptr),
+            FULMEN_INVALID_ARGUMENT);
   fulmen_tensors without_out = t;
   without_out.out.data = nullptr;
   EXPECT_EQ(fulmen_verify(&without_out, nullptr, &report), FULMEN_INVALID_ARGUMENT);
-  EXPECT_EQ(fulmen_reference(&without_out, nullptr, reference.data(), nullptr), FULMEN_OK) << fulmen_last_error();
+  EXPECT_EQ(fulmen_reference(&without_out, nullptr, reference.data(), nullptr), FULMEN_OK)
+      << fulmen_last_error();
   fulmen_plan_destroy(plan);
   fulmen_plan_destroy(nullptr);
 }
@@ -114,12 +118,15 @@ TEST(CApi, TuningIsTheKernelsParameters) {
   options.tuning = "block_n=128,tiles_per_task=1";
   fulmen_plan* plan = nullptr;
   ASSERT_EQ(fulmen_plan_create(&t, &options, "cpu", &plan), FULMEN_OK) << fulmen_last_error();
-  EXPECT_NE(std::string(fulmen_plan_explain(plan)).find("block_n=128 (option), tiles_per_task=1 (option)"), std::string::npos)
+  EXPECT_NE(std::string(fulmen_plan_explain(plan))
+                .find("block_n=128 (option), tiles_per_task=1 (option)"),
+            std::string::npos)
       << fulmen_plan_explain(plan);
   fulmen_plan_destroy(plan);
   options.tuning = "block_n=100";
   EXPECT_EQ(fulmen_plan_create(&t, &options, "cpu", &plan), FULMEN_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(fulmen_last_error()).find("cpu.prefill.scalar takes 64, 128 as block_n"), std::string::npos)
+  EXPECT_NE(std::string(fulmen_last_error()).find("cpu.prefill.scalar takes 64, 128 as block_n"),
+            std::string::npos)
       << fulmen_last_error();
 }
 
@@ -157,7 +164,8 @@ TEST(CApi, ErrorsAreSentencesOfThisThread) {
   EXPECT_STREQ(fulmen_status_name(FULMEN_INVALID_ARGUMENT), "invalid argument");
   t.v.dtype = FULMEN_BF16;
   EXPECT_EQ(fulmen_attention(&t, nullptr, nullptr), FULMEN_UNSUPPORTED);
-  EXPECT_STREQ(fulmen_last_error(), "k.dtype is bf16, q.dtype is fp32: k and v of q's dtype are accepted");
+  EXPECT_STREQ(fulmen_last_error(),
+               "k.dtype is bf16, q.dtype is fp32: k and v of q's dtype are accepted");
   t = views(call);
   t.v_scale = fulmen_tensor_1d(call.q.data(), FULMEN_FP32, 1);
   EXPECT_EQ(fulmen_attention(&t, nullptr, nullptr), FULMEN_UNSUPPORTED);
@@ -184,8 +192,11 @@ TEST(CApi, OlderCallersGetDefaults) {
 
 TEST(CApi, ListsDevicesAndCandidates) {
   int devices = 0;
-  EXPECT_EQ(fulmen_visit_devices([](void* n, const fulmen_device_info* d) { *static_cast<int*>(n) += std::strlen(d->name) > 0; },
-                                 &devices),
+  EXPECT_EQ(fulmen_visit_devices(
+                [](void* n, const fulmen_device_info* d) {
+                  *static_cast<int*>(n) += std::strlen(d->name) > 0;
+                },
+                &devices),
             FULMEN_OK);
   EXPECT_GE(devices, 1);
   SmallCall call;
@@ -208,7 +219,8 @@ TEST(CApi, ListsKernelsWithTheirLayouts) {
   std::vector<std::string> kernels;
   ASSERT_EQ(fulmen_visit_kernels(
                 [](void* list, const char* backend, const char* kernel, const char* layout) {
-                  if (std::string(backend) == "cpu") static_cast<std::vector<std::string>*>(list)->emplace_back(kernel);
+                  if (std::string(backend) == "cpu")
+                    static_cast<std::vector<std::string>*>(list)->emplace_back(kernel);
                   EXPECT_GT(std::strlen(layout), 0U) << kernel;
                 },
                 &kernels),
@@ -240,7 +252,8 @@ TEST(CApi, ReferenceIsTheOracle) {
   SmallCall call;
   const fulmen_tensors t = views(call);
   std::vector<double> out(call.out.size()), lse(call.lse.size());
-  ASSERT_EQ(fulmen_reference(&t, nullptr, out.data(), lse.data()), FULMEN_OK) << fulmen_last_error();
+  ASSERT_EQ(fulmen_reference(&t, nullptr, out.data(), lse.data()), FULMEN_OK)
+      << fulmen_last_error();
   for (const double x : out) EXPECT_NEAR(x, 2.0, 1e-12);
   EXPECT_TRUE(call.untouched());
 }
@@ -268,7 +281,8 @@ TEST(CApi, TakesAUsersBackend) {
   backend.name = "cuser";
   backend.kernel_name = "cuser.fill";
   backend.rank = 1;
-  backend.supports = [](void*, const fulmen_tensors* shapes, const fulmen_options*, char* reason, size_t size) {
+  backend.supports = [](void*, const fulmen_tensors* shapes, const fulmen_options*, char* reason,
+                        size_t size) {
     if (shapes->q.shape[3] == SmallCall::kDim) return true;
     std::strncpy(reason, "only head_dim 8", size);
     return false;
@@ -276,7 +290,8 @@ TEST(CApi, TakesAUsersBackend) {
   backend.run = [](void*, void*, const fulmen_tensors* t, const fulmen_options* options) {
     static_cast<float*>(t->out.data)[0] = options->softmax_scale;
     static_cast<float*>(t->out.data)[1] = static_cast<float>(options->num_threads);
-    return static_cast<int>(options->causal == FULMEN_CAUSAL_TOP_LEFT ? FULMEN_UNAVAILABLE : FULMEN_OK);
+    return static_cast<int>(options->causal == FULMEN_CAUSAL_TOP_LEFT ? FULMEN_UNAVAILABLE
+                                                                      : FULMEN_OK);
   };
   ASSERT_EQ(fulmen_register_backend(&backend), FULMEN_OK) << fulmen_last_error();
   EXPECT_EQ(fulmen_register_backend(&backend), FULMEN_INVALID_ARGUMENT);
@@ -305,13 +320,17 @@ class ShiftedBackend final : public Backend {
  public:
   static constexpr std::size_t kShift = std::size_t{1} << 50U;
   static std::byte* shifted(void* memory, bool to_device) {
-    return to_device ? static_cast<std::byte*>(memory) + kShift : static_cast<std::byte*>(memory) - kShift;
+    return to_device ? static_cast<std::byte*>(memory) + kShift
+                     : static_cast<std::byte*>(memory) - kShift;
   }
-  static bool is_ours(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) >= kShift; }
+  static bool is_ours(const void* memory) {
+    return reinterpret_cast<std::uintptr_t>(memory) >= kShift;
+  }
 
   std::string_view name() const noexcept override { return "shifted"; }
   std::vector<DeviceInfo> devices() const override {
-    return {{"shifted:0", "a test", "", true, ""}, {"shifted:1", "a test", "", false, "there is only one"}};
+    return {{"shifted:0", "a test", "", true, ""},
+            {"shifted:1", "a test", "", false, "there is only one"}};
   }
   const std::vector<const Kernel*>& kernels() const override { return none_; }
   bool uses_host_memory() const noexcept override { return false; }
@@ -324,8 +343,10 @@ class ShiftedBackend final : public Backend {
     --live;
     Backend::free(device, shifted(memory, false));
   }
-  Status copy(const std::string& /*device*/, void* to, const void* from, std::size_t bytes) const override {
-    std::memcpy(is_ours(to) ? shifted(to, false) : to, is_ours(from) ? shifted(const_cast<void*>(from), false) : from, bytes);
+  Status copy(const std::string& /*device*/, void* to, const void* from,
+              std::size_t bytes) const override {
+    std::memcpy(is_ours(to) ? shifted(to, false) : to,
+                is_ours(from) ? shifted(const_cast<void*>(from), false) : from, bytes);
     return {};
   }
   Status synchronize(const std::string& /*device*/, void* stream) const override {
@@ -342,7 +363,8 @@ TEST(CApi, MemoryOfADevice) {
   ASSERT_TRUE(register_backend(backend).ok());
   EXPECT_EQ(fulmen_visit_devices(
                 [](void*, const fulmen_device_info* d) {
-                  const bool known = std::strcmp(d->name, "cpu") == 0 || std::strncmp(d->name, "shifted", 7) == 0;
+                  const bool known =
+                      std::strcmp(d->name, "cpu") == 0 || std::strncmp(d->name, "shifted", 7) == 0;
                   EXPECT_TRUE(!known || d->host_memory == (d->name[0] == 'c')) << d->name;
                 },
                 nullptr),
@@ -350,12 +372,15 @@ TEST(CApi, MemoryOfADevice) {
   const std::vector<int> there{1, 2, 3};
   for (const char* device : {"cpu", "shifted:0", "shifted", static_cast<const char*>(nullptr)}) {
     void* memory = nullptr;
-    ASSERT_EQ(fulmen_device_allocate(device, sizeof(int) * 3, &memory), FULMEN_OK) << fulmen_last_error();
+    ASSERT_EQ(fulmen_device_allocate(device, sizeof(int) * 3, &memory), FULMEN_OK)
+        << fulmen_last_error();
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % 64, 0U);
     std::vector<int> back(3);
-    EXPECT_EQ(fulmen_device_copy(device, memory, there.data(), sizeof(int) * 3), FULMEN_OK) << fulmen_last_error();
+    EXPECT_EQ(fulmen_device_copy(device, memory, there.data(), sizeof(int) * 3), FULMEN_OK)
+        << fulmen_last_error();
     EXPECT_EQ(fulmen_device_synchronize(device, nullptr), FULMEN_OK) << fulmen_last_error();
-    EXPECT_EQ(fulmen_device_copy(device, back.data(), memory, sizeof(int) * 3), FULMEN_OK) << fulmen_last_error();
+    EXPECT_EQ(fulmen_device_copy(device, back.data(), memory, sizeof(int) * 3), FULMEN_OK)
+        << fulmen_last_error();
     EXPECT_EQ(back, there);
     EXPECT_EQ(fulmen_device_copy(device, nullptr, nullptr, 0), FULMEN_OK) << fulmen_last_error();
     EXPECT_EQ(fulmen_device_copy(device, nullptr, memory, 4), FULMEN_INVALID_ARGUMENT);
@@ -368,10 +393,12 @@ TEST(CApi, MemoryOfADevice) {
   }
   EXPECT_EQ(backend->live, 0);
   void* memory = &memory;
-  EXPECT_EQ(fulmen_device_allocate("shifted:0", std::size_t{1} << 40U, &memory), FULMEN_OUT_OF_MEMORY);
+  EXPECT_EQ(fulmen_device_allocate("shifted:0", std::size_t{1} << 40U, &memory),
+            FULMEN_OUT_OF_MEMORY);
   EXPECT_EQ(memory, nullptr);
   EXPECT_EQ(fulmen_device_allocate("shifted:1", 4, &memory), FULMEN_UNAVAILABLE);
-  EXPECT_NE(std::string(fulmen_last_error()).find("there is only one"), std::string::npos) << fulmen_last_error();
+  EXPECT_NE(std::string(fulmen_last_error()).find("there is only one"), std::string::npos)
+      << fulmen_last_error();
   EXPECT_EQ(fulmen_device_copy("nowhere", nullptr, nullptr, 0), FULMEN_UNAVAILABLE);
   EXPECT_EQ(fulmen_device_allocate("cpu", 4, nullptr), FULMEN_INVALID_ARGUMENT);
   EXPECT_EQ(fulmen_device_synchronize("shifted:0", &memory), FULMEN_INVALID_ARGUMENT);
@@ -380,15 +407,20 @@ TEST(CApi, MemoryOfADevice) {
 
 TEST(CApi, FlashAttnForward) {
   constexpr std::size_t kElements = 2 * 6 * 3 * 16;
-  const std::vector<uint16_t> q(kElements, 0x3800), k(kElements, 0x3C00), v(kElements, 0x4000);  // 0.5, 1, 2
-  std::vector<uint16_t> out(kElements, 0x7E00);                                                  // NaN
+  const std::vector<uint16_t> q(kElements, 0x3800), k(kElements, 0x3C00),
+      v(kElements, 0x4000);                      // 0.5, 1, 2
+  std::vector<uint16_t> out(kElements, 0x7E00);  // NaN
   FlashAttnParams params{2, 6, 3, 16, true, 0.0F};
-  ASSERT_EQ(flash_attn_forward(q.data(), k.data(), v.data(), out.data(), &params), FULMEN_OK) << fulmen_last_error();
+  ASSERT_EQ(flash_attn_forward(q.data(), k.data(), v.data(), out.data(), &params), FULMEN_OK)
+      << fulmen_last_error();
   for (const uint16_t x : out) EXPECT_EQ(x, 0x4000);
-  EXPECT_EQ(flash_attn_forward(q.data(), k.data(), v.data(), nullptr, &params), FULMEN_INVALID_ARGUMENT);
-  EXPECT_EQ(flash_attn_forward(q.data(), k.data(), v.data(), out.data(), nullptr), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(flash_attn_forward(q.data(), k.data(), v.data(), nullptr, &params),
+            FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(flash_attn_forward(q.data(), k.data(), v.data(), out.data(), nullptr),
+            FULMEN_INVALID_ARGUMENT);
   params.seq_len = SIZE_MAX;
-  EXPECT_EQ(flash_attn_forward(q.data(), k.data(), v.data(), out.data(), &params), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(flash_attn_forward(q.data(), k.data(), v.data(), out.data(), &params),
+            FULMEN_INVALID_ARGUMENT);
 }
 
 }  // namespace

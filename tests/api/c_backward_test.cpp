@@ -1,4 +1,5 @@
-// The backward pass and dropout through the C ABI give what the C++ API gives, and grow without breaking callers.
+// The backward pass and dropout through the C ABI give what the C++ API gives, and grow without
+// breaking callers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,7 +55,8 @@ TEST(CBackward, GivesWhatCppGives) {
   options.deterministic = false;
   fulmen_tensors t = views(c);
   ASSERT_EQ(fulmen_attention_backward(&t, &options, "cpu"), FULMEN_OK) << last_error();
-  EXPECT_TRUE(cpp.dq == c.dq && cpp.dk == c.dk && cpp.dv == c.dv && cpp.dbias == c.dbias && cpp.dsinks == c.dsinks);
+  EXPECT_TRUE(cpp.dq == c.dq && cpp.dk == c.dk && cpp.dv == c.dv && cpp.dbias == c.dbias &&
+              cpp.dsinks == c.dsinks);
   EXPECT_FALSE(SmallCall::poisoned(c.dq));
   const std::vector<float> dv = c.dv;
   t.dropout_seed = 8;
@@ -70,7 +72,8 @@ TEST(CBackward, PlansExplainRunAndVerify) {
   const fulmen_options options = options_with(0);
   fulmen_plan* plan = nullptr;
   ASSERT_EQ(fulmen_plan_create_backward(&t, &options, nullptr, &plan), FULMEN_OK) << last_error();
-  EXPECT_NE(std::string(fulmen_plan_explain(plan)).find("not cpu.reference.double: it computes the forward pass"),
+  EXPECT_NE(std::string(fulmen_plan_explain(plan))
+                .find("not cpu.reference.double: it computes the forward pass"),
             std::string::npos)
       << fulmen_plan_explain(plan);
   fulmen_tensors no_dk = t;
@@ -89,12 +92,14 @@ TEST(CBackward, PlansExplainRunAndVerify) {
   call.dv[5] += 1;
   EXPECT_EQ(fulmen_verify_backward(&t, &options, &report), FULMEN_VERIFICATION_FAILED);
   EXPECT_STREQ(report.tensor, "dv");
-  const std::size_t elements = call.dq.size() + call.dk.size() + call.dv.size() + call.dbias.size() + call.dsinks.size();
+  const std::size_t elements =
+      call.dq.size() + call.dk.size() + call.dv.size() + call.dbias.size() + call.dsinks.size();
   EXPECT_EQ(report.elements, static_cast<int64_t>(elements));
   EXPECT_NEAR(report.mean_error, 1.0 / static_cast<double>(elements), 1e-6);
   std::vector<std::pair<std::string, bool>> seen;  // whether within its bound
   const auto visit = [](void* context, const char* tensor, double worst, double, double bound) {
-    static_cast<std::vector<std::pair<std::string, bool>>*>(context)->emplace_back(tensor, worst <= bound);
+    static_cast<std::vector<std::pair<std::string, bool>>*>(context)->emplace_back(tensor,
+                                                                                   worst <= bound);
   };
   EXPECT_EQ(fulmen_visit_gradient_errors(&t, &options, visit, &seen), FULMEN_VERIFICATION_FAILED);
   ASSERT_GE(seen.size(), 3U);
@@ -113,16 +118,22 @@ TEST(CBackward, ReferenceIsTheOracle) {
   SmallCall call;
   call.vary();
   call.with_gradients();
-  call.tensors.dbias = Tensor::bhqk(nullptr, DType::fp32, 1, SmallCall::kHeads, SmallCall::kSeqlenQ, SmallCall::kSeqlenK);
-  for (Tensor* tensor : {&call.tensors.dq, &call.tensors.dk, &call.tensors.out, &call.tensors.lse}) tensor->data = nullptr;
+  call.tensors.dbias = Tensor::bhqk(nullptr, DType::fp32, 1, SmallCall::kHeads, SmallCall::kSeqlenQ,
+                                    SmallCall::kSeqlenK);
+  for (Tensor* tensor : {&call.tensors.dq, &call.tensors.dk, &call.tensors.out, &call.tensors.lse})
+    tensor->data = nullptr;
   const fulmen_tensors t = views(call);
   const Problem problem = make_backward_problem(call.tensors, call.options).value();
-  std::vector<double> dq(call.dq.size()), dk(call.dk.size()), dbias(call.bias.size() / 2), dsinks(4);
+  std::vector<double> dq(call.dq.size()), dk(call.dk.size()), dbias(call.bias.size() / 2),
+      dsinks(4);
   std::vector<double> exact_dq(dq), exact_dbias(dbias), exact_dsinks(dsinks);
-  ASSERT_EQ(fulmen_reference_backward(&t, nullptr, dq.data(), dk.data(), nullptr, dbias.data(), dsinks.data()), FULMEN_OK)
+  ASSERT_EQ(fulmen_reference_backward(&t, nullptr, dq.data(), dk.data(), nullptr, dbias.data(),
+                                      dsinks.data()),
+            FULMEN_OK)
       << last_error();
-  ASSERT_TRUE(attention_backward_reference(problem, call.tensors,
-                                           {exact_dq.data(), nullptr, nullptr, exact_dbias.data(), exact_dsinks.data()})
+  ASSERT_TRUE(attention_backward_reference(
+                  problem, call.tensors,
+                  {exact_dq.data(), nullptr, nullptr, exact_dbias.data(), exact_dsinks.data()})
                   .ok());
   EXPECT_EQ(dq, exact_dq);
   EXPECT_EQ(dbias, exact_dbias);
@@ -131,11 +142,16 @@ TEST(CBackward, ReferenceIsTheOracle) {
 
   fulmen_tensors shapeless = t;
   shapeless.dk = {};
-  EXPECT_EQ(fulmen_reference_backward(&shapeless, nullptr, nullptr, dk.data(), nullptr, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
-  EXPECT_EQ(last_error(), "dk is given, tensors.dk is missing: its shape is needed, its data is not");
+  EXPECT_EQ(
+      fulmen_reference_backward(&shapeless, nullptr, nullptr, dk.data(), nullptr, nullptr, nullptr),
+      FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(last_error(),
+            "dk is given, tensors.dk is missing: its shape is needed, its data is not");
   fulmen_tensors no_dout = t;
   no_dout.dout.data = nullptr;
-  EXPECT_EQ(fulmen_reference_backward(&no_dout, nullptr, dq.data(), nullptr, nullptr, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(
+      fulmen_reference_backward(&no_dout, nullptr, dq.data(), nullptr, nullptr, nullptr, nullptr),
+      FULMEN_INVALID_ARGUMENT);
   EXPECT_EQ(last_error(), "dout.data is null: a pointer is needed");
 }
 
@@ -166,10 +182,12 @@ TEST(CBackward, CandidatesSayWhichPassTheyCompute) {
     counts.forward += std::strcmp(reason, "it computes the forward pass") == 0 ? 1 : 0;
     counts.backward += supported ? 1 : 0;
   };
-  ASSERT_EQ(fulmen_visit_candidates_backward(&t, nullptr, "cpu", visit, &seen), FULMEN_OK) << last_error();
+  ASSERT_EQ(fulmen_visit_candidates_backward(&t, nullptr, "cpu", visit, &seen), FULMEN_OK)
+      << last_error();
   EXPECT_GE(seen.forward, 4);
   EXPECT_GE(seen.backward, 1);
-  EXPECT_EQ(fulmen_visit_candidates_backward(&t, nullptr, "cpu", nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
+  EXPECT_EQ(fulmen_visit_candidates_backward(&t, nullptr, "cpu", nullptr, nullptr),
+            FULMEN_INVALID_ARGUMENT);
 }
 
 TEST(CBackward, OlderCallersKnowNoGradientsAndNoDropout) {
@@ -184,7 +202,8 @@ TEST(CBackward, OlderCallersKnowNoGradientsAndNoDropout) {
   options.kernel = nullptr;
   const std::vector<float> exact = call.out;
   ASSERT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_OK) << last_error();
-  for (std::size_t i = 0; i < exact.size(); ++i) ASSERT_NEAR(call.out[i], exact[i], 1e-5F) << "no dropout";
+  for (std::size_t i = 0; i < exact.size(); ++i)
+    ASSERT_NEAR(call.out[i], exact[i], 1e-5F) << "no dropout";
   EXPECT_EQ(fulmen_attention_backward(&t, &options, "cpu"), FULMEN_INVALID_ARGUMENT);
   EXPECT_NE(last_error().find("dout is missing"), std::string::npos) << last_error();
   struct {
@@ -214,14 +233,17 @@ TEST(CBackward, DropoutMaskIsTheOneThatKernelsUse) {
   std::vector<uint8_t> keep(2 * 4 * 5 * 7, 9);
   ASSERT_EQ(fulmen_dropout_mask(&t, &options, keep.data()), FULMEN_OK) << last_error();
   const auto kept = std::count(keep.begin(), keep.end(), 1);
-  EXPECT_EQ(kept + std::count(keep.begin(), keep.end(), 0), static_cast<std::ptrdiff_t>(keep.size()));
+  EXPECT_EQ(kept + std::count(keep.begin(), keep.end(), 0),
+            static_cast<std::ptrdiff_t>(keep.size()));
   EXPECT_GT(kept, 100);
   EXPECT_LT(kept, 180);
   ASSERT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_OK) << last_error();
   for (int row = 0; row < 2 * 5 * 4; ++row) {  // [batch, query, head]
     const int head_row = (row / 20 * 4 + row % 4) * 5 + row / 4 % 5;
     const auto ones = std::count(keep.begin() + head_row * 7, keep.begin() + (head_row + 1) * 7, 1);
-    ASSERT_NEAR(call.out[static_cast<std::size_t>(row) * 8], 2.0 * static_cast<double>(ones) / 7, 1e-5) << row;
+    ASSERT_NEAR(call.out[static_cast<std::size_t>(row) * 8], 2.0 * static_cast<double>(ones) / 7,
+                1e-5)
+        << row;
   }
   EXPECT_EQ(fulmen_dropout_mask(&t, &options, nullptr), FULMEN_INVALID_ARGUMENT);
   EXPECT_EQ(last_error(), "keep is null: a pointer is needed");
@@ -253,7 +275,8 @@ fulmen_backend counting_backend(const char* name, Passes& counts) {
 
 void add_backward(fulmen_backend& backend, const char* kernel) {
   backend.backward_kernel_name = kernel;
-  backend.run_backward = [](void* context, void*, const fulmen_tensors* t, const fulmen_options* given) {
+  backend.run_backward = [](void* context, void*, const fulmen_tensors* t,
+                            const fulmen_options* given) {
     ++static_cast<Passes*>(context)->backward;
     fulmen_options options = *given;
     options.kernel = kReference;
@@ -289,7 +312,8 @@ TEST(CBackward, AUsersBackendIsForwardOnlyUnlessItSaysOtherwise) {
   add_backward(both, "both.backward");
   both.dropout = both.atomics = true;
   both.supports = [](void*, const fulmen_tensors* shapes, const fulmen_options*, char*, size_t) {
-    return shapes->dout.shape[0] == 0 || shapes->dbias.shape[0] == 1;  // gradients only with a dbias summed over the batch
+    // Gradients only with a dbias summed over the batch.
+    return shapes->dout.shape[0] == 0 || shapes->dbias.shape[0] == 1;
   };
   ASSERT_EQ(fulmen_register_backend(&both), FULMEN_OK) << last_error();
   EXPECT_EQ(fulmen_attention_backward(&t, nullptr, "both"), FULMEN_UNSUPPORTED);
@@ -307,7 +331,8 @@ TEST(CBackward, AUsersBackendIsForwardOnlyUnlessItSaysOtherwise) {
   options.deterministic = true;
   EXPECT_EQ(fulmen_attention_backward(&summed, &options, "both"), FULMEN_UNSUPPORTED);
   EXPECT_NE(last_error().find("it is not deterministic"), std::string::npos) << last_error();
-  EXPECT_EQ(fulmen_attention(&summed, &options, "both"), FULMEN_OK) << "the forward pass adds nothing up: " << last_error();
+  EXPECT_EQ(fulmen_attention(&summed, &options, "both"), FULMEN_OK)
+      << "the forward pass adds nothing up: " << last_error();
 }
 
 TEST(CBackward, FlashAttnBackward) {
@@ -317,12 +342,15 @@ TEST(CBackward, FlashAttnBackward) {
   ASSERT_EQ(fulmen_register_backend(&backend), FULMEN_OK) << last_error();
   ASSERT_EQ(fulmen_set_default_device("flash"), FULMEN_OK) << last_error();
   constexpr std::size_t kElements = 2 * 6 * 3 * 16;
-  // Equal keys and queries: every weight is 1 / 6, so dv is the mean over queries, and dq is 0, since all keys are the same.
-  const std::vector<uint16_t> q(kElements, 0x3800), k(kElements, 0x3C00), v(kElements, 0x4000), out(v), dout(kElements, 0x3C00);
+  // Equal keys and queries: every weight is 1 / 6, so dv is the mean over queries, and dq is 0,
+  // since all keys are the same.
+  const std::vector<uint16_t> q(kElements, 0x3800), k(kElements, 0x3C00), v(kElements, 0x4000),
+      out(v), dout(kElements, 0x3C00);
   std::vector<uint16_t> dq(kElements, 0x7E00), dk(dq), dv(dq);
   FlashAttnParams params{2, 6, 3, 16, false, 0.0F};
   const auto run = [&](void* to_dq, void* to_dk, void* to_dv) {
-    return flash_attn_backward(dout.data(), q.data(), k.data(), v.data(), out.data(), to_dq, to_dk, to_dv, &params);
+    return flash_attn_backward(dout.data(), q.data(), k.data(), v.data(), out.data(), to_dq, to_dk,
+                               to_dv, &params);
   };
   ASSERT_EQ(run(dq.data(), nullptr, dv.data()), FULMEN_OK) << last_error();
   EXPECT_EQ(counts.forward, 1) << "for the log-sum-exp";
@@ -338,14 +366,17 @@ TEST(CBackward, FlashAttnBackward) {
   EXPECT_EQ(run(nullptr, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
   EXPECT_NE(last_error().find("all missing"), std::string::npos) << last_error();
   const std::vector<uint16_t> before = dv;
-  EXPECT_EQ(flash_attn_backward(nullptr, q.data(), k.data(), v.data(), out.data(), nullptr, nullptr, dv.data(), &params),
+  EXPECT_EQ(flash_attn_backward(nullptr, q.data(), k.data(), v.data(), out.data(), nullptr, nullptr,
+                                dv.data(), &params),
             FULMEN_INVALID_ARGUMENT);
   EXPECT_NE(last_error().find("dout.data is null"), std::string::npos) << last_error();
-  EXPECT_EQ(flash_attn_backward(dout.data(), q.data(), k.data(), v.data(), dv.data(), nullptr, nullptr, dv.data(), &params),
+  EXPECT_EQ(flash_attn_backward(dout.data(), q.data(), k.data(), v.data(), dv.data(), nullptr,
+                                nullptr, dv.data(), &params),
             FULMEN_INVALID_ARGUMENT);
   EXPECT_NE(last_error().find("dv at"), std::string::npos) << last_error();
   EXPECT_EQ(dv, before);
-  EXPECT_EQ(flash_attn_backward(dout.data(), q.data(), k.data(), v.data(), out.data(), nullptr, nullptr, dv.data(), nullptr),
+  EXPECT_EQ(flash_attn_backward(dout.data(), q.data(), k.data(), v.data(), out.data(), nullptr,
+                                nullptr, dv.data(), nullptr),
             FULMEN_INVALID_ARGUMENT);
   params.head_dim = SIZE_MAX;
   EXPECT_EQ(run(dq.data(), dk.data(), dv.data()), FULMEN_INVALID_ARGUMENT);
@@ -355,7 +386,8 @@ TEST(CBackward, FlashAttnBackward) {
   std::fill(dk.begin(), dk.end(), 0x7E00);
   ASSERT_EQ(run(nullptr, dk.data(), dv.data()), FULMEN_OK) << last_error();
   EXPECT_NEAR(dv[0], 0x40E6, 1);
-  for (const uint16_t x : dk) ASSERT_LT(x & 0x7FFF, 0x2000) << "0 but for rounding: all values are the same";
+  for (const uint16_t x : dk)
+    ASSERT_LT(x & 0x7FFF, 0x2000) << "0 but for rounding: all values are the same";
 }
 
 }  // namespace

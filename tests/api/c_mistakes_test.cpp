@@ -18,10 +18,13 @@ TEST(CMistakes, SizesThatNoStructHas) {
   fulmen_tensors t = views(call);
   t.struct_size = sizeof t - 4;  // half of the last stride
   EXPECT_EQ(fulmen_attention(&t, nullptr, "cpu"), FULMEN_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(fulmen_last_error()).find("tensors.struct_size is " + std::to_string(sizeof t - 4)), std::string::npos);
+  EXPECT_NE(std::string(fulmen_last_error())
+                .find("tensors.struct_size is " + std::to_string(sizeof t - 4)),
+            std::string::npos);
   t.struct_size = 12;  // half of q.data
   EXPECT_EQ(fulmen_attention(&t, nullptr, "cpu"), FULMEN_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(fulmen_last_error()).find("tensors.struct_size is 12"), std::string::npos) << fulmen_last_error();
+  EXPECT_NE(std::string(fulmen_last_error()).find("tensors.struct_size is 12"), std::string::npos)
+      << fulmen_last_error();
   EXPECT_TRUE(call.untouched());
 
   t = views(call);
@@ -41,7 +44,8 @@ TEST(CMistakes, ZeroedOptionsAreNotTheDefaults) {
   options.struct_size = sizeof options;
   options.causal = FULMEN_CAUSAL_BOTTOM_RIGHT;
   EXPECT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(fulmen_last_error()).find("fulmen_options_init"), std::string::npos) << fulmen_last_error();
+  EXPECT_NE(std::string(fulmen_last_error()).find("fulmen_options_init"), std::string::npos)
+      << fulmen_last_error();
   EXPECT_TRUE(call.untouched());
 }
 
@@ -54,14 +58,17 @@ TEST(CMistakes, VerifyingWithTablesAndPointersThatAreWrong) {
   fulmen_verify_report report{};
   report.struct_size = sizeof report;
   EXPECT_EQ(fulmen_verify(&t, nullptr, &report), FULMEN_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(fulmen_last_error()).find("seqlens_k[1] is 8"), std::string::npos) << fulmen_last_error();
+  EXPECT_NE(std::string(fulmen_last_error()).find("seqlens_k[1] is 8"), std::string::npos)
+      << fulmen_last_error();
 
   t = views(call);
   t.k.data = reinterpret_cast<char*>(call.k.data()) + 1;
   std::vector<double> out(call.out.size());
-  for (const int code : {fulmen_verify(&t, nullptr, &report), fulmen_reference(&t, nullptr, out.data(), nullptr)}) {
+  for (const int code :
+       {fulmen_verify(&t, nullptr, &report), fulmen_reference(&t, nullptr, out.data(), nullptr)}) {
     EXPECT_EQ(code, FULMEN_INVALID_ARGUMENT);
-    EXPECT_NE(std::string(fulmen_last_error()).find("k.data is 0x"), std::string::npos) << fulmen_last_error();
+    EXPECT_NE(std::string(fulmen_last_error()).find("k.data is 0x"), std::string::npos)
+        << fulmen_last_error();
   }
 }
 
@@ -99,12 +106,15 @@ TEST(CMistakes, AllMemoryAtOnce) {
 }
 
 TEST(CMistakes, NoMessageAfterASuccessWhoseCallbackFailed) {
-  const auto visit = [](void*, const fulmen_device_info*) { fulmen_attention(nullptr, nullptr, nullptr); };
+  const auto visit = [](void*, const fulmen_device_info*) {
+    fulmen_attention(nullptr, nullptr, nullptr);
+  };
   ASSERT_EQ(fulmen_visit_devices(visit, nullptr), FULMEN_OK);
   EXPECT_STREQ(fulmen_last_error(), "");
 }
 
-// Calls from a static destructor, when the thread's own objects are gone. Made before main, so destroyed after all of Fulmen's.
+// Calls from a static destructor, when the thread's own objects are gone. Made before main, so
+// destroyed after all of Fulmen's.
 struct CallsAfterMain {
   bool armed = false;
   ~CallsAfterMain() {
@@ -115,13 +125,22 @@ struct CallsAfterMain {
     if (std::string(fulmen_last_error()).find(longer) == std::string::npos) std::_Exit(3);
     SmallCall call;
     const fulmen_tensors t = views(call);
-    if (fulmen_attention(&t, nullptr, "cpu") != FULMEN_OK || *fulmen_last_error() != '\0') std::_Exit(4);
+    if (fulmen_attention(&t, nullptr, "cpu") != FULMEN_OK || *fulmen_last_error() != '\0')
+      std::_Exit(4);
     fulmen_problem_info info{};
     info.struct_size = sizeof info;
-    if (fulmen_describe(&t, nullptr, &info) != FULMEN_OK || std::string(info.text).empty()) std::_Exit(5);
+    if (fulmen_describe(&t, nullptr, &info) != FULMEN_OK || std::string(info.text).empty())
+      std::_Exit(5);
     std::string features;
-    fulmen_visit_devices([](void* all, const fulmen_device_info* d) { *static_cast<std::string*>(all) += d->features; }, &features);
-    std::_Exit(features.find("scalar") != std::string::npos || features.find("neon") != std::string::npos ? 42 : 6);
+    fulmen_visit_devices(
+        [](void* all, const fulmen_device_info* d) {
+          *static_cast<std::string*>(all) += d->features;
+        },
+        &features);
+    std::_Exit(features.find("scalar") != std::string::npos ||
+                       features.find("neon") != std::string::npos
+                   ? 42
+                   : 6);
   }
 } calls_after_main;
 

@@ -1,4 +1,5 @@
-// Structs of callers that know less or more than the library, and tensors from the C ABI's functions.
+// Structs of callers that know less or more than the library, and tensors from the C ABI's
+// functions.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -32,14 +33,18 @@ TEST(CStructSize, LargerStructsAreTakenWhereTheRestIsZero) {
   fulmen_options_init(&options.known);
   tensors.known.struct_size = sizeof tensors;
   options.known.struct_size = sizeof options;
-  ASSERT_EQ(fulmen_attention(&tensors.known, &options.known, "cpu"), FULMEN_OK) << fulmen_last_error();
+  ASSERT_EQ(fulmen_attention(&tensors.known, &options.known, "cpu"), FULMEN_OK)
+      << fulmen_last_error();
   EXPECT_FALSE(call.untouched());
 
   call.out.assign(call.out.size(), SmallCall::kPoison);
   options.more[kMore - 1] = 7;
   EXPECT_EQ(fulmen_attention(&tensors.known, &options.known, "cpu"), FULMEN_INVALID_ARGUMENT);
-  const std::string given = std::to_string(sizeof options), known = std::to_string(sizeof(fulmen_options));
-  EXPECT_TRUE(said(("options.struct_size is " + given + " and byte " + std::to_string(sizeof options - 1) + " of it is 7").c_str()))
+  const std::string given = std::to_string(sizeof options),
+                    known = std::to_string(sizeof(fulmen_options));
+  EXPECT_TRUE(said(("options.struct_size is " + given + " and byte " +
+                    std::to_string(sizeof options - 1) + " of it is 7")
+                       .c_str()))
       << fulmen_last_error();
   EXPECT_TRUE(said(("knows " + known + " bytes").c_str())) << fulmen_last_error();
 
@@ -55,11 +60,12 @@ TEST(CStructSize, ASizeThatNoStructHasIsRefusedUnread) {
   const fulmen_tensors t = views(call);
   fulmen_options options;
   fulmen_options_init(&options);
-  for (const std::size_t size :
-       {std::size_t{0}, std::size_t{9}, std::size_t{1} << 20U, std::numeric_limits<std::size_t>::max() - 7}) {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{9}, std::size_t{1} << 20U,
+                                 std::numeric_limits<std::size_t>::max() - 7}) {
     options.struct_size = size;
     EXPECT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_INVALID_ARGUMENT) << size;
-    EXPECT_TRUE(said(("options.struct_size is " + std::to_string(size)).c_str())) << fulmen_last_error();
+    EXPECT_TRUE(said(("options.struct_size is " + std::to_string(size)).c_str()))
+        << fulmen_last_error();
   }
   fulmen_problem_info info{};
   info.struct_size = std::size_t{1} << 40U;
@@ -115,12 +121,17 @@ void expect_same(const fulmen_tensor& c, const Tensor& cpp) {
 TEST(CTensors, AreWhatTensorsOfCppAre) {
   float data[1] = {};
   const float* constant = data;
-  expect_same(fulmen_tensor_bshd(constant, FULMEN_FP32, 2, 3, 4, 5), Tensor::bshd(data, DType::fp32, 2, 3, 4, 5));
-  expect_same(fulmen_tensor_bhsd(constant, FULMEN_BF16, 2, 3, 4, 5), Tensor::bhsd(data, DType::bf16, 2, 3, 4, 5));
-  expect_same(fulmen_tensor_bhqk(constant, FULMEN_FP16, 2, 1, 4, 5), Tensor::bhqk(data, DType::fp16, 2, 1, 4, 5));
+  expect_same(fulmen_tensor_bshd(constant, FULMEN_FP32, 2, 3, 4, 5),
+              Tensor::bshd(data, DType::fp32, 2, 3, 4, 5));
+  expect_same(fulmen_tensor_bhsd(constant, FULMEN_BF16, 2, 3, 4, 5),
+              Tensor::bhsd(data, DType::bf16, 2, 3, 4, 5));
+  expect_same(fulmen_tensor_bhqk(constant, FULMEN_FP16, 2, 1, 4, 5),
+              Tensor::bhqk(data, DType::fp16, 2, 1, 4, 5));
   EXPECT_EQ(fulmen_tensor_bhqk(constant, FULMEN_FP16, 2, 1, 4, 5).strides[1], 0);
-  expect_same(fulmen_tensor_1d(constant, FULMEN_FP32, 7), {data, DType::fp32, {1, 1, 1, 7}, {0, 0, 0, 1}});
-  expect_same(fulmen_tensor_2d(constant, FULMEN_INT32, 3, 7), {data, DType::int32, {1, 1, 3, 7}, {0, 0, 7, 1}});
+  expect_same(fulmen_tensor_1d(constant, FULMEN_FP32, 7),
+              {data, DType::fp32, {1, 1, 1, 7}, {0, 0, 0, 1}});
+  expect_same(fulmen_tensor_2d(constant, FULMEN_INT32, 3, 7),
+              {data, DType::int32, {1, 1, 3, 7}, {0, 0, 7, 1}});
   EXPECT_EQ(fulmen_tensor_1d(constant, FULMEN_FP32, 1).strides[3], 1);
   constexpr int64_t kHuge = int64_t{1} << 40U;
   expect_same(fulmen_tensor_bshd(constant, FULMEN_FP32, kHuge, kHuge, kHuge, kHuge),
@@ -143,7 +154,8 @@ TEST(CTensors, ServeACall) {
   t.k = fulmen_tensor_bshd(in.k.data(), FULMEN_FP32, S::kBatch, S::kSeqlenK, S::kKvHeads, S::kDim);
   t.v = fulmen_tensor_bshd(in.v.data(), FULMEN_FP32, S::kBatch, S::kSeqlenK, S::kKvHeads, S::kDim);
   t.out = fulmen_tensor_bshd(c.out.data(), FULMEN_FP32, S::kBatch, S::kSeqlenQ, S::kHeads, S::kDim);
-  t.bias = fulmen_tensor_bhqk(in.bias.data(), FULMEN_FP32, S::kBatch, S::kHeads, S::kSeqlenQ, S::kSeqlenK);
+  t.bias = fulmen_tensor_bhqk(in.bias.data(), FULMEN_FP32, S::kBatch, S::kHeads, S::kSeqlenQ,
+                              S::kSeqlenK);
   t.keep_mask = fulmen_tensor_bhqk(in.keep.data(), FULMEN_BOOLEAN, S::kBatch, 1, 1, S::kSeqlenK);
   t.alibi_slopes = t.sinks = fulmen_tensor_1d(in.heads.data(), FULMEN_FP32, S::kHeads);
   t.lse = fulmen_tensor_bhqk(c.lse.data(), FULMEN_FP32, S::kBatch, S::kHeads, S::kSeqlenQ, 1);

@@ -1,4 +1,5 @@
-// What the library itself does on a device whose memory the host cannot touch and whose work waits until it is waited for.
+// What the library itself does on a device whose memory the host cannot touch and whose work waits
+// until it is waited for.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -99,8 +100,8 @@ TEST(DeviceMemory, FlashAttnBackwardOnADefaultDevice) {
     const AttentionTensors& t = there.value()->tensors();
     const FlashAttnParams params{1, 20, 3, 32, true, 0.0F};
     ASSERT_TRUE(set_default_device(kDevice).ok());
-    const int code =
-        flash_attn_backward(t.dout.data, t.q.data, t.k.data, t.v.data, t.out.data, t.dq.data, t.dk.data, t.dv.data, &params);
+    const int code = flash_attn_backward(t.dout.data, t.q.data, t.k.data, t.v.data, t.out.data,
+                                         t.dq.data, t.dk.data, t.dv.data, &params);
     ASSERT_TRUE(set_default_device("").ok());
     ASSERT_EQ(code, FULMEN_OK) << fulmen_last_error();
     ASSERT_TRUE(there.value()->download().ok());
@@ -116,13 +117,16 @@ struct Freed {
 };
 using Memory = std::unique_ptr<char, Freed>;
 
-// An emulated device's memory is the host's: a copy that leaves an allocation would end the process, or change what is beside it.
+// An emulated device's memory is the host's: a copy that leaves an allocation would end the
+// process, or change what is beside it.
 TEST(DeviceMemory, CopiesAndFillsOfHostMemoryDriversStayInTheirAllocation) {
   constexpr std::size_t kBytes = 1000, kHuge = std::size_t{1} << 40U;
   for (const gpu::Driver* driver : {&gpu::emulated_driver(), &gpu::isa_driver()}) {
     SCOPED_TRACE(driver->name());
     const auto allocate = [&] { return driver->allocate(0, kBytes); };
-    const auto owned = [&](const Result<void*>& memory) { return Memory(static_cast<char*>(memory.value()), Freed{*driver}); };
+    const auto owned = [&](const Result<void*>& memory) {
+      return Memory(static_cast<char*>(memory.value()), Freed{*driver});
+    };
     const Result<void*> allocated = allocate();
     if (!allocated.ok()) GTEST_SKIP() << allocated.status().message();
     const Memory first = owned(allocated), second = owned(allocate());
@@ -132,28 +136,38 @@ TEST(DeviceMemory, CopiesAndFillsOfHostMemoryDriversStayInTheirAllocation) {
       std::size_t bytes;
       const char* why;  // null: it is right
     };
-    for (const Range& range : {Range{first.get(), kBytes, nullptr},
-                               {first.get() + 999, 1, nullptr},
-                               {first.get() + kBytes, 0, nullptr},
-                               {first.get(), kBytes + 1, "points to byte 0 of an allocation of 1000: up to 1000 is accepted"},
-                               {first.get() + 900, 101, "points to byte 900 of an allocation of 1000: up to 100 is accepted"},
-                               {first.get(), kHuge, "up to 1000 is accepted"},
-                               {second.get(), SIZE_MAX, "has no memory of so many"},
-                               {second.get() + kBytes, 1, "points to byte 1000 of an allocation of 1000: up to 0 is accepted"},
-                               {second.get() - 1, 1, "points 1 bytes before an allocation"},
-                               {host.data(), kHuge * 1000, "before an allocation of the device, which they run into"}}) {
+    for (const Range& range :
+         {Range{first.get(), kBytes, nullptr},
+          {first.get() + 999, 1, nullptr},
+          {first.get() + kBytes, 0, nullptr},
+          {first.get(), kBytes + 1,
+           "points to byte 0 of an allocation of 1000: up to 1000 is accepted"},
+          {first.get() + 900, 101,
+           "points to byte 900 of an allocation of 1000: up to 100 is accepted"},
+          {first.get(), kHuge, "up to 1000 is accepted"},
+          {second.get(), SIZE_MAX, "has no memory of so many"},
+          {second.get() + kBytes, 1,
+           "points to byte 1000 of an allocation of 1000: up to 0 is accepted"},
+          {second.get() - 1, 1, "points 1 bytes before an allocation"},
+          {host.data(), kHuge * 1000, "before an allocation of the device, which they run into"}}) {
       std::string why = range.why != nullptr ? range.why : "";
-      if (range.at == host.data() && host.data() > std::max(first.get(), second.get())) continue;  // nothing is behind it
+      // Nothing is behind it.
+      if (range.at == host.data() && host.data() > std::max(first.get(), second.get())) continue;
       const auto expect = [&](const Status& status, const std::string& name) {
         EXPECT_EQ(status.ok(), why.empty()) << status.message();
         if (why.empty() || status.ok()) return;
         EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-        EXPECT_EQ(status.message().rfind("bytes is " + std::to_string(range.bytes) + ": " + name + ' ', 0), 0U) << status.message();
+        EXPECT_EQ(status.message().rfind(
+                      "bytes is " + std::to_string(range.bytes) + ": " + name + ' ', 0),
+                  0U)
+            << status.message();
         EXPECT_NE(status.message().find(why), std::string::npos) << status.message();
       };
       if (range.at != host.data()) {
         expect(driver->copy(0, range.at, host.data(), range.bytes), "to");
-        if (range.bytes < kHuge) expect(driver->copy(0, host.data(), range.at, range.bytes), "from");  // else `to` is wrong, too
+        // Else `to` is wrong, too.
+        if (range.bytes < kHuge)
+          expect(driver->copy(0, host.data(), range.at, range.bytes), "from");
       } else {
         expect(driver->copy(0, range.at, first.get(), range.bytes), "to");
       }
@@ -170,7 +184,9 @@ TEST(DeviceMemory, ACopyPastAnEmulatedAllocationIsRefused) {
   if (fulmen_device_allocate(device, 64, &memory) != FULMEN_OK) GTEST_SKIP() << fulmen_last_error();
   std::vector<char> host(1 << 20);
   EXPECT_EQ(fulmen_device_copy(device, memory, host.data(), host.size()), FULMEN_INVALID_ARGUMENT);
-  EXPECT_STREQ(fulmen_last_error(), "bytes is 1048576: to points to byte 0 of an allocation of 64: up to 64 is accepted");
+  EXPECT_STREQ(
+      fulmen_last_error(),
+      "bytes is 1048576: to points to byte 0 of an allocation of 64: up to 64 is accepted");
   EXPECT_EQ(fulmen_device_copy(device, host.data(), memory, host.size()), FULMEN_INVALID_ARGUMENT);
   EXPECT_EQ(fulmen_device_copy(device, host.data(), memory, 64), FULMEN_OK);
   fulmen_device_free(device, memory);
@@ -181,9 +197,12 @@ TEST(DeviceMemory, RandomCases) {
   Random random(802);
   for (int i = 0; i < 20; ++i) {
     Case c(random_spec(random), random);
-    EXPECT_EQ(expect_all_kernels_verified(c, {kDevice, random.chance(0.3) ? std::size_t{1} : 0}), 1);
+    EXPECT_EQ(expect_all_kernels_verified(c, {kDevice, random.chance(0.3) ? std::size_t{1} : 0}),
+              1);
     Case backward(random_backward_spec(random), random);
-    EXPECT_EQ(expect_all_kernels_verified(backward, {kDevice, random.chance(0.3) ? std::size_t{1} : 0}), 1);
+    EXPECT_EQ(
+        expect_all_kernels_verified(backward, {kDevice, random.chance(0.3) ? std::size_t{1} : 0}),
+        1);
   }
   EXPECT_EQ(deferred_allocations(), 0);
 }

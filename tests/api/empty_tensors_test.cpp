@@ -1,4 +1,5 @@
-// Empty tensors may be at null, for every kernel, the reference and a KV cache. UBSan sees an offset that is added to null.
+// Empty tensors may be at null, for every kernel, the reference and a KV cache. UBSan sees an
+// offset that is added to null.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +19,8 @@ struct Empty {
   const char* name;
   int64_t batch, seqlen_q, seqlen_k;
 };
-constexpr Empty kEmpty[] = {{"batch", 0, 3, 5}, {"queries", 2, 0, 5}, {"keys", 2, 3, 0}, {"all", 0, 0, 0}};
+constexpr Empty kEmpty[] = {
+    {"batch", 0, 3, 5}, {"queries", 2, 0, 5}, {"keys", 2, 3, 0}, {"all", 0, 0, 0}};
 
 struct NullCall {
   std::vector<float> memory = std::vector<float>(4096, 0.5F);
@@ -44,8 +46,9 @@ struct NullCall {
     }
     // Each tensor with elements has memory of its own.
     float* next = memory.data();
-    for (Tensor* one : std::initializer_list<Tensor*>{&t.q, &t.k, &t.v, &t.out, &t.bias, &t.keep_mask, &t.alibi_slopes, &t.sinks,
-                                                      &t.lse, &t.dout, &t.dlse, &t.dq, &t.dk, &t.dv, &t.dbias, &t.dsinks}) {
+    for (Tensor* one : std::initializer_list<Tensor*>{
+             &t.q, &t.k, &t.v, &t.out, &t.bias, &t.keep_mask, &t.alibi_slopes, &t.sinks, &t.lse,
+             &t.dout, &t.dlse, &t.dq, &t.dk, &t.dv, &t.dbias, &t.dsinks}) {
       const int64_t count = one->shape[0] * one->shape[1] * one->shape[2] * one->shape[3];
       if (count == 0) continue;
       one->data = next;
@@ -62,7 +65,8 @@ TEST(EmptyTensors, MayBeAtNullForEveryKernel) {
     for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
       for (const bool backward : {false, true}) {
         NullCall call(empty, dtype, backward);
-        const auto problem = backward ? make_backward_problem(call.tensors, {}) : make_problem(call.tensors, {});
+        const auto problem =
+            backward ? make_backward_problem(call.tensors, {}) : make_problem(call.tensors, {});
         ASSERT_TRUE(problem.ok()) << empty.name << ": " << problem.status().message();
         const auto all = candidates(problem.value(), "cpu");
         ASSERT_TRUE(all.ok());
@@ -74,14 +78,17 @@ TEST(EmptyTensors, MayBeAtNullForEveryKernel) {
           const auto made = plan(problem.value(), "cpu", options);
           ASSERT_TRUE(made.ok()) << made.status().message();
           const Status status = made->run(nullptr, call.tensors, nullptr, 0);
-          EXPECT_TRUE(status.ok()) << candidate.kernel << ", no " << empty.name << ": " << status.message();
+          EXPECT_TRUE(status.ok())
+              << candidate.kernel << ", no " << empty.name << ": " << status.message();
           ++runs;
         }
-        std::vector<double> out(1024), lse(256), dq(1024), dk(1024), dv(1024), dbias(1024), dsinks(kHeads);
-        const Status reference = backward
-                                     ? attention_backward_reference(problem.value(), call.tensors,
-                                                                    {dq.data(), dk.data(), dv.data(), dbias.data(), dsinks.data()})
-                                     : attention_reference(problem.value(), call.tensors, out.data(), lse.data());
+        std::vector<double> out(1024), lse(256), dq(1024), dk(1024), dv(1024), dbias(1024),
+            dsinks(kHeads);
+        const Status reference =
+            backward ? attention_backward_reference(
+                           problem.value(), call.tensors,
+                           {dq.data(), dk.data(), dv.data(), dbias.data(), dsinks.data()})
+                     : attention_reference(problem.value(), call.tensors, out.data(), lse.data());
         EXPECT_TRUE(reference.ok()) << reference.message();
       }
     }
@@ -94,10 +101,13 @@ TEST(EmptyTensors, MayBeAtNullForAKvCache) {
     std::vector<float> cache(2 * 6 * kKvHeads * kDim);
     std::vector<int> used(2);
     KvCacheTensors t;
-    t.k_cache = Tensor::bshd(batch > 0 ? cache.data() : nullptr, DType::fp32, batch, 3, kKvHeads, kDim);
-    t.v_cache = Tensor::bshd(batch > 0 ? cache.data() + 3 * 2 * kKvHeads * kDim : nullptr, DType::fp32, batch, 3, kKvHeads, kDim);
+    t.k_cache =
+        Tensor::bshd(batch > 0 ? cache.data() : nullptr, DType::fp32, batch, 3, kKvHeads, kDim);
+    t.v_cache = Tensor::bshd(batch > 0 ? cache.data() + 3 * 2 * kKvHeads * kDim : nullptr,
+                             DType::fp32, batch, 3, kKvHeads, kDim);
     t.seqlens_k = Tensor::vector(batch > 0 ? used.data() : nullptr, DType::int32, batch);
-    t.k_new = t.v_new = Tensor::bshd(nullptr, DType::fp32, batch, batch > 0 ? 0 : 2, kKvHeads, kDim);
+    t.k_new = t.v_new =
+        Tensor::bshd(nullptr, DType::fp32, batch, batch > 0 ? 0 : 2, kKvHeads, kDim);
     const Status status = append_kv(t, {}, "cpu");
     EXPECT_TRUE(status.ok()) << status.message();
   }

@@ -1,5 +1,6 @@
-// A process that forks while other threads of it are in the library: the child has none of them, and must be able to do all that
-// its parent can. check_sources.py and install.locks see that every lock of the library is one of the kinds that are tested here.
+// A process that forks while other threads of it are in the library: the child has none of them,
+// and must be able to do all that its parent can. check_sources.py and install.locks see that every
+// lock of the library is one of the kinds that are tested here.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/wait.h>
@@ -152,12 +153,13 @@ TEST(Fork, LongWorkIsDoneAnew) {
     wait_until(stop);
     return 1;
   };
-  const std::vector<std::function<void()>> long_works{[&] {
-                                                        const std::scoped_lock held(lock);
-                                                        work();
-                                                      },
-                                                      [&] { made.get(work); },
-                                                      [&] { EXPECT_TRUE(found.get([&] { return Result<int>(work()); }).ok()); }};
+  const std::vector<std::function<void()>> long_works{
+      [&] {
+        const std::scoped_lock held(lock);
+        work();
+      },
+      [&] { made.get(work); },
+      [&] { EXPECT_TRUE(found.get([&] { return Result<int>(work()); }).ok()); }};
   for (const auto& long_work : long_works) {
     working.store(false);
     stop.store(false);
@@ -170,7 +172,10 @@ TEST(Fork, LongWorkIsDoneAnew) {
                 {
                   const std::scoped_lock held(lock);
                 }
-                return made.get([] { return 2; }) > 0 && found.get([] { return Result<int>(2); }).ok() ? 0 : 1;
+                return made.get([] { return 2; }) > 0 &&
+                               found.get([] { return Result<int>(2); }).ok()
+                           ? 0
+                           : 1;
               }),
               0);
     std::atomic<bool> entered{false};
@@ -209,53 +214,57 @@ class NamedBackend final : public Backend {
 std::vector<Use> uses() {
   static std::atomic<bool> registered{false};
   const char* const emulated = "emulated:gfx1100";
-  return {{"devices", [] { return !devices().empty(); }},
-          {"default device", [] { return set_default_device("").ok() && !default_device().empty(); }},
-          {"candidates",
-           [=] {
-             SmallCall call;
-             const auto all = candidates(make_problem(call.tensors, call.options).value(), emulated);
-             return all.ok() || all.status().code() == StatusCode::unavailable;
-           }},
-          {"register",
-           [] {
-             if (registered.exchange(true)) return true;
-             const bool right = register_backend(std::make_shared<NamedBackend>()).ok() && unregister_backend("forked").ok();
-             registered.store(false);
-             return right;
-           }},
-          {"memory of a device",
-           [=] {
-             void* memory = nullptr;
-             if (fulmen_device_allocate(emulated, 64, &memory) != FULMEN_OK) return true;  // a build without the emulator
-             char byte = 1;
-             const bool right = fulmen_device_copy(emulated, memory, &byte, 1) == FULMEN_OK;
-             fulmen_device_free(emulated, memory);
-             return right;
-           }},
-          {"log", [] { return set_allocator({}).ok() && host_allocator().allocate == nullptr; }},
-          {"prebuilt kernels", [] { return add_prebuilt_kernels(::testing::TempDir()).ok(); }},
-          {"observer",
-           [] {
-             set_compile_observer(nullptr, nullptr);
-             return true;
-           }},
-          {"programs", [] { return run_program({"/bin/true"}).ok(); }},
-          {"programs that fail", [] { return !run_program({"/bin/false"}).ok(); }},
-          {"folders", [] { return TemporaryDirectory().status().ok(); }},
-          {"sources", [] { return !gpu::kernel_source_identity({"forward/prefill.h"}, "gfx11").empty(); }},
-          {"tuned results",
-           [] {
-             tuning::forget_results();
-             tuning::results_of(tuning::known_chip("gfx1100"));
-             return true;
-           }},
-          {"counts", [] { return gpu::isa::take_counts().empty(); }},
-          {"plan", [] {
-             SmallCall call;
-             const auto made = plan(make_problem(call.tensors, call.options).value(), "cpu");
-             return made.ok() && !made->explain().empty();
-           }}};
+  return {
+      {"devices", [] { return !devices().empty(); }},
+      {"default device", [] { return set_default_device("").ok() && !default_device().empty(); }},
+      {"candidates",
+       [=] {
+         SmallCall call;
+         const auto all = candidates(make_problem(call.tensors, call.options).value(), emulated);
+         return all.ok() || all.status().code() == StatusCode::unavailable;
+       }},
+      {"register",
+       [] {
+         if (registered.exchange(true)) return true;
+         const bool right = register_backend(std::make_shared<NamedBackend>()).ok() &&
+                            unregister_backend("forked").ok();
+         registered.store(false);
+         return right;
+       }},
+      {"memory of a device",
+       [=] {
+         void* memory = nullptr;
+         // A build without the emulator.
+         if (fulmen_device_allocate(emulated, 64, &memory) != FULMEN_OK) return true;
+         char byte = 1;
+         const bool right = fulmen_device_copy(emulated, memory, &byte, 1) == FULMEN_OK;
+         fulmen_device_free(emulated, memory);
+         return right;
+       }},
+      {"log", [] { return set_allocator({}).ok() && host_allocator().allocate == nullptr; }},
+      {"prebuilt kernels", [] { return add_prebuilt_kernels(::testing::TempDir()).ok(); }},
+      {"observer",
+       [] {
+         set_compile_observer(nullptr, nullptr);
+         return true;
+       }},
+      {"programs", [] { return run_program({"/bin/true"}).ok(); }},
+      {"programs that fail", [] { return !run_program({"/bin/false"}).ok(); }},
+      {"folders", [] { return TemporaryDirectory().status().ok(); }},
+      {"sources",
+       [] { return !gpu::kernel_source_identity({"forward/prefill.h"}, "gfx11").empty(); }},
+      {"tuned results",
+       [] {
+         tuning::forget_results();
+         tuning::results_of(tuning::known_chip("gfx1100"));
+         return true;
+       }},
+      {"counts", [] { return gpu::isa::take_counts().empty(); }},
+      {"plan", [] {
+         SmallCall call;
+         const auto made = plan(make_problem(call.tensors, call.options).value(), "cpu");
+         return made.ok() && !made->explain().empty();
+       }}};
 }
 
 TEST(Fork, AChildCanDoWhatOthersAreDoing) {
@@ -276,7 +285,8 @@ TEST(Fork, AChildCanDoWhatOthersAreDoing) {
       }
       return 0;
     });
-    EXPECT_EQ(failed, 0) << (failed > 0 ? all[static_cast<std::size_t>(failed - 1)].name : "it waits without end");
+    EXPECT_EQ(failed, 0) << (failed > 0 ? all[static_cast<std::size_t>(failed - 1)].name
+                                        : "it waits without end");
     if (failed != 0) break;
   }
   stop.store(true);

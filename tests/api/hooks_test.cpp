@@ -1,4 +1,5 @@
-// What a program gives the library: a log, an allocator, backends that come and go; and what a failed call's Result does.
+// What a program gives the library: a log, an allocator, backends that come and go; and what a
+// failed call's Result does.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -44,7 +45,8 @@ TEST(StatusDeathTest, TheValueOfAFailedCallEndsTheProcessWithItsMessage) {
   call.tensors.k.dtype = DType::bf16;
   Result<Problem> problem = make_problem(call.tensors, call.options);
   const Result<Problem>& same = problem;
-  constexpr const char* kSaid = "fulmen: the value of a failed call was taken: invalid argument: k.dtype is bf16";
+  constexpr const char* kSaid =
+      "fulmen: the value of a failed call was taken: invalid argument: k.dtype is bf16";
   EXPECT_DEATH(static_cast<void>(problem.value()), kSaid);
   EXPECT_DEATH(static_cast<void>(same.value()), kSaid);
   EXPECT_DEATH(static_cast<void>(std::move(problem).value()), kSaid);
@@ -56,7 +58,9 @@ TEST(StatusDeathTest, TheValueOfAFailedCallEndsTheProcessWithItsMessage) {
 // Lines of the log while it lives.
 struct Log {
   Log() {
-    set_log_callback([](void* lines, const char* line) { static_cast<Log*>(lines)->lines.emplace_back(line); }, this);
+    set_log_callback(
+        [](void* lines, const char* line) { static_cast<Log*>(lines)->lines.emplace_back(line); },
+        this);
   }
   ~Log() { set_log_callback(nullptr, nullptr); }
   Log(const Log&) = delete;
@@ -79,7 +83,8 @@ TEST(Hooks, TheLogGoesToTheProgram) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 
   set_log_callback([](void*, const char*) { throw 1; }, nullptr);
-  EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok()) << "a log that throws is no failure";
+  EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok())
+      << "a log that throws is no failure";
 
   ::testing::internal::CaptureStderr();
   ASSERT_EQ(fulmen_set_log_callback(nullptr, nullptr), FULMEN_OK);
@@ -98,7 +103,8 @@ struct Counts {
     counts.alignment = alignment;
     if (counts.none) return nullptr;
     ++counts.taken;
-    return static_cast<char*>(std::aligned_alloc(64, (bytes + 2 * 64 - 1) / 64 * 64)) + counts.shift;
+    return static_cast<char*>(std::aligned_alloc(64, (bytes + 2 * 64 - 1) / 64 * 64)) +
+           counts.shift;
   }
   static void free(void* context, void* memory, std::size_t bytes) {
     auto& counts = *static_cast<Counts*>(context);
@@ -108,7 +114,8 @@ struct Counts {
   }
 };
 
-// FLASH_ATTENTION_VERIFY: a line for each result that says how many elements were compared, and how near they came.
+// FLASH_ATTENTION_VERIFY: a line for each result that says how many elements were compared, and how
+// near they came.
 TEST(Hooks, VerifyingSaysPassed) {
   SmallCall call;
   call.with_gradients();
@@ -121,13 +128,16 @@ TEST(Hooks, VerifyingSaysPassed) {
   EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());
   ASSERT_EQ(log.lines.size(), 2U) << "one for each pass, and none without the variable";
   const std::string out = std::to_string(call.out.size()) + " elements, worst error ";
-  const std::size_t of_gradients = call.dq.size() + call.dk.size() + call.dv.size() + call.dbias.size() + call.dsinks.size();
+  const std::size_t of_gradients =
+      call.dq.size() + call.dk.size() + call.dv.size() + call.dbias.size() + call.dsinks.size();
   const std::string gradients = std::to_string(of_gradients) + " elements, worst error ";
   for (const std::string& part :
-       {std::string("PASSED out of cpu."), std::string(" on cpu, fp32 b=2 "), out, std::string("mean error ")}) {
+       {std::string("PASSED out of cpu."), std::string(" on cpu, fp32 b=2 "), out,
+        std::string("mean error ")}) {
     EXPECT_NE(log.lines[0].find(part), std::string::npos) << part << " is not in: " << log.lines[0];
   }
-  for (const std::string& part : {std::string("PASSED dq, dk, dv, dbias, dsinks of cpu."), gradients}) {
+  for (const std::string& part :
+       {std::string("PASSED dq, dk, dv, dbias, dsinks of cpu."), gradients}) {
     EXPECT_NE(log.lines[1].find(part), std::string::npos) << part << " is not in: " << log.lines[1];
   }
 }
@@ -141,7 +151,8 @@ TEST(Hooks, AVerifiedCallSaysSo) {
   EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());
   unsetenv("FLASH_ATTENTION_DEBUG");
   ASSERT_EQ(log.lines.size(), 2U);
-  for (const char* part : {"PASSED out of cpu.", " on cpu, fp32 b=2 ", " elements, worst error ", " is allowed there"}) {
+  for (const char* part : {"PASSED out of cpu.", " on cpu, fp32 b=2 ", " elements, worst error ",
+                           " is allowed there"}) {
     EXPECT_NE(log.lines[1].find(part), std::string::npos) << part << " is not in: " << log.lines[1];
   }
   EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());
@@ -163,7 +174,8 @@ TEST(Hooks, WorkspacesComeFromTheAllocator) {
 
   // A workspace that is given: nothing is allocated.
   std::vector<char> memory(made->workspace_bytes() + 64);
-  char* const aligned = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+  char* const aligned =
+      memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
   EXPECT_TRUE(made->run(nullptr, call.tensors, aligned, made->workspace_bytes()).ok());
   EXPECT_EQ(counts.taken, 1);
 
@@ -199,7 +211,8 @@ TEST(Hooks, WorkspacesComeFromTheAllocator) {
   half.struct_size = sizeof half;
   half.allocate = Counts::allocate;
   EXPECT_EQ(fulmen_set_allocator(&half), FULMEN_INVALID_ARGUMENT);
-  EXPECT_STREQ(fulmen_last_error(), "allocator.free is null: both functions or neither are accepted");
+  EXPECT_STREQ(fulmen_last_error(),
+               "allocator.free is null: both functions or neither are accepted");
   ASSERT_EQ(fulmen_set_allocator(nullptr), FULMEN_OK);
   const int before = counts.taken;
   EXPECT_TRUE(made->run(nullptr, call.tensors, nullptr, 0).ok());
@@ -210,18 +223,24 @@ TEST(Hooks, WorkspacesComeFromTheAllocator) {
 class StreamBackend final : public Backend {
  public:
   std::string_view name() const noexcept override { return "streams"; }
-  std::vector<DeviceInfo> devices() const override { return {{"streams:0", "a test", "", true, ""}}; }
+  std::vector<DeviceInfo> devices() const override {
+    return {{"streams:0", "a test", "", true, ""}};
+  }
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
   bool uses_host_memory() const noexcept override { return false; }
-  void* allocate_in_stream(const std::string& device, void* stream, std::size_t bytes) const noexcept override {
+  void* allocate_in_stream(const std::string& device, void* stream,
+                           std::size_t bytes) const noexcept override {
     allocated_in = stream;
     return allocate(device, bytes);
   }
-  void free_in_stream(const std::string& device, void* stream, void* memory) const noexcept override {
+  void free_in_stream(const std::string& device, void* stream,
+                      void* memory) const noexcept override {
     freed_in = stream;
     free(device, memory);
   }
-  bool is_capturing(const std::string& /*device*/, void* stream) const noexcept override { return captured == stream; }
+  bool is_capturing(const std::string& /*device*/, void* stream) const noexcept override {
+    return captured == stream;
+  }
   Status synchronize(const std::string& /*device*/, void* /*stream*/) const override {
     ++waits;
     return {};
@@ -236,7 +255,8 @@ class StreamBackend final : public Backend {
     explicit Run(const StreamBackend& backend) : backend_(backend) {}
     const KernelConfig& config() const noexcept override { return config_; }
     std::size_t workspace_bytes() const noexcept override { return 64; }
-    Status run(void* stream, const AttentionTensors& /*tensors*/, void* /*workspace*/) const override {
+    Status run(void* stream, const AttentionTensors& /*tensors*/,
+               void* /*workspace*/) const override {
       backend_.ran_in = stream;
       return {};
     }
@@ -248,12 +268,17 @@ class StreamBackend final : public Backend {
   class Any final : public Kernel {
    public:
     Any(const StreamBackend& backend, Pass pass) : backend_(backend), pass_(pass) {}
-    std::string_view name() const noexcept override { return pass_ == Pass::forward ? "streams.run" : "streams.run.backward"; }
+    std::string_view name() const noexcept override {
+      return pass_ == Pass::forward ? "streams.run" : "streams.run.backward";
+    }
     Pass pass() const noexcept override { return pass_; }
     bool variable_lengths() const noexcept override { return true; }
-    Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
+    Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override {
+      return {};
+    }
     double rank(const Problem& /*problem*/) const override { return 1; }
-    Result<std::unique_ptr<Runner>> prepare(const Problem& /*problem*/, const std::string& /*device*/,
+    Result<std::unique_ptr<Runner>> prepare(const Problem& /*problem*/,
+                                            const std::string& /*device*/,
                                             const AttentionOptions& /*options*/) const override {
       return std::unique_ptr<Runner>(std::make_unique<Run>(backend_));
     }
@@ -288,8 +313,10 @@ TEST(Streams, ACallInAStreamDoesNotWait) {
   }
   const fulmen_tensors t = views(call);
   backend->waits = 0;
-  EXPECT_EQ(fulmen_attention_in_stream(&t, nullptr, "streams:0", &stream), FULMEN_OK) << fulmen_last_error();
-  EXPECT_EQ(fulmen_attention_backward_in_stream(&t, nullptr, "streams:0", &stream), FULMEN_OK) << fulmen_last_error();
+  EXPECT_EQ(fulmen_attention_in_stream(&t, nullptr, "streams:0", &stream), FULMEN_OK)
+      << fulmen_last_error();
+  EXPECT_EQ(fulmen_attention_backward_in_stream(&t, nullptr, "streams:0", &stream), FULMEN_OK)
+      << fulmen_last_error();
   EXPECT_EQ(backend->waits, 0);
   EXPECT_EQ(fulmen_attention(&t, nullptr, "streams:0"), FULMEN_OK) << fulmen_last_error();
   EXPECT_EQ(backend->waits, 1);
@@ -307,33 +334,39 @@ TEST(Streams, AChecksWaitIsRefusedWhileTheStreamIsCaptured) {
   EXPECT_TRUE(attention(call.tensors, call.options, "streams", &stream).ok()) << "nothing waits";
   backend->ran_in = nullptr;
   call.options.validate = true;
-  EXPECT_TRUE(attention(call.tensors, call.options, "streams", &stream).ok()) << "there are no lengths to check";
+  EXPECT_TRUE(attention(call.tensors, call.options, "streams", &stream).ok())
+      << "there are no lengths to check";
   backend->ran_in = nullptr;
 
   setenv("FLASH_ATTENTION_VERIFY", "1", 1);
   const Status verifying = attention(call.tensors, call.options, "streams", &stream);
   unsetenv("FLASH_ATTENTION_VERIFY");
   EXPECT_EQ(verifying.code(), StatusCode::invalid_argument);
-  for (const char* part : {"stream 0x", "device streams", "being captured", "verify (FLASH_ATTENTION_VERIFY)"}) {
-    EXPECT_NE(verifying.message().find(part), std::string::npos) << part << " is not in: " << verifying.message();
+  for (const char* part :
+       {"stream 0x", "device streams", "being captured", "verify (FLASH_ATTENTION_VERIFY)"}) {
+    EXPECT_NE(verifying.message().find(part), std::string::npos)
+        << part << " is not in: " << verifying.message();
   }
   call.tensors.seqlens_k = Tensor::vector(used.data(), DType::int32, 2);
   const Status validating = attention(call.tensors, call.options, "streams", &stream);
   EXPECT_EQ(validating.code(), StatusCode::invalid_argument);
-  EXPECT_NE(validating.message().find("validate (FLASH_ATTENTION_VALIDATE)"), std::string::npos) << validating.message();
+  EXPECT_NE(validating.message().find("validate (FLASH_ATTENTION_VALIDATE)"), std::string::npos)
+      << validating.message();
 
   KvCacheTensors cache;
   cache.k_cache = call.tensors.k;
   cache.v_cache = call.tensors.v;
   cache.seqlens_k = call.tensors.seqlens_k;
-  cache.k_new = cache.v_new = Tensor::bshd(call.q.data(), DType::fp32, 2, 1, SmallCall::kKvHeads, SmallCall::kDim);
+  cache.k_new = cache.v_new =
+      Tensor::bshd(call.q.data(), DType::fp32, 2, 1, SmallCall::kKvHeads, SmallCall::kDim);
   const Status appending = append_kv(cache, {.validate = true}, "streams", &stream);
   EXPECT_NE(appending.message().find("being captured"), std::string::npos) << appending.message();
 
   EXPECT_EQ(backend->ran_in, nullptr);
   EXPECT_EQ(backend->waits, 0);
   int other = 0;
-  EXPECT_TRUE(attention(call.tensors, call.options, "streams", &other).ok()) << "another stream is not captured";
+  EXPECT_TRUE(attention(call.tensors, call.options, "streams", &other).ok())
+      << "another stream is not captured";
   EXPECT_TRUE(unregister_backend("streams").ok());
 }
 
@@ -360,9 +393,12 @@ TEST(Unregister, PlansThatExistStayValid) {
   EXPECT_TRUE(unregister_backend("streams").ok());
 
   EXPECT_EQ(fulmen_unregister_backend("streams"), FULMEN_INVALID_ARGUMENT);
-  EXPECT_STREQ(fulmen_last_error(), "backend name is \"streams\": no backend of that name is registered");
+  EXPECT_STREQ(fulmen_last_error(),
+               "backend name is \"streams\": no backend of that name is registered");
   EXPECT_EQ(fulmen_unregister_backend("cpu"), FULMEN_INVALID_ARGUMENT);
-  EXPECT_STREQ(fulmen_last_error(), "backend name is \"cpu\": one that a program registered is accepted, this one is built in");
+  EXPECT_STREQ(
+      fulmen_last_error(),
+      "backend name is \"cpu\": one that a program registered is accepted, this one is built in");
   EXPECT_EQ(fulmen_unregister_backend(nullptr), FULMEN_INVALID_ARGUMENT);
   EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());
 }

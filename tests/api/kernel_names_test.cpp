@@ -28,11 +28,13 @@ TEST(KernelNames, AreABackendAFamilyAndAVariant) {
   }
 }
 
-// The family's name is that of its files. Variants without matrix instructions have files of their own.
+// The family's name is that of its files. Variants without matrix instructions have files of their
+// own.
 TEST(KernelNames, OfGpusAreThoseOfTheFiles) {
   const std::filesystem::path source = std::filesystem::path(FULMEN_SOURCE_DIR) / "src";
   for (const gpu::Family* family : gpu::families()) {
-    const std::string stem = std::string(family->name()) + (family->target().is_portable() ? "_portable" : "");
+    const std::string stem =
+        std::string(family->name()) + (family->target().is_portable() ? "_portable" : "");
     const char* pass = family->pass() == Pass::forward ? "forward" : "backward";
     EXPECT_TRUE(exists(source / "gpu/launch" / (stem + ".cpp"))) << stem;
     EXPECT_TRUE(exists(source / "kernels" / pass / (stem + ".h"))) << stem;
@@ -48,7 +50,8 @@ std::string page_of_choices() {
 TEST(KernelNames, HaveRowsInThePageOfChoices) {
   const std::string page = page_of_choices();
   const auto expect_row = [&](const std::string& name) {
-    EXPECT_NE(page.find("\n| " + name + " "), std::string::npos) << "docs/choosing.md has no row " << name;
+    EXPECT_NE(page.find("\n| " + name + " "), std::string::npos)
+        << "docs/choosing.md has no row " << name;
   };
   for (const gpu::Family* family : gpu::families()) {
     expect_row(std::string(family->name()) + (family->target().is_portable() ? ".portable" : ""));
@@ -69,14 +72,17 @@ TEST(KernelNames, HaveRowsInThePageOfChoices) {
 TEST(KernelNames, HaveTheirRanksInThePageOfChoices) {
   const std::string page = page_of_choices();
   for (const gpu::Preference& row : gpu::preferences()) {
-    const std::regex line("\n\\| " + std::string(row.family) + "\\b[^\n]*\\b" + std::to_string(static_cast<int>(row.rank)) + "\\b");
-    EXPECT_TRUE(std::regex_search(page, line)) << "docs/choosing.md has no rank " << row.rank << " of " << row.family;
+    const std::regex line("\n\\| " + std::string(row.family) + "\\b[^\n]*\\b" +
+                          std::to_string(static_cast<int>(row.rank)) + "\\b");
+    EXPECT_TRUE(std::regex_search(page, line))
+        << "docs/choosing.md has no rank " << row.rank << " of " << row.family;
   }
 }
 
 TEST(GpuPreferences, AreWholeAndInOrder) {
   const Problem problem;
-  for (const gpu::Family* family : gpu::families()) EXPECT_GT(gpu::rank(*family, problem), 0) << family->name();
+  for (const gpu::Family* family : gpu::families())
+    EXPECT_GT(gpu::rank(*family, problem), 0) << family->name();
   double last = HUGE_VAL;
   Pass pass = Pass::forward;
   for (const gpu::Preference& row : gpu::preferences()) {
@@ -95,7 +101,8 @@ TEST(KernelNames, OfVersion01StillForceTheKernel) {
   EXPECT_EQ(present_kernel_name("cuda.forward_wgmma.sm90"), "cuda.prefill_wgmma.sm90");
   EXPECT_EQ(present_kernel_name("hip.split_kv.gfx11"), "hip.decode.gfx11");
   EXPECT_EQ(present_kernel_name("hip.forward.portable"), "hip.prefill.portable");
-  for (const char* same : {"", "cpu", "cpu.prefill.avx2", "cuda.backward.sm80", "mine.forward", "forward.split_kv"}) {
+  for (const char* same :
+       {"", "cpu", "cpu.prefill.avx2", "cuda.backward.sm80", "mine.forward", "forward.split_kv"}) {
     EXPECT_EQ(present_kernel_name(same), same);
   }
   testing::SmallCall call;

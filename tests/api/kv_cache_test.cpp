@@ -1,4 +1,5 @@
-// Appending to a KV cache: the rows that it writes and no others, its rotary embedding, its refusals, and attention afterwards.
+// Appending to a KV cache: the rows that it writes and no others, its rotary embedding, its
+// refusals, and attention afterwards.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +19,8 @@ using testing::Random;
 
 // A cache of two sequences and new rows for it.
 struct CacheCall {
-  static constexpr int64_t kBatch = 2, kRows = 12, kNew = 3, kQueries = 2, kHeads = 4, kKvHeads = 2, kDim = 10, kDimV = 6;
+  static constexpr int64_t kBatch = 2, kRows = 12, kNew = 3, kQueries = 2, kHeads = 4, kKvHeads = 2,
+                           kDim = 10, kDimV = 6;
   static constexpr int64_t kPageSize = 4, kPages = 8, kHalf = 3, kPositions = 16;
   DType dtype;
   bool paged;
@@ -38,7 +40,8 @@ struct CacheCall {
     t.q_out = make(q_out, kBatch, kQueries, kHeads, kDim, random);
     for (int64_t n = 0; n < kPositions * kHalf; ++n) {
       const int64_t position = n / kHalf, pair = n % kHalf;
-      const double angle = static_cast<double>(position) * std::pow(100.0, -static_cast<double>(pair) / static_cast<double>(kHalf));
+      const double angle = static_cast<double>(position) *
+                           std::pow(100.0, -static_cast<double>(pair) / static_cast<double>(kHalf));
       cos.push_back(static_cast<float>(std::cos(angle)));
       sin.push_back(static_cast<float>(std::sin(angle)));
     }
@@ -48,14 +51,17 @@ struct CacheCall {
     t.seqlens_k_out = {after.data(), DType::int32, {1, 1, 1, kBatch}, {0, 0, 0, 1}};
     if (paged) t.block_table = {table.data(), DType::int32, {1, 1, kBatch, 3}, {0, 0, 3, 1}};
   }
-  Tensor make(std::vector<uint8_t>& memory, int64_t batch, int64_t rows, int64_t heads, int64_t dim, Random& random) const {
+  Tensor make(std::vector<uint8_t>& memory, int64_t batch, int64_t rows, int64_t heads, int64_t dim,
+              Random& random) const {
     memory.resize(static_cast<std::size_t>(batch * rows * heads * dim * size_of(dtype)));
     Tensor tensor = Tensor::bshd(memory.data(), dtype, batch, rows, heads, dim);
-    for (int64_t n = 0; n < batch * rows * heads * dim; ++n) reference::store_float(tensor.data, dtype, n, random.normal());
+    for (int64_t n = 0; n < batch * rows * heads * dim; ++n)
+      reference::store_float(tensor.data, dtype, n, random.normal());
     return tensor;
   }
   float get(const Tensor& x, int64_t a, int64_t b, int64_t c, int64_t d) const {
-    return reference::load_float(x.data, dtype, a * x.strides[0] + b * x.strides[1] + c * x.strides[2] + d);
+    return reference::load_float(x.data, dtype,
+                                 a * x.strides[0] + b * x.strides[1] + c * x.strides[2] + d);
   }
   // Where row `row` of sequence b is in the cache.
   std::pair<int64_t, int64_t> place(int64_t b, int64_t row) const {
@@ -63,12 +69,15 @@ struct CacheCall {
     return {table[static_cast<std::size_t>(b * 3 + row / kPageSize)], row % kPageSize};
   }
   // Element d of a head's row, turned as at this position, in double.
-  double turned(const Tensor& x, int64_t a, int64_t b, int64_t c, int64_t d, int64_t position) const {
+  double turned(const Tensor& x, int64_t a, int64_t b, int64_t c, int64_t d,
+                int64_t position) const {
     if (d >= 2 * kHalf) return static_cast<double>(get(x, a, b, c, d));
     const bool pairs = options.rotary_interleaved;
-    const int64_t i = pairs ? d / 2 : d % kHalf, first = pairs ? 2 * i : i, second = pairs ? 2 * i + 1 : i + kHalf;
+    const int64_t i = pairs ? d / 2 : d % kHalf, first = pairs ? 2 * i : i,
+                  second = pairs ? 2 * i + 1 : i + kHalf;
     const auto at = static_cast<std::size_t>(position * kHalf + i);
-    const auto x0 = static_cast<double>(get(x, a, b, c, first)), x1 = static_cast<double>(get(x, a, b, c, second));
+    const auto x0 = static_cast<double>(get(x, a, b, c, first)),
+               x1 = static_cast<double>(get(x, a, b, c, second));
     const auto cosine = static_cast<double>(cos[at]), sine = static_cast<double>(sin[at]);
     return d == first ? x0 * cosine - x1 * sine : x0 * sine + x1 * cosine;
   }
@@ -86,7 +95,8 @@ TEST_P(AppendKv, WritesTurnedRowsAndNothingElse) {
   CacheCall c(dtype, paged, random);
   c.options.rotary_interleaved = interleaved;
   c.options.queries_advance = advance;
-  CacheCall expected = c;  // its tensors still point at c's memory: only its vectors are the state before
+  // Its tensors still point at c's memory: only its vectors are the state before.
+  CacheCall expected = c;
   const Status status = append_kv(c.t, c.options);
   ASSERT_TRUE(status.ok()) << status.message();
   std::vector<uint8_t> k = expected.k, v = expected.v;
@@ -97,7 +107,8 @@ TEST_P(AppendKv, WritesTurnedRowsAndNothingElse) {
       const auto [page, row] = c.place(b, position);
       for (int64_t h = 0; h < CacheCall::kKvHeads; ++h) {
         for (int64_t d = 0; d < CacheCall::kDim; ++d) {
-          c.expect_near(c.get(c.t.k_cache, page, row, h, d), c.turned(c.t.k_new, b, i, h, d, position));
+          c.expect_near(c.get(c.t.k_cache, page, row, h, d),
+                        c.turned(c.t.k_new, b, i, h, d, position));
         }
         for (int64_t d = 0; d < CacheCall::kDimV; ++d) {
           EXPECT_EQ(c.get(c.t.v_cache, page, row, h, d), c.get(c.t.v_new, b, i, h, d));
@@ -105,11 +116,14 @@ TEST_P(AppendKv, WritesTurnedRowsAndNothingElse) {
       }
       // Copies the row that the call wrote into the state before; all other rows must be equal
       // already.
-      const auto copy = [&, page = page, row = row](const Tensor& cache, std::vector<uint8_t>& before,
+      const auto copy = [&, page = page, row = row](const Tensor& cache,
+                                                    std::vector<uint8_t>& before,
                                                     const std::vector<uint8_t>& now) {
-        const auto at = static_cast<std::size_t>(page * cache.strides[0] + row * cache.strides[1]) * bytes;
+        const auto at =
+            static_cast<std::size_t>(page * cache.strides[0] + row * cache.strides[1]) * bytes;
         const auto size = static_cast<std::size_t>(cache.strides[1]) * bytes;
-        std::copy_n(now.begin() + static_cast<std::ptrdiff_t>(at), size, before.begin() + static_cast<std::ptrdiff_t>(at));
+        std::copy_n(now.begin() + static_cast<std::ptrdiff_t>(at), size,
+                    before.begin() + static_cast<std::ptrdiff_t>(at));
       };
       copy(c.t.k_cache, k, c.k);
       copy(c.t.v_cache, v, c.v);
@@ -137,9 +151,10 @@ TEST_P(AppendKv, WritesTurnedRowsAndNothingElse) {
   EXPECT_EQ(k, c.k);
 }
 
-INSTANTIATE_TEST_SUITE_P(Any, AppendKv,
-                         ::testing::Combine(::testing::Values(DType::fp32, DType::fp16, DType::bf16), ::testing::Bool(),
-                                            ::testing::Bool(), ::testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(
+    Any, AppendKv,
+    ::testing::Combine(::testing::Values(DType::fp32, DType::fp16, DType::bf16), ::testing::Bool(),
+                       ::testing::Bool(), ::testing::Bool()));
 
 TEST(KvCache, WithoutRotaryRowsAreCopied) {
   Random random(61);
@@ -147,7 +162,8 @@ TEST(KvCache, WithoutRotaryRowsAreCopied) {
   c.t.rotary_cos = c.t.rotary_sin = c.t.q = c.t.q_out = c.t.seqlens_k_out = {};
   ASSERT_TRUE(append_kv(c.t).ok());
   const auto [page, row] = c.place(1, 4);
-  for (int64_t d = 0; d < CacheCall::kDim; ++d) EXPECT_EQ(c.get(c.t.k_cache, page, row, 1, d), c.get(c.t.k_new, 1, 2, 1, d));
+  for (int64_t d = 0; d < CacheCall::kDim; ++d)
+    EXPECT_EQ(c.get(c.t.k_cache, page, row, 1, d), c.get(c.t.k_new, 1, 2, 1, d));
   EXPECT_EQ(c.after, (std::vector<int>{-1, -1}));
 }
 
@@ -159,12 +175,14 @@ TEST(KvCache, AttentionOverWhatWasAppended) {
   const Tensor q = c.t.q;
   c.t.q = {};
   ASSERT_TRUE(append_kv(c.t).ok());
-  std::vector<float> out(CacheCall::kBatch * CacheCall::kQueries * CacheCall::kHeads * CacheCall::kDimV);
+  std::vector<float> out(CacheCall::kBatch * CacheCall::kQueries * CacheCall::kHeads *
+                         CacheCall::kDimV);
   AttentionTensors t;
   t.q = q;
   t.k = c.t.k_cache;
   t.v = c.t.v_cache;
-  t.out = Tensor::bshd(out.data(), DType::fp32, CacheCall::kBatch, CacheCall::kQueries, CacheCall::kHeads, CacheCall::kDimV);
+  t.out = Tensor::bshd(out.data(), DType::fp32, CacheCall::kBatch, CacheCall::kQueries,
+                       CacheCall::kHeads, CacheCall::kDimV);
   t.seqlens_k = c.t.seqlens_k_out;
   t.block_table = c.t.block_table;
   AttentionOptions options;
@@ -229,7 +247,8 @@ TEST_P(CacheErrors, NameArgumentValueAndWhatIsAccepted) {
   const Status status = append_kv(c.t, c.options);
   EXPECT_EQ(status.code(), StatusCode::invalid_argument);
   for (const std::string& text : GetParam().said) {
-    EXPECT_NE(status.message().find(text), std::string::npos) << "\"" << text << "\" is not in: " << status.message();
+    EXPECT_NE(status.message().find(text), std::string::npos)
+        << "\"" << text << "\" is not in: " << status.message();
   }
   EXPECT_TRUE(k == c.k && v == c.v && q_out == c.q_out && c.after[0] == -1);
 }
@@ -239,39 +258,72 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         BadCache{"NoCache", [](CacheCall& c) { c.t.v_cache = {}; }, {"v_cache is missing"}},
         BadCache{"NoLengths", [](CacheCall& c) { c.t.seqlens_k = {}; }, {"seqlens_k is missing"}},
+        BadCache{"Dtype",
+                 [](CacheCall& c) { c.t.k_cache.dtype = DType::int32; },
+                 {"k_cache.dtype is int32", "fp32, fp16 and bf16"}},
+        BadCache{"DtypeOfNew",
+                 [](CacheCall& c) { c.t.k_new.dtype = DType::bf16; },
+                 {"k_new.dtype is bf16", "fp32 is needed"}},
+        BadCache{"DtypeOfLengths",
+                 [](CacheCall& c) { c.t.seqlens_k.dtype = DType::fp32; },
+                 {"seqlens_k.dtype is fp32", "int32"}},
+        BadCache{"HeadDim",
+                 [](CacheCall& c) { c.t.k_cache.shape[3] = 300; },
+                 {"k_cache.shape", "300", "1 to 256"}},
+        BadCache{"Pages",
+                 [](CacheCall& c) { c.t.v_cache.shape[0] = 7; },
+                 {"v_cache.shape is [7, 4, 2, 6]", "num_pages"}},
+        BadCache{"PageSize",
+                 [](CacheCall& c) { c.t.k_cache.shape[1] = 0; },
+                 {"k_cache.shape", "page_size must be at least 1"}},
+        BadCache{"TableShape",
+                 [](CacheCall& c) { c.t.block_table.shape[2] = 1; },
+                 {"block_table.shape", "[1, 1, batch, max_pages]"}},
+        BadCache{"HalfNew",
+                 [](CacheCall& c) { c.t.v_new = {}; },
+                 {"v_new is missing", "both or neither"}},
+        BadCache{"NewHeads",
+                 [](CacheCall& c) { c.t.k_new.shape[2] = 1; },
+                 {"k_new.shape is [2, 3, 1, 10]", "num_kv_heads"}},
         BadCache{
-            "Dtype", [](CacheCall& c) { c.t.k_cache.dtype = DType::int32; }, {"k_cache.dtype is int32", "fp32, fp16 and bf16"}},
-        BadCache{"DtypeOfNew", [](CacheCall& c) { c.t.k_new.dtype = DType::bf16; }, {"k_new.dtype is bf16", "fp32 is needed"}},
-        BadCache{"DtypeOfLengths", [](CacheCall& c) { c.t.seqlens_k.dtype = DType::fp32; }, {"seqlens_k.dtype is fp32", "int32"}},
-        BadCache{"HeadDim", [](CacheCall& c) { c.t.k_cache.shape[3] = 300; }, {"k_cache.shape", "300", "1 to 256"}},
-        BadCache{"Pages", [](CacheCall& c) { c.t.v_cache.shape[0] = 7; }, {"v_cache.shape is [7, 4, 2, 6]", "num_pages"}},
-        BadCache{"PageSize", [](CacheCall& c) { c.t.k_cache.shape[1] = 0; }, {"k_cache.shape", "page_size must be at least 1"}},
-        BadCache{
-            "TableShape", [](CacheCall& c) { c.t.block_table.shape[2] = 1; }, {"block_table.shape", "[1, 1, batch, max_pages]"}},
-        BadCache{"HalfNew", [](CacheCall& c) { c.t.v_new = {}; }, {"v_new is missing", "both or neither"}},
-        BadCache{"NewHeads", [](CacheCall& c) { c.t.k_new.shape[2] = 1; }, {"k_new.shape is [2, 3, 1, 10]", "num_kv_heads"}},
-        BadCache{"HalfRotary", [](CacheCall& c) { c.t.rotary_sin = {}; }, {"rotary_sin is missing"}},
+            "HalfRotary", [](CacheCall& c) { c.t.rotary_sin = {}; }, {"rotary_sin is missing"}},
         BadCache{"RotaryDim",
                  [](CacheCall& c) { c.t.rotary_cos.shape[3] = c.t.rotary_sin.shape[3] = 6; },
                  {"rotary_cos.shape", "rotary_dim / 2 is 6", "1 to head_dim / 2 = 5"}},
-        BadCache{"RotaryShapes", [](CacheCall& c) { c.t.rotary_sin.shape[2] = 9; }, {"rotary_sin.shape", "positions"}},
+        BadCache{"RotaryShapes",
+                 [](CacheCall& c) { c.t.rotary_sin.shape[2] = 9; },
+                 {"rotary_sin.shape", "positions"}},
         BadCache{"NoPositions",
                  [](CacheCall& c) { c.t.rotary_cos.shape[2] = c.t.rotary_sin.shape[2] = 0; },
                  {"rotary_cos.shape is [1, 1, 0, 3]", "0 positions", "at least 3"}},
-        BadCache{"RotaryDtype", [](CacheCall& c) { c.t.rotary_cos.dtype = DType::bf16; }, {"rotary_cos.dtype is bf16", "fp32"}},
+        BadCache{"RotaryDtype",
+                 [](CacheCall& c) { c.t.rotary_cos.dtype = DType::bf16; },
+                 {"rotary_cos.dtype is bf16", "fp32"}},
         BadCache{"QueriesAlone",
                  [](CacheCall& c) { c.t.rotary_cos = c.t.rotary_sin = {}; },
                  {"rotary_cos is missing", "nothing to do with q"}},
         BadCache{"QueriesOut", [](CacheCall& c) { c.t.q_out = {}; }, {"q_out is missing"}},
-        BadCache{"Nothing", [](CacheCall& c) { c.t.k_new = c.t.v_new = c.t.q = c.t.q_out = {}; }, {"nothing to do"}},
-        BadCache{"Threads", [](CacheCall& c) { c.options.num_threads = -1; }, {"num_threads is -1"}},
-        BadCache{"Null", [](CacheCall& c) { c.t.k_new.data = nullptr; }, {"k_new.data is null"}},
-        BadCache{"Misaligned", [](CacheCall& c) { c.t.v_cache.data = c.v.data() + 2; }, {"v_cache.data is", "divisible by the 4"}},
-        BadCache{"Overlap", [](CacheCall& c) { c.t.v_new.data = c.v.data(); }, {"v_cache at", "overlaps v_new"}},
-        BadCache{"QueriesShifted", [](CacheCall& c) { c.t.q_out.data = c.q.data() + 4; }, {"q_out at", "overlaps q at"}},
+        BadCache{"Nothing",
+                 [](CacheCall& c) { c.t.k_new = c.t.v_new = c.t.q = c.t.q_out = {}; },
+                 {"nothing to do"}},
         BadCache{
-            "LengthsInPlace", [](CacheCall& c) { c.t.seqlens_k_out = c.t.seqlens_k; }, {"seqlens_k_out at", "overlaps seqlens_k"}},
-        BadCache{"Full", [](CacheCall& c) { c.used[1] = 10; }, {"seqlens_k[1] is 10", "3 new rows", "0 to 9"}},
+            "Threads", [](CacheCall& c) { c.options.num_threads = -1; }, {"num_threads is -1"}},
+        BadCache{"Null", [](CacheCall& c) { c.t.k_new.data = nullptr; }, {"k_new.data is null"}},
+        BadCache{"Misaligned",
+                 [](CacheCall& c) { c.t.v_cache.data = c.v.data() + 2; },
+                 {"v_cache.data is", "divisible by the 4"}},
+        BadCache{"Overlap",
+                 [](CacheCall& c) { c.t.v_new.data = c.v.data(); },
+                 {"v_cache at", "overlaps v_new"}},
+        BadCache{"QueriesShifted",
+                 [](CacheCall& c) { c.t.q_out.data = c.q.data() + 4; },
+                 {"q_out at", "overlaps q at"}},
+        BadCache{"LengthsInPlace",
+                 [](CacheCall& c) { c.t.seqlens_k_out = c.t.seqlens_k; },
+                 {"seqlens_k_out at", "overlaps seqlens_k"}},
+        BadCache{"Full",
+                 [](CacheCall& c) { c.used[1] = 10; },
+                 {"seqlens_k[1] is 10", "3 new rows", "0 to 9"}},
         BadCache{"Negative", [](CacheCall& c) { c.used[0] = -1; }, {"seqlens_k[0] is -1"}},
         BadCache{"Positions",
                  [](CacheCall& c) { c.t.rotary_cos.shape[2] = c.t.rotary_sin.shape[2] = 7; },
@@ -285,14 +337,17 @@ INSTANTIATE_TEST_SUITE_P(
         BadCache{"FewPositions",
                  [](CacheCall& c) { c.t.rotary_cos.shape[2] = c.t.rotary_sin.shape[2] = 2; },
                  {"rotary_cos.shape is [1, 1, 2, 3]", "at least 3"}},
-        BadCache{"Page", [](CacheCall& c) { c.table[1] = 8; }, {"block_table[0, 1] is 8", "0 to 7"}}),
+        BadCache{
+            "Page", [](CacheCall& c) { c.table[1] = 8; }, {"block_table[0, 1] is 8", "0 to 7"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(KvCache, BackendsWithoutItSaySo) {
   class Bare final : public Backend {
    public:
     std::string_view name() const noexcept override { return "bare_cache"; }
-    std::vector<DeviceInfo> devices() const override { return {{"bare_cache", "none", "", true, ""}}; }
+    std::vector<DeviceInfo> devices() const override {
+      return {{"bare_cache", "none", "", true, ""}};
+    }
     const std::vector<const Kernel*>& kernels() const override { return kernels_; }
 
    private:
@@ -303,7 +358,8 @@ TEST(KvCache, BackendsWithoutItSaySo) {
   CacheCall c(DType::fp32, false, random);
   const Status status = append_kv(c.t, c.options, "bare_cache");
   EXPECT_EQ(status.code(), StatusCode::unsupported);
-  EXPECT_NE(status.message().find("bare_cache cannot append"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("bare_cache cannot append"), std::string::npos)
+      << status.message();
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Plans for a range of batch sizes or of lengths, and runs with options of their own: the same bits as a plan of just that size.
+// Plans for a range of batch sizes or of lengths, and runs with options of their own: the same bits
+// as a plan of just that size.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -23,8 +24,14 @@ struct RangeCall {
   int64_t most_batch, seqlen_q, most_k, heads, kv_heads, dim;
   std::vector<float> q, k, v, bias, out, lse, expected, expected_lse;
 
-  RangeCall(int64_t batch, int64_t queries, int64_t keys, int64_t q_heads, int64_t k_heads, int64_t head_dim)
-      : most_batch(batch), seqlen_q(queries), most_k(keys), heads(q_heads), kv_heads(k_heads), dim(head_dim) {
+  RangeCall(int64_t batch, int64_t queries, int64_t keys, int64_t q_heads, int64_t k_heads,
+            int64_t head_dim)
+      : most_batch(batch),
+        seqlen_q(queries),
+        most_k(keys),
+        heads(q_heads),
+        kv_heads(k_heads),
+        dim(head_dim) {
     const auto n = [](int64_t size) { return static_cast<std::size_t>(size); };
     q.resize(n(most_batch * seqlen_q * heads * dim));
     k.resize(n(most_batch * most_k * kv_heads * dim));
@@ -73,7 +80,8 @@ struct RangeCall {
   void expect_same_bits() const { EXPECT_TRUE(out == expected && lse == expected_lse); }
 };
 
-Result<Plan> ranged(const AttentionTensors& largest, AttentionOptions options, bool batch, bool keys) {
+Result<Plan> ranged(const AttentionTensors& largest, AttentionOptions options, bool batch,
+                    bool keys) {
   options.vary_batch = batch;
   options.vary_seqlen_k = keys;
   const Result<Problem> problem = make_problem(largest, options);
@@ -146,7 +154,10 @@ class OddRunner final : public Runner {
   explicit OddRunner(std::size_t bytes) : bytes_(bytes) {}
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override { return bytes_; }
-  Status run(void* /*stream*/, const AttentionTensors& /*tensors*/, void* /*workspace*/) const override { return {}; }
+  Status run(void* /*stream*/, const AttentionTensors& /*tensors*/,
+             void* /*workspace*/) const override {
+    return {};
+  }
 
  private:
   KernelConfig config_{.kernel = "odd.kernel"};
@@ -156,11 +167,14 @@ class OddKernel final : public Kernel {
  public:
   static constexpr std::size_t kMost = 1 << 20;
   std::string_view name() const noexcept override { return "odd.kernel"; }
-  Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
+  Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override {
+    return {};
+  }
   double rank(const Problem& /*problem*/) const override { return 1; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& p, const std::string& /*device*/,
                                           const AttentionOptions& /*options*/) const override {
-    return std::unique_ptr<Runner>(std::make_unique<OddRunner>(p.batch == 43 && p.seqlen_k == 100 ? kMost : 64));
+    return std::unique_ptr<Runner>(
+        std::make_unique<OddRunner>(p.batch == 43 && p.seqlen_k == 100 ? kMost : 64));
   }
 };
 class OddBackend final : public Backend {
@@ -240,11 +254,15 @@ TEST(PlanRange, WhatDoesNotVaryIsRefusedByName) {
   RangeCall call(4, 8, 32, 2, 1, 8);
   const Result<Plan> made = ranged(call.at(3, 24), {}, true, true);
   ASSERT_TRUE(made.ok()) << made.status().message();
-  const auto refusal = [&](const AttentionTensors& t) { return made->run(nullptr, t, nullptr, 0).message(); };
+  const auto refusal = [&](const AttentionTensors& t) {
+    return made->run(nullptr, t, nullptr, 0).message();
+  };
   call.poison();
   const std::vector<float> before = call.out;
-  EXPECT_EQ(refusal(call.at(4, 24)), "q.shape is [4, 8, 2, 8]: batch is 4; this plan was made for 0 to 3");
-  EXPECT_EQ(refusal(call.at(3, 25)), "k.shape is [3, 25, 1, 8]: seqlen_k is 25; this plan was made for 0 to 24");
+  EXPECT_EQ(refusal(call.at(4, 24)),
+            "q.shape is [4, 8, 2, 8]: batch is 4; this plan was made for 0 to 3");
+  EXPECT_EQ(refusal(call.at(3, 25)),
+            "k.shape is [3, 25, 1, 8]: seqlen_k is 25; this plan was made for 0 to 24");
   EXPECT_EQ(refusal(call.at(3, 24, false)), "bias is missing; this plan was made with it");
   AttentionTensors t = call.at(3, 24);
   t.q.shape[1] = t.out.shape[1] = t.lse.shape[2] = t.bias.shape[2] = 7;
@@ -327,7 +345,8 @@ TEST(PlanRange, ExplainNamesTheKernelOfEachSize) {
   RangeCall call(64, 1, 512, 2, 2, 16);
   const Result<Plan> batches = ranged(call.at(64, 512, false), {}, true, false);
   ASSERT_TRUE(batches.ok());
-  EXPECT_NE(batches->explain().find("; batch 1 to 64: cpu."), std::string::npos) << batches->explain();
+  EXPECT_NE(batches->explain().find("; batch 1 to 64: cpu."), std::string::npos)
+      << batches->explain();
   const Result<Plan> lengths = ranged(call.at(64, 512, false), {}, false, true);
   ASSERT_TRUE(lengths.ok());
   EXPECT_NE(lengths->explain().find("; seqlen_k 1"), std::string::npos) << lengths->explain();
@@ -336,7 +355,8 @@ TEST(PlanRange, ExplainNamesTheKernelOfEachSize) {
     const Result<Plan> exact = lengths->at(call.at(64, keys, false));
     ASSERT_TRUE(exact.ok()) << exact.status().message();
     EXPECT_EQ(exact->problem().seqlen_k, keys);
-    EXPECT_NE(lengths->explain().find(exact->config().kernel), std::string::npos) << exact->config().kernel;
+    EXPECT_NE(lengths->explain().find(exact->config().kernel), std::string::npos)
+        << exact->config().kernel;
   }
   EXPECT_FALSE(lengths->at(call.at(63, 512, false)).ok());
 }
@@ -349,10 +369,13 @@ TEST(RunOptions, TheBitsOfAPlanWithThem) {
     RunOptions run;
     AttentionOptions plan;
   };
-  for (const Change& change : {Change{{.softmax_scale = 0.7F}, {.softmax_scale = 0.7F}},
-                               Change{{.softcap = 3.0F}, {.softcap = 3.0F}}, Change{{.window_left = 9}, {.window_left = 9}},
-                               Change{{.window_left = 9, .window_right = 0}, {.causal = Causal::bottom_right, .window_left = 9}},
-                               Change{{.softmax_scale = 0.7F}, {.softmax_scale = 0.7F}}, Change{}}) {
+  for (const Change& change :
+       {Change{{.softmax_scale = 0.7F}, {.softmax_scale = 0.7F}},
+        Change{{.softcap = 3.0F}, {.softcap = 3.0F}},
+        Change{{.window_left = 9}, {.window_left = 9}},
+        Change{{.window_left = 9, .window_right = 0},
+               {.causal = Causal::bottom_right, .window_left = 9}},
+        Change{{.softmax_scale = 0.7F}, {.softmax_scale = 0.7F}}, Change{}}) {
     call.run_exact(call.at(2, 70), change.plan);
     const Status status = made->run(nullptr, call.at(2, 70), nullptr, 0, change.run);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -365,7 +388,9 @@ TEST(RunOptions, BadOnesAreRefused) {
   const Result<Plan> made = plan(make_problem(call.at(2, 7), {}).value(), "cpu");
   ASSERT_TRUE(made.ok());
   call.poison();
-  const auto refusal = [&](const RunOptions& options) { return made->run(nullptr, call.at(2, 7), nullptr, 0, options).message(); };
+  const auto refusal = [&](const RunOptions& options) {
+    return made->run(nullptr, call.at(2, 7), nullptr, 0, options).message();
+  };
   EXPECT_EQ(refusal({.window_left = -2}), "window_left is -2: -1 (unlimited) or above is accepted");
   EXPECT_EQ(refusal({.softcap = -1.0F}).find("softcap is -1: "), 0U);
   EXPECT_EQ(refusal({.softmax_scale = 2e18F}).find("softmax_scale is 2e+18: "), 0U);
@@ -392,11 +417,13 @@ TEST(PlanRangeC, BatchesAndOptions) {
     EXPECT_EQ(fulmen_plan_run(made, nullptr, &t, nullptr, 0), FULMEN_OK) << fulmen_last_error();
     call.expect_same_bits();
     call.run_exact(call.at(batch, 16), {.softcap = 5.0F});
-    EXPECT_EQ(fulmen_plan_run_with(made, nullptr, &t, &run, nullptr, 0), FULMEN_OK) << fulmen_last_error();
+    EXPECT_EQ(fulmen_plan_run_with(made, nullptr, &t, &run, nullptr, 0), FULMEN_OK)
+        << fulmen_last_error();
     call.expect_same_bits();
     fulmen_plan* exact = nullptr;
     ASSERT_EQ(fulmen_plan_at(made, &t, nullptr, &exact), FULMEN_OK) << fulmen_last_error();
-    EXPECT_NE(std::string(fulmen_plan_explain(exact)).find(" b=" + std::to_string(batch) + " "), std::string::npos);
+    EXPECT_NE(std::string(fulmen_plan_explain(exact)).find(" b=" + std::to_string(batch) + " "),
+              std::string::npos);
     fulmen_plan_destroy(exact);
   }
   const fulmen_tensors t = views(call.at(4, 16));

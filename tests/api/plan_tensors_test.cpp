@@ -1,4 +1,5 @@
-// A plan refuses tensors that it was not made for: names tensor, value and its own, writes nothing. Through C++ and through C.
+// A plan refuses tensors that it was not made for: names tensor, value and its own, writes nothing.
+// Through C++ and through C.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -31,10 +32,13 @@ struct Planned {
   bool backward = false;
 
   Result<Plan> plan() const {
-    const auto problem = backward ? make_backward_problem(call.tensors, call.options) : make_problem(call.tensors, call.options);
+    const auto problem = backward ? make_backward_problem(call.tensors, call.options)
+                                  : make_problem(call.tensors, call.options);
     return problem.ok() ? fulmen::plan(problem.value(), "cpu", call.options) : problem.status();
   }
-  bool uses(const TensorField& field) const { return (call.tensors->*field.tensor).data != nullptr; }
+  bool uses(const TensorField& field) const {
+    return (call.tensors->*field.tensor).data != nullptr;
+  }
   bool untouched() const { return backward ? call.gradients_untouched() : call.untouched(); }
 };
 
@@ -49,8 +53,10 @@ void padded(Planned& p) {
 }
 void paged(Planned& p) {
   padded(p);
-  p.call.tensors.k = Tensor::bshd(p.call.k.data(), DType::fp32, 14, 1, SmallCall::kKvHeads, SmallCall::kDim);
-  p.call.tensors.v = Tensor::bshd(p.call.v.data(), DType::fp32, 14, 1, SmallCall::kKvHeads, SmallCall::kDim);
+  p.call.tensors.k =
+      Tensor::bshd(p.call.k.data(), DType::fp32, 14, 1, SmallCall::kKvHeads, SmallCall::kDim);
+  p.call.tensors.v =
+      Tensor::bshd(p.call.v.data(), DType::fp32, 14, 1, SmallCall::kKvHeads, SmallCall::kDim);
   p.call.tensors.block_table = numbers(p.pages, 2);
 }
 void packed(Planned& p) {
@@ -92,7 +98,8 @@ std::vector<Bent> bent_in_each_member(const Planned& planned) {
       change(all.back().tensors->*field.tensor);
     };
     bend("dtype", [](Tensor& t) { t.dtype = DType::fp16; });
-    bend("dtype", [](Tensor& t) { t.dtype = static_cast<DType>(17); });  // NOLINT(clang-analyzer-optin.core.EnumCastOutOfRange)
+    // NOLINTNEXTLINE(clang-analyzer-optin.core.EnumCastOutOfRange)
+    bend("dtype", [](Tensor& t) { t.dtype = static_cast<DType>(17); });
     for (std::size_t d = 0; d < 4; ++d) {
       for (const int64_t by : {-1, 2, 5}) {
         bend("shape", [d, by](Tensor& t) { t.shape[d] += by; });
@@ -135,7 +142,8 @@ TEST_P(PlanTensors, EachMemberOfEachIsComparedInC) {
   ASSERT_EQ(create(&tensors, &options, "cpu", &plan), FULMEN_OK) << fulmen_last_error();
   for (const Bent& bent : bent_in_each_member(planned_)) {
     const fulmen_tensors given = views(bent.tensors);
-    EXPECT_EQ(fulmen_plan_run(plan, nullptr, &given, nullptr, 0), FULMEN_INVALID_ARGUMENT) << bent.said;
+    EXPECT_EQ(fulmen_plan_run(plan, nullptr, &given, nullptr, 0), FULMEN_INVALID_ARGUMENT)
+        << bent.said;
     const std::string message = fulmen_last_error();
     EXPECT_EQ(message.find(bent.said), 0U) << message;
     EXPECT_NE(message.find(kMadeFor), std::string::npos) << message;
@@ -166,7 +174,8 @@ TEST_P(PlanTensors, PointersAloneAreTaken) {
   const Result<Plan> plan = planned_.plan();
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   AttentionTensors pointers;
-  for (const TensorField& field : kTensorTable) (pointers->*field.tensor).data = (planned_.call.tensors->*field.tensor).data;
+  for (const TensorField& field : kTensorTable)
+    (pointers->*field.tensor).data = (planned_.call.tensors->*field.tensor).data;
   AttentionTensors without = pointers;
   without.k = {};
   const Status refused = plan->run(nullptr, without, nullptr, 0);
@@ -174,7 +183,10 @@ TEST_P(PlanTensors, PointersAloneAreTaken) {
   EXPECT_NE(refused.message().find("k.data is null"), std::string::npos) << refused.message();
   AttentionTensors other = pointers;
   other.q.dtype = DType::bf16;
-  EXPECT_EQ(plan->run(nullptr, other, nullptr, 0).message().find("q.dtype is bf16; this plan was made for fp32"), 0U);
+  EXPECT_EQ(plan->run(nullptr, other, nullptr, 0)
+                .message()
+                .find("q.dtype is bf16; this plan was made for fp32"),
+            0U);
   EXPECT_TRUE(planned_.untouched());
   const Status status = plan->run(nullptr, pointers, nullptr, 0);
   EXPECT_TRUE(status.ok()) << status.message();
@@ -182,13 +194,15 @@ TEST_P(PlanTensors, PointersAloneAreTaken) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Api, PlanTensors,
-                         ::testing::Values(Kind{"Whole", whole}, Kind{"Gradients", gradients}, Kind{"Padded", padded},
-                                           Kind{"Paged", paged}, Kind{"Packed", packed}),
+                         ::testing::Values(Kind{"Whole", whole}, Kind{"Gradients", gradients},
+                                           Kind{"Padded", padded}, Kind{"Paged", paged},
+                                           Kind{"Packed", packed}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(PlanTensor, MoreOrFewerSequencesThanItWasMadeFor) {
   SmallCall one, two;
-  for (Tensor* t : std::initializer_list<Tensor*>{&one.tensors.q, &one.tensors.k, &one.tensors.v, &one.tensors.out})
+  for (Tensor* t : std::initializer_list<Tensor*>{&one.tensors.q, &one.tensors.k, &one.tensors.v,
+                                                  &one.tensors.out})
     t->shape[0] = 1;
   const auto of_one = plan(make_problem(one.tensors, {}).value(), "cpu");
   const auto of_two = plan(make_problem(two.tensors, {}).value(), "cpu");
@@ -199,7 +213,8 @@ TEST(PlanTensor, MoreOrFewerSequencesThanItWasMadeFor) {
   EXPECT_TRUE(one.untouched() && two.untouched());
 }
 
-// A dim of one element and one of stride 0 are the same bias; a dbias that is a sum has one element.
+// A dim of one element and one of stride 0 are the same bias; a dbias that is a sum has one
+// element.
 TEST(PlanTensor, BroadcastDimsOfTheBias) {
   SmallCall call;
   call.with_gradients();
@@ -210,19 +225,23 @@ TEST(PlanTensor, BroadcastDimsOfTheBias) {
   AttentionTensors given = call.tensors;
   given.bias.shape[0] = 2;
   given.bias.strides[0] = 28;
-  EXPECT_EQ(made->run(nullptr, given, nullptr, 0).message(), "bias.strides is [28, 7, 0, 1]; this plan was made for [0, 7, 0, 1]");
+  EXPECT_EQ(made->run(nullptr, given, nullptr, 0).message(),
+            "bias.strides is [28, 7, 0, 1]; this plan was made for [0, 7, 0, 1]");
   given.bias.shape[0] = 3;
-  EXPECT_EQ(made->run(nullptr, given, nullptr, 0).message(), "bias.shape is [3, 4, 1, 7]; this plan was made for [1, 4, 1, 7]");
+  EXPECT_EQ(made->run(nullptr, given, nullptr, 0).message(),
+            "bias.shape is [3, 4, 1, 7]; this plan was made for [1, 4, 1, 7]");
   given = call.tensors;
   given.dbias.shape[0] = 2;
-  EXPECT_EQ(made->run(nullptr, given, nullptr, 0).message(), "dbias.shape is [2, 4, 1, 7]; this plan was made for [1, 4, 1, 7]");
+  EXPECT_EQ(made->run(nullptr, given, nullptr, 0).message(),
+            "dbias.shape is [2, 4, 1, 7]; this plan was made for [1, 4, 1, 7]");
   EXPECT_TRUE(call.gradients_untouched());
   given = call.tensors;
   given.bias.shape = {2, 4, 5, 7};
   EXPECT_TRUE(made->run(nullptr, given, nullptr, 0).ok()) << "strides of 0";
 }
 
-// The plan knows max_seqlen only as far as packed tensors have rows, so a bias may be for longer sequences.
+// The plan knows max_seqlen only as far as packed tensors have rows, so a bias may be for longer
+// sequences.
 TEST(PlanTensor, BiasByMaxSeqlen) {
   Planned planned;
   packed(planned);
@@ -236,7 +255,8 @@ TEST(PlanTensor, BiasByMaxSeqlen) {
   AttentionTensors given = call.tensors;
   given.bias.shape[2] = 9;
   EXPECT_EQ(made->run(nullptr, given, nullptr, 0).message(),
-            "bias.shape is [2, 4, 9, 20]; this plan was made for [2, 4, 10, 14] or more queries and keys");
+            "bias.shape is [2, 4, 9, 20]; this plan was made for [2, 4, 10, 14] or more queries "
+            "and keys");
   EXPECT_TRUE(call.untouched());
   const Status status = made->run(nullptr, call.tensors, nullptr, 0);
   EXPECT_TRUE(status.ok()) << status.message();
@@ -247,13 +267,16 @@ TEST(PlanTensor, EmptyProblems) {
   call.with_gradients();
   for (const TensorField& field : kTensorTable) {
     Tensor& tensor = call.tensors->*field.tensor;
-    if (field.tensor != &AttentionTensors::sinks && field.tensor != &AttentionTensors::dsinks && tensor.shape[3] > 0) {
+    if (field.tensor != &AttentionTensors::sinks && field.tensor != &AttentionTensors::dsinks &&
+        tensor.shape[3] > 0) {
       tensor.shape[0] = field.tensor == &AttentionTensors::alibi_slopes ? 1 : 0;
     }
   }
-  call.tensors.bias.shape[0] = call.tensors.dbias.shape[0] = 1;  // broadcast over none, summed over none
+  // Broadcast over none, summed over none.
+  call.tensors.bias.shape[0] = call.tensors.dbias.shape[0] = 1;
   for (const bool backward : {false, true}) {
-    const auto problem = backward ? make_backward_problem(call.tensors, {}) : make_problem(call.tensors, {});
+    const auto problem =
+        backward ? make_backward_problem(call.tensors, {}) : make_problem(call.tensors, {});
     ASSERT_TRUE(problem.ok()) << problem.status().message();
     const auto made = plan(problem.value(), "cpu");
     ASSERT_TRUE(made.ok()) << made.status().message();
@@ -273,7 +296,8 @@ TEST(PlanTensor, EmptyProblems) {
 TEST(PlanTensor, EmptyBiasGradients) {
   SmallCall call;
   call.with_gradients();
-  for (Tensor* t : std::initializer_list<Tensor*>{&call.tensors.k, &call.tensors.v, &call.tensors.dk, &call.tensors.dv})
+  for (Tensor* t : std::initializer_list<Tensor*>{&call.tensors.k, &call.tensors.v,
+                                                  &call.tensors.dk, &call.tensors.dv})
     t->shape[1] = 0;
   call.tensors.bias = Tensor::bhqk(call.bias.data(), DType::fp32, 2, 4, 5, 0);
   call.tensors.keep_mask = {};
@@ -293,8 +317,8 @@ TEST(PlanTensor, ForwardLooksAtNoGradient) {
   const auto made = plan(make_problem(call.tensors, {}).value(), "cpu");
   ASSERT_TRUE(made.ok()) << made.status().message();
   AttentionTensors given = call.tensors;
-  for (Tensor* t :
-       std::initializer_list<Tensor*>{&given.dout, &given.dlse, &given.dq, &given.dk, &given.dv, &given.dbias, &given.dsinks}) {
+  for (Tensor* t : std::initializer_list<Tensor*>{&given.dout, &given.dlse, &given.dq, &given.dk,
+                                                  &given.dv, &given.dbias, &given.dsinks}) {
     t->shape = {9, 9, 9, 9};
     t->dtype = DType::boolean;
   }

@@ -22,7 +22,9 @@ namespace {
 
 using testing::SmallCall;
 
-Problem problem_of(const SmallCall& call) { return make_problem(call.tensors, call.options).value(); }
+Problem problem_of(const SmallCall& call) {
+  return make_problem(call.tensors, call.options).value();
+}
 
 TEST(Problem, EqualProblemsHashAlikeOthersDiffer) {
   SmallCall a, b;
@@ -54,7 +56,8 @@ TEST(Plan, RefusesAProblemOfNoCall) {
   const Result<Plan> made = plan(Problem{}, "cpu");
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().code(), StatusCode::invalid_argument);
-  EXPECT_NE(made.status().message().find("make_problem"), std::string::npos) << made.status().message();
+  EXPECT_NE(made.status().message().find("make_problem"), std::string::npos)
+      << made.status().message();
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     Problem empty;
     empty.pass = pass;
@@ -66,14 +69,17 @@ TEST(Plan, RefusesANegativeNumberOfThreads) {
   SmallCall call;
   const Problem problem = problem_of(call);
   call.options.num_threads = -7;
-  EXPECT_EQ(plan(problem, "cpu", call.options).status().message(), make_problem(call.tensors, call.options).status().message());
-  EXPECT_NE(plan(problem, "cpu", call.options).status().message().find("num_threads is -7"), std::string::npos);
+  EXPECT_EQ(plan(problem, "cpu", call.options).status().message(),
+            make_problem(call.tensors, call.options).status().message());
+  EXPECT_NE(plan(problem, "cpu", call.options).status().message().find("num_threads is -7"),
+            std::string::npos);
 }
 
 // A file's header alone can ask for such sizes.
 TEST(Plan, OfNoQueriesNeedsNoMemoryForEachSequence) {
   SmallCall call;
-  for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out}) {
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.k,
+                                                       &call.tensors.v, &call.tensors.out}) {
     *tensor = Tensor::bshd(nullptr, DType::fp32, int64_t{1} << 40, 0, 1, 8);
   }
   const Problem problem = make_problem(call.tensors, call.options).value();
@@ -113,7 +119,10 @@ TEST(Problem, CountsAnyBand) {
             int pairs = 0;
             for (int64_t i = 0; i < seqlen_q; ++i) {
               for (int64_t j = 0; j < seqlen_k; ++j) {
-                pairs += (left < 0 || j >= i + diagonal - left) && (right < 0 || j <= i + diagonal + right) ? 1 : 0;
+                pairs += (left < 0 || j >= i + diagonal - left) &&
+                                 (right < 0 || j <= i + diagonal + right)
+                             ? 1
+                             : 0;
               }
             }
             EXPECT_EQ(p.flops(), 4.0 * pairs) << to_string(p);
@@ -145,7 +154,8 @@ TEST(Problem, CausalAndWindowMeet) {
 
 TEST(Problem, BroadcastDimsAreDescribedOneWay) {
   SmallCall ones, zeros;
-  ones.tensors.bias = Tensor::bhqk(ones.bias.data(), DType::fp32, 1, 1, SmallCall::kSeqlenQ, SmallCall::kSeqlenK);
+  ones.tensors.bias =
+      Tensor::bhqk(ones.bias.data(), DType::fp32, 1, 1, SmallCall::kSeqlenQ, SmallCall::kSeqlenK);
   zeros.tensors.bias = {zeros.bias.data(), DType::fp32, {2, 4, 5, 7}, {0, 0, 7, 1}};
   EXPECT_EQ(problem_of(ones), problem_of(zeros));
   EXPECT_EQ(hash_value(problem_of(ones)), hash_value(problem_of(zeros)));
@@ -181,7 +191,8 @@ TEST(Plan, RunsTheKernelThatIsForced) {
     if (!made.ok()) continue;
     EXPECT_EQ(made->config().kernel, c.kernel);
     EXPECT_TRUE(made->run(nullptr, call.tensors, nullptr, 0).ok());
-    for (const float x : call.out) EXPECT_NEAR(x, 2.0F, 1e-5F) << c.kernel;  // the mean of equal values
+    // The mean of equal values.
+    for (const float x : call.out) EXPECT_NEAR(x, 2.0F, 1e-5F) << c.kernel;
   }
 }
 
@@ -190,7 +201,8 @@ TEST(Plan, BackwardWorkspaceIsInProportionToTheInputs) {
   constexpr int64_t kDim = 64;
   constexpr double kThread = 8e6;  // scratch, whatever the lengths
   for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
-    for (const auto& [heads, kv_heads] : {std::pair<int64_t, int64_t>{1, 1}, {8, 8}, {32, 8}, {64, 1}}) {
+    for (const auto& [heads, kv_heads] :
+         {std::pair<int64_t, int64_t>{1, 1}, {8, 8}, {32, 8}, {64, 1}}) {
       for (const int64_t seqlen : {8192, 131072}) {
         AttentionTensors t;
         t.q = t.out = t.dout = t.dq = Tensor::bshd(nullptr, dtype, 1, seqlen, heads, kDim);
@@ -202,7 +214,8 @@ TEST(Plan, BackwardWorkspaceIsInProportionToTheInputs) {
         ASSERT_TRUE(problem.ok()) << problem.status().message();
         const Result<Plan> made = plan(problem.value(), "cpu", options);
         ASSERT_TRUE(made.ok()) << made.status().message();
-        EXPECT_LE(static_cast<double>(made->workspace_bytes()), 4 * problem->bytes() + kThread) << made->explain();
+        EXPECT_LE(static_cast<double>(made->workspace_bytes()), 4 * problem->bytes() + kThread)
+            << made->explain();
         EXPECT_GT(made->config().num_splits, 1) << made->explain();
       }
     }
@@ -245,14 +258,19 @@ TEST(Plan, LogsOneLineWhenAsked) {
 // A user's backend whose one kernel writes a constant: right for SmallCall when the constant is 2.
 class ConstantRunner final : public Runner {
  public:
-  ConstantRunner(const Problem& problem, float value) : problem_(problem), value_(value) { config_.kernel = "constant"; }
+  ConstantRunner(const Problem& problem, float value) : problem_(problem), value_(value) {
+    config_.kernel = "constant";
+  }
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override { return kScratch; }
   Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
-    if (reinterpret_cast<std::uintptr_t>(workspace) % 64 != 0) return {StatusCode::internal, "misaligned workspace"};
+    if (reinterpret_cast<std::uintptr_t>(workspace) % 64 != 0)
+      return {StatusCode::internal, "misaligned workspace"};
     std::memset(workspace, 1, kScratch);  // for AddressSanitizer
     auto* out = static_cast<float*>(tensors.out.data);
-    for (int64_t i = 0; i < problem_.batch * problem_.seqlen_q * problem_.num_heads * problem_.head_dim_v; ++i) out[i] = value_;
+    for (int64_t i = 0;
+         i < problem_.batch * problem_.seqlen_q * problem_.num_heads * problem_.head_dim_v; ++i)
+      out[i] = value_;
     return {};
   }
 
@@ -287,7 +305,8 @@ class ConstantBackend final : public Backend {
       : name_(std::move(name)), kernel_(name_ + ".constant", value), kernels_{&kernel_} {}
   std::string_view name() const noexcept override { return name_; }
   std::vector<DeviceInfo> devices() const override {
-    return {{name_ + ":0", "a constant", "", true, ""}, {name_ + ":1", "broken", "", false, "it is unplugged: plug it in"}};
+    return {{name_ + ":0", "a constant", "", true, ""},
+            {name_ + ":1", "broken", "", false, "it is unplugged: plug it in"}};
   }
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
 
@@ -307,7 +326,8 @@ TEST(Registry, TakesAUsersBackend) {
   const Status unplugged = attention(call.tensors, call.options, "constant:1");
   EXPECT_EQ(unplugged.code(), StatusCode::unavailable);
   EXPECT_NE(unplugged.message().find("plug it in"), std::string::npos);
-  for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.k, &call.tensors.v, &call.tensors.out})
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&call.tensors.q, &call.tensors.k,
+                                                       &call.tensors.v, &call.tensors.out})
     tensor->dtype = DType::bf16;
   const Status refused = attention(call.tensors, call.options, "constant:0");
   EXPECT_EQ(refused.code(), StatusCode::unsupported);
@@ -326,8 +346,10 @@ TEST(Registry, VerificationCatchesAWrongBackend) {
   call.options.verify = false;
   ::setenv("FLASH_ATTENTION_VERIFY", "1", 1);
   std::string said;
-  set_log_callback([](void* text, const char* line) { *static_cast<std::string*>(text) += line; }, &said);
-  EXPECT_EQ(attention(call.tensors, call.options, "wrong:0").code(), StatusCode::verification_failed);
+  set_log_callback([](void* text, const char* line) { *static_cast<std::string*>(text) += line; },
+                   &said);
+  EXPECT_EQ(attention(call.tensors, call.options, "wrong:0").code(),
+            StatusCode::verification_failed);
   set_log_callback(nullptr, nullptr);
   ::unsetenv("FLASH_ATTENTION_VERIFY");
   EXPECT_NE(said.find("FAILED out of "), std::string::npos) << said;
@@ -339,7 +361,9 @@ class BrokenBackend final : public Backend {
  public:
   explicit BrokenBackend(int kernels) : kernel_("broken.kernel", 0), kernels_(kernels, &kernel_) {}
   std::string_view name() const noexcept override { return "broken"; }
-  std::vector<DeviceInfo> devices() const override { return {{"broken:0", "", "", false, "libbroken.so.1 was not found"}}; }
+  std::vector<DeviceInfo> devices() const override {
+    return {{"broken:0", "", "", false, "libbroken.so.1 was not found"}};
+  }
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
 
  private:
@@ -350,13 +374,15 @@ class BrokenBackend final : public Backend {
 TEST(Registry, BackendWithoutAWorkingDeviceSaysWhy) {
   const Status twice = register_backend(std::make_shared<BrokenBackend>(2));
   EXPECT_EQ(twice.code(), StatusCode::invalid_argument);
-  EXPECT_NE(twice.message().find("\"broken.kernel\" is taken"), std::string::npos) << twice.message();
+  EXPECT_NE(twice.message().find("\"broken.kernel\" is taken"), std::string::npos)
+      << twice.message();
   ASSERT_TRUE(register_backend(std::make_shared<BrokenBackend>(1)).ok());
   SmallCall call;
   for (const char* device : {"broken", "broken:0"}) {
     const Status status = attention(call.tensors, call.options, device);
     EXPECT_EQ(status.code(), StatusCode::unavailable);
-    EXPECT_NE(status.message().find("libbroken.so.1 was not found"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("libbroken.so.1 was not found"), std::string::npos)
+        << status.message();
     EXPECT_FALSE(set_default_device(device).ok());
   }
   EXPECT_TRUE(call.untouched());
@@ -365,7 +391,8 @@ TEST(Registry, BackendWithoutAWorkingDeviceSaysWhy) {
 TEST(Registry, CallsWithoutADeviceTakeTheDefault) {
   ASSERT_TRUE(register_backend(std::make_shared<ConstantBackend>("standing", 4.0F)).ok());
   SmallCall call;
-  EXPECT_TRUE(attention(call.tensors, call.options, "standing").ok());  // its first device that works
+  // Its first device that works.
+  EXPECT_TRUE(attention(call.tensors, call.options, "standing").ok());
   EXPECT_EQ(call.out[0], 4.0F);
   ::setenv("FULMEN_DEVICE", "standing:0", 1);
   const auto made = plan(problem_of(call));
@@ -376,8 +403,11 @@ TEST(Registry, CallsWithoutADeviceTakeTheDefault) {
   const Status status = attention(call.tensors);
   ::unsetenv("FULMEN_DEVICE");
   EXPECT_EQ(status.code(), StatusCode::unavailable);
-  EXPECT_NE(status.message().find("\"standing:7\" (FULMEN_DEVICE): there is no such"), std::string::npos) << status.message();
-  EXPECT_NE(status.message().find("\"standing:1\" (not usable)"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("\"standing:7\" (FULMEN_DEVICE): there is no such"),
+            std::string::npos)
+      << status.message();
+  EXPECT_NE(status.message().find("\"standing:1\" (not usable)"), std::string::npos)
+      << status.message();
 }
 
 TEST(Registry, GrowsWhileThreadsPlan) {
@@ -392,7 +422,10 @@ TEST(Registry, GrowsWhileThreadsPlan) {
         wrong += register_backend(std::make_shared<ConstantBackend>(name, 2.0F)).ok() ? 0 : 1;
         wrong += attention(call.tensors, call.options, name + ":0").ok() ? 0 : 1;
         const auto made = plan(problem_of(call), "cpu", call.options);
-        wrong += made.ok() && !made->explain().empty() && default_device() == "cpu" && devices().size() > 1 ? 0 : 1;
+        wrong += made.ok() && !made->explain().empty() && default_device() == "cpu" &&
+                         devices().size() > 1
+                     ? 0
+                     : 1;
       }
     });
   }

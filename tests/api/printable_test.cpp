@@ -1,4 +1,5 @@
-// What a program's own kernels and devices are called, and say, is shown without control characters.
+// What a program's own kernels and devices are called, and say, is shown without control
+// characters.
 #include "fulmen/printable.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,9 @@ namespace {
 class LoudKernel final : public Kernel {
  public:
   std::string_view name() const noexcept override { return "loud.\x1b[2J"; }
-  Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return Support::no("\x1b[31mno\n"); }
+  Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override {
+    return Support::no("\x1b[31mno\n");
+  }
   double rank(const Problem& /*problem*/) const override { return 1; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& /*problem*/, const std::string& /*device*/,
                                           const AttentionOptions& /*options*/) const override {
@@ -39,10 +42,13 @@ TEST(Printable, NamesAndReasonsOfAProgramsOwnBackend) {
   call.options.kernel.clear();
   AttentionOptions forced = call.options;
   forced.kernel = "none\x1b[2J";
-  for (const Status& status : {plan(problem, "loud:0", call.options).status(), plan(problem, "loud:1", call.options).status(),
-                               plan(problem, "loud:0", forced).status(), plan(problem, "loud\x1b[2J", call.options).status()}) {
+  for (const Status& status :
+       {plan(problem, "loud:0", call.options).status(),
+        plan(problem, "loud:1", call.options).status(), plan(problem, "loud:0", forced).status(),
+        plan(problem, "loud\x1b[2J", call.options).status()}) {
     EXPECT_FALSE(status.ok());
-    EXPECT_EQ(status.message().find_first_of("\x1b\n"), std::string::npos) << printable(status.message());
+    EXPECT_EQ(status.message().find_first_of("\x1b\n"), std::string::npos)
+        << printable(status.message());
     EXPECT_NE(status.message().find("\\x1b["), std::string::npos) << status.message();
   }
 }

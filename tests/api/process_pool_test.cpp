@@ -1,4 +1,5 @@
-// The process's own threads: they share the work of a call, never more at once than asked for, and sleep when there is none.
+// The process's own threads: they share the work of a call, never more at once than asked for, and
+// sleep when there is none.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -48,7 +49,8 @@ constexpr bool kSanitized = kThreadSanitizer || kAddressSanitizer;
 using namespace std::chrono_literals;
 
 void work_for(std::chrono::microseconds time) {
-  for (const auto end = std::chrono::steady_clock::now() + time; std::chrono::steady_clock::now() < end;) {
+  for (const auto end = std::chrono::steady_clock::now() + time;
+       std::chrono::steady_clock::now() < end;) {
   }
 }
 
@@ -58,7 +60,8 @@ bool each_task_once(int threads, int count, std::chrono::microseconds each) {
   std::vector<std::atomic<bool>> busy(static_cast<std::size_t>(threads));
   std::atomic<bool> shared{false};
   parallel_tasks(ThreadSettings{threads, {}}, count, [&](int64_t task, int worker) {
-    if (worker < 0 || worker >= threads || busy[static_cast<std::size_t>(worker)].exchange(true)) shared.store(true);
+    if (worker < 0 || worker >= threads || busy[static_cast<std::size_t>(worker)].exchange(true))
+      shared.store(true);
     ++runs[static_cast<std::size_t>(task)];
     work_for(each);
     busy[static_cast<std::size_t>(worker)].store(false);
@@ -98,7 +101,9 @@ TEST(ProcessThreads, RunEachTaskOnceForManyCallers) {
   for (int caller = 0; caller < 6; ++caller) {
     callers.emplace_back([&, caller] {
       for (int call = 0; call < 300; ++call) {
-        if (!each_task_once(1 + (caller + call) % 7, 1 + call % 40, std::chrono::microseconds(call % 3))) failures.fetch_add(1);
+        if (!each_task_once(1 + (caller + call) % 7, 1 + call % 40,
+                            std::chrono::microseconds(call % 3)))
+          failures.fetch_add(1);
         if (call % 50 == 0) std::this_thread::sleep_for(1ms);  // so that the threads fall asleep
       }
     });
@@ -194,7 +199,8 @@ double share_between_calls() {
   return between / inside;
 }
 
-// libgomp's threads took several times as much between calls as inside. Other processes lengthen both, so one of five tries counts.
+// libgomp's threads took several times as much between calls as inside. Other processes lengthen
+// both, so one of five tries counts.
 TEST(ProcessThreads, SleepBetweenCalls) {
   double share = share_between_calls();
   for (int more = 0; more < 4 && share >= 1; ++more) share = share_between_calls();
@@ -215,7 +221,8 @@ TEST(ProcessThreads, ComputeInTheCallersEnvironmentAndLeaveItsSignals) {
   std::fesetround(FE_TONEAREST);
   EXPECT_EQ(upward.load(), 3);
   EXPECT_EQ(blocked.load(), 2);
-  on_every_thread(3, [&](int64_t) { upward.fetch_sub(static_cast<int>(std::fegetround() == FE_TONEAREST)); });
+  on_every_thread(
+      3, [&](int64_t) { upward.fetch_sub(static_cast<int>(std::fegetround() == FE_TONEAREST)); });
   EXPECT_EQ(upward.load(), 0);
 }
 
@@ -266,7 +273,8 @@ TEST(ProcessThreads, NumberIsThatOfTheProgramsOpenMP) {
   in_region = true;
   EXPECT_EQ(thread_settings({}).num_threads, 1);
   std::atomic<int> helped{0};
-  parallel_tasks(ThreadSettings{4, {}}, 100, [&](int64_t, int worker) { helped.fetch_add(worker); });
+  parallel_tasks(ThreadSettings{4, {}}, 100,
+                 [&](int64_t, int worker) { helped.fetch_add(worker); });
   EXPECT_EQ(helped.load(), 0);
   in_region = false;
   openmp_threads = 1;

@@ -32,7 +32,8 @@ Tables& tables() {
 void pack_q(SmallCall& c) {
   tables() = {};
   c.tensors.q = Tensor::bshd(c.q.data(), DType::fp32, 1, 10, SmallCall::kHeads, SmallCall::kDim);
-  c.tensors.out = Tensor::bshd(c.out.data(), DType::fp32, 1, 10, SmallCall::kHeads, SmallCall::kDim);
+  c.tensors.out =
+      Tensor::bshd(c.out.data(), DType::fp32, 1, 10, SmallCall::kHeads, SmallCall::kDim);
   c.tensors.lse = {c.lse.data(), DType::fp32, {1, SmallCall::kHeads, 10, 1}, {0, 10, 1, 1}};
   c.tensors.cu_seqlens_q = int32(tables().cu_q);
   c.options.max_seqlen_q = 5;
@@ -60,7 +61,8 @@ void page(SmallCall& c) {
 }
 
 using Setup = void (*)(SmallCall&);
-Bad bad(const char* name, Setup setup, const std::function<void(SmallCall&)>& bend, const std::vector<std::string>& said) {
+Bad bad(const char* name, Setup setup, const std::function<void(SmallCall&)>& bend,
+        const std::vector<std::string>& said) {
   return {name,
           [setup, bend](SmallCall& c) {
             setup(c);
@@ -92,22 +94,30 @@ INSTANTIATE_TEST_SUITE_P(
             {"cu_seqlens_q.shape", "[1, 1, 1, batch + 1]"}),
         bad("CuKShape", pack, [](SmallCall& c) { c.tensors.cu_seqlens_k.shape[3] = 2; },
             {"cu_seqlens_k.shape is [1, 1, 1, 2]", "[1, 1, 1, 3]"}),
-        bad("PackedQ", pack_q, [](SmallCall& c) { c.tensors.q.shape = {2, 5, 4, 8}; }, {"q.shape is [2, 5, 4, 8]", "total_q"}),
-        bad("PackedK", pack, [](SmallCall& c) { c.tensors.k.shape = {2, 7, 2, 8}; }, {"k.shape is [2, 7, 2, 8]", "[1, total_k"}),
+        bad("PackedQ", pack_q, [](SmallCall& c) { c.tensors.q.shape = {2, 5, 4, 8}; },
+            {"q.shape is [2, 5, 4, 8]", "total_q"}),
+        bad("PackedK", pack, [](SmallCall& c) { c.tensors.k.shape = {2, 7, 2, 8}; },
+            {"k.shape is [2, 7, 2, 8]", "[1, total_k"}),
         bad("PackedLse", pack, [](SmallCall& c) { c.tensors.lse.shape = {2, 4, 5, 1}; },
             {"lse.shape", "[1, num_heads, total_q, 1]"}),
         bad("Cumulative", pack, [](SmallCall& c) { c.tensors.seqlens_k = int32(tables().used); },
             {"cu_seqlens_k and seqlens_k are both given"}),
         bad("Leftpad", pack, [](SmallCall& c) { c.tensors.leftpad_k = int32(tables().leftpad); },
             {"leftpad_k is given beside cu_seqlens_k"}),
-        bad("MaxMissing", pack, [](SmallCall& c) { c.options.max_seqlen_q = -1; }, {"max_seqlen_q is -1", "q is packed"}),
-        bad("MaxKMissing", pack, [](SmallCall& c) { c.options.max_seqlen_k = -1; }, {"max_seqlen_k is -1", "k is packed"}),
+        bad("MaxMissing", pack, [](SmallCall& c) { c.options.max_seqlen_q = -1; },
+            {"max_seqlen_q is -1", "q is packed"}),
+        bad("MaxKMissing", pack, [](SmallCall& c) { c.options.max_seqlen_k = -1; },
+            {"max_seqlen_k is -1", "k is packed"}),
         bad("MaxRange", pack, [](SmallCall& c) { c.options.max_seqlen_q = int64_t{1} << 31; },
             {"max_seqlen_q is 2147483648", "to 2147483647"}),
-        bad("MaxNegative", pack, [](SmallCall& c) { c.options.max_seqlen_k = -2; }, {"max_seqlen_k is -2", "-1"}),
-        bad("MaxOfShape", pad, [](SmallCall& c) { c.options.max_seqlen_q = 4; }, {"max_seqlen_q is 4", "5 is accepted"}),
-        bad("MaxOverRows", pad, [](SmallCall& c) { c.options.max_seqlen_k = 8; }, {"max_seqlen_k is 8", "up to 7"}),
-        bad("UsedShape", pad, [](SmallCall& c) { c.tensors.seqlens_k.shape[3] = 3; }, {"seqlens_k.shape", "[1, 1, 1, batch]"}),
+        bad("MaxNegative", pack, [](SmallCall& c) { c.options.max_seqlen_k = -2; },
+            {"max_seqlen_k is -2", "-1"}),
+        bad("MaxOfShape", pad, [](SmallCall& c) { c.options.max_seqlen_q = 4; },
+            {"max_seqlen_q is 4", "5 is accepted"}),
+        bad("MaxOverRows", pad, [](SmallCall& c) { c.options.max_seqlen_k = 8; },
+            {"max_seqlen_k is 8", "up to 7"}),
+        bad("UsedShape", pad, [](SmallCall& c) { c.tensors.seqlens_k.shape[3] = 3; },
+            {"seqlens_k.shape", "[1, 1, 1, batch]"}),
         bad("TableShape", page, [](SmallCall& c) { c.tensors.block_table.shape[2] = 1; },
             {"block_table.shape", "[1, 1, batch, max_pages]"}),
         bad("PageSize", page, [](SmallCall& c) { c.tensors.k.shape[1] = c.tensors.v.shape[1] = 0; },
@@ -118,29 +128,44 @@ INSTANTIATE_TEST_SUITE_P(
               c.tensors.block_table.strides[2] = int64_t{1} << 32;
             },
             {"block_table.shape", "up to 2147483647 keys"}),
-        bad("PagesOfV", page, [](SmallCall& c) { c.tensors.v.shape[0] = 13; }, {"v.shape", "[num_pages, page_size"})),
+        bad("PagesOfV", page, [](SmallCall& c) { c.tensors.v.shape[0] = 13; },
+            {"v.shape", "[num_pages, page_size"})),
     [](const auto& info) { return std::string(info.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(
     Values, SequenceErrors,
     ::testing::Values(
-        bad("CuNegative", pack, [](SmallCall&) { tables().cu_q[0] = -1; }, {"cu_seqlens_q[0] is -1", "0 or above"}),
-        bad("CuDescends", pack, [](SmallCall&) { tables().cu_q = {0, 5, 4}; }, {"cu_seqlens_q[2] is 4", "at least 5"}),
+        bad("CuNegative", pack, [](SmallCall&) { tables().cu_q[0] = -1; },
+            {"cu_seqlens_q[0] is -1", "0 or above"}),
+        bad("CuDescends", pack, [](SmallCall&) { tables().cu_q = {0, 5, 4}; },
+            {"cu_seqlens_q[2] is 4", "at least 5"}),
         bad("CuTooLong", pack, [](SmallCall&) { tables().cu_q = {0, 4, 10}; },
             {"cu_seqlens_q[2] is 10", "sequence 1 would have 6 rows", "max_seqlen_q is 5"}),
-        bad("CuPastTheEnd", pack, [](SmallCall&) { tables().cu_q = {2, 7, 11}; }, {"cu_seqlens_q[2] is 11", "q has 10 rows"}),
-        bad("CuKPastTheEnd", pack, [](SmallCall&) { tables().cu_k = {2, 9, 15}; }, {"cu_seqlens_k[2] is 15", "k has 14 rows"}),
-        bad("UsedNegative", pad, [](SmallCall&) { tables().used[1] = -3; }, {"seqlens_k[1] is -3", "0 to 7"}),
-        bad("UsedTooMany", pad, [](SmallCall&) { tables().used[0] = 8; }, {"seqlens_k[0] is 8", "0 to 7"}),
-        bad("UsedOverMax", pad, [](SmallCall& c) { c.options.max_seqlen_k = 6; }, {"seqlens_k[0] is 7", "max_seqlen_k is 6"}),
-        bad("LeftpadNegative", pad, [](SmallCall&) { tables().leftpad[1] = -1; }, {"leftpad_k[1] is -1", "0 to 3"}),
-        bad("LeftpadPastTheEnd", pad, [](SmallCall&) { tables().leftpad[1] = 4; }, {"leftpad_k[1] is 4", "0 to 3"}),
-        bad("PageNegative", page, [](SmallCall&) { tables().pages[2] = -1; }, {"block_table[0, 2] is -1", "0 to 13"}),
-        bad("PageTooBig", page, [](SmallCall&) { tables().pages[8] = 14; }, {"block_table[1, 1] is 14", "0 to 13"}),
+        bad("CuPastTheEnd", pack, [](SmallCall&) { tables().cu_q = {2, 7, 11}; },
+            {"cu_seqlens_q[2] is 11", "q has 10 rows"}),
+        bad("CuKPastTheEnd", pack, [](SmallCall&) { tables().cu_k = {2, 9, 15}; },
+            {"cu_seqlens_k[2] is 15", "k has 14 rows"}),
+        bad("UsedNegative", pad, [](SmallCall&) { tables().used[1] = -3; },
+            {"seqlens_k[1] is -3", "0 to 7"}),
+        bad("UsedTooMany", pad, [](SmallCall&) { tables().used[0] = 8; },
+            {"seqlens_k[0] is 8", "0 to 7"}),
+        bad("UsedOverMax", pad, [](SmallCall& c) { c.options.max_seqlen_k = 6; },
+            {"seqlens_k[0] is 7", "max_seqlen_k is 6"}),
+        bad("LeftpadNegative", pad, [](SmallCall&) { tables().leftpad[1] = -1; },
+            {"leftpad_k[1] is -1", "0 to 3"}),
+        bad("LeftpadPastTheEnd", pad, [](SmallCall&) { tables().leftpad[1] = 4; },
+            {"leftpad_k[1] is 4", "0 to 3"}),
+        bad("PageNegative", page, [](SmallCall&) { tables().pages[2] = -1; },
+            {"block_table[0, 2] is -1", "0 to 13"}),
+        bad("PageTooBig", page, [](SmallCall&) { tables().pages[8] = 14; },
+            {"block_table[1, 1] is 14", "0 to 13"}),
         bad("TableMisaligned", pad,
-            [](SmallCall& c) { c.tensors.seqlens_k.data = reinterpret_cast<char*>(tables().used.data()) + 1; },
+            [](SmallCall& c) {
+              c.tensors.seqlens_k.data = reinterpret_cast<char*>(tables().used.data()) + 1;
+            },
             {"seqlens_k.data is", "divisible by the 4 bytes"}),
-        bad("TableNull", pad, [](SmallCall& c) { c.tensors.seqlens_k.data = nullptr; }, {"seqlens_k.data is null"})),
+        bad("TableNull", pad, [](SmallCall& c) { c.tensors.seqlens_k.data = nullptr; },
+            {"seqlens_k.data is null"})),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Sequences, PagesThatNoKeyIsInAreNotLookedAt) {
@@ -159,12 +184,15 @@ TEST(Sequences, ProblemSaysThemAndTellsThemApart) {
   packed.tensors.lse = {};
   pad(padded);
   page(paged);
-  const Problem a = make_problem(packed.tensors, packed.options).value(), b = make_problem(padded.tensors, padded.options).value();
-  const Problem c = make_problem(paged.tensors, paged.options).value(), d = make_problem(plain.tensors, plain.options).value();
+  const Problem a = make_problem(packed.tensors, packed.options).value(),
+                b = make_problem(padded.tensors, padded.options).value();
+  const Problem c = make_problem(paged.tensors, paged.options).value(),
+                d = make_problem(plain.tensors, plain.options).value();
   EXPECT_NE(to_string(a).find("b=2 sq=5 sk=7"), std::string::npos) << to_string(a);
   EXPECT_NE(to_string(a).find("packed_q=10 packed_k=14"), std::string::npos) << to_string(a);
   EXPECT_NE(to_string(b).find("padded_k=7 seqlens_k leftpad_k"), std::string::npos) << to_string(b);
-  EXPECT_NE(to_string(c).find("pages=7x1 of 14 seqlens_k leftpad_k"), std::string::npos) << to_string(c);
+  EXPECT_NE(to_string(c).find("pages=7x1 of 14 seqlens_k leftpad_k"), std::string::npos)
+      << to_string(c);
   const Problem* all[] = {&a, &b, &c, &d};
   for (const Problem* x : all) {
     for (const Problem* y : all) {
@@ -184,12 +212,14 @@ TEST(Sequences, KernelsWithoutThemSaySo) {
   SmallCall call;
   page(call);
   int refused = 0;
-  const Result<std::vector<Candidate>> all = candidates(make_problem(call.tensors, call.options).value(), "cpu");
+  const Result<std::vector<Candidate>> all =
+      candidates(make_problem(call.tensors, call.options).value(), "cpu");
   for (const Candidate& one : all.value()) {
     if (one.kernel != "cpu.standard.blas") continue;
     ++refused;
     EXPECT_FALSE(one.support.yes);
-    EXPECT_NE(one.support.reason.find("different lengths"), std::string::npos) << one.support.reason;
+    EXPECT_NE(one.support.reason.find("different lengths"), std::string::npos)
+        << one.support.reason;
   }
   EXPECT_EQ(refused, 1);
 }
@@ -199,18 +229,23 @@ TEST(Sequences, CachesAndBiasesHaveNoGradients) {
   call.with_gradients();
   pad(call);
   Status status = attention_backward(call.tensors, call.options);
-  EXPECT_NE(status.message().find("seqlens_k is given: the backward pass takes packed sequences"), std::string::npos);
+  EXPECT_NE(status.message().find("seqlens_k is given: the backward pass takes packed sequences"),
+            std::string::npos);
   call.tensors.seqlens_k = call.tensors.leftpad_k = {};
   pack_k(call);
   status = attention_backward(call.tensors, call.options);
-  call.tensors.dk = Tensor::bshd(call.dk.data(), DType::fp32, 1, 14, SmallCall::kKvHeads, SmallCall::kDim);
-  call.tensors.dv = Tensor::bshd(call.dv.data(), DType::fp32, 1, 14, SmallCall::kKvHeads, SmallCall::kDim);
+  call.tensors.dk =
+      Tensor::bshd(call.dk.data(), DType::fp32, 1, 14, SmallCall::kKvHeads, SmallCall::kDim);
+  call.tensors.dv =
+      Tensor::bshd(call.dv.data(), DType::fp32, 1, 14, SmallCall::kKvHeads, SmallCall::kDim);
   status = attention_backward(call.tensors, call.options);
-  EXPECT_NE(status.message().find("dbias is given beside cu_seqlens"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("dbias is given beside cu_seqlens"), std::string::npos)
+      << status.message();
   call.tensors.dbias = {};
   call.tensors.dk.shape = {2, 7, 2, 8};
   status = attention_backward(call.tensors, call.options);
-  EXPECT_NE(status.message().find("dk.shape is [2, 7, 2, 8]: [1, total_k"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("dk.shape is [2, 7, 2, 8]: [1, total_k"), std::string::npos)
+      << status.message();
   EXPECT_TRUE(call.gradients_untouched());
   call.tensors.dk.shape = {1, 14, 2, 8};
   EXPECT_TRUE(attention_backward(call.tensors, call.options).ok());
@@ -245,14 +280,17 @@ TEST(Sequences, ThroughC) {
   EXPECT_STREQ(fulmen_last_error(), "block_table.data is null: a pointer is needed");
   tables().pages[0] = 99;
   EXPECT_EQ(fulmen_check_sequences(&t, &options), FULMEN_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(fulmen_last_error()).find("block_table[0, 0] is 99"), std::string::npos) << fulmen_last_error();
+  EXPECT_NE(std::string(fulmen_last_error()).find("block_table[0, 0] is 99"), std::string::npos)
+      << fulmen_last_error();
   EXPECT_EQ(fulmen_reference(&t, &options, out.data(), nullptr), FULMEN_INVALID_ARGUMENT);
   options.max_seqlen_k = 6;
   EXPECT_EQ(fulmen_attention(&t, &options, "cpu"), FULMEN_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(fulmen_last_error()).find("max_seqlen_k is 6"), std::string::npos) << fulmen_last_error();
+  EXPECT_NE(std::string(fulmen_last_error()).find("max_seqlen_k is 6"), std::string::npos)
+      << fulmen_last_error();
 }
 
-// A user's backend is asked only where it says that it knows them, and then sees what the caller gave.
+// A user's backend is asked only where it says that it knows them, and then sees what the caller
+// gave.
 TEST(Sequences, UsersBackendsThroughC) {
   struct Seen {
     int pages = 0;
@@ -263,7 +301,8 @@ TEST(Sequences, UsersBackendsThroughC) {
   backend.struct_size = sizeof backend;
   backend.rank = 1;
   backend.run = [](void*, void*, const fulmen_tensors* t, const fulmen_options* o) {
-    seen = {static_cast<const int*>(t->block_table.data)[1], o->max_seqlen_k, t->block_table.shape[3]};
+    seen = {static_cast<const int*>(t->block_table.data)[1], o->max_seqlen_k,
+            t->block_table.shape[3]};
     return 0;
   };
   backend.name = "sequences_none";
@@ -275,7 +314,8 @@ TEST(Sequences, UsersBackendsThroughC) {
   ASSERT_EQ(fulmen_register_backend(&backend), FULMEN_OK) << fulmen_last_error();
   SmallCall call;
   page(call);
-  EXPECT_EQ(attention(call.tensors, call.options, "sequences_none").code(), StatusCode::unsupported);
+  EXPECT_EQ(attention(call.tensors, call.options, "sequences_none").code(),
+            StatusCode::unsupported);
   ASSERT_TRUE(attention(call.tensors, call.options, "sequences_all").ok());
   EXPECT_EQ(seen.pages, 1);
   EXPECT_EQ(seen.max_seqlen_k, 7);
@@ -303,7 +343,8 @@ std::vector<std::size_t> workspaces(const Problem& problem) {
   return bytes;
 }
 
-// A max_seqlen beyond the rows of the packed tensors costs nothing, in any kernel, the oracle and the rule.
+// A max_seqlen beyond the rows of the packed tensors costs nothing, in any kernel, the oracle and
+// the rule.
 TEST(Sequences, MemoryFollowsTheRowsThatThereAre) {
   SmallCall most, exact;
   for (SmallCall* c : {&most, &exact}) {
@@ -376,7 +417,8 @@ TEST(Sequences, ScoreTensorsGoByMaxSeqlen) {
   EXPECT_EQ(wide.out, narrow.out);
   wide.tensors.bias.shape = {1, 1, 10, 14};
   const Status status = attention(wide.tensors, wide.options, "cpu");
-  EXPECT_NE(status.message().find("bias.shape is [1, 1, 10, 14]"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("bias.shape is [1, 1, 10, 14]"), std::string::npos)
+      << status.message();
 
   wide.tensors.bias = {};
   const fulmen_tensors t = testing::views(wide);

@@ -34,15 +34,17 @@ TEST(TensorFields, AreAllOfACall) {
   }
   // A tensor that is added to a struct, and not to the table, makes the struct larger than the
   // table says.
-  EXPECT_EQ(sizeof(AttentionTensors),
-            kTensorFields * sizeof(Tensor) + sizeof(tensors.dropout_seed) + sizeof(tensors.dropout_offset));
-  EXPECT_EQ(sizeof c,
-            sizeof(c.struct_size) + kTensorFields * sizeof(fulmen_tensor) + sizeof(c.dropout_seed) + sizeof(c.dropout_offset));
+  EXPECT_EQ(sizeof(AttentionTensors), kTensorFields * sizeof(Tensor) +
+                                          sizeof(tensors.dropout_seed) +
+                                          sizeof(tensors.dropout_offset));
+  EXPECT_EQ(sizeof c, sizeof(c.struct_size) + kTensorFields * sizeof(fulmen_tensor) +
+                          sizeof(c.dropout_seed) + sizeof(c.dropout_offset));
 }
 
 TEST(TensorFields, SayShapesOfAProblem) {
   Problem p;
-  p.batch = 2, p.seqlen_q = 3, p.seqlen_k = 5, p.num_heads = 8, p.num_kv_heads = 4, p.head_dim = 16, p.head_dim_v = 32;
+  p.batch = 2, p.seqlen_q = 3, p.seqlen_k = 5, p.num_heads = 8, p.num_kv_heads = 4, p.head_dim = 16,
+  p.head_dim_v = 32;
   const auto field = [](const std::string& name) {
     for (const TensorField& one : kTensorTable) {
       if (one.name == name) return one;
@@ -57,7 +59,8 @@ TEST(TensorFields, SayShapesOfAProblem) {
   EXPECT_EQ(field("alibi_slopes").shape(p), (Shape{2, 1, 1, 8}));
   EXPECT_EQ(field("v_scale").shape(p), (Shape{2, 1, 1, 4}));
   EXPECT_EQ(field("cu_seqlens_q").shape(p), (Shape{1, 1, 1, 3}));
-  EXPECT_TRUE(field("lse").written[0] && !field("lse").read[0] && field("lse").read[1] && !field("lse").written[1]);
+  EXPECT_TRUE(field("lse").written[0] && !field("lse").read[0] && field("lse").read[1] &&
+              !field("lse").written[1]);
   p.cu_seqlens_q.present = true;
   p.total_q = 7;
   EXPECT_EQ(field("q").shape(p), (Shape{1, 7, 8, 16}));

@@ -28,13 +28,15 @@ TEST_P(BadPools, IsSaid) {
   call.with_gradients();
   call.options.num_threads = 3;
   call.options.parallel_for = {GetParam().run, nullptr};
-  const std::vector<std::string> forward = testing::kernels_for(make_problem(call.tensors, call.options).value());
+  const std::vector<std::string> forward =
+      testing::kernels_for(make_problem(call.tensors, call.options).value());
   ASSERT_FALSE(forward.empty());
   for (const std::string& kernel : forward) {
     call.options.kernel = kernel;
     const Status status = attention(call.tensors, call.options, "cpu");
     EXPECT_EQ(status.code(), StatusCode::internal) << kernel << ": " << status.message();
-    EXPECT_NE(status.message().find(GetParam().said), std::string::npos) << kernel << ": " << status.message();
+    EXPECT_NE(status.message().find(GetParam().said), std::string::npos)
+        << kernel << ": " << status.message();
   }
   call.options.kernel.clear();
   const Status status = attention_backward(call.tensors, call.options, "cpu");
@@ -48,27 +50,32 @@ void run_all(int64_t count, Task task, void* arg) {
 
 INSTANTIATE_TEST_SUITE_P(
     Pools, BadPools,
-    ::testing::Values(BadPool{"Throws", [](void*, int64_t, Task, void*) { throw std::runtime_error("the pool is closed"); },
-                              "the pool is closed"},
-                      BadPool{"ThrowsANumber", [](void*, int64_t, Task, void*) { throw 7; },
-                              "parallel_for threw something that is no std::exception"},
-                      BadPool{"ThrowsAsWithoutMemory", [](void*, int64_t, Task, void*) { throw std::bad_alloc(); },
-                              "parallel_for threw: "},
-                      BadPool{"RunsNothing", [](void*, int64_t, Task, void*) {}, "parallel_for returned after 0 of"},
-                      BadPool{"RunsOneTwice",
-                              [](void*, int64_t count, Task task, void* arg) {
-                                run_all(count, task, arg);
-                                task(arg, 0);
-                              },
-                              "parallel_for ran index 0: "},
-                      BadPool{"RunsOneTooMany", [](void*, int64_t count, Task task, void* arg) { run_all(count + 1, task, arg); },
-                              "parallel_for ran index "},
-                      BadPool{"RunsANegativeOne",
-                              [](void*, int64_t count, Task task, void* arg) {
-                                task(arg, -1);
-                                run_all(count, task, arg);
-                              },
-                              "parallel_for ran index -1: "}),
+    ::testing::Values(
+        BadPool{"Throws",
+                [](void*, int64_t, Task, void*) { throw std::runtime_error("the pool is closed"); },
+                "the pool is closed"},
+        BadPool{"ThrowsANumber", [](void*, int64_t, Task, void*) { throw 7; },
+                "parallel_for threw something that is no std::exception"},
+        BadPool{"ThrowsAsWithoutMemory",
+                [](void*, int64_t, Task, void*) { throw std::bad_alloc(); },
+                "parallel_for threw: "},
+        BadPool{"RunsNothing", [](void*, int64_t, Task, void*) {},
+                "parallel_for returned after 0 of"},
+        BadPool{"RunsOneTwice",
+                [](void*, int64_t count, Task task, void* arg) {
+                  run_all(count, task, arg);
+                  task(arg, 0);
+                },
+                "parallel_for ran index 0: "},
+        BadPool{"RunsOneTooMany",
+                [](void*, int64_t count, Task task, void* arg) { run_all(count + 1, task, arg); },
+                "parallel_for ran index "},
+        BadPool{"RunsANegativeOne",
+                [](void*, int64_t count, Task task, void* arg) {
+                  task(arg, -1);
+                  run_all(count, task, arg);
+                },
+                "parallel_for ran index -1: "}),
     [](const auto& info) { return info.param.name; });
 
 // The reference beside a call, and alone, runs where the call does.
@@ -91,7 +98,9 @@ TEST(ThreadCount, OfTheReferenceIsTheCallers) {
     return calls;
   };
   const auto forward = [&] { ASSERT_TRUE(attention(call.tensors, call.options, "cpu").ok()); };
-  const auto backward = [&] { ASSERT_TRUE(attention_backward(call.tensors, call.options, "cpu").ok()); };
+  const auto backward = [&] {
+    ASSERT_TRUE(attention_backward(call.tensors, call.options, "cpu").ok());
+  };
   const int alone = calls_of(forward), gradients_alone = calls_of(backward);
   call.options.verify = true;
   EXPECT_GT(calls_of(forward), alone);
@@ -99,20 +108,34 @@ TEST(ThreadCount, OfTheReferenceIsTheCallers) {
   const Problem problem = make_problem(call.tensors, call.options).value();
   const Problem gradients = make_backward_problem(call.tensors, call.options).value();
   std::vector<double> out(call.out.size());
-  EXPECT_GT(calls_of([&] { EXPECT_TRUE(attention_reference(problem, call.tensors, out.data(), nullptr, call.options).ok()); }), 0);
-  EXPECT_GT(calls_of([&] { EXPECT_TRUE(verify_result(gradients, call.tensors, call.options).ok); }), 0);
+  EXPECT_GT(
+      calls_of([&] {
+        EXPECT_TRUE(
+            attention_reference(problem, call.tensors, out.data(), nullptr, call.options).ok());
+      }),
+      0);
+  EXPECT_GT(calls_of([&] { EXPECT_TRUE(verify_result(gradients, call.tensors, call.options).ok); }),
+            0);
 
-  call.options.parallel_for = {[](void*, int64_t, Task, void*) { throw std::runtime_error("the pool is closed"); }, nullptr};
-  const Status reference = attention_reference(problem, call.tensors, out.data(), nullptr, call.options);
+  call.options.parallel_for = {
+      [](void*, int64_t, Task, void*) { throw std::runtime_error("the pool is closed"); }, nullptr};
+  const Status reference =
+      attention_reference(problem, call.tensors, out.data(), nullptr, call.options);
   EXPECT_EQ(reference.code(), StatusCode::internal);
-  EXPECT_NE(reference.message().find("the pool is closed"), std::string::npos) << reference.message();
-  EXPECT_NE(verify_result(problem, call.tensors, call.options).message.find("the pool is closed"), std::string::npos);
-  EXPECT_EQ(attention_backward_reference(gradients, call.tensors, {}, call.options).code(), StatusCode::internal);
-  call.options.parallel_for = {[](void*, int64_t, Task, void*) { throw std::bad_alloc(); }, nullptr};
-  EXPECT_NE(verify_result(problem, call.tensors, call.options).message.find("parallel_for threw"), std::string::npos);
+  EXPECT_NE(reference.message().find("the pool is closed"), std::string::npos)
+      << reference.message();
+  EXPECT_NE(verify_result(problem, call.tensors, call.options).message.find("the pool is closed"),
+            std::string::npos);
+  EXPECT_EQ(attention_backward_reference(gradients, call.tensors, {}, call.options).code(),
+            StatusCode::internal);
+  call.options.parallel_for = {[](void*, int64_t, Task, void*) { throw std::bad_alloc(); },
+                               nullptr};
+  EXPECT_NE(verify_result(problem, call.tensors, call.options).message.find("parallel_for threw"),
+            std::string::npos);
   // The parallel_for fails after the kernel: the result is right, but unchecked.
   call.options.parallel_for = {[](void* context, int64_t count, Task task, void* arg) {
-                                 if (--*static_cast<int*>(context) < 0) throw std::runtime_error("the pool is closed");
+                                 if (--*static_cast<int*>(context) < 0)
+                                   throw std::runtime_error("the pool is closed");
                                  run_all(count, task, arg);
                                },
                                &calls};
@@ -120,17 +143,20 @@ TEST(ThreadCount, OfTheReferenceIsTheCallers) {
   const Status status = attention(call.tensors, call.options, "cpu");
   EXPECT_EQ(status.code(), StatusCode::internal) << status.message();
   call.options.num_threads = -1;
-  EXPECT_EQ(attention_backward_reference(gradients, call.tensors, {}, call.options).code(), StatusCode::invalid_argument);
+  EXPECT_EQ(attention_backward_reference(gradients, call.tensors, {}, call.options).code(),
+            StatusCode::invalid_argument);
 }
 
 // Each worker has scratch of its own, so fewer workers are used than a huge num_threads asks for.
 TEST(ThreadCount, IsBounded) {
   SmallCall call;
   call.options.num_threads = 2'000'000'000;
-  const Result<Plan> made = plan(make_problem(call.tensors, call.options).value(), "cpu", call.options);
+  const Result<Plan> made =
+      plan(make_problem(call.tensors, call.options).value(), "cpu", call.options);
   ASSERT_TRUE(made.ok());
   EXPECT_LE(made->workspace_bytes(), std::size_t{1} << 30U);
-  call.options.parallel_for = {[](void*, int64_t count, Task task, void* arg) { run_all(count, task, arg); }, nullptr};
+  call.options.parallel_for = {
+      [](void*, int64_t count, Task task, void* arg) { run_all(count, task, arg); }, nullptr};
   EXPECT_TRUE(attention(call.tensors, call.options, "cpu").ok());
 }
 

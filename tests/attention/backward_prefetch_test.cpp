@@ -1,4 +1,5 @@
-// What the backward pass of short sequences fetches ahead of itself, by an instruction set that also writes down the addresses.
+// What the backward pass of short sequences fetches ahead of itself, by an instruction set that
+// also writes down the addresses.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -37,7 +38,8 @@ struct Recorder : cpu::Scalar {
 
 constexpr const char* kDevice = "recorded_fetch";
 
-// Two kernels: as on processors that fetch the rows of several heads together, into L2, and as on others.
+// Two kernels: as on processors that fetch the rows of several heads together, into L2, and as on
+// others.
 class RecordedFetch final : public CpuBackend {
  public:
   RecordedFetch() : CpuBackend(kDevice, "this processor") {
@@ -86,13 +88,14 @@ class BackwardPrefetchTest : public ::testing::TestWithParam<Layout> {
     int64_t heads;
     bool each;
   };
-  static int64_t missing(const Tensor& tensor, const TensorSpec& spec, But but, const Lines& lines) {
+  static int64_t missing(const Tensor& tensor, const TensorSpec& spec, But but,
+                         const Lines& lines) {
     int64_t count = 0;
     for (int64_t b = 0; b < tensor.shape[0]; ++b) {
       for (int64_t row = 0; row < tensor.shape[1]; ++row) {
         for (int64_t head = b == 0 || but.each ? but.heads : 0; head < tensor.shape[2]; ++head) {
-          const float* begin =
-              static_cast<const float*>(tensor.data) + b * spec.strides[0] + row * spec.strides[1] + head * spec.strides[2];
+          const float* begin = static_cast<const float*>(tensor.data) + b * spec.strides[0] +
+                               row * spec.strides[1] + head * spec.strides[2];
           for (int64_t line = line_of(begin); line <= line_of(begin + tensor.shape[3] - 1); ++line)
             count += lines.count(line) == 0 ? 1 : 0;
         }
@@ -116,25 +119,29 @@ TEST_P(BackwardPrefetchTest, EveryRowOfTheHeadsToCome) {
     Case c(spec_of(12, 12), random);
     c.options.num_threads = 1;
     Recorder::clear();
-    ASSERT_TRUE(verified(c, together ? "cpu.backward.together" : "cpu.backward.next", Where{kDevice}));
+    ASSERT_TRUE(
+        verified(c, together ? "cpu.backward.together" : "cpu.backward.next", Where{kDevice}));
     const Lines& fetched = together ? Recorder::far : Recorder::near;
     EXPECT_TRUE((together ? Recorder::near : Recorder::far).empty());
     const Problem& p = c.problem();
     const AttentionTensors& t = c.tensors;
-    // 8 heads would be rows of 1,024 bytes, 6 divide 12; where heads' rows lie apart it is the next head's.
+    // 8 heads would be rows of 1,024 bytes, 6 divide 12; where heads' rows lie apart it is the next
+    // head's.
     const But first = together && !apart ? But{6, false} : But{1, true};
     EXPECT_EQ(missing(t.q, p.q, first, fetched), 0);
     EXPECT_EQ(missing(t.k, p.k, first, fetched), 0);
     EXPECT_EQ(missing(t.v, p.v, first, fetched), 0);
     EXPECT_EQ(missing(t.out, p.out, first, fetched), 0);
     EXPECT_EQ(missing(t.dout, p.dout, first, fetched), 0);
-    const int64_t rows = 7 * 12 * (4 * 40 + 4 * 50);  // of q, out, dout and dq, and of k, v, dk and dv
+    // Rows of q, out, dout and dq, and of k, v, dk and dv.
+    const int64_t rows = 7 * 12 * (4 * 40 + 4 * 50);
     EXPECT_LE(times(fetched), rows * (GetParam() == Layout::odd_strides ? 4 : 3))
         << "a row has 2 lines, 3 where it begins anywhere";
   }
 }
 
-// Query heads that share a KV head are fetched with it, where they lie side by side; else the next group's first one.
+// Query heads that share a KV head are fetched with it, where they lie side by side; else the next
+// group's first one.
 TEST_P(BackwardPrefetchTest, GroupsOfHeads) {
   Random random(9110);
   Case c(spec_of(8, 4), random);  // 2 x 128 bytes, so all 4 KV heads together
@@ -154,7 +161,9 @@ std::string name_of(const ::testing::TestParamInfo<Layout>& info) {
   return kNames[static_cast<std::size_t>(info.param)];
 }
 INSTANTIATE_TEST_SUITE_P(Layouts, BackwardPrefetchTest,
-                         ::testing::Values(Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::odd_strides), name_of);
+                         ::testing::Values(Layout::bshd, Layout::bhsd, Layout::sbhd,
+                                           Layout::odd_strides),
+                         name_of);
 
 }  // namespace
 }  // namespace fulmen::testing

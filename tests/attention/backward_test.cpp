@@ -21,7 +21,8 @@ CaseSpec backward_spec(Random& random) {
   CaseSpec s;
   s.backward = true;
   s.dtype = random.pick({DType::fp32, DType::fp16, DType::bf16});
-  s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::packed_qkv, Layout::odd_strides});
+  s.layout = random.pick(
+      {Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::packed_qkv, Layout::odd_strides});
   return s;
 }
 
@@ -56,7 +57,8 @@ TEST_P(BackwardGrid, EveryShapeOnce) {
     s.seqlen_q = shape.seqlen_q;
     s.seqlen_k = shape.seqlen_k;
     s.head_dim = GetParam();
-    s.head_dim_v = random.chance(0.7) ? s.head_dim : kHeadDims[static_cast<std::size_t>(random.between(0, 12))];
+    s.head_dim_v = random.chance(0.7) ? s.head_dim
+                                      : kHeadDims[static_cast<std::size_t>(random.between(0, 12))];
     s.num_kv_heads = 1;
     s.num_heads = random.pick<int64_t>({1, 2});
     Case c(s, random);
@@ -134,7 +136,8 @@ TEST(Backward, RowsWithoutAnyKeyHaveZeroGradients) {
       ASSERT_TRUE(run_kernel(c, kernel).ok());
       for (const float x : c.output_values()) ASSERT_TRUE(std::isfinite(x)) << kernel;
       for (int64_t i = 0; i < 70; ++i) {
-        for (int64_t d = 0; d < 20; ++d) ASSERT_EQ(Case::get(c.tensors.dq, {0, i, 0, d}), 0) << kernel;
+        for (int64_t d = 0; d < 20; ++d)
+          ASSERT_EQ(Case::get(c.tensors.dq, {0, i, 0, d}), 0) << kernel;
       }
     }
   }
@@ -159,7 +162,8 @@ TEST(Backward, NanBehindMasksReachesNoGradient) {
     Case c(s, random);
     for (const std::string& kernel : fast_kernels(c.problem())) {
       ASSERT_TRUE(run_kernel(c, kernel).ok());
-      for (const float x : c.output_values()) ASSERT_TRUE(std::isfinite(x)) << kernel << ' ' << to_string(s);
+      for (const float x : c.output_values())
+        ASSERT_TRUE(std::isfinite(x)) << kernel << ' ' << to_string(s);
     }
   }
 }
@@ -177,7 +181,8 @@ TEST(Backward, LengthsOfZero) {
     for (const std::string& kernel : fast_kernels(c.problem())) {
       ASSERT_TRUE(run_kernel(c, kernel).ok());
       for (const Tensor* gradient : {&c.tensors.dq, &c.tensors.dk, &c.tensors.dv}) {
-        for (int64_t i = 0; i < gradient->shape[1]; ++i) EXPECT_EQ(Case::get(*gradient, {0, i, 1, 7}), 0) << kernel;
+        for (int64_t i = 0; i < gradient->shape[1]; ++i)
+          EXPECT_EQ(Case::get(*gradient, {0, i, 1, 7}), 0) << kernel;
       }
       EXPECT_TRUE(verified(c, kernel));
     }
@@ -211,7 +216,8 @@ TEST(Backward, OutputsDoNotDependOnWhichAreWanted) {
         const Tensor& t = wanted.*member;
         for (int64_t at = 0; at < t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3]; ++at) {
           const int64_t d = at % t.shape[3], h = at / t.shape[3];
-          values.push_back(Case::get(t, {h / t.shape[2] / t.shape[1], h / t.shape[2] % t.shape[1], h % t.shape[2], d}));
+          values.push_back(Case::get(
+              t, {h / t.shape[2] / t.shape[1], h / t.shape[2] % t.shape[1], h % t.shape[2], d}));
         }
         return values;
       };
@@ -226,8 +232,8 @@ TEST(Backward, OutputsDoNotDependOnWhichAreWanted) {
   }
 }
 
-// With dout = 0 and dlse = 1 the gradients are those of the sum of the LSE: dq = scale sum_j p_j k_j, dk = scale sum_i p_i q_i, dv
-// = 0.
+// With dout = 0 and dlse = 1 the gradients are those of the sum of the LSE: dq = scale sum_j p_j
+// k_j, dk = scale sum_i p_i q_i, dv = 0.
 TEST(Backward, GradientsOfASumOfLse) {
   Random random(1106);
   CaseSpec s = backward_spec(random);
@@ -247,7 +253,8 @@ TEST(Backward, GradientsOfASumOfLse) {
   }
   for (const std::string& kernel : fast_kernels(c.problem())) {
     EXPECT_TRUE(verified(c, kernel));
-    for (int64_t j = 0; j < s.seqlen_k; ++j) ASSERT_EQ(Case::get(c.tensors.dv, {0, j, 1, 3}), 0) << kernel;
+    for (int64_t j = 0; j < s.seqlen_k; ++j)
+      ASSERT_EQ(Case::get(c.tensors.dv, {0, j, 1, 3}), 0) << kernel;
   }
 }
 
@@ -285,13 +292,16 @@ TEST(Backward, BitEqualForAnyThreadsAndPool) {
       for (const int threads : {0, 2, 3, 7, 40}) {
         options.num_threads = threads;
         ASSERT_TRUE(run_kernel(c, kernel, options).ok());
-        EXPECT_TRUE(same_bits(c.output_values(), first)) << kernel << " on " << threads << " threads " << to_string(spec);
+        EXPECT_TRUE(same_bits(c.output_values(), first))
+            << kernel << " on " << threads << " threads " << to_string(spec);
       }
       options.num_threads = 3;
-      for (const ParallelFor pool : {ParallelFor{run_in_reverse, nullptr}, ParallelFor{run_on_threads, nullptr}}) {
+      for (const ParallelFor pool :
+           {ParallelFor{run_in_reverse, nullptr}, ParallelFor{run_on_threads, nullptr}}) {
         options.parallel_for = pool;
         ASSERT_TRUE(run_kernel(c, kernel, options).ok());
-        EXPECT_TRUE(same_bits(c.output_values(), first)) << kernel << " in a caller's pool " << to_string(spec);
+        EXPECT_TRUE(same_bits(c.output_values(), first))
+            << kernel << " in a caller's pool " << to_string(spec);
       }
     }
   }
@@ -316,7 +326,8 @@ TEST(Backward, BitEqualOver250Runs) {
   }
 }
 
-// Forward and backward kernels drop the same elements: each agrees with the reference over dropout_mask.
+// Forward and backward kernels drop the same elements: each agrees with the reference over
+// dropout_mask.
 TEST(Backward, DropsWhatTheForwardPassDrops) {
   Random random(1109);
   for (const DType dtype : {DType::fp32, DType::bf16}) {

@@ -14,12 +14,15 @@ namespace {
 
 struct DecodeRecorder : Scalar {
   static inline std::vector<int64_t> near, far;  // lines
-  static int64_t line(const void* p) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(p)) / 64; }
+  static int64_t line(const void* p) {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(p)) / 64;
+  }
   static void prefetch(const void* p) { near.push_back(line(p)); }
   static void prefetch_l2(const void* p) { far.push_back(line(p)); }
 };
 
-// One sequence of kKeys keys, [keys][KV heads][dim], as one split of all KV heads; pages of kPage rows, in another order, if paged.
+// One sequence of kKeys keys, [keys][KV heads][dim], as one split of all KV heads; pages of kPage
+// rows, in another order, if paged.
 template <class T>
 struct DecodeCall {
   static constexpr int kKeys = 71, kKvHeads = 2, kBlock = 16, kPage = 8, kPages = 9;
@@ -40,11 +43,14 @@ struct DecodeCall {
     problem.k = spec(kPage, kKvHeads, dim);
     problem.v = spec(kPage, kKvHeads, dim_v);
     problem.keep_mask = {DType::fp32, false, {0, 0, 0, 1}};
-    const int64_t sizes[] = {problem.num_heads * dim, kPages * kPage * kKvHeads * dim, kPages * kPage * kKvHeads * dim_v};
+    const int64_t sizes[] = {problem.num_heads * dim, kPages * kPage * kKvHeads * dim,
+                             kPages * kPage * kKvHeads * dim_v};
     Tensor* const all[] = {&tensors.q, &tensors.k, &tensors.v};
     for (int i = 0; i < 3; ++i) {
       data[i].resize(static_cast<std::size_t>(sizes[i]) * sizeof(T) + 64);
-      all[i]->data = reinterpret_cast<void*>(round_up(reinterpret_cast<intptr_t>(data[i].data()), 64));  // NOLINT
+      all[i]->data =
+          // NOLINTNEXTLINE
+          reinterpret_cast<void*>(round_up(reinterpret_cast<intptr_t>(data[i].data()), 64));
     }
     if (paged) {
       pages = {4, 0, 7, 2, 8, 1, 6, 3, 5};
@@ -61,10 +67,12 @@ struct DecodeCall {
     call.split_keys = kKeys;
   }
   void run() {
-    const DecodeScratch layout = decode_scratch(call, DecodeRecorder::kLanes, DecodeRecorder::kGroup);
+    const DecodeScratch layout =
+        decode_scratch(call, DecodeRecorder::kLanes, DecodeRecorder::kGroup);
     ASSERT_EQ(layout.block_keys, kBlock);
     call.partial_stride = layout.partial;
-    std::vector<float> scratch(static_cast<std::size_t>(layout.total)), partial(static_cast<std::size_t>(layout.partial));
+    std::vector<float> scratch(static_cast<std::size_t>(layout.total)),
+        partial(static_cast<std::size_t>(layout.partial));
     DecodeTask task;
     task.kv_heads = kKvHeads;
     task.partials = partial.data();
@@ -74,10 +82,13 @@ struct DecodeCall {
   }
   // Lines of all heads of a key's row of K or V.
   std::vector<int64_t> lines_of_row(const Tensor& tensor, const TensorSpec& spec, int key) const {
-    const int row = pages.empty() ? key : pages[static_cast<std::size_t>(key / kPage)] * kPage + key % kPage;
-    const auto first = reinterpret_cast<intptr_t>(element<const T>(tensor, spec, 0, 0, 0) + row * spec.strides[1]);
+    const int row =
+        pages.empty() ? key : pages[static_cast<std::size_t>(key / kPage)] * kPage + key % kPage;
+    const auto first =
+        reinterpret_cast<intptr_t>(element<const T>(tensor, spec, 0, 0, 0) + row * spec.strides[1]);
     std::vector<int64_t> lines;
-    for (int64_t line = first / 64; line * 64 < first + spec.strides[1] * static_cast<int64_t>(sizeof(T)); ++line)
+    for (int64_t line = first / 64;
+         line * 64 < first + spec.strides[1] * static_cast<int64_t>(sizeof(T)); ++line)
       lines.push_back(line);
     return lines;
   }
@@ -87,9 +98,11 @@ struct DecodeCall {
     std::sort(fetched.begin(), fetched.end());
     int64_t count = 0;
     for (int key = kBlock; key < kKeys; ++key) {
-      for (const auto& lines : {lines_of_row(tensors.k, problem.k, key), lines_of_row(tensors.v, problem.v, key)}) {
-        count += std::count_if(lines.begin(), lines.end(),
-                               [&](int64_t line) { return !std::binary_search(fetched.begin(), fetched.end(), line); });
+      for (const auto& lines :
+           {lines_of_row(tensors.k, problem.k, key), lines_of_row(tensors.v, problem.v, key)}) {
+        count += std::count_if(lines.begin(), lines.end(), [&](int64_t line) {
+          return !std::binary_search(fetched.begin(), fetched.end(), line);
+        });
       }
     }
     return count;
@@ -113,8 +126,8 @@ void expect_every_block_fetched() {
     for (const int64_t dim_v : {dim, int64_t{48}, int64_t{64}}) {
       for (const int64_t group : {1, 4, 8}) {
         for (const bool paged : {false, true}) {
-          SCOPED_TRACE(::testing::Message() << "head_dim " << dim << " and " << dim_v << ", group " << group << ", paged "
-                                            << paged);
+          SCOPED_TRACE(::testing::Message() << "head_dim " << dim << " and " << dim_v << ", group "
+                                            << group << ", paged " << paged);
           DecodeCall<T> call(dim, dim_v, group, paged);
           call.run();
           EXPECT_EQ(call.missing(), 0);
@@ -135,11 +148,15 @@ TEST(DecodePrefetch, FourStreams) {
   DecodeCall<float> call(64, 64, 4, false);
   call.run();
   const auto& lines = DecodeRecorder::far;
-  const auto of_block = static_cast<std::size_t>(2 * DecodeCall<float>::kBlock * DecodeCall<float>::kKvHeads * 64 * 4 / 64);
+  const auto of_block = static_cast<std::size_t>(2 * DecodeCall<float>::kBlock *
+                                                 DecodeCall<float>::kKvHeads * 64 * 4 / 64);
   ASSERT_GE(lines.size(), of_block);
   for (std::size_t i = 0; i < of_block; i += 4) {
-    std::vector<int64_t> turn(lines.begin() + static_cast<std::ptrdiff_t>(i), lines.begin() + static_cast<std::ptrdiff_t>(i) + 4);
-    EXPECT_EQ(std::count_if(turn.begin(), turn.end(), [&](int64_t line) { return call.is_key(line); }), 2) << i;
+    std::vector<int64_t> turn(lines.begin() + static_cast<std::ptrdiff_t>(i),
+                              lines.begin() + static_cast<std::ptrdiff_t>(i) + 4);
+    EXPECT_EQ(
+        std::count_if(turn.begin(), turn.end(), [&](int64_t line) { return call.is_key(line); }), 2)
+        << i;
     std::sort(turn.begin(), turn.end());
     EXPECT_EQ(std::unique(turn.begin(), turn.end()), turn.end()) << i;
   }

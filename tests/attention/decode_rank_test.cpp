@@ -90,7 +90,8 @@ TEST(CpuPreferences, AreThoseOfThePage) {
   for (const cpu::InstructionSet& set : cpu::instruction_sets()) {
     for (const int64_t group : {1, 2, 4, 8, 16, 17, 64}) {
       for (const int64_t queries : {0, 1, 2, 4, 5, 8, 9, 16, 17, 32, 33, 64}) {
-        for (const int64_t keys : {0, 1, 64, 72, 73, 127, 128, 129, 256, 257, 264, 512, 513, 4096, 1 << 20}) {
+        for (const int64_t keys :
+             {0, 1, 64, 72, 73, 127, 128, 129, 256, 257, 264, 512, 513, 4096, 1 << 20}) {
           const Problem p = sized(queries, group, keys);
           SCOPED_TRACE(std::string(set.table->name) + " " + to_string(p));
           EXPECT_EQ(cpu::rank("decode", set, p), decode_rank_of_the_page(set, p));

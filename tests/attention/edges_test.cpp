@@ -100,7 +100,8 @@ TEST(Edges, RowsWithoutAnyKey) {
       spec.nan_in_masked = true;
       Case c(spec, random);
       auto* keep = static_cast<uint8_t*>(c.tensors.keep_mask.data);
-      for (int64_t row = 0; row < 2 * 4 * 37; row += 3) std::fill(keep + row * 70, keep + (row + 1) * 70, uint8_t{0});
+      for (int64_t row = 0; row < 2 * 4 * 37; row += 3)
+        std::fill(keep + row * 70, keep + (row + 1) * 70, uint8_t{0});
       expect_all_kernels_verified(c);
     }
     // More queries than keys: the causal diagonal leaves the first rows empty, whole tiles of them.
@@ -147,9 +148,11 @@ TEST(Edges, BiasOfMinusInfinity) {
       for (int64_t b = 0; b < 2; ++b) {
         for (int64_t h = 0; h < 4; ++h) {
           for (int64_t i = 0; i < 37; ++i) {
-            // Row 5: all keys; row 6: the whole first half, so that a first tile is empty and a later one is not.
+            // Row 5: all keys; row 6: the whole first half, so that a first tile is empty and a
+            // later one is not.
             for (int64_t j = 0; j < 70; ++j) {
-              if (i == 5 || (i == 6 && j < 35) || random.chance(0.2)) Case::set(c.tensors.bias, {b, h, i, j}, -HUGE_VALF);
+              if (i == 5 || (i == 6 && j < 35) || random.chance(0.2))
+                Case::set(c.tensors.bias, {b, h, i, j}, -HUGE_VALF);
             }
           }
         }
@@ -163,7 +166,8 @@ TEST(Edges, InfiniteKeysAndQueries) {
   Random random(206);
   for (const DType dtype : kDTypes) {
     for (const float infinity : {HUGE_VALF, -HUGE_VALF}) {
-      // Scores of this key are +inf or -inf by the sign of each query's element: NaN rows and rows that ignore the key.
+      // Scores of this key are +inf or -inf by the sign of each query's element: NaN rows and rows
+      // that ignore the key.
       Case in_key(small_spec(dtype), random);
       Case::set(in_key.tensors.k, {1, 40, 1, 3}, infinity);
       expect_all_kernels_verified(in_key);
@@ -184,7 +188,8 @@ TEST(Edges, NanStaysInItsRow) {
   }
 }
 
-// Values that no row attends may be NaN where a row has a NaN of its own, too, whose probabilities of masked keys are NaN.
+// Values that no row attends may be NaN where a row has a NaN of its own, too, whose probabilities
+// of masked keys are NaN.
 TEST(Edges, NanInARowAndInMaskedValues) {
   Random random(3011);
   SCOPED_TRACE(test_seed());
@@ -234,7 +239,8 @@ TEST(Edges, ScoresThatGrowAndFallAlongTheKeys) {
       spec.bias = true;  // the running maximum moves in every tile, or only in the first
       spec.bias_broadcast = {true, true, true};
       Case c(spec, random);
-      for (int64_t j = 0; j < 400; ++j) Case::set(c.tensors.bias, {0, 0, 0, j}, slope * static_cast<float>(j));
+      for (int64_t j = 0; j < 400; ++j)
+        Case::set(c.tensors.bias, {0, 0, 0, j}, slope * static_cast<float>(j));
       expect_all_kernels_verified(c);
     }
   }

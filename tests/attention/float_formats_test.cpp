@@ -33,14 +33,18 @@ void check_format(const From& from, const To& to, int mantissa_bits, int bias) {
     ASSERT_EQ(value, expected) << bits;
     ASSERT_EQ(to(value), bits);
   }
-  // Between neighbours: just under, at and just over the middle, where a tie goes to the even pattern.
+  // Between neighbours: just under, at and just over the middle, where a tie goes to the even
+  // pattern.
   for (int bits = 0; bits + 1 < infinity; ++bits) {
     const double low = from(static_cast<uint16_t>(bits));
     const double high = from(static_cast<uint16_t>(bits + 1));
     const auto middle = static_cast<float>((low + high) / 2);
-    if (static_cast<double>(middle) != (low + high) / 2) continue;  // bf16 subnormals: float has no value in between
+    // bf16 subnormals: float has no value in between.
+    if (static_cast<double>(middle) != (low + high) / 2) continue;
     ASSERT_EQ(to(middle), bits + bits % 2) << bits;
-    ASSERT_EQ(to(std::nextafter(middle, 0.0F)), middle == std::nextafter(middle, 0.0F) ? bits + bits % 2 : bits) << bits;
+    ASSERT_EQ(to(std::nextafter(middle, 0.0F)),
+              middle == std::nextafter(middle, 0.0F) ? bits + bits % 2 : bits)
+        << bits;
     ASSERT_EQ(to(std::nextafter(middle, HUGE_VALF)), bits + 1) << bits;
     ASSERT_EQ(to(-middle), 0x8000 | (bits + bits % 2)) << bits;
   }

@@ -1,5 +1,5 @@
-// The oracle's gradients against numeric differentiation of the oracle's forward pass, and every backward kernel against the
-// oracle.
+// The oracle's gradients against numeric differentiation of the oracle's forward pass, and every
+// backward kernel against the oracle.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -38,10 +38,13 @@ void for_each(const Problem::Shape& shape, const Body& body) {
   }
 }
 
-std::size_t elements(const Problem::Shape& s) { return static_cast<std::size_t>(s[0] * s[1] * s[2] * s[3]); }
+std::size_t elements(const Problem::Shape& s) {
+  return static_cast<std::size_t>(s[0] * s[1] * s[2] * s[3]);
+}
 std::size_t elements(const Tensor& t) { return elements(t.shape); }
 
-// sum(out * dout) + sum(lse * dlse), in double. Packed rows that belong to no sequence have dout NaN.
+// sum(out * dout) + sum(lse * dlse), in double. Packed rows that belong to no sequence have dout
+// NaN.
 double loss(const Case& c) {
   const Problem p = c.problem();
   std::vector<double> out(elements(p.out_shape())), lse(elements(p.lse_shape()));
@@ -55,14 +58,16 @@ double loss(const Case& c) {
   });
   at = 0;
   for_each(p.dlse.present ? p.lse_shape() : Problem::Shape{}, [&](const auto& index) {
-    if (std::isfinite(lse[at])) sum += lse[at] * static_cast<double>(Case::get(c.tensors.dlse, index));
+    if (std::isfinite(lse[at]))
+      sum += lse[at] * static_cast<double>(Case::get(c.tensors.dlse, index));
     ++at;
   });
   return sum;
 }
 
 // Steps a few elements of an input; `exact` has its shape, row-major.
-void expect_slopes(const Case& c, const char* name, const Tensor& input, const std::vector<double>& exact, Random& random) {
+void expect_slopes(const Case& c, const char* name, const Tensor& input,
+                   const std::vector<double>& exact, Random& random) {
   for (int n = 0; n < 12; ++n) {
     std::array<int64_t, 4> at{};
     int64_t flat = 0;
@@ -70,7 +75,8 @@ void expect_slopes(const Case& c, const char* name, const Tensor& input, const s
       at[d] = random.between(0, input.shape[d] - 1);
       flat = flat * input.shape[d] + at[d];
     }
-    constexpr float kStep = 1.0F / 512;  // exact to add to numbers of a few binary digits, which fp32 inputs are rounded to here
+    // Exact to add to numbers of a few binary digits, which fp32 inputs are rounded to here.
+    constexpr float kStep = 1.0F / 512;
     const float value = std::round(Case::get(input, at) * 512) / 512;
     Case::set(input, at, value + kStep);
     const double above = loss(c);
@@ -79,7 +85,8 @@ void expect_slopes(const Case& c, const char* name, const Tensor& input, const s
     Case::set(input, at, value);
     const double slope = (above - below) / (2 * static_cast<double>(kStep));
     EXPECT_NEAR(exact[static_cast<std::size_t>(flat)], slope, 2e-3 * (1 + std::fabs(slope)))
-        << name << "[" << at[0] << ", " << at[1] << ", " << at[2] << ", " << at[3] << "] " << to_string(c.spec);
+        << name << "[" << at[0] << ", " << at[1] << ", " << at[2] << ", " << at[3] << "] "
+        << to_string(c.spec);
   }
 }
 
@@ -99,8 +106,10 @@ void expect_numeric(const CaseSpec& spec, uint64_t stream) {
       Case::set(*input, at, std::round(Case::get(*input, at) * 512) / 512);
     }
   }
-  std::vector<double> dq(elements(t.q)), dk(elements(t.k)), dv(elements(t.v)), dbias(elements(t.bias)), dsinks(elements(t.sinks));
-  const ReferenceGradients gradients{dq.data(), dk.data(), dv.data(), spec.bias ? dbias.data() : nullptr,
+  std::vector<double> dq(elements(t.q)), dk(elements(t.k)), dv(elements(t.v)),
+      dbias(elements(t.bias)), dsinks(elements(t.sinks));
+  const ReferenceGradients gradients{dq.data(), dk.data(), dv.data(),
+                                     spec.bias ? dbias.data() : nullptr,
                                      spec.sinks ? dsinks.data() : nullptr};
   ASSERT_TRUE(attention_backward_reference(c.problem(), t, gradients).ok());
   expect_slopes(c, "q", t.q, dq, random);
@@ -187,7 +196,8 @@ TEST(OracleGradients, EqualNumericDifferentiationOfOneOption) {
     expect(731 + d, [&](CaseSpec& s) { s.bias = s.bias_broadcast[d] = true; });
   }
   uint64_t stream = 740;
-  for (const Layout layout : {Layout::bhsd, Layout::sbhd, Layout::packed_qkv, Layout::odd_strides}) {
+  for (const Layout layout :
+       {Layout::bhsd, Layout::sbhd, Layout::packed_qkv, Layout::odd_strides}) {
     expect(stream++, [&](CaseSpec& s) {
       s.layout = layout;
       if (layout != Layout::packed_qkv) return;
@@ -216,9 +226,11 @@ TEST(Dropout, PhiloxOfKnownAnswers) {
   };
   expect(algorithm::Philox::of(0, 0, 0, 0, 0, 0), {0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8});
   constexpr uint32_t kOnes = 0xFFFFFFFF;
-  expect(algorithm::Philox::of(kOnes, kOnes, kOnes, kOnes, kOnes, kOnes), {0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD});
-  expect(algorithm::Philox::of(0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0),
-         {0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1});
+  expect(algorithm::Philox::of(kOnes, kOnes, kOnes, kOnes, kOnes, kOnes),
+         {0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD});
+  expect(
+      algorithm::Philox::of(0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0),
+      {0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1});
 }
 
 TEST(Dropout, MaskIsBinomialAndForgetsNothing) {
@@ -231,13 +243,16 @@ TEST(Dropout, MaskIsBinomialAndForgetsNothing) {
     s.backward = false;
     const Case c(s, random);
     const Problem p = c.problem();
-    std::vector<uint8_t> keep(static_cast<std::size_t>(p.batch * p.num_heads * p.seqlen_q * p.seqlen_k)), again(keep.size());
+    std::vector<uint8_t> keep(
+        static_cast<std::size_t>(p.batch * p.num_heads * p.seqlen_q * p.seqlen_k)),
+        again(keep.size());
     ASSERT_TRUE(dropout_mask(p, c.tensors, keep.data()).ok());
     double kept = 0;
     for (const uint8_t one : keep) kept += one;
     const auto count = static_cast<double>(keep.size());
     EXPECT_NEAR(kept, count * (1 - static_cast<double>(probability)),
-                5 * std::sqrt(count * static_cast<double>(probability * (1 - probability))) + count / 65536);
+                5 * std::sqrt(count * static_cast<double>(probability * (1 - probability))) +
+                    count / 65536);
     AttentionTensors other = c.tensors;
     for (uint64_t* part : {&other.dropout_seed, &other.dropout_offset}) {
       for (const int bit : {0, 31, 32, 63}) {

@@ -1,5 +1,6 @@
-// Every kernel on the grid of shapes, dtypes and features. The full product belongs to `fulmen verify --grid full`; here each shape
-// is run once with features drawn afresh, and then random cases follow.
+// Every kernel on the grid of shapes, dtypes and features. The full product belongs to
+// `fulmen verify --grid full`; here each shape is run once with features drawn afresh, and then
+// random cases follow.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +14,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 void draw_features(CaseSpec& s, Random& random) {
   const CaseSpec drawn = random_spec(random);
@@ -42,13 +45,16 @@ TEST_P(Grid, EveryShapeOnce) {
   };
   Random random(100 + static_cast<uint64_t>(GetParam()));
   int runs = 0;
-  for (const Shape shape : {Shape{1, 147}, {113, 203}, {128, 217}, {108, 256}, {64, 64}, {256, 512}}) {
+  for (const Shape shape :
+       {Shape{1, 147}, {113, 203}, {128, 217}, {108, 256}, {64, 64}, {256, 512}}) {
     CaseSpec spec;
     spec.batch = shape.seqlen_q == 1 ? 16 : 1;  // standard attention's one row may be right by luck
     spec.seqlen_q = shape.seqlen_q;
     spec.seqlen_k = shape.seqlen_k;
     spec.head_dim = GetParam();
-    spec.head_dim_v = random.chance(0.7) ? spec.head_dim : kHeadDims[static_cast<std::size_t>(random.between(0, 12))];
+    spec.head_dim_v = random.chance(0.7)
+                          ? spec.head_dim
+                          : kHeadDims[static_cast<std::size_t>(random.between(0, 12))];
     spec.num_kv_heads = random.pick<int64_t>({1, 2});
     spec.num_heads = spec.num_kv_heads * random.pick<int64_t>({1, 2, 3});
     draw_features(spec, random);
@@ -115,7 +121,8 @@ TEST(GridCoverage, EveryRegisteredKernelRunsSomewhere) {
       CaseSpec spec;
       spec.dtype = dtype;
       spec.seqlen_q = seqlen_q;
-      spec.seqlen_k = seqlen_q == 64 ? 64 : 200;  // 64: a chess board, for kernels of short sequences
+      // 64: a chess board, for kernels of short sequences.
+      spec.seqlen_k = seqlen_q == 64 ? 64 : 200;
       spec.num_heads = 4;
       spec.num_kv_heads = 2;
       spec.head_dim = spec.head_dim_v = 64;
@@ -139,7 +146,8 @@ TEST(GridCoverage, EveryRegisteredKernelRunsSomewhere) {
       ASSERT_TRUE(all.ok());
       for (const Candidate& candidate : all.value()) {
         if (std::find(unseen.begin(), unseen.end(), candidate.kernel) == unseen.end()) continue;
-        EXPECT_FALSE(candidate.support.yes) << candidate.kernel << " supports a problem and was never run";
+        EXPECT_FALSE(candidate.support.yes)
+            << candidate.kernel << " supports a problem and was never run";
         std::cout << candidate.kernel << " did not run: " << candidate.support.reason << '\n';
       }
     }

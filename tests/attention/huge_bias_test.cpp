@@ -1,4 +1,5 @@
-// Rows whose bias is large everywhere are ordinary rows: any finite bias is, on every CPU kernel, forward and backward.
+// Rows whose bias is large everywhere are ordinary rows: any finite bias is, on every CPU kernel,
+// forward and backward.
 #include "support/huge_bias.h"
 
 #include <gtest/gtest.h>
@@ -91,7 +92,8 @@ TEST(HugeBias, TheRuleSeesWrongRows) {
         const float right = Case::get(c.tensors.out, {1, i, 2, 5});
         if (wrong == 0 && std::fabs(right) < 0.05F) continue;
         Case::set(c.tensors.out, {1, i, 2, 5}, wrong);
-        EXPECT_FALSE(verify_result(c.problem(), c.tensors).ok) << "query " << i << " " << wrong << " for " << right;
+        EXPECT_FALSE(verify_result(c.problem(), c.tensors).ok)
+            << "query " << i << " " << wrong << " for " << right;
         Case::set(c.tensors.out, {1, i, 2, 5}, right);
       }
     }
@@ -100,14 +102,16 @@ TEST(HugeBias, TheRuleSeesWrongRows) {
     ASSERT_TRUE(verified(back, "cpu.reference.backward"));
     const VerifyReport report = verify_result(back.problem(), back.tensors);
     for (const TensorError& one : report.gradients) EXPECT_LT(one.bound, 2) << one.tensor;
-    for (Tensor* gradient : {&back.tensors.dq, &back.tensors.dk, &back.tensors.dv, &back.tensors.dbias}) {
+    for (Tensor* gradient :
+         {&back.tensors.dq, &back.tensors.dk, &back.tensors.dv, &back.tensors.dbias}) {
       // The result if a probability were too large by a factor of the number of keys.
       const bool bias = gradient == &back.tensors.dbias;
       const std::array<int64_t, 4> at{1, bias ? 1 : 6, bias ? 6 : 1, 5};
       const float right = Case::get(*gradient, at);
       Case::set(*gradient, at, 70 * right + 8);
       const VerifyReport wrong = verify_result(back.problem(), back.tensors);
-      EXPECT_FALSE(wrong.ok) << wrong.tensor << ": " << wrong.worst_error << " within " << wrong.bound << ", " << right;
+      EXPECT_FALSE(wrong.ok) << wrong.tensor << ": " << wrong.worst_error << " within "
+                             << wrong.bound << ", " << right;
       Case::set(*gradient, at, right);
     }
   }

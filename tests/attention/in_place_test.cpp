@@ -59,7 +59,8 @@ bool same_outputs(const Tensor& out, const std::byte* other) {
       for (int64_t h = 0; h < out.shape[2]; ++h) {
         const int64_t at = (b * out.strides[0] + i * out.strides[1] + h * out.strides[2]) * size;
         const auto* mine = static_cast<const std::byte*>(out.data) + at;
-        if (std::memcmp(mine, other + at, static_cast<std::size_t>(out.shape[3] * size)) != 0) return false;
+        if (std::memcmp(mine, other + at, static_cast<std::size_t>(out.shape[3] * size)) != 0)
+          return false;
       }
     }
   }
@@ -95,18 +96,25 @@ struct Call {
   std::vector<float> q = std::vector<float>(4 * 8, 0.5F), k = q, v = q;
   AttentionTensors tensors;
   Call() {
-    const auto view = [](std::vector<float>& x) { return Tensor::bshd(x.data(), DType::fp32, 1, 4, 1, 8); };
+    const auto view = [](std::vector<float>& x) {
+      return Tensor::bshd(x.data(), DType::fp32, 1, 4, 1, 8);
+    };
     tensors.q = tensors.out = view(q);
     tensors.k = view(k);
     tensors.v = view(v);
   }
-  std::string refusal(const AttentionOptions& options) const { return attention(tensors, options, "cpu").message(); }
+  std::string refusal(const AttentionOptions& options) const {
+    return attention(tensors, options, "cpu").message();
+  }
 };
 
 TEST(InPlace, OtherKernelsSayWhichMay) {
   const Call call;
   const std::string said = call.refusal({.kernel = "cpu.standard.plain"});
-  EXPECT_NE(said.find("kernel cpu.standard.plain does not write over q; those that do for this problem: cpu."), std::string::npos)
+  EXPECT_NE(
+      said.find(
+          "kernel cpu.standard.plain does not write over q; those that do for this problem: cpu."),
+      std::string::npos)
       << said;
   EXPECT_EQ(call.q[0], 0.5F);
 }
@@ -116,14 +124,18 @@ TEST(InPlace, OnlyExactlyOverQ) {
   call.q.resize(5 * 8, 0.5F);
   call.tensors.q.data = call.q.data();
   call.tensors.out.data = call.q.data() + 8;
-  EXPECT_NE(call.refusal({}).find("out may be exactly q's memory, with its address, shape and strides"), std::string::npos);
+  EXPECT_NE(
+      call.refusal({}).find("out may be exactly q's memory, with its address, shape and strides"),
+      std::string::npos);
   call.tensors.out.data = call.k.data();
   EXPECT_NE(call.refusal({}).find("overlaps k at"), std::string::npos) << call.refusal({});
 }
 
 TEST(InPlace, VerifyNeedsQ) {
   const Call call;
-  EXPECT_NE(call.refusal({.verify = true}).find("verify (FLASH_ATTENTION_VERIFY) compares with what q was"), std::string::npos);
+  EXPECT_NE(call.refusal({.verify = true})
+                .find("verify (FLASH_ATTENTION_VERIFY) compares with what q was"),
+            std::string::npos);
   EXPECT_EQ(call.q[0], 0.5F);
 }
 

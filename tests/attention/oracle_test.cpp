@@ -1,5 +1,5 @@
-// The oracle against results worked out by hand, and against the contract's formulas written down once more without any of its
-// code.
+// The oracle against results worked out by hand, and against the contract's formulas written down
+// once more without any of its code.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,21 +15,24 @@ struct Oracle {
   std::vector<double> out;
   std::vector<double> lse;
   explicit Oracle(const Case& c)
-      : out(static_cast<std::size_t>(c.spec.batch * c.spec.seqlen_q * c.spec.num_heads * c.spec.head_dim_v)),
+      : out(static_cast<std::size_t>(c.spec.batch * c.spec.seqlen_q * c.spec.num_heads *
+                                     c.spec.head_dim_v)),
         lse(static_cast<std::size_t>(c.spec.batch * c.spec.num_heads * c.spec.seqlen_q)) {
     EXPECT_TRUE(attention_reference(c.problem(), c.tensors, out.data(), lse.data()).ok());
   }
 };
 
 // One head, head_dim 1, one value a key: q = 1, k = log of the weights.
-Case weights_case(const std::vector<double>& weights, const std::vector<double>& values, CaseSpec spec = {}) {
+Case weights_case(const std::vector<double>& weights, const std::vector<double>& values,
+                  CaseSpec spec = {}) {
   Random random(1);
   spec.seqlen_k = static_cast<int64_t>(weights.size());
   spec.scale = spec.scale == 0 ? 1 : spec.scale;
   Case c(spec, random);
   for (int64_t i = 0; i < spec.seqlen_q; ++i) Case::set(c.tensors.q, {0, i, 0, 0}, 1);
   for (int64_t j = 0; j < spec.seqlen_k; ++j) {
-    Case::set(c.tensors.k, {0, j, 0, 0}, static_cast<float>(std::log(weights[static_cast<std::size_t>(j)])));
+    Case::set(c.tensors.k, {0, j, 0, 0},
+              static_cast<float>(std::log(weights[static_cast<std::size_t>(j)])));
     Case::set(c.tensors.v, {0, j, 0, 0}, static_cast<float>(values[static_cast<std::size_t>(j)]));
   }
   return c;
@@ -59,7 +62,8 @@ TEST(Oracle, DefaultScaleIsOneOverRootOfHeadDim) {
   for (int64_t d = 0; d < 4; ++d) {
     Case::set(c.tensors.q, {0, 0, 0, d}, 1);
     Case::set(c.tensors.k, {0, 0, 0, d}, 0);
-    Case::set(c.tensors.k, {0, 1, 0, d}, static_cast<float>(std::log(3) / 2));  // q.k = 2 log 3, halved by the scale
+    // q.k = 2 log 3, halved by the scale.
+    Case::set(c.tensors.k, {0, 1, 0, d}, static_cast<float>(std::log(3) / 2));
   }
   Case::set(c.tensors.v, {0, 0, 0, 0}, 4);
   Case::set(c.tensors.v, {0, 1, 0, 0}, 8);
@@ -124,7 +128,8 @@ TEST(Oracle, AlibiFollowsTheDiagonal) {
   spec.alibi = 1;
   Case c = weights_case({1, 1, 1}, {1, 10, 100}, spec);
   Case::set(c.tensors.alibi_slopes, {0, 0, 0, 0}, static_cast<float>(std::log(2)));
-  // Query 0 stands at key 1 when aligned bottom-right (only causal alignment moves the diagonal: see the next line).
+  // Query 0 stands at key 1 when aligned bottom-right (only causal alignment moves the diagonal:
+  // see the next line).
   const int64_t diagonal = c.problem().diagonal;
   const auto expected = [&](int64_t i) {
     double sum = 0;
@@ -187,7 +192,8 @@ TEST(Oracle, MinusInfinityBiasIsAScore) {
 void expect_formulas(const Case& c) {
   const CaseSpec& s = c.spec;
   const Oracle result(c);
-  const long double scale = s.scale != 0 ? s.scale : 1.0L / std::sqrt(static_cast<long double>(s.head_dim));
+  const long double scale =
+      s.scale != 0 ? s.scale : 1.0L / std::sqrt(static_cast<long double>(s.head_dim));
   const int64_t diagonal = s.causal == Causal::top_left ? 0 : s.seqlen_k - s.seqlen_q;
   std::size_t row = 0;
   for (int64_t b = 0; b < s.batch; ++b) {
@@ -195,23 +201,28 @@ void expect_formulas(const Case& c) {
       for (int64_t i = 0; i < s.seqlen_q; ++i, ++row) {
         const int64_t kv_head = h * s.num_kv_heads / s.num_heads;
         std::vector<long double> weighted(static_cast<std::size_t>(s.head_dim_v));
-        long double total = s.sinks ? std::exp(static_cast<long double>(Case::get(c.tensors.sinks, {0, 0, 0, h}))) : 0;
+        long double total =
+            s.sinks ? std::exp(static_cast<long double>(Case::get(c.tensors.sinks, {0, 0, 0, h})))
+                    : 0;
         for (int64_t j = 0; j < s.seqlen_k; ++j) {
           if (s.causal != Causal::none && j > i + diagonal) continue;
           if (s.window_left >= 0 && j < i + diagonal - s.window_left) continue;
           if (s.window_right >= 0 && j > i + diagonal + s.window_right) continue;
           const auto in = [](const Tensor& t, int64_t n0, int64_t n1, int64_t n2) {
-            return std::array<int64_t, 3>{t.shape[0] == 1 ? 0 : n0, t.shape[1] == 1 ? 0 : n1, t.shape[2] == 1 ? 0 : n2};
+            return std::array<int64_t, 3>{t.shape[0] == 1 ? 0 : n0, t.shape[1] == 1 ? 0 : n1,
+                                          t.shape[2] == 1 ? 0 : n2};
           };
           if (s.keep) {
             const Tensor& keep = c.tensors.keep_mask;
             const auto at = in(keep, b, h, i);
-            const int64_t element = ((at[0] * keep.shape[1] + at[1]) * keep.shape[2] + at[2]) * keep.shape[3] + j;
+            const int64_t element =
+                ((at[0] * keep.shape[1] + at[1]) * keep.shape[2] + at[2]) * keep.shape[3] + j;
             if (static_cast<const uint8_t*>(keep.data)[element] == 0) continue;
           }
           long double score = 0;
           for (int64_t d = 0; d < s.head_dim; ++d) {
-            score += static_cast<long double>(Case::get(c.tensors.q, {b, i, h, d})) * Case::get(c.tensors.k, {b, j, kv_head, d});
+            score += static_cast<long double>(Case::get(c.tensors.q, {b, i, h, d})) *
+                     Case::get(c.tensors.k, {b, j, kv_head, d});
           }
           score *= scale;
           if (s.softcap > 0) score = s.softcap * std::tanh(score / s.softcap);
@@ -226,19 +237,24 @@ void expect_formulas(const Case& c) {
           const long double weight = std::exp(score);
           total += weight;
           for (int64_t d = 0; d < s.head_dim_v; ++d) {
-            weighted[static_cast<std::size_t>(d)] += weight * Case::get(c.tensors.v, {b, j, kv_head, d});
+            weighted[static_cast<std::size_t>(d)] +=
+                weight * Case::get(c.tensors.v, {b, j, kv_head, d});
           }
         }
         const double lse = total == 0 ? -HUGE_VAL : static_cast<double>(std::log(total));
         if (total == 0) {
           ASSERT_EQ(result.lse[row], lse) << to_string(s);
         } else {
-          ASSERT_NEAR(result.lse[row], lse, 1e-6) << to_string(s);  // the Problem's scale is a float
+          // The Problem's scale is a float.
+          ASSERT_NEAR(result.lse[row], lse, 1e-6) << to_string(s);
         }
         for (int64_t d = 0; d < s.head_dim_v; ++d) {
-          const double expected = total == 0 ? 0 : static_cast<double>(weighted[static_cast<std::size_t>(d)] / total);
-          const auto element = static_cast<std::size_t>(((b * s.seqlen_q + i) * s.num_heads + h) * s.head_dim_v + d);
-          ASSERT_NEAR(result.out[element], expected, 1e-6) << to_string(s) << " at " << b << ' ' << i << ' ' << h << ' ' << d;
+          const double expected =
+              total == 0 ? 0 : static_cast<double>(weighted[static_cast<std::size_t>(d)] / total);
+          const auto element =
+              static_cast<std::size_t>(((b * s.seqlen_q + i) * s.num_heads + h) * s.head_dim_v + d);
+          ASSERT_NEAR(result.out[element], expected, 1e-6)
+              << to_string(s) << " at " << b << ' ' << i << ' ' << h << ' ' << d;
         }
       }
     }

@@ -22,7 +22,8 @@ class OtherFetch final : public CpuBackend {
   OtherFetch() : CpuBackend(kDevice, "this processor") {
     for (const cpu::InstructionSet& isa : cpu::instruction_sets()) {
       const std::string name = isa.table->name;
-      if (!isa.available || (name != "avx512" && name != "avx512_bf16")) continue;  // the others have one way
+      // The others have one way.
+      if (!isa.available || (name != "avx512" && name != "avx512_bf16")) continue;
       auto& [set, table] = *sets_.emplace_back(std::make_unique<Set>(Set{isa, *isa.table}));
       table.name = name == "avx512" ? "avx512_other_fetch" : "avx512_bf16_other_fetch";
       set.table = &table;
@@ -53,7 +54,8 @@ class OtherFetchTest : public ::testing::Test {
     registered = true;
   }
   void SetUp() override {
-    if (!has_both_ways_) GTEST_SKIP() << "this processor lacks AVX-512, whose code alone has both ways";
+    if (!has_both_ways_)
+      GTEST_SKIP() << "this processor lacks AVX-512, whose code alone has both ways";
   }
   // Few queries over keys that take several blocks and end within one.
   static CaseSpec spec_of(Random& random) {
@@ -122,7 +124,8 @@ TEST_F(OtherFetchTest, ShortSequences) {
     s.seqlen_k = random.pick<int64_t>({64, random.between(1, 128)});
     s.num_kv_heads = random.between(1, 3);
     s.num_heads = s.num_kv_heads * random.between(1, 3);
-    s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::packed_qkv, Layout::odd_strides});
+    s.layout = random.pick(
+        {Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::packed_qkv, Layout::odd_strides});
     if (s.layout == Layout::packed_qkv) {  // which asks for equal shapes
       s.seqlen_k = s.seqlen_q = std::min(s.seqlen_k, s.seqlen_q);
       s.num_kv_heads = s.num_heads;

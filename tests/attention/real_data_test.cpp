@@ -21,7 +21,8 @@ std::vector<char> npy_payload(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (bytes.size() < 10) throw std::runtime_error(path.string() + ": not a .npy file");
-  const std::size_t header = static_cast<unsigned char>(bytes[8]) + 256U * static_cast<unsigned char>(bytes[9]);
+  const std::size_t header =
+      static_cast<unsigned char>(bytes[8]) + 256U * static_cast<unsigned char>(bytes[9]);
   bytes.erase(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(10 + header));
   return bytes;
 }
@@ -75,7 +76,8 @@ TEST(RealData, MiniLm) {
     EXPECT_GT(expect_all_kernels_verified(c), 0);
 
     if (dtype != DType::fp32) continue;
-    // The oracle against the set's own result, computed elsewhere in double. The Problem's scale is a float: 97 * 3e-8.
+    // The oracle against the set's own result, computed elsewhere in double. The Problem's scale is
+    // a float: 97 * 3e-8.
     std::vector<double> out(exact.size());
     std::vector<double> lse(exact_lse.size());
     ASSERT_TRUE(attention_reference(c.problem(), c.tensors, out.data(), lse.data()).ok());

@@ -1,4 +1,5 @@
-// Windows over split keys on the CPU: decode in every layout of keys, and gradients. tests/gpu/decode_splits_test.cpp has the GPUs.
+// Windows over split keys on the CPU: decode in every layout of keys, and gradients.
+// tests/gpu/decode_splits_test.cpp has the GPUs.
 #include "support/split_windows.h"
 
 #include <string>
@@ -10,8 +11,9 @@ namespace {
 TEST(SplitWindows, Decode) {
   Random random(9450);
   for (const KeyLayout layout :
-       {KeyLayout::contiguous, KeyLayout::head_major, KeyLayout::odd_strides, KeyLayout::packed, KeyLayout::padded,
-        KeyLayout::leftpad, KeyLayout::pages_of_7, KeyLayout::pages_of_16, KeyLayout::pages_of_64}) {
+       {KeyLayout::contiguous, KeyLayout::head_major, KeyLayout::odd_strides, KeyLayout::packed,
+        KeyLayout::padded, KeyLayout::leftpad, KeyLayout::pages_of_7, KeyLayout::pages_of_16,
+        KeyLayout::pages_of_64}) {
     for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
       CaseSpec s;
       s.dtype = dtype;
@@ -25,7 +27,8 @@ TEST(SplitWindows, Decode) {
       // Sequences of different lengths are split by their number of keys alone, here in two.
       const bool own_lengths = layout >= KeyLayout::packed;
       const std::vector<int> splits = own_lengths ? std::vector<int>{0, 0} : std::vector<int>{4, 8};
-      expect_split_windows_verified("cpu", layout, s, splits, [](const std::string& /*kernel*/) { return true; }, random);
+      expect_split_windows_verified(
+          "cpu", layout, s, splits, [](const std::string& /*kernel*/) { return true; }, random);
     }
   }
 }

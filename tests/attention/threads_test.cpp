@@ -1,4 +1,5 @@
-// Results do not depend on who computes them: thread counts, a caller's own pool, several callers at once.
+// Results do not depend on who computes them: thread counts, a caller's own pool, several callers
+// at once.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -47,7 +48,8 @@ TEST(Threads, ResultsAreBitEqualForAnyNumberAndPool) {
             << kernel << " on " << threads << " threads " << to_string(spec);
       }
       std::atomic<int> calls{0};
-      for (const ParallelFor pool : {ParallelFor{run_in_reverse, nullptr}, ParallelFor{run_on_threads, &calls}}) {
+      for (const ParallelFor pool :
+           {ParallelFor{run_in_reverse, nullptr}, ParallelFor{run_on_threads, &calls}}) {
         options.parallel_for = pool;
         options.num_threads = 3;
         ASSERT_TRUE(run_kernel(c, kernel, options).ok());
@@ -94,8 +96,11 @@ TEST(Threads, OnePlanFromSeveralThreadsAtOnce) {
             for (int repeat = 0; repeat < kRepeats; ++repeat) {
               mine.poison_outputs();
               const Status status =
-                  planned->run(nullptr, mine.tensors, workspace.size() > 0 ? workspace.data() : nullptr, workspace.size());
-              if (!status.ok() || !same_bits(mine.out_values(), alone[static_cast<std::size_t>(caller)])) failures.fetch_add(1);
+                  planned->run(nullptr, mine.tensors,
+                               workspace.size() > 0 ? workspace.data() : nullptr, workspace.size());
+              if (!status.ok() ||
+                  !same_bits(mine.out_values(), alone[static_cast<std::size_t>(caller)]))
+                failures.fetch_add(1);
             }
           });
         }

@@ -1,5 +1,5 @@
-// Sequences of different lengths, packed, padded and paged: the oracle against calls of one sequence each, and every kernel against
-// the oracle.
+// Sequences of different lengths, packed, padded and paged: the oracle against calls of one
+// sequence each, and every kernel against the oracle.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,7 +61,8 @@ struct OneSequence {
     if (s.alibi != 0) {
       slopes.resize(static_cast<std::size_t>(s.num_heads));
       for (std::size_t h = 0; h < slopes.size(); ++h) {
-        slopes[h] = Case::get(t.alibi_slopes, {t.alibi_slopes.shape[0] == 1 ? 0 : b, 0, 0, static_cast<int64_t>(h)});
+        slopes[h] = Case::get(
+            t.alibi_slopes, {t.alibi_slopes.shape[0] == 1 ? 0 : b, 0, 0, static_cast<int64_t>(h)});
       }
       tensors.alibi_slopes = {slopes.data(), DType::fp32, {1, 1, 1, s.num_heads}, {0, 0, 0, 1}};
     }
@@ -82,7 +83,8 @@ struct OneSequence {
   }
   static void append(std::vector<float>& to, const Tensor& tensor, int64_t batch, int64_t row) {
     for (int64_t h = 0; h < tensor.shape[2]; ++h) {
-      for (int64_t d = 0; d < tensor.shape[3]; ++d) to.push_back(Case::get(tensor, {batch, row, h, d}));
+      for (int64_t d = 0; d < tensor.shape[3]; ++d)
+        to.push_back(Case::get(tensor, {batch, row, h, d}));
     }
   }
   int64_t q_row = 0, q_len = 0, k_len = 0;
@@ -96,7 +98,9 @@ void expect_sequences_alone(const CaseSpec& spec, uint64_t stream) {
   Random random(stream);
   const Case c(spec, random);
   const Problem p = c.problem();
-  const auto elements = [](const Problem::Shape& s) { return static_cast<std::size_t>(s[0] * s[1] * s[2] * s[3]); };
+  const auto elements = [](const Problem::Shape& s) {
+    return static_cast<std::size_t>(s[0] * s[1] * s[2] * s[3]);
+  };
   std::vector<double> out(elements(p.out_shape())), lse(elements(p.lse_shape()));
   EXPECT_TRUE(attention_reference(p, c.tensors, out.data(), lse.data()).ok());
   const int64_t heads = spec.num_heads, dim = spec.head_dim_v, rows = p.lse_shape()[2];
@@ -108,7 +112,8 @@ void expect_sequences_alone(const CaseSpec& spec, uint64_t stream) {
         const int64_t number = spec.packed_q ? h * rows + row : (b * heads + h) * rows + i;
         const double expected = alone.lse[static_cast<std::size_t>(h * alone.q_len + i)];
         if (std::isfinite(expected)) {
-          EXPECT_NEAR(lse[static_cast<std::size_t>(number)], expected, 1e-12) << to_string(spec) << " b=" << b << " i=" << i;
+          EXPECT_NEAR(lse[static_cast<std::size_t>(number)], expected, 1e-12)
+              << to_string(spec) << " b=" << b << " i=" << i;
         } else {
           EXPECT_EQ(lse[static_cast<std::size_t>(number)], expected);
         }
@@ -158,7 +163,8 @@ TEST(VariableLengthsOracle, CumulativeLengthsOfPages) {
   for (int64_t b = 0; b < s.batch; ++b) cu.push_back(cu.back() + numbers(c.tensors.seqlens_k)[b]);
   const auto reference = [&] {
     const Problem p = c.problem();
-    std::vector<double> out(static_cast<std::size_t>(p.out_shape()[1] * s.num_heads * s.head_dim_v));
+    std::vector<double> out(
+        static_cast<std::size_t>(p.out_shape()[1] * s.num_heads * s.head_dim_v));
     EXPECT_TRUE(attention_reference(p, c.tensors, out.data(), nullptr).ok());
     return out;
   };
@@ -282,7 +288,8 @@ TEST(VariableLengths, AnyNumberOfThreadsGivesTheSameBits) {
         ASSERT_TRUE(run_kernel(c, kernel, options).ok());
         const std::vector<float> got = c.output_values();
         if (threads == 1) expected = got;
-        EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0) << kernel << " " << threads;
+        EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
+            << kernel << " " << threads;
       }
     }
   }
@@ -298,7 +305,8 @@ TEST(VariableLengths, EveryFamilyRunsThem) {
     return kernels_for(c.problem());
   };
   const auto has = [](const std::vector<std::string>& names, const char* family) {
-    return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.rfind(family, 0) == 0; });
+    return std::any_of(names.begin(), names.end(),
+                       [&](const std::string& name) { return name.rfind(family, 0) == 0; });
   };
   EXPECT_TRUE(has(kernels(), "cpu.prefill."));
   EXPECT_TRUE(has(kernels(), "cpu.short."));
@@ -323,7 +331,9 @@ TEST(VariableLengths, EvenLengthsAreThePlainCall) {
   s.head_dim = s.head_dim_v = 32;
   const Case plain(s, random);
   for (const std::string& kernel : kernels_for(plain.problem())) {
-    std::vector<float> expected(static_cast<std::size_t>(s.batch * s.seqlen_q * s.num_heads * s.head_dim_v)), packed(expected);
+    std::vector<float> expected(
+        static_cast<std::size_t>(s.batch * s.seqlen_q * s.num_heads * s.head_dim_v)),
+        packed(expected);
     AttentionTensors t = plain.tensors;
     t.lse = {};
     t.out.data = expected.data();
@@ -339,14 +349,17 @@ TEST(VariableLengths, EvenLengthsAreThePlainCall) {
     t.cu_seqlens_k = {cu_k.data(), DType::int32, {1, 1, 1, s.batch + 1}, {0, 0, 0, 1}};
     t.q = Tensor::bshd(t.q.data, DType::fp32, 1, s.batch * s.seqlen_q, s.num_heads, s.head_dim);
     t.k = Tensor::bshd(t.k.data, DType::fp32, 1, s.batch * s.seqlen_k, s.num_kv_heads, s.head_dim);
-    t.v = Tensor::bshd(t.v.data, DType::fp32, 1, s.batch * s.seqlen_k, s.num_kv_heads, s.head_dim_v);
-    t.out = Tensor::bshd(packed.data(), DType::fp32, 1, s.batch * s.seqlen_q, s.num_heads, s.head_dim_v);
+    t.v =
+        Tensor::bshd(t.v.data, DType::fp32, 1, s.batch * s.seqlen_k, s.num_kv_heads, s.head_dim_v);
+    t.out = Tensor::bshd(packed.data(), DType::fp32, 1, s.batch * s.seqlen_q, s.num_heads,
+                         s.head_dim_v);
     options.max_seqlen_q = s.seqlen_q;
     options.max_seqlen_k = s.seqlen_k;
     const Status status = attention(t, options);
     if (status.code() == StatusCode::unsupported) continue;  // other tests check refusals
     ASSERT_TRUE(status.ok()) << status.message();
-    EXPECT_EQ(std::memcmp(expected.data(), packed.data(), expected.size() * sizeof(float)), 0) << kernel;
+    EXPECT_EQ(std::memcmp(expected.data(), packed.data(), expected.size() * sizeof(float)), 0)
+        << kernel;
   }
 }
 

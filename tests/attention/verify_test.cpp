@@ -44,7 +44,8 @@ TEST(Verify, NamesTheWorstElement) {
     Case::set(c.tensors.out, {1, 7, 2, 5}, value + 1);
     const VerifyReport report = verify_result(c.problem(), c.tensors);
     EXPECT_FALSE(report.ok);
-    EXPECT_NE(report.message.find("out[b, i, h, d] = [1, 7, 2, 5]"), std::string::npos) << report.message;
+    EXPECT_NE(report.message.find("out[b, i, h, d] = [1, 7, 2, 5]"), std::string::npos)
+        << report.message;
     EXPECT_NEAR(report.worst_error, 1, 0.02);
   }
 }
@@ -52,11 +53,13 @@ TEST(Verify, NamesTheWorstElement) {
 TEST(Verify, Fp32IsHeldToItsRow) {
   Case c = right_case(DType::fp32);
   const Tensor out = c.tensors.out;
-  // Values of 1e-3 make a row of 1e-3: an error of 1e-6 is far below the absolute 1e-5 and still 1e-3 of the row.
+  // Values of 1e-3 make a row of 1e-3: an error of 1e-6 is far below the absolute 1e-5 and still
+  // 1e-3 of the row.
   for (int64_t b = 0; b < 2; ++b) {
     for (int64_t j = 0; j < 21; ++j) {
       for (int64_t h = 0; h < 2; ++h) {
-        for (int64_t d = 0; d < 8; ++d) Case::set(c.tensors.v, {b, j, h, d}, 1e-3F * Case::get(c.tensors.v, {b, j, h, d}));
+        for (int64_t d = 0; d < 8; ++d)
+          Case::set(c.tensors.v, {b, j, h, d}, 1e-3F * Case::get(c.tensors.v, {b, j, h, d}));
       }
     }
   }
@@ -134,7 +137,8 @@ TEST(Verify, ChecksTheLse) {
   Case::set(c.tensors.lse, {1, 3, 4, 0}, Case::get(c.tensors.lse, {1, 3, 4, 0}) + 1e-3F);
   const VerifyReport report = verify_result(c.problem(), c.tensors);
   EXPECT_FALSE(report.ok);
-  EXPECT_NE(report.message.find("lse[b, h, i, 0] = [1, 3, 4, 0]"), std::string::npos) << report.message;
+  EXPECT_NE(report.message.find("lse[b, h, i, 0] = [1, 3, 4, 0]"), std::string::npos)
+      << report.message;
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Products of pairs of bf16 on any processor with AVX-512: its own, and what AVX-512 BF16 adds emulated.
+// Products of pairs of bf16 on any processor with AVX-512: its own, and what AVX-512 BF16 adds
+// emulated.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -19,7 +20,8 @@ constexpr const char* kDevice = "pairs_emulated";
 
 class EmulatedBackend final : public CpuBackend {
  public:
-  EmulatedBackend() : CpuBackend(kDevice, "emulated pairs"), isa_{&emulated_pairs_table(), 1, true, ""} {
+  EmulatedBackend()
+      : CpuBackend(kDevice, "emulated pairs"), isa_{&emulated_pairs_table(), 1, true, ""} {
     add(cpu::make_kernel("prefill", isa_));
     add(cpu::make_kernel("short", isa_));
     add(cpu::make_kernel("decode", isa_));
@@ -56,12 +58,14 @@ TEST_F(PairsTest, Forward) {
 }
 
 TEST_F(PairsTest, Decode) {
-  static constexpr std::pair<int, int> kQueriesAndGroup[] = {{1, 1}, {1, 4}, {3, 3}, {1, 16}, {5, 4}, {11, 3}, {8, 8}, {64, 1}};
+  static constexpr std::pair<int, int> kQueriesAndGroup[] = {{1, 1}, {1, 4},  {3, 3}, {1, 16},
+                                                             {5, 4}, {11, 3}, {8, 8}, {64, 1}};
   Random random(8310);
   SCOPED_TRACE(test_seed());
   for (int i = 0; i < 40; ++i) {
     CaseSpec spec;
-    const auto [queries, group] = kQueriesAndGroup[random.between(0, static_cast<int64_t>(std::size(kQueriesAndGroup)) - 1)];
+    const auto [queries, group] =
+        kQueriesAndGroup[random.between(0, static_cast<int64_t>(std::size(kQueriesAndGroup)) - 1)];
     spec.seqlen_q = queries;
     spec.num_kv_heads = random.between(1, 5);
     spec.num_heads = spec.num_kv_heads * group;

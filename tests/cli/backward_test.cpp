@@ -23,12 +23,14 @@ class BackwardTest : public ProgramTest {
     EXPECT_TRUE(array.ok()) << array.status().message();
     return array.ok() ? std::move(array).value() : NpyArray{};
   }
-  void expect_close(const std::string& name, const std::vector<int64_t>& shape, const std::vector<double>& expected) const {
+  void expect_close(const std::string& name, const std::vector<int64_t>& shape,
+                    const std::vector<double>& expected) const {
     const NpyArray array = load(path(name));
     ASSERT_EQ(array.shape, shape) << name;
     ASSERT_EQ(array.element_count(), expected.size()) << name;
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_NEAR(static_cast<const float*>(array.data.data())[i], expected[i], 1e-4 * std::fmax(1, std::fabs(expected[i])))
+      ASSERT_NEAR(static_cast<const float*>(array.data.data())[i], expected[i],
+                  1e-4 * std::fmax(1, std::fabs(expected[i])))
           << name << ' ' << i;
     }
   }
@@ -57,13 +59,18 @@ TEST_F(BackwardTest, RealInputGivesTheExactGradients) {
   t.lse = Tensor::bhqk(lse.data.data(), DType::fp32, lse.shape[0], lse.shape[1], lse.shape[2], 1);
   std::vector<double> dq(q.element_count()), dk(k.element_count()), dv(v.element_count());
   const Problem problem = make_backward_problem(t, {}).value();
-  ASSERT_TRUE(attention_backward_reference(problem, t, {dq.data(), dk.data(), dv.data(), nullptr, nullptr}).ok());
+  ASSERT_TRUE(
+      attention_backward_reference(problem, t, {dq.data(), dk.data(), dv.data(), nullptr, nullptr})
+          .ok());
 
-  const std::vector<std::string> gradients{"--dout", example("out.npy"), "--dq", "dq.npy", "--dk", "dk.npy", "--dv", "dv.npy"};
+  const std::vector<std::string> gradients{"--dout", example("out.npy"), "--dq", "dq.npy",
+                                           "--dk",   "dk.npy",           "--dv", "dv.npy"};
   const Outcome first = run(example_inputs(), gradients);
   ASSERT_EQ(first.exit_code, 0) << first.err;
   EXPECT_EQ(std::count(first.out.begin(), first.out.end(), '\n'), 3) << first.out;
-  EXPECT_NE(first.out.find(std::string("dk.npy [2, 44, 6, 32] by ") + kReference), std::string::npos) << first.out;
+  EXPECT_NE(first.out.find(std::string("dk.npy [2, 44, 6, 32] by ") + kReference),
+            std::string::npos)
+      << first.out;
   EXPECT_EQ(files(), (std::vector<std::string>{"dk.npy", "dq.npy", "dv.npy"}));
   expect_close("dq.npy", q.shape, dq);
   expect_close("dk.npy", k.shape, dk);
@@ -84,7 +91,8 @@ TEST_F(BackwardTest, RealInputGivesTheExactGradients) {
   expect_close("dv.npy", v.shape, dv);
 }
 
-// Bias, sinks, dlse, dropout and a layout of its own: two query heads on one KV head, bias the same for all batches.
+// Bias, sinks, dlse, dropout and a layout of its own: two query heads on one KV head, bias the same
+// for all batches.
 TEST_F(BackwardTest, EveryOptionReachesTheComputation) {
   constexpr int64_t kB = 2, kQ = 5, kK = 7, kH = 2, kD = 4;
   const auto numbers = [](int64_t count, int salt) {
@@ -93,8 +101,10 @@ TEST_F(BackwardTest, EveryOptionReachesTheComputation) {
       values[i] = static_cast<float>((i * 37 + static_cast<std::size_t>(salt)) % 19) / 9 - 1;
     return values;
   };
-  std::vector<float> q = numbers(kB * kQ * kH * kD, 1), k = numbers(kB * kK * kD, 2), v = numbers(kB * kK * kD, 3);
-  std::vector<float> bias = numbers(kH * kQ * kK, 4), sinks = numbers(kH, 5), dout = numbers(kB * kQ * kH * kD, 6);
+  std::vector<float> q = numbers(kB * kQ * kH * kD, 1), k = numbers(kB * kK * kD, 2),
+                     v = numbers(kB * kK * kD, 3);
+  std::vector<float> bias = numbers(kH * kQ * kK, 4), sinks = numbers(kH, 5),
+                     dout = numbers(kB * kQ * kH * kD, 6);
   std::vector<float> dlse = numbers(kB * kH * kQ, 7);
   write_array("q.npy", DType::fp32, {kB, kH, kQ, kD}, q.data());
   write_array("k.npy", DType::fp32, {kB, 1, kK, kD}, k.data());
@@ -117,23 +127,31 @@ TEST_F(BackwardTest, EveryOptionReachesTheComputation) {
   options.dropout = 0.3F;
   options.softcap = 2;
   options.causal = Causal::bottom_right;
-  std::vector<double> dq(q.size()), dk(k.size()), dv(v.size()), dbias(bias.size()), dsinks(sinks.size());
+  std::vector<double> dq(q.size()), dk(k.size()), dv(v.size()), dbias(bias.size()),
+      dsinks(sinks.size());
   const Problem problem = make_backward_problem(t, options).value();
-  ASSERT_TRUE(attention_backward_reference(problem, t, {dq.data(), dk.data(), dv.data(), dbias.data(), dsinks.data()}).ok());
+  ASSERT_TRUE(attention_backward_reference(
+                  problem, t, {dq.data(), dk.data(), dv.data(), dbias.data(), dsinks.data()})
+                  .ok());
 
-  const std::vector<std::string> inputs{"--layout", "bhsd",     "--q",     "q.npy",     "--k",      "k.npy",     "--v", "v.npy",
-                                        "--bias",   "bias.npy", "--sinks", "sinks.npy", "--causal", "--softcap", "2"};
+  const std::vector<std::string> inputs{
+      "--layout", "bhsd",     "--q",     "q.npy",     "--k",      "k.npy",     "--v", "v.npy",
+      "--bias",   "bias.npy", "--sinks", "sinks.npy", "--causal", "--softcap", "2"};
   const std::vector<std::string> gradients{
-      "--dout",           "dout.npy", "--dlse",          "dlse.npy", "--dropout", "0.3",  "--dropout-seed", "18446744073709551615",
-      "--dropout-offset", "5",        "--deterministic", "--dq",     "dq.npy",    "--dk", "dk.npy",         "--dv",
-      "dv.npy",           "--dbias",  "dbias.npy",       "--dsinks", "dsinks.npy"};
+      "--dout",           "dout.npy", "--dlse",          "dlse.npy",
+      "--dropout",        "0.3",      "--dropout-seed",  "18446744073709551615",
+      "--dropout-offset", "5",        "--deterministic", "--dq",
+      "dq.npy",           "--dk",     "dk.npy",          "--dv",
+      "dv.npy",           "--dbias",  "dbias.npy",       "--dsinks",
+      "dsinks.npy"};
   const Outcome outcome = run(inputs, gradients);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   // From the oracle's [batch, seqlen, head, dim] to the files' order.
   std::vector<double> heads_first(dq.size());
   for (int64_t at = 0; at < kB * kQ * kH * kD; ++at) {
     const int64_t b = at / (kQ * kH * kD), i = at / (kH * kD) % kQ, h = at / kD % kH;
-    heads_first[static_cast<std::size_t>(((b * kH + h) * kQ + i) * kD + at % kD)] = dq[static_cast<std::size_t>(at)];
+    heads_first[static_cast<std::size_t>(((b * kH + h) * kQ + i) * kD + at % kD)] =
+        dq[static_cast<std::size_t>(at)];
   }
   expect_close("dq.npy", {kB, kH, kQ, kD}, heads_first);
   expect_close("dk.npy", {kB, 1, kK, kD}, dk);
@@ -144,7 +162,8 @@ TEST_F(BackwardTest, EveryOptionReachesTheComputation) {
 
 TEST_F(BackwardTest, ForwardDropoutIsTheSeeds) {
   const auto run_forward = [&](const char* seed, const char* out) {
-    std::vector<std::string> arguments{"run", "--dropout", "0.5", "--dropout-seed", seed, "--out", out};
+    std::vector<std::string> arguments{"run", "--dropout", "0.5", "--dropout-seed",
+                                       seed,  "--out",     out};
     for (const std::string& argument : example_inputs()) arguments.push_back(argument);
     const Outcome outcome = fulmen(arguments);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -156,27 +175,34 @@ TEST_F(BackwardTest, ForwardDropoutIsTheSeeds) {
 }
 
 TEST_F(BackwardTest, BfloatGradientsAreUint16) {
-  const Outcome outcome = run(example_inputs(), {"--dtype", "bf16", "--dout", example("out.npy"), "--dv", "dv.npy", "--verify"});
+  const Outcome outcome = run(example_inputs(), {"--dtype", "bf16", "--dout", example("out.npy"),
+                                                 "--dv", "dv.npy", "--verify"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_NE(read_text(path("dv.npy")).find("'<u2'"), std::string::npos);
 }
 
 TEST_F(BackwardTest, ExplainSaysTheSameByNumbersAndByFiles) {
-  std::vector<std::string> by_files{"explain", "--backward", "--kernel", kReference, "--no-deterministic"};
+  std::vector<std::string> by_files{"explain", "--backward", "--kernel", kReference,
+                                    "--no-deterministic"};
   for (const std::string& argument : example_inputs()) by_files.push_back(argument);
   const Outcome files = fulmen(by_files);
   const Outcome numbers =
-      fulmen({"explain", "--backward", "--no-deterministic", "--kernel", kReference, "--batch", "2", "--seqlen-q", "44", "--heads",
-              "6", "--head-dim", "32", "--keep-shape", "2,1,1,44", "--gradients", "dq,dk,dv"});
+      fulmen({"explain", "--backward", "--no-deterministic", "--kernel", kReference, "--batch", "2",
+              "--seqlen-q", "44", "--heads", "6", "--head-dim", "32", "--keep-shape", "2,1,1,44",
+              "--gradients", "dq,dk,dv"});
   ASSERT_EQ(files.exit_code, 0) << files.err;
   EXPECT_EQ(files.out, numbers.out) << numbers.err;
   EXPECT_NE(files.out.find(" nondeterministic gives dq dk dv\n"), std::string::npos) << files.out;
-  EXPECT_NE(files.out.find("not cpu.reference.double: it computes the forward pass"), std::string::npos) << files.out;
+  EXPECT_NE(files.out.find("not cpu.reference.double: it computes the forward pass"),
+            std::string::npos)
+      << files.out;
   const Outcome summed =
-      fulmen({"explain", "--backward", "--kernel", kReference, "--batch", "8", "--seqlen-q", "64", "--heads", "4", "--head-dim",
-              "32", "--bias-shape", "8,4,64,64", "--dbias-shape", "1,4,64,64", "--with-sinks", "--with-dlse"});
+      fulmen({"explain", "--backward", "--kernel", kReference, "--batch", "8", "--seqlen-q", "64",
+              "--heads", "4", "--head-dim", "32", "--bias-shape", "8,4,64,64", "--dbias-shape",
+              "1,4,64,64", "--with-sinks", "--with-dlse"});
   ASSERT_EQ(summed.exit_code, 0) << summed.err;
-  EXPECT_NE(summed.out.find("sinks dlse gives dq dk dv dsinks dbias=fp32 strides=[0, 4096, 64, 1]"), std::string::npos)
+  EXPECT_NE(summed.out.find("sinks dlse gives dq dk dv dsinks dbias=fp32 strides=[0, 4096, 64, 1]"),
+            std::string::npos)
       << summed.out;
   const std::vector<std::string> problem{"explain",    "--backward", "--seqlen-q",    "64",
                                          "--head-dim", "32",         "--dbias-shape", "1,1,64,64"};
@@ -185,7 +211,8 @@ TEST_F(BackwardTest, ExplainSaysTheSameByNumbersAndByFiles) {
     expect_one_sentence(fulmen(more), part);
   };
   refused({}, "--dbias-shape: it goes with a bias");
-  refused({"--bias-shape", "1,1,64,64", "--gradients", "dq"}, "--dbias-shape: --gradients leaves dbias out");
+  refused({"--bias-shape", "1,1,64,64", "--gradients", "dq"},
+          "--dbias-shape: --gradients leaves dbias out");
 }
 
 // In this process, where a test can have a backend of its own.
@@ -204,10 +231,12 @@ Status verify(const std::vector<std::string>& arguments, std::string& out) {
 TEST_F(BackwardTest, VerifyTabulatesEveryGradientOfADevicesKernel) {
   testing::register_deferred_device();
   std::string out;
-  const Status status = verify({"--backward", "--device", "deferred:0", "--dtype", "fp32", "--seed", "7"}, out);
+  const Status status =
+      verify({"--backward", "--device", "deferred:0", "--dtype", "fp32", "--seed", "7"}, out);
   ASSERT_TRUE(status.ok()) << status.message() << out;
   for (const char* gradient : {"dq", "dk", "dv", "dbias", "dsinks"}) {
-    EXPECT_NE(out.find(std::string("fp32  ") + gradient), std::string::npos) << gradient << " in\n" << out;
+    EXPECT_NE(out.find(std::string("fp32  ") + gradient), std::string::npos) << gradient << " in\n"
+                                                                             << out;
   }
   EXPECT_NE(out.find("deferred.backward"), std::string::npos) << out;
   EXPECT_EQ(out.find("deferred.prefill"), std::string::npos) << out;
@@ -223,14 +252,16 @@ class OffByABitBackend final : public Backend, public Kernel {
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
   Support supports(const Problem& p, const std::string& /*device*/) const override {
-    return p.head_dim == 1 && p.seqlen_k > 0 ? Support{} : Support::no("head_dim 1 with keys alone");
+    return p.head_dim == 1 && p.seqlen_k > 0 ? Support{}
+                                             : Support::no("head_dim 1 with keys alone");
   }
   double rank(const Problem& /*problem*/) const override { return 1; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
     AttentionOptions exact = options;
     exact.kernel = kReference;
-    return std::unique_ptr<Runner>(std::make_unique<OffByABit>(plan(problem, "cpu", exact).value()));
+    return std::unique_ptr<Runner>(
+        std::make_unique<OffByABit>(plan(problem, "cpu", exact).value()));
   }
 
  private:
@@ -242,7 +273,8 @@ class OffByABitBackend final : public Backend, public Kernel {
     Status run(void* stream, const AttentionTensors& tensors, void* /*workspace*/) const override {
       const Status status = exact_.run(stream, tensors, nullptr, 0);
       const DType dtype = exact_.problem().dk.dtype;
-      reference::store_float(tensors.dk.data, dtype, 0, reference::load_float(tensors.dk.data, dtype, 0) + 1.0F);
+      reference::store_float(tensors.dk.data, dtype, 0,
+                             reference::load_float(tensors.dk.data, dtype, 0) + 1.0F);
       return status;
     }
 
@@ -256,12 +288,14 @@ TEST_F(BackwardTest, VerifyNamesTheGradientThatIsWrong) {
   static const Status registered = register_backend(std::make_shared<OffByABitBackend>());
   ASSERT_TRUE(registered.ok());
   std::string out;
-  const Status status = verify({"--backward", "--device", "off", "--dtype", "fp32", "--seed", "7"}, out);
+  const Status status =
+      verify({"--backward", "--device", "off", "--dtype", "fp32", "--seed", "7"}, out);
   EXPECT_EQ(status.code(), StatusCode::verification_failed) << status.message() << out;
   EXPECT_NE(status.message().find("--seed 7"), std::string::npos) << status.message();
   EXPECT_NE(out.find("FAILED off fp32"), std::string::npos) << out;
   EXPECT_NE(out.find("dk[b, j, h, d] = [0, 0, 0, 0]"), std::string::npos) << out;
-  const Status none = verify({"--backward", "--device", "off", "--dtype", "fp16", "--kernel", "off"}, out);
+  const Status none =
+      verify({"--backward", "--device", "off", "--dtype", "fp16", "--kernel", "off"}, out);
   EXPECT_EQ(none.code(), StatusCode::verification_failed);
 }
 

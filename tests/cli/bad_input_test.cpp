@@ -1,4 +1,5 @@
-// Everything that can be wrong with a command: one sentence, exit 2, and no file created or changed.
+// Everything that can be wrong with a command: one sentence, exit 2, and no file created or
+// changed.
 #include <array>
 
 #include "program.h"
@@ -21,7 +22,8 @@ class BadInputTest : public ProgramTest {
     write_array("mask.npy", DType::boolean, {1, 4}, zeros.data());
     write_array("wrong_rows.npy", DType::fp32, {1, 2, 5}, zeros.data());
     write_bytes("double.npy", npy_bytes(1, dict("<f8", "(1, 4, 2, 8)"), std::string(512, '\0')));
-    write_bytes("fortran.npy", npy_bytes(2, dict("<f4", "(1, 4, 2, 8)", "True"), std::string(256, '\0')));
+    write_bytes("fortran.npy",
+                npy_bytes(2, dict("<f4", "(1, 4, 2, 8)", "True"), std::string(256, '\0')));
     write_bytes("short.npy", npy_bytes(3, dict("<f4", "(1, 4, 2, 8)"), std::string(100, '\0')));
     write_bytes("text.npy", "not an array");
     std::filesystem::create_directory(path("folder.npy"));
@@ -43,7 +45,8 @@ class BadInputTest : public ProgramTest {
     std::filesystem::remove(path("lse.npy"));
     EXPECT_EQ(files(), before);
   }
-  static std::vector<std::string> inputs(const std::string& q, const std::string& k, const std::string& v) {
+  static std::vector<std::string> inputs(const std::string& q, const std::string& k,
+                                         const std::string& v) {
     return {"--q", q, "--k", k, "--v", v};
   }
   static std::vector<std::string> good_inputs(const std::vector<std::string>& more) {
@@ -67,8 +70,11 @@ TEST_F(BadInputTest, Shapes) {
   expect_refused(inputs("x.npy", "other_batch.npy", "x.npy"), "shape");
   expect_refused(inputs("flat.npy", "x.npy", "x.npy"), "[8, 8] is not [batch, seqlen, head, dim]");
   expect_refused(good_inputs({"--heads", "3"}), "2 heads");
-  expect_refused({"--layout", "interleaved", "--q", "merged.npy", "--k", "merged.npy", "--v", "merged.npy"}, "--heads");
-  expect_refused({"--layout", "interleaved", "--heads", "5", "--q", "merged.npy", "--k", "merged.npy", "--v", "merged.npy"},
+  expect_refused(
+      {"--layout", "interleaved", "--q", "merged.npy", "--k", "merged.npy", "--v", "merged.npy"},
+      "--heads");
+  expect_refused({"--layout", "interleaved", "--heads", "5", "--q", "merged.npy", "--k",
+                  "merged.npy", "--v", "merged.npy"},
                  "multiple of 5");
   expect_refused(good_inputs({"--bias", "merged.npy"}), "bias");
   expect_refused(good_inputs({"--keep", "x.npy"}), "not bool");
@@ -78,16 +84,21 @@ TEST_F(BadInputTest, Shapes) {
 
 TEST_F(BadInputTest, Types) {
   expect_refused(inputs("x.npy", "half.npy", "x.npy"), "fp16");
-  expect_refused(inputs("x.npy", "half.npy", "half.npy"), "k.dtype is fp16, q.dtype is fp32: k and v of q's dtype are accepted");
+  expect_refused(inputs("x.npy", "half.npy", "half.npy"),
+                 "k.dtype is fp16, q.dtype is fp32: k and v of q's dtype are accepted");
   expect_refused(good_inputs({"--k-scale", "scale.npy"}), "k_scale is given");
   expect_refused(inputs("bits.npy", "bits.npy", "bits.npy"), "--bf16");
   expect_refused(inputs("mask.npy", "x.npy", "x.npy"), "bool");
-  expect_refused({"--dtype", "bf16", "--q", "half.npy", "--k", "half.npy", "--v", "half.npy"}, "converts from fp32 only");
+  expect_refused({"--dtype", "bf16", "--q", "half.npy", "--k", "half.npy", "--v", "half.npy"},
+                 "converts from fp32 only");
   expect_refused(good_inputs({"--bias", "mask.npy"}), "--keep");
   // uint16 is bf16 everywhere: --bf16 would not help where that is not taken.
-  expect_refused(good_inputs({"--bf16", "--sinks", "bits.npy"}), "--sinks (bits.npy): bf16 [1, 4, 2, 8] is not fp32 [head]");
-  expect_refused(good_inputs({"--keep", "bits.npy"}), "--keep (bits.npy): dtype bf16 is not bool or uint8");
-  expect_refused(good_inputs({"--seqlens-k", "bits.npy"}), "--seqlens-k (bits.npy): bf16 [1, 4, 2, 8] is not int32");
+  expect_refused(good_inputs({"--bf16", "--sinks", "bits.npy"}),
+                 "--sinks (bits.npy): bf16 [1, 4, 2, 8] is not fp32 [head]");
+  expect_refused(good_inputs({"--keep", "bits.npy"}),
+                 "--keep (bits.npy): dtype bf16 is not bool or uint8");
+  expect_refused(good_inputs({"--seqlens-k", "bits.npy"}),
+                 "--seqlens-k (bits.npy): bf16 [1, 4, 2, 8] is not int32");
 }
 
 TEST_F(BadInputTest, Options) {
@@ -105,31 +116,41 @@ TEST_F(BadInputTest, Options) {
   expect_refused(good_inputs({"--device", "abacus:0"}), "abacus:0");
   expect_refused(good_inputs({"--kernel", "cpu.prefill.abacus"}), "cpu.prefill.abacus");
   expect_refused(good_inputs({"--frob"}), "--frob");
-  expect_refused(good_inputs({"--causal", "upper"}), "--causal upper: bottom-right, top-left and none");
+  expect_refused(good_inputs({"--causal", "upper"}),
+                 "--causal upper: bottom-right, top-left and none");
 }
 
 TEST_F(BadInputTest, Numbers) {
-  expect_refused(good_inputs({"--threads", "2147483648"}), "--threads: '2147483648' is given, a whole number from 0 to 2147483647");
+  expect_refused(good_inputs({"--threads", "2147483648"}),
+                 "--threads: '2147483648' is given, a whole number from 0 to 2147483647");
   expect_refused(good_inputs({"--threads", "1.5"}), "--threads: '1.5' is given");
   expect_refused(good_inputs({"--heads", "0x2"}), "--heads: '0x2' is given, a whole number from 1");
-  expect_refused(good_inputs({"--dropout-seed", "18446744073709551616"}), "--dropout-seed: '18446744073709551616' is given");
+  expect_refused(good_inputs({"--dropout-seed", "18446744073709551616"}),
+                 "--dropout-seed: '18446744073709551616' is given");
   expect_refused(good_inputs({"--scale", "0.5x"}), "--scale: '0.5x' is given, a finite number");
   expect_refused(good_inputs({"--softcap", "nan"}), "--softcap: 'nan' is given, a finite number");
-  expect_refused(good_inputs({"--softcap", "1e-60"}), "--softcap: '1e-60' is given, which is 0 in fp32");
+  expect_refused(good_inputs({"--softcap", "1e-60"}),
+                 "--softcap: '1e-60' is given, which is 0 in fp32");
   expect_refused(good_inputs({"--scale", "1e60"}), "--scale: '1e60' is given, a finite number");
   expect_refused(good_inputs({"--dropout", "nan"}), "--dropout: 'nan' is given, a finite number");
-  expect_one_sentence(fulmen({"verify", "--seed", "-1"}), "--seed: '-1' is given, a whole number from 0");
-  expect_one_sentence(fulmen({"bench", "--seconds", "nan"}), "--seconds: 'nan' is given, a number above 0");
-  expect_one_sentence(fulmen({"bench", "--max-gb", "1e30"}), "--max-gb: '1e30' is given, a number above 0, up to 1e+09");
-  // Leading zeros make no octal number: it takes more threads than OpenMP's own to see, so by the plan.
-  EXPECT_NE(
-      fulmen({"explain", "--seqlen-q", "512", "--heads", "8", "--head-dim", "64", "--threads", "010"}).out.find("num_threads=10"),
-      std::string::npos);
+  expect_one_sentence(fulmen({"verify", "--seed", "-1"}),
+                      "--seed: '-1' is given, a whole number from 0");
+  expect_one_sentence(fulmen({"bench", "--seconds", "nan"}),
+                      "--seconds: 'nan' is given, a number above 0");
+  expect_one_sentence(fulmen({"bench", "--max-gb", "1e30"}),
+                      "--max-gb: '1e30' is given, a number above 0, up to 1e+09");
+  // Leading zeros make no octal number: it takes more threads than OpenMP's own to see, so by the
+  // plan.
+  EXPECT_NE(fulmen({"explain", "--seqlen-q", "512", "--heads", "8", "--head-dim", "64", "--threads",
+                    "010"})
+                .out.find("num_threads=10"),
+            std::string::npos);
 }
 
 TEST_F(BadInputTest, EmptyValues) {
   // A script's unset variable: a mask that is not there would change the result without a word.
-  for (const std::string option : {"--bias", "--keep", "--scale", "--threads", "--device", "--kernel", "--window"}) {
+  for (const std::string option :
+       {"--bias", "--keep", "--scale", "--threads", "--device", "--kernel", "--window"}) {
     expect_refused(good_inputs({option, ""}), option + ": an empty value is given");
     expect_refused(good_inputs({option + "="}), option + ": an empty value is given");
   }
@@ -144,10 +165,12 @@ TEST_F(BadInputTest, Backward) {
     expect_one_sentence(fulmen(arguments), part);
     EXPECT_EQ(files(), before);
   };
-  refused({"--out", "o.npy", "--dq", "dq.npy"}, "--dq dq.npy: it is of the backward pass, --backward is needed");
+  refused({"--out", "o.npy", "--dq", "dq.npy"},
+          "--dq dq.npy: it is of the backward pass, --backward is needed");
   refused({"--out", "o.npy", "--dout", "x.npy"}, "--dout x.npy: it is of the backward pass");
   refused({"--backward", "--dq", "dq.npy"}, "--backward needs --dout");
-  refused({"--backward", "--dout", "x.npy"}, "--backward needs one of --dq, --dk, --dv, --dbias and --dsinks");
+  refused({"--backward", "--dout", "x.npy"},
+          "--backward needs one of --dq, --dk, --dv, --dbias and --dsinks");
   const std::vector<std::string> good{"--backward", "--dout", "x.npy", "--dq", "dq.npy"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), good.begin(), good.end());
@@ -157,7 +180,8 @@ TEST_F(BadInputTest, Backward) {
   refused(with({"--forward-lse", "lse.npy"}), "--forward-lse is given alone");
   refused(with({"--forward-out", "x.npy", "--forward-lse", "flat.npy"}),
           "--forward-lse (flat.npy): fp32 [8, 8] is not fp32 [batch");
-  refused(with({"--forward-out", "x.npy", "--forward-lse", "l.npy", "--lse", "m.npy"}), "--lse would write what --forward-out");
+  refused(with({"--forward-out", "x.npy", "--forward-lse", "l.npy", "--lse", "m.npy"}),
+          "--lse would write what --forward-out");
   refused(with({"--dlse", "half.npy"}), "--dlse (half.npy): fp16 [1, 4, 2, 8] is not fp32");
   refused(with({"--dlse", "wrong_rows.npy"}), "dlse.shape is [1, 2, 5, 1]");
   refused(with({"--dbias", "db.npy"}), "--dbias db.npy: without --bias");
@@ -171,19 +195,25 @@ TEST_F(BadInputTest, Backward) {
   refused({"--backward", "--dout", "half.npy", "--dq", "dq.npy"}, "dout.dtype is fp16");
   refused({"--backward", "--dout", "other_batch.npy", "--dq", "dq.npy"}, "2 were asked for");
   refused({"--backward", "--dout", "none.npy", "--dq", "dq.npy"}, "none.npy: No such file");
-  refused({"--backward", "--kernel", "cpu.reference.backward", "--dout", "x.npy", "--dq", "dq.npy", "--dk", "missing/dk.npy"},
+  refused({"--backward", "--kernel", "cpu.reference.backward", "--dout", "x.npy", "--dq", "dq.npy",
+           "--dk", "missing/dk.npy"},
           "missing/dk.npy");
 }
 
 TEST_F(BadInputTest, OutputThatCannotBeWritten) {
   const std::vector<std::string> before = files();
   for (const std::string out : {"missing/out.npy", "folder.npy"}) {
-    expect_one_sentence(fulmen({"run", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy", "--out", out}), out);
+    expect_one_sentence(
+        fulmen({"run", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy", "--out", out}), out);
     // The first output is not left behind when the second cannot be written.
-    expect_one_sentence(fulmen({"run", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy", "--out", "out.npy", "--lse", out}), out);
+    expect_one_sentence(fulmen({"run", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy", "--out",
+                                "out.npy", "--lse", out}),
+                        out);
   }
   expect_one_sentence(fulmen({"run", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy"}), "--out");
-  expect_one_sentence(fulmen({"run", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy", "--out", "o.npy", "--lse", "o.npy"}), "both");
+  expect_one_sentence(fulmen({"run", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy", "--out",
+                              "o.npy", "--lse", "o.npy"}),
+                      "both");
   EXPECT_EQ(files(), before);
 }
 
@@ -191,19 +221,29 @@ TEST_F(BadInputTest, Subcommands) {
   expect_one_sentence(fulmen({}), "subcommand");
   expect_one_sentence(fulmen({"frob"}), "frob");
   expect_one_sentence(fulmen({"explain"}), "--seqlen-q");
-  expect_one_sentence(fulmen({"explain", "--seqlen-q", "64", "--heads", "8", "--kv-heads", "3", "--head-dim", "64"}), "3");
-  expect_one_sentence(fulmen({"explain", "--seqlen-q", "64", "--heads", "8", "--head-dim", "257"}), "257");
-  const std::vector<std::string> numbers{"explain", "--seqlen-q", "4", "--heads", "1", "--head-dim", "8"};
+  expect_one_sentence(fulmen({"explain", "--seqlen-q", "64", "--heads", "8", "--kv-heads", "3",
+                              "--head-dim", "64"}),
+                      "3");
+  expect_one_sentence(fulmen({"explain", "--seqlen-q", "64", "--heads", "8", "--head-dim", "257"}),
+                      "257");
+  const std::vector<std::string> numbers{"explain", "--seqlen-q", "4", "--heads",
+                                         "1",       "--head-dim", "8"};
   const auto with = [](std::vector<std::string> command, const std::vector<std::string>& more) {
     command.insert(command.end(), more.begin(), more.end());
     return command;
   };
-  expect_one_sentence(fulmen(with(numbers, {"--bias", "b.npy"})), "--bias: it goes with a problem given by files");
-  expect_one_sentence(fulmen(with(numbers, {"--cu-seqlens-q", "b.npy"})), "--cu-seqlens-q: it goes with a problem given by files");
-  expect_one_sentence(fulmen(with(numbers, {"--gradients", "dq"})), "--gradients: it is of the backward pass");
-  expect_one_sentence(fulmen(with({"explain"}, good_inputs({"--batch", "2"}))), "--batch: the problem is given by files");
-  expect_one_sentence(fulmen(with(numbers, {"--bias-dtype", "fp16"})), "--bias-dtype: it goes with --bias-shape");
-  expect_one_sentence(fulmen(with(numbers, {"--bias-shape", "1,1,4,-4"})), "--bias-shape: '-4' is given, a whole number from 0");
+  expect_one_sentence(fulmen(with(numbers, {"--bias", "b.npy"})),
+                      "--bias: it goes with a problem given by files");
+  expect_one_sentence(fulmen(with(numbers, {"--cu-seqlens-q", "b.npy"})),
+                      "--cu-seqlens-q: it goes with a problem given by files");
+  expect_one_sentence(fulmen(with(numbers, {"--gradients", "dq"})),
+                      "--gradients: it is of the backward pass");
+  expect_one_sentence(fulmen(with({"explain"}, good_inputs({"--batch", "2"}))),
+                      "--batch: the problem is given by files");
+  expect_one_sentence(fulmen(with(numbers, {"--bias-dtype", "fp16"})),
+                      "--bias-dtype: it goes with --bias-shape");
+  expect_one_sentence(fulmen(with(numbers, {"--bias-shape", "1,1,4,-4"})),
+                      "--bias-shape: '-4' is given, a whole number from 0");
   // Refused before anything is printed or measured.
   for (const char* command : {"bench", "verify"}) {
     const Outcome outcome = fulmen({command, "--device", "abacus"});
@@ -211,14 +251,16 @@ TEST_F(BadInputTest, Subcommands) {
     EXPECT_EQ(outcome.out, "");
   }
   expect_one_sentence(fulmen({"devices", "bench"}), "bench");
-  expect_one_sentence(fulmen({"bench", "--repeat", "0"}), "not an argument of this command: --repeat 0");
+  expect_one_sentence(fulmen({"bench", "--repeat", "0"}),
+                      "not an argument of this command: --repeat 0");
   expect_one_sentence(fulmen({"verify", "--grid", "huge"}), "--grid");
   expect_one_sentence(fulmen({"verify", "--kernel", "cpu.prefill.abacus"}), "cpu.prefill.abacus");
-  expect_one_sentence(fulmen({"verify", "--backward", "--kernel", "cpu.backward.abacus"}), "cpu.backward.abacus");
+  expect_one_sentence(fulmen({"verify", "--backward", "--kernel", "cpu.backward.abacus"}),
+                      "cpu.backward.abacus");
   expect_one_sentence(fulmen({"explain", "--backward", "--gradients", "dz"}), "--gradients");
-  expect_one_sentence(
-      fulmen({"explain", "--backward", "--gradients", "dbias", "--seqlen-q", "4", "--heads", "1", "--head-dim", "8"}),
-      "--gradients dbias");
+  expect_one_sentence(fulmen({"explain", "--backward", "--gradients", "dbias", "--seqlen-q", "4",
+                              "--heads", "1", "--head-dim", "8"}),
+                      "--gradients dbias");
   expect_one_sentence(fulmen({"verify", "--device", "abacus:0"}), "abacus:0");
   // The message suggests the name that was meant, and its list is short.
   const Outcome device = fulmen({"verify", "--device", "cpuu"});

@@ -14,14 +14,16 @@ class BenchProblem : public ProgramTest {
   // The row of `bench --problem` with these options, compared with what explain says for the same
   // options.
   nlohmann::json row_of(const std::vector<std::string>& problem) const {
-    std::vector<std::string> bench{"bench", "--problem", "--seconds", "0.01", "--json", "b.json"}, explain{"explain"};
+    std::vector<std::string> bench{"bench", "--problem", "--seconds", "0.01", "--json", "b.json"},
+        explain{"explain"};
     bench.insert(bench.end(), problem.begin(), problem.end());
     explain.insert(explain.end(), problem.begin(), problem.end());
     const Outcome timed = fulmen(bench), explained = fulmen(explain);
     EXPECT_EQ(timed.exit_code, 0) << timed.out << timed.err;
     EXPECT_EQ(explained.exit_code, 0) << explained.err;
     const std::string first_line = explained.out.substr(0, explained.out.find('\n'));
-    EXPECT_NE(timed.out.find(first_line), std::string::npos) << first_line << " is not in:\n" << timed.out;
+    EXPECT_NE(timed.out.find(first_line), std::string::npos) << first_line << " is not in:\n"
+                                                             << timed.out;
     const auto rows = nlohmann::json::parse(read_text(path("b.json")));
     EXPECT_EQ(rows.size(), 1U);
     return rows[0];
@@ -72,8 +74,9 @@ TEST_F(BenchProblem, TimesAnyShape) {
 }
 
 TEST_F(BenchProblem, TimesGradients) {
-  const nlohmann::json row = row_of({"--seqlen-q", "33", "--heads", "2", "--head-dim", "16", "--backward", "--bias-shape",
-                                     "1,2,33,33", "--dropout", "0.25", "--kernel", "cpu.reference.backward"});
+  const nlohmann::json row =
+      row_of({"--seqlen-q", "33", "--heads", "2", "--head-dim", "16", "--backward", "--bias-shape",
+              "1,2,33,33", "--dropout", "0.25", "--kernel", "cpu.reference.backward"});
   EXPECT_EQ(row["backward_kernel"], "cpu.reference.backward");
   EXPECT_GT(row["backward_s"].get<double>(), 0);
   EXPECT_TRUE(row["verified"].get<bool>());
@@ -85,10 +88,11 @@ TEST_F(BenchProblem, TimesFiles) {
   EXPECT_TRUE(row["verified"].get<bool>());
 }
 
-// A few queries over many keys are rated by the bytes of keys and values, as in the suite of decode.
+// A few queries over many keys are rated by the bytes of keys and values, as in the suite of
+// decode.
 TEST_F(BenchProblem, FewQueriesAreDecode) {
-  const nlohmann::json row =
-      row_of({"--seqlen-q", "1", "--seqlen-k", "512", "--heads", "8", "--kv-heads", "2", "--head-dim", "64"});
+  const nlohmann::json row = row_of({"--seqlen-q", "1", "--seqlen-k", "512", "--heads", "8",
+                                     "--kv-heads", "2", "--head-dim", "64"});
   const double bytes = 512.0 * 2 * 2 * 64 * 4;
   EXPECT_NEAR(row["gb_s"].get<double>() * row["min_s"].get<double>() * 1e9, bytes, 1e-3 * bytes);
 }
@@ -99,27 +103,37 @@ TEST_F(BenchProblem, BadInputIsNamed) {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
-  const std::vector<std::string> numbers{"--problem", "--seqlen-q", "8", "--heads", "2", "--head-dim", "8"};
+  const std::vector<std::string> numbers{"--problem", "--seqlen-q", "8", "--heads",
+                                         "2",         "--head-dim", "8"};
   const auto and_numbers = [&](const std::vector<std::string>& more) {
     std::vector<std::string> all = with(numbers);
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
-  expect_one_sentence(fulmen(with({"--seqlen-q", "8"})), "--seqlen-q: it describes a problem, which is timed with --problem");
-  expect_one_sentence(fulmen(with({"--causal", "--suite", "boards"})), "--causal: it describes a problem");
+  expect_one_sentence(fulmen(with({"--seqlen-q", "8"})),
+                      "--seqlen-q: it describes a problem, which is timed with --problem");
+  expect_one_sentence(fulmen(with({"--causal", "--suite", "boards"})),
+                      "--causal: it describes a problem");
   expect_one_sentence(fulmen(with({"--problem"})), "at least --seqlen-q, --heads and --head-dim");
   expect_one_sentence(fulmen(and_numbers({"--suite", "boards"})), "--suite beside --problem");
   expect_one_sentence(fulmen(and_numbers({"--model"})), "--model beside --problem");
-  expect_one_sentence(fulmen(and_numbers({"--gradients", "dq"})), "--gradients: it is of the backward pass");
+  expect_one_sentence(fulmen(and_numbers({"--gradients", "dq"})),
+                      "--gradients: it is of the backward pass");
   expect_one_sentence(fulmen(and_numbers({"--kv-heads", "3"})), "3");
   expect_one_sentence(fulmen(and_numbers({"--window", "3"})), "--window 3: two numbers L,R");
-  expect_one_sentence(fulmen(and_numbers({"--keep", "k.npy"})), "--keep: it goes with a problem given by files");
+  expect_one_sentence(fulmen(and_numbers({"--keep", "k.npy"})),
+                      "--keep: it goes with a problem given by files");
   expect_one_sentence(fulmen(and_numbers({"--kernel", "cpu.short"})), "--kernel cpu.short");
-  expect_one_sentence(fulmen(and_numbers({"--batch", "1000000", "--max-gb", "0.1"})), "more than --max-gb 0.1");
-  expect_one_sentence(fulmen(and_numbers({"--batch", "9000000000000000000"})), "q.shape is [9000000000000000000");
-  expect_one_sentence(fulmen(with({"--problem", "--q", "missing.npy", "--k", "k.npy", "--v", "v.npy"})), "missing.npy");
+  expect_one_sentence(fulmen(and_numbers({"--batch", "1000000", "--max-gb", "0.1"})),
+                      "more than --max-gb 0.1");
+  expect_one_sentence(fulmen(and_numbers({"--batch", "9000000000000000000"})),
+                      "q.shape is [9000000000000000000");
+  expect_one_sentence(
+      fulmen(with({"--problem", "--q", "missing.npy", "--k", "k.npy", "--v", "v.npy"})),
+      "missing.npy");
   write_bytes("q.npy", "x");
-  expect_one_sentence(fulmen(with({"--problem", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--json", "q.npy"})),
+  expect_one_sentence(fulmen(with({"--problem", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy",
+                                   "--json", "q.npy"})),
                       "--json q.npy: --q reads it");
 }
 
@@ -160,7 +174,8 @@ TEST(BenchMasks, SayWhatTheirNamesSay) {
   keep = static_cast<const uint8_t*>(padding.value()->tensors.keep_mask.data);
   const int64_t kept[] = {8, 7, 6, 5, 8};  // 9 - 9/8, 9 - 18/8, ...
   for (int b = 0; b < 5; ++b)
-    EXPECT_EQ(std::count(keep + b * 9, keep + b * 9 + kept[b], 1), std::count(keep + b * 9, keep + b * 9 + 9, 1));
+    EXPECT_EQ(std::count(keep + b * 9, keep + b * 9 + kept[b], 1),
+              std::count(keep + b * 9, keep + b * 9 + 9, 1));
   for (int b = 0; b < 5; ++b) EXPECT_EQ(std::count(keep + b * 9, keep + b * 9 + 9, 1), kept[b]);
 }
 

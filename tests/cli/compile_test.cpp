@@ -22,9 +22,11 @@ class CompileTest : public ProgramTest {
   }
 };
 
-// A board of 64 x 64 with 32 dims: 16 x 4 products of q and k, and as many of the probabilities and v.
+// A board of 64 x 64 with 32 dims: 16 x 4 products of q and k, and as many of the probabilities and
+// v.
 TEST_F(CompileTest, CountsWhatMachineCodeExecutes) {
-  const Outcome counted = fulmen({"counts", "--arch", "gfx1100", "--family", "short", "--json", "counts.json"});
+  const Outcome counted =
+      fulmen({"counts", "--arch", "gfx1100", "--family", "short", "--json", "counts.json"});
   if (counted.exit_code == 2) GTEST_SKIP() << counted.err;  // no clang, or no disassembler
   ASSERT_EQ(counted.exit_code, 0) << counted.err;
   const auto rows = nlohmann::json::parse(read_text(path("counts.json")));
@@ -33,9 +35,12 @@ TEST_F(CompileTest, CountsWhatMachineCodeExecutes) {
     const std::string kernel = row["kernel"].get<std::string>();
     EXPECT_NE(counted.out.find(kernel), std::string::npos);
     EXPECT_TRUE(kernel.starts_with("short ")) << kernel;
-    const int dim = kernel.find(" d32 ") != std::string::npos ? 32 : kernel.find(" d64 ") != std::string::npos ? 64 : 128;
+    const int dim = kernel.find(" d32 ") != std::string::npos   ? 32
+                    : kernel.find(" d64 ") != std::string::npos ? 64
+                                                                : 128;
     EXPECT_EQ(row["matrix"].get<int>(), 2 * 4 * 4 * dim / 16) << kernel;
-    for (const char* count : {"vector", "transcendental", "scalar", "global", "waits"}) EXPECT_GT(row[count].get<int>(), 0) << row;
+    for (const char* count : {"vector", "transcendental", "scalar", "global", "waits"})
+      EXPECT_GT(row[count].get<int>(), 0) << row;
     EXPECT_EQ(row["scratch"].get<int>(), 0) << kernel;
     EXPECT_EQ(row["launch"].get<int>(), 0) << kernel;
     EXPECT_TRUE(row["problem"].get<std::string>().starts_with("fp16 b=1 sq=64 sk=64")) << row;
@@ -47,17 +52,19 @@ TEST_F(CompileTest, CountsWhatMachineCodeExecutes) {
 }
 
 TEST_F(CompileTest, ReportsListsAndClears) {
-  const Outcome first =
-      fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill", "--report", "--json", "report.json", "--out", "prebuilt"});
+  const Outcome first = fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill",
+                                "--report", "--json", "report.json", "--out", "prebuilt"});
   ASSERT_EQ(first.exit_code, 0) << first.err;
   std::istringstream progress(first.err);  // a line every ten seconds
   for (std::string line; std::getline(progress, line);) {
-    EXPECT_TRUE(line.starts_with("fulmen: gfx1100: ") && line.find(" kernels, ") != std::string::npos) << line;
+    EXPECT_TRUE(line.starts_with("fulmen: gfx1100: ") &&
+                line.find(" kernels, ") != std::string::npos)
+        << line;
   }
   EXPECT_NE(first.out.find("prefill gfx11 bf16 d128"), std::string::npos) << first.out;
   std::istringstream head(first.out);
-  for (const char* column : {"arch", "kernel", "regs", "acc", "LDS", "spills", "scratch", "waves", "bytes", "|", "matrix", "VALU",
-                             "trans", "LDS", "mem", "VALU/512m"}) {
+  for (const char* column : {"arch", "kernel", "regs", "acc", "LDS", "spills", "scratch", "waves",
+                             "bytes", "|", "matrix", "VALU", "trans", "LDS", "mem", "VALU/512m"}) {
     std::string word;
     head >> word;
     EXPECT_EQ(word, column);
@@ -74,22 +81,27 @@ TEST_F(CompileTest, ReportsListsAndClears) {
     // Without a disassembler the report has no loop.
     const nlohmann::json& loop = row["loop"];
     if (first.out.find("is not known") != std::string::npos) continue;
-    for (const char* count : {"matrix", "vector", "transcendental", "lds", "memory"}) EXPECT_GT(loop[count].get<int>(), 0) << row;
+    for (const char* count : {"matrix", "vector", "transcendental", "lds", "memory"})
+      EXPECT_GT(loop[count].get<int>(), 0) << row;
   }
   const auto count = std::to_string(rows.size());
   const Outcome list = fulmen({"cache", "list"});
   ASSERT_EQ(list.exit_code, 0) << list.err;
-  EXPECT_NE(list.out.find(path("cache") + ": " + count + " kernels"), std::string::npos) << list.out;
+  EXPECT_NE(list.out.find(path("cache") + ": " + count + " kernels"), std::string::npos)
+      << list.out;
   EXPECT_NE(list.out.find("gfx1100"), std::string::npos);
   // What was compiled once is found again, and the same.
-  const Outcome again = fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill", "--report"});
+  const Outcome again =
+      fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill", "--report"});
   EXPECT_EQ(again.out, first.out);
   // One file has them all.
-  const Outcome packed =
-      fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill", "--out", "prebuilt", "--pack", "kernels.pack"});
+  const Outcome packed = fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill", "--out",
+                                 "prebuilt", "--pack", "kernels.pack"});
   ASSERT_EQ(packed.exit_code, 0) << packed.err;
   const std::string pack = read_text(path("kernels.pack"));
-  EXPECT_NE(packed.out.find(count + " kernels, " + std::to_string(pack.size()) + " bytes, in kernels.pack"), std::string::npos)
+  EXPECT_NE(packed.out.find(count + " kernels, " + std::to_string(pack.size()) +
+                            " bytes, in kernels.pack"),
+            std::string::npos)
       << packed.out;
   const Result<int> added = add_prebuilt_kernels(pack.data(), pack.size());
   ASSERT_TRUE(added.ok()) << added.status().message();
@@ -100,7 +112,8 @@ TEST_F(CompileTest, ReportsListsAndClears) {
   EXPECT_NE(clear.out.find(count + " kernels deleted"), std::string::npos) << clear.out;
   EXPECT_NE(fulmen({"cache", "list"}).out.find(": 0 kernels"), std::string::npos);
   std::size_t prebuilt = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(path("prebuilt"))) prebuilt += entry.is_regular_file() ? 1 : 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path("prebuilt")))
+    prebuilt += entry.is_regular_file() ? 1 : 0;
   EXPECT_EQ(prebuilt, rows.size());
 }
 
@@ -109,11 +122,12 @@ TEST_F(CompileTest, ErrorsNameTheArgument) {
     std::vector<std::string> arguments;
     const char* part;
   };
-  for (const Case& c :
-       {Case{{"compile"}, "--arch"}, Case{{"compile", "--arch", "gfx"}, "\"gfx\""}, Case{{"compile", "--arch", "sm_50"}, "sm_50"},
-        Case{{"compile", "--arch", "gfx1100", "--arhc"}, "--arhc"},
-        Case{{"compile", "--arch", "gfx1100", "--only", "prefil"}, "only is \"prefil\": words of kernels' names are accepted"},
-        Case{{"cache"}, "list, clear or dir"}, Case{{"cache", "lists"}, "lists"}}) {
+  for (const Case& c : {Case{{"compile"}, "--arch"}, Case{{"compile", "--arch", "gfx"}, "\"gfx\""},
+                        Case{{"compile", "--arch", "sm_50"}, "sm_50"},
+                        Case{{"compile", "--arch", "gfx1100", "--arhc"}, "--arhc"},
+                        Case{{"compile", "--arch", "gfx1100", "--only", "prefil"},
+                             "only is \"prefil\": words of kernels' names are accepted"},
+                        Case{{"cache"}, "list, clear or dir"}, Case{{"cache", "lists"}, "lists"}}) {
     const Outcome outcome = fulmen(c.arguments);
     EXPECT_EQ(outcome.exit_code, 2) << c.part;
     EXPECT_NE(outcome.err.find(c.part), std::string::npos) << outcome.err;
@@ -123,9 +137,11 @@ TEST_F(CompileTest, ErrorsNameTheArgument) {
 TEST_F(CompileTest, ChipsWhoseCodeIsNotExecutedAreNamedAsTheyWereGiven) {
   for (const char* arch : {"sm_90", "sm_80", "gfx906", "nothing"}) {
     const Outcome outcome = fulmen({"counts", "--arch", arch});
-    if (outcome.err.find("emulated-isa") != std::string::npos) GTEST_SKIP() << outcome.err;  // no clang, or no disassembler
+    // No clang, or no disassembler.
+    if (outcome.err.find("emulated-isa") != std::string::npos) GTEST_SKIP() << outcome.err;
     expect_one_sentence(outcome,
-                        std::string("--arch ") + arch + ": AMD chips whose machine code is executed are accepted: gfx1100, ");
+                        std::string("--arch ") + arch +
+                            ": AMD chips whose machine code is executed are accepted: gfx1100, ");
   }
 }
 
@@ -133,7 +149,8 @@ TEST_F(CompileTest, ChipsWhoseCodeIsNotExecutedAreNamedAsTheyWereGiven) {
 TEST(SparseProgress, SaysALineNowAndThen) {
   tools::SparseProgress::Clock::time_point now{};
   std::vector<std::string> said;
-  tools::SparseProgress progress([&](const std::string& text) { said.push_back(text); }, [&] { return now; });
+  tools::SparseProgress progress([&](const std::string& text) { said.push_back(text); },
+                                 [&] { return now; });
   for (std::size_t done = 1; done <= 100; ++done) {
     now += std::chrono::milliseconds(600);
     progress.tell(done, 100);
@@ -145,19 +162,24 @@ TEST(SparseProgress, SaysALineNowAndThen) {
 
 TEST_F(CompileTest, WhatIsWrongIsSaidBeforeAnythingIsCompiled) {
   expect_one_sentence(fulmen({"compile", "--arch", "gfx1100,gfx", "--report"}), "arch is \"gfx\"");
-  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--json", "missing/report.json"}), "missing/report.json");
+  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--json", "missing/report.json"}),
+                      "missing/report.json");
   write_bytes("file", "text");
-  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "file/prebuilt"}), "file/prebuilt cannot be made");
-  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "file"}), "file cannot be written");
+  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "file/prebuilt"}),
+                      "file/prebuilt cannot be made");
+  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "file"}),
+                      "file cannot be written");
   // Only the compiler knows whether such a chip exists.
-  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100,gfx9999"}), "arch is \"gfx9999\": AMD chips from gfx803");
+  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100,gfx9999"}),
+                      "arch is \"gfx9999\": AMD chips from gfx803");
   EXPECT_EQ(fulmen({"cache", "list"}).out, path("cache") + ": 0 kernels, 0.0 MB\n");
 }
 
 TEST_F(CompileTest, CacheThatIsNoFolderIsSaid) {
   write_bytes("file", "text");
   ::setenv("FULMEN_CACHE_DIR", path("file").c_str(), 1);
-  for (const char* command : {"list", "clear", "dir"}) expect_one_sentence(fulmen({"cache", command}), "file is not a folder");
+  for (const char* command : {"list", "clear", "dir"})
+    expect_one_sentence(fulmen({"cache", command}), "file is not a folder");
   EXPECT_EQ(read_text(path("file")), "text");
 }
 

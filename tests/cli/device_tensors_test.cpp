@@ -1,4 +1,5 @@
-// The tools' mirrors and timing on a device whose memory the host cannot touch and whose work waits until it is waited for.
+// The tools' mirrors and timing on a device whose memory the host cannot touch and whose work waits
+// until it is waited for.
 #include "tools/tensors/device_tensors.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,9 @@ constexpr const char* kDevice = "deferred:0";
 class DeviceTensorsTest : public ::testing::Test {
  protected:
   void SetUp() override { testing::register_deferred_device(); }
-  void TearDown() override { EXPECT_EQ(testing::deferred_allocations(), 0) << "everything is freed"; }
+  void TearDown() override {
+    EXPECT_EQ(testing::deferred_allocations(), 0) << "everything is freed";
+  }
 };
 
 TEST_F(DeviceTensorsTest, MirrorsWhatIsThere) {
@@ -35,7 +38,8 @@ TEST_F(DeviceTensorsTest, MirrorsWhatIsThere) {
   const Plan planned = plan(problem, kDevice).value();
   const tools::DeviceMemory workspace = there.value()->workspace(planned.workspace_bytes());
   ASSERT_TRUE(workspace.poison().ok());
-  const Status status = planned.run(nullptr, there.value()->tensors(), workspace.data(), planned.workspace_bytes());
+  const Status status =
+      planned.run(nullptr, there.value()->tensors(), workspace.data(), planned.workspace_bytes());
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(out[5], -1) << "nothing has waited yet";
   ASSERT_TRUE(there.value()->download().ok());
@@ -54,7 +58,8 @@ TEST_F(DeviceTensorsTest, AreTheHostsOwnWhereTheDeviceTakesThem) {
 
 TEST_F(DeviceTensorsTest, PoisonReachesTheLastByte) {
   const auto backend = tools::backend_of(kDevice);
-  for (const std::size_t bytes : {std::size_t{1}, std::size_t{1} << 20U, (std::size_t{2} << 20U) + 3}) {
+  for (const std::size_t bytes :
+       {std::size_t{1}, std::size_t{1} << 20U, (std::size_t{2} << 20U) + 3}) {
     const tools::DeviceMemory memory(backend, kDevice, bytes);
     ASSERT_TRUE(memory.poison().ok());
     std::vector<unsigned char> bits(bytes);
@@ -68,8 +73,12 @@ TEST_F(DeviceTensorsTest, BenchTimesWholeRunsAndKnowsNoCpuCeiling) {
   settings.device = kDevice;
   settings.seconds = 0.02;
   tools::BenchMeter meter(settings, {nullptr, 100}, 1);
-  tools::BenchCase boards{
-      .suite = "boards", .name = "a board", .dtype = DType::fp32, .seqlen_q = 64, .seqlen_k = 64, .head_dim = 32};
+  tools::BenchCase boards{.suite = "boards",
+                          .name = "a board",
+                          .dtype = DType::fp32,
+                          .seqlen_q = 64,
+                          .seqlen_k = 64,
+                          .head_dim = 32};
   for (const char* suite : {"boards", "prefill"}) {
     boards.suite = suite;
     const Result<tools::BenchRow> row = meter.measure(boards);

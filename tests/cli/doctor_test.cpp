@@ -32,8 +32,11 @@ class Doctor : public ProgramTest {
     };
     facts_.can_use = [this](const std::string& path) { return closed_.count(path) == 0; };
     facts_.forbids_programs = [this](const std::string& folder) { return folder == noexec_; };
-    facts_.group_of = [](const std::string& path) { return path.ends_with("kfd") ? kRender : kVideo; };
-    facts_.devices = {{"cpu", "a processor", "scalar avx2 (not on this processor: avx512 amx)", true, ""}};
+    facts_.group_of = [](const std::string& path) {
+      return path.ends_with("kfd") ? kRender : kVideo;
+    };
+    facts_.devices = {
+        {"cpu", "a processor", "scalar avx2 (not on this processor: avx512 amx)", true, ""}};
     facts_.default_device = "cpu";
     facts_.cache_folder = "/home/ada/.cache/fulmen";
     file("/home/ada/.profile");
@@ -42,7 +45,8 @@ class Doctor : public ProgramTest {
   }
 
   void file(const std::string& path, const std::string& text = "") const {
-    std::filesystem::create_directories((folder_.string() + path).substr(0, folder_.string().size() + path.rfind('/')));
+    std::filesystem::create_directories(
+        (folder_.string() + path).substr(0, folder_.string().size() + path.rfind('/')));
     std::ofstream(folder_.string() + path, std::ios::binary) << text;
   }
   void pci(const std::string& vendor, const std::string& device) const {
@@ -53,12 +57,16 @@ class Doctor : public ProgramTest {
   // A machine with an RX 7900 on which all is well.
   void add_radeon() {
     pci("1002", "744c");
-    for (const char* path : {"/dev/kfd", "/dev/dri/renderD128", "/opt/rocm/lib/libamdhip64.so.6", "/opt/rocm/lib/libhiprtc.so.6"}) {
+    for (const char* path : {"/dev/kfd", "/dev/dri/renderD128", "/opt/rocm/lib/libamdhip64.so.6",
+                             "/opt/rocm/lib/libhiprtc.so.6"}) {
       file(path);
     }
-    file("/sys/class/kfd/kfd/topology/nodes/0/properties", "cpu_cores_count 16\ngfx_target_version 0\n");
-    file("/sys/class/kfd/kfd/topology/nodes/1/properties", "cpu_cores_count 0\ngfx_target_version 110000\n");
-    facts_.devices.push_back({"hip:0", "AMD Radeon RX 7900 XTX (gfx1100)", "96 compute units, HIP 6.4", true, ""});
+    file("/sys/class/kfd/kfd/topology/nodes/0/properties",
+         "cpu_cores_count 16\ngfx_target_version 0\n");
+    file("/sys/class/kfd/kfd/topology/nodes/1/properties",
+         "cpu_cores_count 0\ngfx_target_version 110000\n");
+    facts_.devices.push_back(
+        {"hip:0", "AMD Radeon RX 7900 XTX (gfx1100)", "96 compute units, HIP 6.4", true, ""});
   }
 
   std::vector<Finding> all() const { return tools::examine(facts_); }
@@ -72,14 +80,16 @@ class Doctor : public ProgramTest {
     ADD_FAILURE() << "no " << tools::to_string(verdict) << " of " << id << "; there are: " << seen;
     return {};
   }
-  void expect(const std::string& id, FindingVerdict verdict, const std::string& seen, const std::string& mend) const {
+  void expect(const std::string& id, FindingVerdict verdict, const std::string& seen,
+              const std::string& mend) const {
     const Finding one = finding(id, verdict);
     EXPECT_NE(one.seen.find(seen), std::string::npos) << id << ": " << one.seen;
     EXPECT_NE(one.mend.find(mend), std::string::npos) << id << ": " << one.mend;
     EXPECT_EQ(one.mend.empty(), verdict == FindingVerdict::pass) << id << ": " << one.mend;
   }
   void expect_all_pass() const {
-    for (const Finding& one : all()) EXPECT_EQ(one.verdict, FindingVerdict::pass) << one.id << ": " << one.seen;
+    for (const Finding& one : all())
+      EXPECT_EQ(one.verdict, FindingVerdict::pass) << one.id << ": " << one.seen;
   }
 
   SystemFacts facts_;
@@ -124,9 +134,11 @@ TEST_F(Doctor, WslHasDxg) {
 TEST_F(Doctor, GroupsAreNamed) {
   add_radeon();
   closed_ = {"/dev/kfd", "/dev/dri/renderD128"};
-  expect("amd.groups", FindingVerdict::fail, "/dev/kfd, /dev/dri/renderD128", "sudo usermod -a -G render,video");
+  expect("amd.groups", FindingVerdict::fail, "/dev/kfd, /dev/dri/renderD128",
+         "sudo usermod -a -G render,video");
   file("/etc/group", "video:x:44:ada\nrender:x:992:bob,ada\n");
-  expect("amd.groups", FindingVerdict::fail, "/dev/kfd", "log in again: you were put into render,video");
+  expect("amd.groups", FindingVerdict::fail, "/dev/kfd",
+         "log in again: you were put into render,video");
   std::filesystem::remove(folder_ / "dev/dri/renderD128");
   expect("amd.render", FindingVerdict::fail, "renderD", "modprobe amdgpu");
 }
@@ -136,7 +148,8 @@ TEST_F(Doctor, OverridesOfTheChipAreTold) {
   variables_["HSA_OVERRIDE_GFX_VERSION"] = "11.0.0";
   expect("amd.override", FindingVerdict::pass, "the chip's own", "");
   variables_["HSA_OVERRIDE_GFX_VERSION"] = "11.0.2";
-  expect("amd.override", FindingVerdict::warn, "compiled for gfx1102, the chip is gfx1100", "unset");
+  expect("amd.override", FindingVerdict::warn, "compiled for gfx1102, the chip is gfx1100",
+         "unset");
   variables_["HSA_OVERRIDE_GFX_VERSION"] = "10.3.0";
   expect("amd.override", FindingVerdict::fail, "gfx1030", "unset");
   for (const char* text : {"gfx1100", "11.0", "11.0.0.1", "11.-1.0"}) {
@@ -157,12 +170,14 @@ TEST_F(Doctor, ARuntimeThatDoesNotAnswerFails) {
 TEST_F(Doctor, TwoRuntimesInAProcessFail) {
   add_radeon();
   const std::string line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 1234   ";
-  file("/proc/self/maps",
-       line + "/opt/rocm/lib/libamdhip64.so.6\n" + line + "/opt/rocm/lib/libamdhip64.so.6\n" + line + "[heap]\n");
+  file("/proc/self/maps", line + "/opt/rocm/lib/libamdhip64.so.6\n" + line +
+                              "/opt/rocm/lib/libamdhip64.so.6\n" + line + "[heap]\n");
   expect("amd.one_runtime", FindingVerdict::pass, "/opt/rocm/lib/libamdhip64.so.6", "");
-  file("/proc/77/maps", line + "/opt/rocm/lib/libamdhip64.so.6\n" + line + kTorch + "libamdhip64.so\n");
+  file("/proc/77/maps",
+       line + "/opt/rocm/lib/libamdhip64.so.6\n" + line + kTorch + "libamdhip64.so\n");
   facts_.process = "77";
-  expect("amd.one_runtime", FindingVerdict::fail, "process 77 has 2 HIP runtimes", "import torch before fulmen");
+  expect("amd.one_runtime", FindingVerdict::fail, "process 77 has 2 HIP runtimes",
+         "import torch before fulmen");
 }
 
 // As PyTorch's wheels, auditwheel and AMD's own wheels name them.
@@ -171,19 +186,22 @@ TEST_F(Doctor, NamesOfWheelsAreKnown) {
   std::filesystem::remove_all(folder_ / "opt");
   variables_["VIRTUAL_ENV"] = "/venv";
   const std::string site = "/venv/lib/python3.11/site-packages/";
-  for (const char* path : {"torch/lib/libamdhip64.so", "torch/lib/libhiprtc.so", "torch.libs/libhiprtc-1a2b3c4d.so.6",
-                           "_rocm_sdk_core/lib/libamdhip64.so.7", "torch/lib/libhiprtc-builtins.so"}) {
+  for (const char* path :
+       {"torch/lib/libamdhip64.so", "torch/lib/libhiprtc.so", "torch.libs/libhiprtc-1a2b3c4d.so.6",
+        "_rocm_sdk_core/lib/libamdhip64.so.7", "torch/lib/libhiprtc-builtins.so"}) {
     file(site + path);
   }
   const std::string seen = finding("amd.library_names", FindingVerdict::pass).seen;
-  for (const char* path : {"torch/lib/libamdhip64.so", "torch/lib/libhiprtc.so", "torch.libs/libhiprtc-1a2b3c4d.so.6",
-                           "_rocm_sdk_core/lib/libamdhip64.so.7"}) {
+  for (const char* path :
+       {"torch/lib/libamdhip64.so", "torch/lib/libhiprtc.so", "torch.libs/libhiprtc-1a2b3c4d.so.6",
+        "_rocm_sdk_core/lib/libamdhip64.so.7"}) {
     EXPECT_NE(seen.find(site + path), std::string::npos) << path << " in: " << seen;
   }
   EXPECT_EQ(seen.find("builtins"), std::string::npos) << seen;
   expect_all_pass();
   file("/opt/rocm/lib/libamdhip64.so.6");
-  expect("amd.one_runtime", FindingVerdict::warn, "of Python packages and of the system", "--process PID");
+  expect("amd.one_runtime", FindingVerdict::warn, "of Python packages and of the system",
+         "--process PID");
   file("/opt/rocm/lib/libhiprtc.so.5");
   expect("amd.library_names", FindingVerdict::warn, "/opt/rocm/lib/libhiprtc.so.5", "ROCm 6 or 7");
 }
@@ -192,14 +210,17 @@ TEST_F(Doctor, CompilersAreFoundAndChosen) {
   add_radeon();
   std::filesystem::remove(folder_ / "opt/rocm/lib/libhiprtc.so.6");
   variables_["PATH"] = "/usr/local/bin:/usr/bin";
-  expect("amd.compiler", FindingVerdict::fail, "no kernel can be compiled", "apt-get install clang-19");
+  expect("amd.compiler", FindingVerdict::fail, "no kernel can be compiled",
+         "apt-get install clang-19");
   file("/usr/bin/clang++-19");
   file("/usr/bin/clang++");
-  expect("amd.compiler", FindingVerdict::warn, "ROCm is here without hipRTC, so /usr/bin/clang++-19 compiles", "hip-runtime-amd");
+  expect("amd.compiler", FindingVerdict::warn,
+         "ROCm is here without hipRTC, so /usr/bin/clang++-19 compiles", "hip-runtime-amd");
   variables_["FULMEN_AMD_COMPILER"] = "clang";
   expect("amd.compiler", FindingVerdict::pass, "clang: /usr/bin/clang++-19, /usr/bin/clang++", "");
   variables_["FULMEN_AMD_COMPILER"] = "hiprtc";
-  expect("amd.compiler", FindingVerdict::fail, "FULMEN_AMD_COMPILER is hiprtc, which is not there", "unset");
+  expect("amd.compiler", FindingVerdict::fail, "FULMEN_AMD_COMPILER is hiprtc, which is not there",
+         "unset");
   variables_["FULMEN_AMD_COMPILER"] = "/nowhere/clang++";
   expect("amd.compiler", FindingVerdict::fail, "does not exist", "unset");
 }
@@ -211,7 +232,8 @@ TEST_F(Doctor, NvidiaDriverAndCompiler) {
   expect("nvidia.libcuda", FindingVerdict::fail, "libcuda.so.1 not found", "nvidia-driver");
   file("/.dockerenv");
   expect("nvidia.driver", FindingVerdict::fail, "not loaded", "--gpus all");
-  file("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90\nGCC\n");
+  file("/proc/driver/nvidia/version",
+       "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90\nGCC\n");
   const auto with = [&](const char* chip, const char* software) {
     facts_.devices.back() = {"cuda:0", std::string("A card (") + chip + ")", software, true, ""};
   };
@@ -219,7 +241,8 @@ TEST_F(Doctor, NvidiaDriverAndCompiler) {
   expect_all_pass();
   expect("nvidia.nvrtc", FindingVerdict::pass, "NVRTC 12.8", "");
   with("sm_90a", "driver of CUDA 12.4, no NVRTC: libnvrtc.so.13 not found");
-  expect("nvidia.nvrtc", FindingVerdict::fail, "libnvrtc.so.13 not found", "pip install nvidia-cuda-nvrtc-cu12");
+  expect("nvidia.nvrtc", FindingVerdict::fail, "libnvrtc.so.13 not found",
+         "pip install nvidia-cuda-nvrtc-cu12");
   with("sm_70", "driver of CUDA 12.4, NVRTC 13.0");
   expect("nvidia.nvrtc", FindingVerdict::fail, "sm_75 and later", "nvidia-cuda-nvrtc-cu12");
   with("sm_120", "driver of CUDA 12.8, NVRTC 12.4");
@@ -240,9 +263,11 @@ TEST_F(Doctor, AmxAndBlas) {
 TEST_F(Doctor, Folders) {
   expect("folders.cache", FindingVerdict::pass, "/home/ada/.cache/fulmen", "");
   closed_ = {"/home/ada"};
-  expect("folders.cache", FindingVerdict::warn, "/home/ada is no folder that this user may write", "FULMEN_CACHE_DIR");
+  expect("folders.cache", FindingVerdict::warn, "/home/ada is no folder that this user may write",
+         "FULMEN_CACHE_DIR");
   facts_.cache_folder = "/home/ada/.profile/fulmen";
-  expect("folders.cache", FindingVerdict::warn, "/home/ada/.profile is no folder", "FULMEN_CACHE_DIR");
+  expect("folders.cache", FindingVerdict::warn, "/home/ada/.profile is no folder",
+         "FULMEN_CACHE_DIR");
   facts_.cache_folder = "";
   expect("folders.cache", FindingVerdict::warn, "HOME", "FULMEN_CACHE_DIR");
   noexec_ = facts_.root + "/tmp";
@@ -272,7 +297,8 @@ TEST_F(Doctor, TheProgramTellsByItsExitStatus) {
   EXPECT_GE(parsed["findings"].size(), 8U);
   EXPECT_EQ(json.exit_code, failed ? 1 : 0) << json.err;
   EXPECT_EQ(text.exit_code, json.exit_code);
-  expect_one_sentence(fulmen({"doctor", "--process", "x\x1b[2J"}), "--process x\\x1b[2J: the number");
+  expect_one_sentence(fulmen({"doctor", "--process", "x\x1b[2J"}),
+                      "--process x\\x1b[2J: the number");
   expect_one_sentence(fulmen({"doctor", "--process", "999999999"}), "no such process");
 }
 

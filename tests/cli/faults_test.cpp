@@ -1,4 +1,5 @@
-// The tolerance rule catches each seeded fault on problems of `fulmen verify`'s quick grid, and accepts the same loops without one.
+// The tolerance rule catches each seeded fault on problems of `fulmen verify`'s quick grid, and
+// accepts the same loops without one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,14 +17,17 @@ namespace {
 constexpr double kMostWork = 2e6;  // multiply-adds: the faulty loops are slow
 
 double work_of(const tools::GridCase& c) {
-  return static_cast<double>(c.batch * c.heads * c.seqlen_q * c.seqlen_k * (c.head_dim + c.head_dim_v));
+  return static_cast<double>(c.batch * c.heads * c.seqlen_q * c.seqlen_k *
+                             (c.head_dim + c.head_dim_v));
 }
 
 void expect_all_caught(DType dtype, Pass pass, Fault first, Fault end) {
   std::vector<Fault> missed;
-  for (int fault = static_cast<int>(first); fault < static_cast<int>(end); ++fault) missed.push_back(static_cast<Fault>(fault));
+  for (int fault = static_cast<int>(first); fault < static_cast<int>(end); ++fault)
+    missed.push_back(static_cast<Fault>(fault));
   tools::NormalPool pool(test_seed());
-  SCOPED_TRACE("repeat it: FULMEN_TEST_SEED=" + std::to_string(test_seed()) + " test_cli --gtest_filter=Faults*");
+  SCOPED_TRACE("repeat it: FULMEN_TEST_SEED=" + std::to_string(test_seed()) +
+               " test_cli --gtest_filter=Faults*");
   int right = 0;
   for (const tools::GridCase& c : tools::verify_grid(tools::GridSize::quick, dtype, pass)) {
     if (c.sequences != tools::Sequences::even || work_of(c) > kMostWork) continue;
@@ -39,7 +43,8 @@ void expect_all_caught(DType dtype, Pass pass, Fault first, Fault end) {
     });
   }
   EXPECT_GT(right, 50);
-  for (const Fault fault : missed) ADD_FAILURE() << "missed in " << to_string(dtype) << ": " << name_of(fault);
+  for (const Fault fault : missed)
+    ADD_FAILURE() << "missed in " << to_string(dtype) << ": " << name_of(fault);
 }
 
 constexpr auto kFirstForward = static_cast<Fault>(static_cast<int>(Fault::none) + 1);
@@ -47,8 +52,12 @@ constexpr auto kFirstBackward = static_cast<Fault>(static_cast<int>(Fault::forwa
 
 class Faults : public ::testing::TestWithParam<DType> {};
 
-TEST_P(Faults, OfTheForwardPassAreCaught) { expect_all_caught(GetParam(), Pass::forward, kFirstForward, Fault::forward_faults); }
-TEST_P(Faults, OfTheBackwardPassAreCaught) { expect_all_caught(GetParam(), Pass::backward, kFirstBackward, Fault::end); }
+TEST_P(Faults, OfTheForwardPassAreCaught) {
+  expect_all_caught(GetParam(), Pass::forward, kFirstForward, Fault::forward_faults);
+}
+TEST_P(Faults, OfTheBackwardPassAreCaught) {
+  expect_all_caught(GetParam(), Pass::backward, kFirstBackward, Fault::end);
+}
 
 INSTANTIATE_TEST_SUITE_P(Each, Faults, ::testing::Values(DType::fp32, DType::fp16, DType::bf16),
                          [](const auto& info) { return std::string(to_string(info.param)); });

@@ -1,4 +1,5 @@
-// The first use of compiled kernels, on an emulated chip: a wrong kernel is refused, the next one runs, and the verdict is kept.
+// The first use of compiled kernels, on an emulated chip: a wrong kernel is refused, the next one
+// runs, and the verdict is kept.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -19,7 +20,8 @@ class FirstUseTest : public ProgramTest {
  protected:
   void SetUp() override {
     const std::vector<DeviceInfo> all = devices();
-    if (!std::any_of(all.begin(), all.end(), [](const DeviceInfo& d) { return d.name == kDevice && d.usable; })) {
+    if (!std::any_of(all.begin(), all.end(),
+                     [](const DeviceInfo& d) { return d.name == kDevice && d.usable; })) {
       GTEST_SKIP() << "this build has no emulator, or there is no host compiler";
     }
     ProgramTest::SetUp();
@@ -31,14 +33,16 @@ class FirstUseTest : public ProgramTest {
     ::setenv("FULMEN_FIRST_USE_CHECK", "1", 1);
   }
   void TearDown() override {
-    for (const char* name : {"FULMEN_CACHE_DIR", "FULMEN_KERNEL_PATH", "FULMEN_FIRST_USE_CHECK"}) ::unsetenv(name);
+    for (const char* name : {"FULMEN_CACHE_DIR", "FULMEN_KERNEL_PATH", "FULMEN_FIRST_USE_CHECK"})
+      ::unsetenv(name);
     if (!folder_.empty()) ProgramTest::TearDown();
   }
 
   // A causal problem of few rows.
   Outcome explain(const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> arguments{"explain", "--device",   kDevice, "--batch",    "1",  "--heads", "2",    "--seqlen-q",
-                                       "40",      "--seqlen-k", "50",    "--head-dim", "64", "--dtype", "bf16", "--causal"};
+    std::vector<std::string> arguments{
+        "explain", "--device",   kDevice, "--batch",    "1",  "--heads", "2",    "--seqlen-q",
+        "40",      "--seqlen-k", "50",    "--head-dim", "64", "--dtype", "bf16", "--causal"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return fulmen(arguments);
   }
@@ -56,7 +60,8 @@ class FirstUseTest : public ProgramTest {
     ASSERT_TRUE(gpu::find_chip("gfx1100", storage, chip));
     for (const gpu::Family* family : gpu::families()) {
       if (family->name() != name || family->target().name != "gfx11") continue;
-      gpu::Specialisation s = family->plan(problem.value(), chip, kComputeUnits).launches.front().specialisation;
+      gpu::Specialisation s =
+          family->plan(problem.value(), chip, kComputeUnits).launches.front().specialisation;
       const auto request = compile_request(s, chip, gpu::Platform::emulated);
       ASSERT_TRUE(request.ok()) << request.status().message();
       gpu::CompileRequest made = request.value();
@@ -75,12 +80,14 @@ class FirstUseTest : public ProgramTest {
     FAIL() << "there is no family " << name;
   }
 
-  // The verdicts' files, by the kernel, and the number that a file has as long as it is the same one.
+  // The verdicts' files, by the kernel, and the number that a file has as long as it is the same
+  // one.
   std::map<std::string, std::pair<std::string, ino_t>> verdicts() const {
     std::map<std::string, std::pair<std::string, ino_t>> found;
     for (const gpu::CacheEntry& entry : gpu::list_cache()) {
       struct stat info{};
-      if (!entry.name.starts_with("first use of ") || ::stat(entry.file.c_str(), &info) != 0) continue;
+      if (!entry.name.starts_with("first use of ") || ::stat(entry.file.c_str(), &info) != 0)
+        continue;
       found[entry.name.substr(13)] = {entry.file, info.st_ino};
     }
     return found;
@@ -89,10 +96,11 @@ class FirstUseTest : public ProgramTest {
 
 void expect_refused(const Outcome& outcome) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* part :
-       {"\nemulated.prefill.gfx11 ", "the highest rank of those left, 20", "\n  first use checked: the largest error of out was ",
-        "\n  not emulated.short.gfx11: its first use on emulated:gfx1100 gave a wrong result: out[b, i, h, d]", "exceeds",
-        "FULMEN_FIRST_USE_CHECK=0"}) {
+  for (const char* part : {"\nemulated.prefill.gfx11 ", "the highest rank of those left, 20",
+                           "\n  first use checked: the largest error of out was ",
+                           "\n  not emulated.short.gfx11: its first use on emulated:gfx1100 gave a "
+                           "wrong result: out[b, i, h, d]",
+                           "exceeds", "FULMEN_FIRST_USE_CHECK=0"}) {
     EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in: " << outcome.out;
   }
 }
@@ -104,8 +112,8 @@ TEST_F(FirstUseTest, AWrongKernelMakesRoomAndTheVerdictIsKept) {
   const Outcome again = explain();
   expect_refused(again);
   EXPECT_EQ(std::count(again.err.begin(), again.err.end(), '\n'), 1) << again.err;
-  EXPECT_NE(again.err.find(
-                "kernel emulated.short.gfx11 is passed over on emulated:gfx1100, emulated.prefill.gfx11 serves: its first use"),
+  EXPECT_NE(again.err.find("kernel emulated.short.gfx11 is passed over on emulated:gfx1100, "
+                           "emulated.prefill.gfx11 serves: its first use"),
             std::string::npos)
       << again.err;
   EXPECT_EQ(verdicts(), first) << "another process found out what was known";
@@ -123,7 +131,9 @@ TEST_F(FirstUseTest, AWrongKernelMakesRoomAndTheVerdictIsKept) {
 TEST_F(FirstUseTest, AForcedKernelIsAnErrorAndTheCheckCanBeLeftOut) {
   const Outcome forced = explain({"--kernel", "emulated.short.gfx11"});
   EXPECT_NE(forced.exit_code, 0);
-  EXPECT_NE(forced.err.find("emulated.short.gfx11: its first use on emulated:gfx1100 gave a wrong result"), std::string::npos)
+  EXPECT_NE(forced.err.find(
+                "emulated.short.gfx11: its first use on emulated:gfx1100 gave a wrong result"),
+            std::string::npos)
       << forced.err;
   ::setenv("FULMEN_FIRST_USE_CHECK", "0", 1);
   const Outcome unchecked = explain();
@@ -142,8 +152,9 @@ TEST_F(FirstUseTest, AKernelThatIsNotPrebuiltMakesRoom) {
   ::setenv("FULMEN_HOST_CXX", "/nowhere/c++", 1);
   const Outcome outcome = explain();
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* part : {"\nemulated.prefill.gfx11 ", "the highest rank of those left, 20",
-                           "\n  not emulated.short.gfx11: ", "FULMEN_HOST_CXX is \"/nowhere/c++\""}) {
+  for (const char* part :
+       {"\nemulated.prefill.gfx11 ", "the highest rank of those left, 20",
+        "\n  not emulated.short.gfx11: ", "FULMEN_HOST_CXX is \"/nowhere/c++\""}) {
     EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in: " << outcome.out;
   }
   std::filesystem::remove_all(path("kernels"));

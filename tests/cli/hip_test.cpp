@@ -1,5 +1,6 @@
-// Whole commands on a HIP device: the driver's own calls, hipRTC's code, the first-use check. The runtime is a stand-in that checks
-// each call and executes launches by the emulator of AMD's instruction set (tests/gpu_drivers/fake/isa_execution.cpp).
+// Whole commands on a HIP device: the driver's own calls, hipRTC's code, the first-use check. The
+// runtime is a stand-in that checks each call and executes launches by the emulator of AMD's
+// instruction set (tests/gpu_drivers/fake/isa_execution.cpp).
 #include <nlohmann/json.hpp>
 
 #include "gpu/compile/report/amd_disassembler.h"
@@ -12,8 +13,10 @@ namespace {
 class HipTest : public ProgramTest {
  protected:
   void SetUp() override {
-    if (const auto objdump = gpu::find_objdump(); !objdump.ok()) GTEST_SKIP() << objdump.status().message();
-    if (const auto clang = gpu::offline_clang_compiler(); !clang.ok()) GTEST_SKIP() << clang.status().message();
+    if (const auto objdump = gpu::find_objdump(); !objdump.ok())
+      GTEST_SKIP() << objdump.status().message();
+    if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
+      GTEST_SKIP() << clang.status().message();
     ProgramTest::SetUp();
     ::setenv("ROCM_PATH", FULMEN_EXECUTING_ROCM, 1);
   }
@@ -34,24 +37,30 @@ class HipTest : public ProgramTest {
 // which is no fault of the driver.
 TEST_F(HipTest, Verifies) {
   for (const char* device : {"hip:0", "hip:1"}) {
-    EXPECT_NE(output({"verify", "--device", device, "--random", "3", "--seed", "1"}).find(", 0 failed"), std::string::npos);
+    EXPECT_NE(
+        output({"verify", "--device", device, "--random", "3", "--seed", "1"}).find(", 0 failed"),
+        std::string::npos);
   }
 }
 
 TEST_F(HipTest, VerifiesGradients) {
-  EXPECT_NE(output({"verify", "--device", "hip:0", "--random", "1", "--seed", "1", "--backward"}).find(", 0 failed"),
+  EXPECT_NE(output({"verify", "--device", "hip:0", "--random", "1", "--seed", "1", "--backward"})
+                .find(", 0 failed"),
             std::string::npos);
 }
 
-// gfx942, dk and dv with a mask and dropout, whose machine code the check of barriers refused once (kept_values.h).
+// gfx942, dk and dv with a mask and dropout, whose machine code the check of barriers refused once
+// (kept_values.h).
 TEST_F(HipTest, VerifiesAKernelThatTheCheckRefused) {
-  const std::string text = output({"verify", "--device", "hip:1", "--random", "1", "--seed", "3", "--backward", "--dtype", "bf16"});
+  const std::string text = output({"verify", "--device", "hip:1", "--random", "1", "--seed", "3",
+                                   "--backward", "--dtype", "bf16"});
   EXPECT_NE(text.find("hip.backward.cdna3"), std::string::npos) << text;
   EXPECT_NE(text.find(", 0 failed"), std::string::npos) << text;
 }
 
 TEST_F(HipTest, TestsItself) {
-  const std::string text = output({"selftest", "--device", "hip:0", "--only", "3", "--no-emulator"});
+  const std::string text =
+      output({"selftest", "--device", "hip:0", "--only", "3", "--no-emulator"});
   EXPECT_NE(text.find(", 0 failed"), std::string::npos) << text;
 }
 
@@ -61,7 +70,8 @@ TEST_F(HipTest, Tunes) {
   const std::string kernel = "hip.prefill.gfx11", cache = path("cache");
   ::setenv("FULMEN_CACHE_DIR", cache.c_str(), 1);
   const std::string text = output({"tune", "--device", "hip:0", "--kernel", kernel, "--problem",
-                                   "batch=1,seqlen_q=16,heads=1,head_dim=32,dtype=bf16", "--minutes", "0.2", "--json", "all.json"});
+                                   "batch=1,seqlen_q=16,heads=1,head_dim=32,dtype=bf16",
+                                   "--minutes", "0.2", "--json", "all.json"});
   ::setenv("FULMEN_CACHE_DIR", FULMEN_TEST_CACHE, 1);
   EXPECT_NE(text.find(kernel + " on hip:0"), std::string::npos) << text;
   const auto all = nlohmann::json::parse(read_text(path("all.json")));

@@ -22,13 +22,16 @@ class NpyTest : public ProgramTest {
     write_bytes("bad.npy", bytes);
     const Result<NpyArray> array = read_npy(path("bad.npy"), false);
     EXPECT_FALSE(array.ok());
-    EXPECT_EQ(array.status().message().rfind(path("bad.npy") + ": ", 0), 0U) << array.status().message();
+    EXPECT_EQ(array.status().message().rfind(path("bad.npy") + ": ", 0), 0U)
+        << array.status().message();
     return array.status().message();
   }
 };
 
 #define EXPECT_CONTAINS(text, part) EXPECT_PRED2(contains, text, part)
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 TEST_F(NpyTest, ReadsEveryVersion) {
   for (const int version : {1, 2, 3}) {
@@ -47,8 +50,9 @@ TEST_F(NpyTest, ReadsEveryAcceptedType) {
     DType dtype;
     std::size_t bytes;
   };
-  for (const auto& [descr, dtype, bytes] : {Type{"<f4", DType::fp32, 4}, Type{"<f2", DType::fp16, 2}, Type{"<u2", DType::bf16, 2},
-                                            Type{"|b1", DType::boolean, 1}, Type{"|u1", DType::boolean, 1}}) {
+  for (const auto& [descr, dtype, bytes] :
+       {Type{"<f4", DType::fp32, 4}, Type{"<f2", DType::fp16, 2}, Type{"<u2", DType::bf16, 2},
+        Type{"|b1", DType::boolean, 1}, Type{"|u1", DType::boolean, 1}}) {
     write_bytes("a.npy", npy_bytes(1, dict(descr, "(3,)"), std::string(3 * bytes, '\1')));
     const Result<NpyArray> array = read_npy(path("a.npy"), true);
     ASSERT_TRUE(array.ok()) << array.status().message();
@@ -72,15 +76,21 @@ TEST_F(NpyTest, RefusesWithReason) {
   EXPECT_CONTAINS(refusal(""), "not a .npy file");
   EXPECT_CONTAINS(refusal("PK\3\4 a zip file, as .npz is"), "not a .npy file");
   EXPECT_CONTAINS(refusal(npy_bytes(4, dict("<f4", "(1,)"), floats({1}))), "version 4.0");
-  EXPECT_CONTAINS(refusal(npy_bytes(1, dict("<f8", "(1,)"), std::string(8, '\0'))), "astype(numpy.float32)");
+  EXPECT_CONTAINS(refusal(npy_bytes(1, dict("<f8", "(1,)"), std::string(8, '\0'))),
+                  "astype(numpy.float32)");
   EXPECT_CONTAINS(refusal(npy_bytes(1, dict(">f4", "(1,)"), floats({1}))), "big-endian");
-  EXPECT_CONTAINS(refusal(npy_bytes(1, dict("<i8", "(1,)"), std::string(8, '\0'))), "'<i8' is not accepted");
+  EXPECT_CONTAINS(refusal(npy_bytes(1, dict("<i8", "(1,)"), std::string(8, '\0'))),
+                  "'<i8' is not accepted");
   EXPECT_CONTAINS(refusal(npy_bytes(1, dict("<u2", "(1,)"), std::string(2, '\0'))), "--bf16");
-  EXPECT_CONTAINS(refusal(npy_bytes(1, dict("<f4", "(2, 2)", "True"), floats({1, 2, 3, 4}))), "ascontiguousarray");
-  EXPECT_CONTAINS(refusal(npy_bytes(1, dict("<f4", "(2, 2)"), floats({1, 2, 3}))), "needs 16 bytes of data, the file has 12");
+  EXPECT_CONTAINS(refusal(npy_bytes(1, dict("<f4", "(2, 2)", "True"), floats({1, 2, 3, 4}))),
+                  "ascontiguousarray");
+  EXPECT_CONTAINS(refusal(npy_bytes(1, dict("<f4", "(2, 2)"), floats({1, 2, 3}))),
+                  "needs 16 bytes of data, the file has 12");
   EXPECT_CONTAINS(refusal(npy_bytes(1, dict("<f4", "(4294967296, 4294967296)"), "")), "overflows");
   EXPECT_CONTAINS(refusal(npy_bytes(1, dict("<f4", "(-1, 2)"), "")), "'shape'");
-  EXPECT_CONTAINS(refusal(npy_bytes(1, "{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (1,)}", "")), "structured");
+  EXPECT_CONTAINS(
+      refusal(npy_bytes(1, "{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (1,)}", "")),
+      "structured");
   EXPECT_CONTAINS(refusal(npy_bytes(1, "{'descr': '<f4', 'shape': (1,)}", floats({1}))), "missing");
   EXPECT_CONTAINS(refusal(npy_bytes(1, "{'descr': '<f4', ", "")), "malformed");
 }
@@ -97,7 +107,8 @@ TEST_F(NpyTest, WhatIsWrittenReadsBack) {
   ASSERT_TRUE(array.ok()) << array.status().message();
   EXPECT_EQ(array->shape, (std::vector<int64_t>{1, 2, 3}));
   EXPECT_EQ(std::memcmp(array->data.data(), values.data(), sizeof(values)), 0);
-  EXPECT_EQ((std::filesystem::file_size(path("a.npy")) - sizeof(values)) % 64, 0U) << "NumPy aligns the data to 64 bytes";
+  EXPECT_EQ((std::filesystem::file_size(path("a.npy")) - sizeof(values)) % 64, 0U)
+      << "NumPy aligns the data to 64 bytes";
 }
 
 TEST_F(NpyTest, FileThatIsNotCommittedLeavesNothing) {

@@ -13,7 +13,8 @@ class OutputTest : public ProgramTest {
   void SetUp() override {
     ProgramTest::SetUp();
     const std::vector<float> ones(64, 1.0F);
-    for (const char* name : {"q.npy", "k.npy", "v.npy"}) write_array(name, DType::fp32, {1, 4, 2, 8}, ones.data());
+    for (const char* name : {"q.npy", "k.npy", "v.npy"})
+      write_array(name, DType::fp32, {1, 4, 2, 8}, ones.data());
   }
   Outcome run(std::vector<std::string> more) const {
     more.insert(more.begin(), {"run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy"});
@@ -28,9 +29,11 @@ TEST_F(OutputTest, InputsAreNotReplaced) {
   expect_one_sentence(run({"--out", path("v.npy")}), "--v reads it");
   expect_one_sentence(run({"--out", "o.npy", "--lse", "./k.npy"}), "--lse ./k.npy: --k reads it");
   expect_one_sentence(run({"--out", "link.npy"}), "--out link.npy: --k reads it");
-  expect_one_sentence(run({"--backward", "--dout", "q.npy", "--dq", "dq.npy", "--dk", "./q.npy"}), "--dk ./q.npy: --q reads it");
+  expect_one_sentence(run({"--backward", "--dout", "q.npy", "--dq", "dq.npy", "--dk", "./q.npy"}),
+                      "--dk ./q.npy: --q reads it");
   for (const char* report : {"--json", "--csv"}) {
-    expect_one_sentence(fulmen({"bench", "--suite", "real", "--data", ".", report, "q.npy"}), "q.npy: --data . reads it");
+    expect_one_sentence(fulmen({"bench", "--suite", "real", "--data", ".", report, "q.npy"}),
+                        "q.npy: --data . reads it");
   }
   EXPECT_EQ(read_text(path("q.npy")), before);
   EXPECT_EQ(files(), (std::vector<std::string>{"k.npy", "link.npy", "q.npy", "v.npy"}));
@@ -46,10 +49,13 @@ TEST_F(OutputTest, TheStandardOutputIsNoFile) {
     expect_one_sentence(run(call), words);
   }
   expect_one_sentence(run({"--backward", "--dout", "q.npy", "--dq", "-"}), words);
-  for (const char* option : {"--json", "--csv", "--html"}) expect_one_sentence(fulmen({"bench", option, "-"}), words);
+  for (const char* option : {"--json", "--csv", "--html"})
+    expect_one_sentence(fulmen({"bench", option, "-"}), words);
   expect_one_sentence(fulmen({"tune", "--export", "-"}), words);
-  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "folder", "--pack", "-"}), words);
-  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "-"}), "--out -: a folder is needed");
+  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "folder", "--pack", "-"}),
+                      words);
+  expect_one_sentence(fulmen({"compile", "--arch", "gfx1100", "--out", "-"}),
+                      "--out -: a folder is needed");
   EXPECT_EQ(files(), before);
   EXPECT_EQ(run({"--out", "./-"}).exit_code, 0);
   EXPECT_TRUE(std::filesystem::exists(path("-")));
@@ -57,21 +63,29 @@ TEST_F(OutputTest, TheStandardOutputIsNoFile) {
 
 TEST_F(OutputTest, TheStandardInputIsReadOnce) {
   const std::string words = " are both -, the standard input, which can be read once";
-  expect_one_sentence(fulmen({"run", "--q", "-", "--k", "-", "--v", "v.npy", "--out", "o.npy"}), "--q and --k" + words);
-  expect_one_sentence(run({"--bias", "-", "--keep", "-", "--out", "o.npy"}), "--bias and --keep" + words);
+  expect_one_sentence(fulmen({"run", "--q", "-", "--k", "-", "--v", "v.npy", "--out", "o.npy"}),
+                      "--q and --k" + words);
+  expect_one_sentence(run({"--bias", "-", "--keep", "-", "--out", "o.npy"}),
+                      "--bias and --keep" + words);
   expect_one_sentence(run({"--seqlens-k", "-", "--keep", "-", "--out", "o.npy"}), words);
-  expect_one_sentence(run({"--backward", "--dout", "-", "--dlse", "-", "--dq", "dq.npy"}), "--dout and --dlse" + words);
-  expect_one_sentence(fulmen({"explain", "--q", "-", "--k", "k.npy", "--v", "-"}), "--q and --v" + words);
+  expect_one_sentence(run({"--backward", "--dout", "-", "--dlse", "-", "--dq", "dq.npy"}),
+                      "--dout and --dlse" + words);
+  expect_one_sentence(fulmen({"explain", "--q", "-", "--k", "k.npy", "--v", "-"}),
+                      "--q and --v" + words);
 }
 
 TEST_F(OutputTest, TwoNamesOfOneFileAreOne) {
   std::filesystem::create_directory(path("folder"));
   std::filesystem::create_symlink("later.npy", path("link.npy"));
   const std::vector<std::string> before = files();
-  expect_one_sentence(run({"--out", "o.npy", "--lse", "./o.npy"}), "--out and --lse are both ./o.npy");
-  expect_one_sentence(run({"--out", "folder/../o.npy", "--lse", path("o.npy")}), "--out and --lse are both");
-  expect_one_sentence(run({"--out", "link.npy", "--lse", "later.npy"}), "--out and --lse are both later.npy");
-  expect_one_sentence(fulmen({"bench", "--json", "rows", "--csv", "./rows"}), "--json and --csv are both ./rows");
+  expect_one_sentence(run({"--out", "o.npy", "--lse", "./o.npy"}),
+                      "--out and --lse are both ./o.npy");
+  expect_one_sentence(run({"--out", "folder/../o.npy", "--lse", path("o.npy")}),
+                      "--out and --lse are both");
+  expect_one_sentence(run({"--out", "link.npy", "--lse", "later.npy"}),
+                      "--out and --lse are both later.npy");
+  expect_one_sentence(fulmen({"bench", "--json", "rows", "--csv", "./rows"}),
+                      "--json and --csv are both ./rows");
   EXPECT_EQ(files(), before);
 }
 
@@ -94,22 +108,28 @@ TEST_F(OutputTest, NamesMayBeAsLongAsTheFileSystemTakes) {
 
 TEST_F(OutputTest, FullStandardOutputIsAnError) {
   for (const std::string command :
-       {"devices", "cache dir", "explain --seqlen-q 4 --heads 1 --head-dim 8", "--version", "--help",
-        "run --q q.npy --k k.npy --v v.npy --out o.npy",
-        "bench --suite boards --dtype bf16 --seconds 1e-6 --max-gb 0.002 --max-standard 0 --json bench.json --csv bench.csv"}) {
-    const int status =
-        std::system(("cd '" + folder_.string() + "' && '" FULMEN_CLI "' " + command + " >/dev/full 2>.stderr").c_str());
-    const Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, "", read_text(path(".stderr"))};
+       {"devices", "cache dir", "explain --seqlen-q 4 --heads 1 --head-dim 8", "--version",
+        "--help", "run --q q.npy --k k.npy --v v.npy --out o.npy",
+        "bench --suite boards --dtype bf16 --seconds 1e-6 --max-gb 0.002 --max-standard 0 --json "
+        "bench.json --csv bench.csv"}) {
+    const int status = std::system(
+        ("cd '" + folder_.string() + "' && '" FULMEN_CLI "' " + command + " >/dev/full 2>.stderr")
+            .c_str());
+    const Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, "",
+                          read_text(path(".stderr"))};
     expect_one_sentence(outcome, "cannot write");
   }
   // A command that fails leaves no output.
-  for (const char* output : {"o.npy", "bench.json", "bench.csv"}) EXPECT_FALSE(std::filesystem::exists(path(output))) << output;
+  for (const char* output : {"o.npy", "bench.json", "bench.csv"})
+    EXPECT_FALSE(std::filesystem::exists(path(output))) << output;
 }
 
 // The exit status reports the failure where no sentence can be written.
 TEST_F(OutputTest, StandardErrorThatIsClosedOrFull) {
-  for (const std::string redirected : {"run --q q.npy 2>&-", "run --q q.npy 2>/dev/full", "devices >&- 2>&-"}) {
-    const int status = std::system(("cd '" + folder_.string() + "' && '" FULMEN_CLI "' " + redirected).c_str());
+  for (const std::string redirected :
+       {"run --q q.npy 2>&-", "run --q q.npy 2>/dev/full", "devices >&- 2>&-"}) {
+    const int status =
+        std::system(("cd '" + folder_.string() + "' && '" FULMEN_CLI "' " + redirected).c_str());
     ASSERT_TRUE(WIFEXITED(status)) << redirected;
     EXPECT_EQ(WEXITSTATUS(status), 2) << redirected;
   }
@@ -118,13 +138,15 @@ TEST_F(OutputTest, StandardErrorThatIsClosedOrFull) {
 // 8 or 16 KiB, by the shell: less than the result.
 TEST_F(OutputTest, FileBeyondTheLimitOfSizeIsAnError) {
   const std::vector<float> rows(8192, 0.5F);
-  for (const char* name : {"bq.npy", "bk.npy", "bv.npy"}) write_array(name, DType::fp32, {1, 64, 2, 64}, rows.data());
+  for (const char* name : {"bq.npy", "bk.npy", "bv.npy"})
+    write_array(name, DType::fp32, {1, 64, 2, 64}, rows.data());
   const std::vector<std::string> before = files();
-  const int status =
-      std::system(("cd '" + folder_.string() +
-                   "' && (ulimit -f 16; '" FULMEN_CLI "' run --q bq.npy --k bk.npy --v bv.npy --out big.npy 2>.stderr)")
-                      .c_str());
-  const Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, "", read_text(path(".stderr"))};
+  const int status = std::system(("cd '" + folder_.string() +
+                                  "' && (ulimit -f 16; '" FULMEN_CLI
+                                  "' run --q bq.npy --k bk.npy --v bv.npy --out big.npy 2>.stderr)")
+                                     .c_str());
+  const Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, "",
+                        read_text(path(".stderr"))};
   expect_one_sentence(outcome, "cannot write 'big.npy'");
   std::filesystem::remove(path(".stderr"));
   EXPECT_EQ(files(), before);
@@ -139,7 +161,8 @@ TEST_F(OutputTest, SignalsLeaveNoTemporaryFile) {
       ::signal(signal, SIG_DFL);
       auto kept = tools::OutputFile::create(path("a.npy"));
       auto file = tools::OutputFile::create(path("b.npy"));
-      const bool written = kept.ok() && file.ok() && kept->commit().ok() && files().size() == before.size() + 2;
+      const bool written =
+          kept.ok() && file.ok() && kept->commit().ok() && files().size() == before.size() + 2;
       if (written) ::raise(signal);
       ::_exit(1);
     }

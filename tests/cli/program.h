@@ -52,10 +52,13 @@ class ProgramTest : public ::testing::Test {
   }
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  static std::string example(const std::string& name) { return std::string(FULMEN_SOURCE_DIR "/examples/data/") + name; }
+  static std::string example(const std::string& name) {
+    return std::string(FULMEN_SOURCE_DIR "/examples/data/") + name;
+  }
   // The options of the example's inputs.
   static std::vector<std::string> example_inputs() {
-    return {"--q", example("q.npy"), "--k", example("k.npy"), "--v", example("v.npy"), "--keep", example("keep.npy")};
+    return {"--q", example("q.npy"), "--k",    example("k.npy"),
+            "--v", example("v.npy"), "--keep", example("keep.npy")};
   }
 
   void write_bytes(const std::string& name, const std::string& bytes) const {
@@ -66,13 +69,17 @@ class ProgramTest : public ::testing::Test {
     std::string bytes = "\x93NUMPY";
     bytes += static_cast<char>(version);
     bytes += '\0';
-    for (std::size_t i = 0; i < (version == 1 ? 2U : 4U); ++i) bytes += static_cast<char>(dict.size() >> (8 * i) & 0xFF);
+    for (std::size_t i = 0; i < (version == 1 ? 2U : 4U); ++i)
+      bytes += static_cast<char>(dict.size() >> (8 * i) & 0xFF);
     return bytes + dict + data;
   }
-  static std::string dict(const std::string& descr, const std::string& shape, const std::string& fortran = "False") {
-    return "{'descr': '" + descr + "', 'fortran_order': " + fortran + ", 'shape': " + shape + ", }\n";
+  static std::string dict(const std::string& descr, const std::string& shape,
+                          const std::string& fortran = "False") {
+    return "{'descr': '" + descr + "', 'fortran_order': " + fortran + ", 'shape': " + shape +
+           ", }\n";
   }
-  void write_array(const std::string& name, DType dtype, const std::vector<int64_t>& shape, const void* data) const {
+  void write_array(const std::string& name, DType dtype, const std::vector<int64_t>& shape,
+                   const void* data) const {
     auto file = tools::OutputFile::create(path(name));
     ASSERT_TRUE(file.ok()) << file.status().message();
     ASSERT_TRUE(tools::write_npy(file.value(), dtype, shape, data).ok());
@@ -81,7 +88,8 @@ class ProgramTest : public ::testing::Test {
   // Every name in the folder.
   std::vector<std::string> files() const {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_)) names.push_back(entry.path().filename().string());
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+      names.push_back(entry.path().filename().string());
     std::sort(names.begin(), names.end());
     return names;
   }
@@ -94,7 +102,8 @@ inline void expect_one_sentence(const Outcome& outcome, const std::string& part)
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
   EXPECT_EQ(outcome.err.rfind("fulmen: ", 0), 0U) << outcome.err;
   EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  EXPECT_NE(outcome.err.find(part), std::string::npos) << "expected '" << part << "' in: " << outcome.err;
+  EXPECT_NE(outcome.err.find(part), std::string::npos)
+      << "expected '" << part << "' in: " << outcome.err;
 }
 
 }  // namespace fulmen::test

@@ -17,7 +17,8 @@ TEST_F(ReportTest, DevicesNameTheCpuAndItsKernels) {
   EXPECT_LT(std::count(brief.out.begin(), brief.out.end(), '\n'), 40) << brief.out;
   const Outcome outcome = fulmen({"devices", "--all"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* part : {"cpu", "chip", "usable", "cpu.standard.plain", "cpu.reference.backward", "backward, dropout"}) {
+  for (const char* part : {"cpu", "chip", "usable", "cpu.standard.plain", "cpu.reference.backward",
+                           "backward, dropout"}) {
     EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in\n" << outcome.out;
   }
 }
@@ -26,17 +27,19 @@ TEST_F(ReportTest, ExplainSaysTheSameByNumbersAndByFiles) {
   std::vector<std::string> by_files{"explain"};
   for (const std::string& argument : example_inputs()) by_files.push_back(argument);
   const Outcome files = fulmen(by_files);
-  const Outcome numbers =
-      fulmen({"explain", "--batch", "2", "--seqlen-q", "44", "--heads", "6", "--head-dim", "32", "--keep-shape", "2,1,1,44"});
+  const Outcome numbers = fulmen({"explain", "--batch", "2", "--seqlen-q", "44", "--heads", "6",
+                                  "--head-dim", "32", "--keep-shape", "2,1,1,44"});
   ASSERT_EQ(files.exit_code, 0) << files.err;
   ASSERT_EQ(numbers.exit_code, 0) << numbers.err;
   EXPECT_EQ(files.out, numbers.out);
-  EXPECT_NE(numbers.out.find("cpu.reference.double"), std::string::npos) << "every other candidate has its reason:\n"
-                                                                         << numbers.out;
+  EXPECT_NE(numbers.out.find("cpu.reference.double"), std::string::npos)
+      << "every other candidate has its reason:\n"
+      << numbers.out;
 }
 
 TEST_F(ReportTest, VerifyTabulatesAndRepeatsBySeed) {
-  const std::vector<std::string> arguments{"verify", "--dtype", "fp16", "--kernel", "cpu.standard.plain", "--seed", "7"};
+  const std::vector<std::string> arguments{
+      "verify", "--dtype", "fp16", "--kernel", "cpu.standard.plain", "--seed", "7"};
   const Outcome outcome = fulmen(arguments);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   EXPECT_NE(outcome.out.find("--seed 7"), std::string::npos) << outcome.out;
@@ -46,8 +49,9 @@ TEST_F(ReportTest, VerifyTabulatesAndRepeatsBySeed) {
 }
 
 TEST_F(ReportTest, BenchWritesEveryFieldOfARealCase) {
-  const std::vector<std::string> options{"bench",   "--suite", "real",   "--data", example(""), "--seconds", "0.01",
-                                         "--dtype", "fp32",    "--json", "b.json", "--csv",     "b.csv"};
+  const std::vector<std::string> options{"bench",     "--suite", "real",    "--data", example(""),
+                                         "--seconds", "0.01",    "--dtype", "fp32",   "--json",
+                                         "b.json",    "--csv",   "b.csv"};
   const Outcome outcome = fulmen(options);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   EXPECT_EQ(outcome.out.find('\r'), std::string::npos) << "plain lines in a pipe";
@@ -99,13 +103,16 @@ TEST_F(ReportTest, BenchWritesEveryFieldOfARealCase) {
   EXPECT_EQ(row["head_dim"], 32);
   EXPECT_EQ(row["verified"], true);
   EXPECT_EQ(row["verified_how"], "all");
-  for (const char* field : {"backward_kernel", "backward_s", "backward_tflops", "standard_extra_bytes"}) {
+  for (const char* field :
+       {"backward_kernel", "backward_s", "backward_tflops", "standard_extra_bytes"}) {
     EXPECT_TRUE(row[field].is_null()) << field << " is of training";
   }
   EXPECT_GT(row["min_s"], 0.0);
   EXPECT_GE(row["median_s"], row["min_s"]);
-  EXPECT_NEAR(row["share_of_ceiling"].get<double>(), row["tflops"].get<double>() / row["ceiling"].get<double>(), 1e-9);
-  EXPECT_NEAR(row["speedup"].get<double>(), row["standard_s"].get<double>() / row["min_s"].get<double>(), 1e-9);
+  EXPECT_NEAR(row["share_of_ceiling"].get<double>(),
+              row["tflops"].get<double>() / row["ceiling"].get<double>(), 1e-9);
+  EXPECT_NEAR(row["speedup"].get<double>(),
+              row["standard_s"].get<double>() / row["min_s"].get<double>(), 1e-9);
 
   const std::string csv = read_text(path("b.csv"));
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 2) << csv;
@@ -114,10 +121,12 @@ TEST_F(ReportTest, BenchWritesEveryFieldOfARealCase) {
 
 TEST_F(ReportTest, BenchTakesValuesOfTheirOwnHeadDim) {
   const std::vector<float> ones(2 * 20 * 4 * 32, 1.0F);
-  for (const char* name : {"q.npy", "k.npy"}) write_array(name, DType::fp32, {2, 20, 4, 16}, ones.data());
+  for (const char* name : {"q.npy", "k.npy"})
+    write_array(name, DType::fp32, {2, 20, 4, 16}, ones.data());
   write_array("v.npy", DType::fp32, {2, 20, 4, 32}, ones.data());
   write_array("keep.npy", DType::boolean, {2, 20}, std::string(40, '\1').data());
-  const Outcome outcome = fulmen({"bench", "--suite", "real", "--data", ".", "--seconds", "0.01", "--dtype", "fp32"});
+  const Outcome outcome =
+      fulmen({"bench", "--suite", "real", "--data", ".", "--seconds", "0.01", "--dtype", "fp32"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
 }
 
@@ -128,7 +137,8 @@ TEST_F(ReportTest, BenchTimesNoVerification) {
   CLI::App app;
   const tools::Command command = tools::bench_command(app);
   // The last one first.
-  app.parse(std::vector<std::string>{"fp32", "--dtype", "0.01", "--seconds", example(""), "--data", "real", "--suite", "bench"});
+  app.parse(std::vector<std::string>{"fp32", "--dtype", "0.01", "--seconds", example(""), "--data",
+                                     "real", "--suite", "bench"});
   ::testing::internal::CaptureStdout();
   const Status status = command.run();
   const std::string out = ::testing::internal::GetCapturedStdout();
@@ -160,7 +170,8 @@ TEST_F(ReportTest, TrainingStandsBesideStandardAttention) {
     EXPECT_EQ(row->backward_kernel, "cpu.backward.scalar");
     EXPECT_NE(row->kernel, "");
     const bool blas = dtype == DType::fp32 && row->standard_kernel == "cpu.standard.blas";
-    EXPECT_TRUE(blas || row->standard_kernel == "cpu.standard.plain") << row->standard_kernel << row->standard_note;
+    EXPECT_TRUE(blas || row->standard_kernel == "cpu.standard.plain")
+        << row->standard_kernel << row->standard_note;
     EXPECT_EQ(row->standard_refused.empty(), blas) << row->standard_refused;
     EXPECT_GT(row->standard_s, 0);
     EXPECT_NEAR(row->speedup, row->standard_s / row->min_s, 1e-9);
@@ -172,7 +183,8 @@ TEST_F(ReportTest, TrainingStandsBesideStandardAttention) {
 }
 
 TEST_F(ReportTest, BenchNamesACaseThatIsLeftOut) {
-  const Outcome outcome = fulmen({"bench", "--suite", "decode", "--dtype", "fp32", "--max-gb", "0.001", "--json", "b.json"});
+  const Outcome outcome = fulmen(
+      {"bench", "--suite", "decode", "--dtype", "fp32", "--max-gb", "0.001", "--json", "b.json"});
   expect_one_sentence(outcome, "no case");
   EXPECT_NE(outcome.out.find("left out: its tensors are"), std::string::npos) << outcome.out;
 }

@@ -29,7 +29,9 @@ class RunTest : public ProgramTest {
     }
     return worst;
   }
-  static const float* floats(const NpyArray& array) { return static_cast<const float*>(array.data.data()); }
+  static const float* floats(const NpyArray& array) {
+    return static_cast<const float*>(array.data.data());
+  }
   // The example's inputs and more.
   Outcome run_example(const std::vector<std::string>& more) const {
     std::vector<std::string> arguments{"run"};
@@ -46,7 +48,8 @@ class RunTest : public ProgramTest {
       for (int64_t i = 0; i < s[1]; ++i) {
         for (int64_t h = 0; h < s[2]; ++h) {
           std::memcpy(&to[static_cast<std::size_t>(((b * s[2] + h) * s[1] + i) * s[3])],
-                      floats(from) + ((b * s[1] + i) * s[2] + h) * s[3], static_cast<std::size_t>(s[3]) * sizeof(float));
+                      floats(from) + ((b * s[1] + i) * s[2] + h) * s[3],
+                      static_cast<std::size_t>(s[3]) * sizeof(float));
         }
       }
     }
@@ -59,12 +62,14 @@ TEST_F(RunTest, RealInputGivesTheExactOutput) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("cpu."), std::string::npos) << "the kernel is named: " << outcome.out;
   EXPECT_LT(largest_difference(load(path("out.npy")), load(example("out.npy"))), 2e-6);
-  EXPECT_LT(largest_difference(load(path("lse.npy")), load(example("lse.npy"))), 5e-5);  // of values up to 97
+  // The values are up to 97.
+  EXPECT_LT(largest_difference(load(path("lse.npy")), load(example("lse.npy"))), 5e-5);
   EXPECT_EQ(files(), (std::vector<std::string>{"lse.npy", "out.npy"}));
 }
 
 TEST_F(RunTest, VerifyAndForcedKernel) {
-  const Outcome outcome = run_example({"--out", "out.npy", "--verify", "--kernel", "cpu.standard.plain", "--threads", "1"});
+  const Outcome outcome = run_example(
+      {"--out", "out.npy", "--verify", "--kernel", "cpu.standard.plain", "--threads", "1"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("cpu.standard.plain"), std::string::npos) << outcome.out;
   EXPECT_LT(largest_difference(load(path("out.npy")), load(example("out.npy"))), 1e-5);
@@ -80,7 +85,8 @@ TEST_F(RunTest, BfloatOutputIsUint16AndReadsBack) {
   double worst = 0;
   for (std::size_t i = 0; i < exact.element_count(); ++i) {
     const uint32_t bits = uint32_t{static_cast<const uint16_t*>(bf16.data.data())[i]} << 16;
-    worst = std::max(worst, std::fabs(double{std::bit_cast<float>(bits)} - double{floats(exact)[i]}));
+    worst =
+        std::max(worst, std::fabs(double{std::bit_cast<float>(bits)} - double{floats(exact)[i]}));
   }
   EXPECT_LT(worst, 0.1);  // inputs lose 16 bits; scores reach 97
   EXPECT_GT(worst, 1e-6) << "computed in fp32, not bf16";
@@ -89,8 +95,8 @@ TEST_F(RunTest, BfloatOutputIsUint16AndReadsBack) {
 TEST_F(RunTest, LayoutsAgree) {
   ASSERT_EQ(run_example({"--out", "bshd.npy"}).exit_code, 0);
   for (const char* name : {"q.npy", "k.npy", "v.npy"}) write_heads_first(name);
-  const Outcome bhsd = fulmen({"run", "--layout", "bhsd", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--keep",
-                               example("keep.npy"), "--out", "out.npy"});
+  const Outcome bhsd = fulmen({"run", "--layout", "bhsd", "--q", "q.npy", "--k", "k.npy", "--v",
+                               "v.npy", "--keep", example("keep.npy"), "--out", "out.npy"});
   ASSERT_EQ(bhsd.exit_code, 0) << bhsd.err;
   const NpyArray expected = load(path("bshd.npy"));
   const NpyArray heads_first = load(path("out.npy"));
@@ -98,7 +104,9 @@ TEST_F(RunTest, LayoutsAgree) {
   ASSERT_EQ(heads_first.shape, (std::vector<int64_t>{s[0], s[2], s[1], s[3]}));
   for (int64_t h = 0; h < s[2]; ++h) {
     for (int64_t i = 0; i < s[1]; ++i) {
-      ASSERT_NEAR(floats(heads_first)[(h * s[1] + i) * s[3]], floats(expected)[(i * s[2] + h) * s[3]], 1e-6) << h << ' ' << i;
+      ASSERT_NEAR(floats(heads_first)[(h * s[1] + i) * s[3]],
+                  floats(expected)[(i * s[2] + h) * s[3]], 1e-6)
+          << h << ' ' << i;
     }
   }
   // Interleaved files are the same bytes with the last two sizes merged.
@@ -106,12 +114,15 @@ TEST_F(RunTest, LayoutsAgree) {
     const NpyArray array = load(example(name));
     write_array(name, DType::fp32, {s[0], s[1], s[2] * s[3]}, array.data.data());
   }
-  const Outcome interleaved = fulmen({"run", "--layout", "interleaved", "--heads", "6", "--q", "q.npy", "--k", "k.npy", "--v",
-                                      "v.npy", "--keep", example("keep.npy"), "--out", "out.npy"});
+  const Outcome interleaved =
+      fulmen({"run", "--layout", "interleaved", "--heads", "6", "--q", "q.npy", "--k", "k.npy",
+              "--v", "v.npy", "--keep", example("keep.npy"), "--out", "out.npy"});
   ASSERT_EQ(interleaved.exit_code, 0) << interleaved.err;
   const NpyArray merged = load(path("out.npy"));
   EXPECT_EQ(merged.shape, (std::vector<int64_t>{s[0], s[1], s[2] * s[3]}));
-  EXPECT_EQ(std::memcmp(merged.data.data(), expected.data.data(), expected.element_count() * sizeof(float)), 0);
+  EXPECT_EQ(std::memcmp(merged.data.data(), expected.data.data(),
+                        expected.element_count() * sizeof(float)),
+            0);
 }
 
 // One query and two keys by hand: weights 1/(1+e) and e/(1+e), or changed by an option.
@@ -131,12 +142,15 @@ TEST_F(RunTest, EveryOptionReachesTheComputation) {
     double expected;
   };
   for (const auto& [options, expected] :
-       {Case{{}, e / (1 + e)}, Case{{"--scale", "-1"}, 1 / (1 + e)}, Case{{"--bias", "bias.npy"}, 0.5},
-        Case{{"--keep", "keep.npy"}, 0}, Case{{"--alibi", "slope.npy"}, e / (1 / e + e)},
-        Case{{"--sinks", "sink.npy"}, e / (1 + 2 * e)}, Case{{"--softcap", "0.5"}, 1 / (1 + std::exp(-0.5 * std::tanh(2.0)))},
-        Case{{"--causal=top-left"}, 0}, Case{{"--causal"}, e / (1 + e)}, Case{{"--window", "0,-1"}, 1},
-        Case{{"--window", "-1,0"}, e / (1 + e)}}) {
-    std::vector<std::string> arguments{"run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy"};
+       {Case{{}, e / (1 + e)}, Case{{"--scale", "-1"}, 1 / (1 + e)},
+        Case{{"--bias", "bias.npy"}, 0.5}, Case{{"--keep", "keep.npy"}, 0},
+        Case{{"--alibi", "slope.npy"}, e / (1 / e + e)},
+        Case{{"--sinks", "sink.npy"}, e / (1 + 2 * e)},
+        Case{{"--softcap", "0.5"}, 1 / (1 + std::exp(-0.5 * std::tanh(2.0)))},
+        Case{{"--causal=top-left"}, 0}, Case{{"--causal"}, e / (1 + e)},
+        Case{{"--window", "0,-1"}, 1}, Case{{"--window", "-1,0"}, e / (1 + e)}}) {
+    std::vector<std::string> arguments{"run", "--q",   "q.npy", "--k",    "k.npy",
+                                       "--v", "v.npy", "--out", "out.npy"};
     arguments.insert(arguments.end(), options.begin(), options.end());
     const Outcome outcome = fulmen(arguments);
     const std::string what = options.empty() ? "no option" : options.front();

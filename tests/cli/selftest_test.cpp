@@ -25,8 +25,10 @@ TEST_F(Selftest, ProblemsAreOfEveryKind) {
   const auto problems = tools::selftest_problems();
   // The guide to the first run states the number of problems.
   const std::string guide = read_text(FULMEN_SOURCE_DIR "/docs/guide/first_amd_run.md");
-  const std::string all = "all " + std::to_string(problems.size() + tools::kAppendProblems) + " problems";
-  EXPECT_NE(guide.find(all), std::string::npos) << "docs/guide/first_amd_run.md does not say: " << all;
+  const std::string all =
+      "all " + std::to_string(problems.size() + tools::kAppendProblems) + " problems";
+  EXPECT_NE(guide.find(all), std::string::npos)
+      << "docs/guide/first_amd_run.md does not say: " << all;
   std::set<DType> dtypes;
   std::set<tools::Feature> features;
   std::set<tools::Sequences> sequences;
@@ -49,26 +51,31 @@ TEST_F(Selftest, ProblemsAreOfEveryKind) {
 
 TEST_F(Selftest, PrivateWordsAreTakenOut) {
   const tools::PrivateWords words({"/home/ada/", "/"}, "ada", "engine.lan");
-  EXPECT_EQ(words.removed_from("/home/ada/.venv/lib/x.so of ada on engine.lan, engine"), "~/.venv/lib/x.so of USER on HOST, HOST");
-  EXPECT_EQ(words.removed_from("/data/ada/x adapter engines /home/adam"), "/data/USER/x adapter engines /home/adam");
+  EXPECT_EQ(words.removed_from("/home/ada/.venv/lib/x.so of ada on engine.lan, engine"),
+            "~/.venv/lib/x.so of USER on HOST, HOST");
+  EXPECT_EQ(words.removed_from("/data/ada/x adapter engines /home/adam"),
+            "/data/USER/x adapter engines /home/adam");
   EXPECT_EQ(words.removed_from("\x1b[2J"), "\\x1b[2J");
   EXPECT_EQ(tools::PrivateWords({}, "", "").removed_from("as it is"), "as it is");
-  const tools::PrivateWords folders({"/home/ada"}, "", "",
-                                    {{"/home/ada/secret/", "FULMEN_CACHE_DIR"}, {"/srv/firm", "TMPDIR"}, {"", "NONE"}});
+  const tools::PrivateWords folders(
+      {"/home/ada"}, "", "",
+      {{"/home/ada/secret/", "FULMEN_CACHE_DIR"}, {"/srv/firm", "TMPDIR"}, {"", "NONE"}});
   EXPECT_EQ(folders.removed_from("/home/ada/secret/x.kernel, /srv/firm and /home/ada/x"),
             "$FULMEN_CACHE_DIR/x.kernel, $TMPDIR and ~/x");
 }
 
 TEST_F(Selftest, ReportsAreTwoFiles) {
   using Pair = std::pair<std::string, std::string>;
-  for (const char* name : {"r", "r.json", "r.html"}) EXPECT_EQ(tools::report_files(name), Pair("r.json", "r.html"));
+  for (const char* name : {"r", "r.json", "r.html"})
+    EXPECT_EQ(tools::report_files(name), Pair("r.json", "r.html"));
 }
 
 // Tables of a page: rows of cells, the head first.
 using Table = std::vector<std::vector<std::string>>;
 std::vector<Table> tables_with_heads(const std::string& html) {
   std::vector<Table> tables;
-  const auto between = [](const std::string& text, std::size_t& at, const std::string& from, const std::string& to) {
+  const auto between = [](const std::string& text, std::size_t& at, const std::string& from,
+                          const std::string& to) {
     const std::size_t begin = text.find(from, at);
     if (begin == std::string::npos) return std::string();
     const std::size_t end = text.find(to, begin);
@@ -80,7 +87,8 @@ std::vector<Table> tables_with_heads(const std::string& html) {
        table = between(html, at, "<table>", "</table>")) {
     Table& rows = tables.emplace_back();
     std::size_t row_at = 0;
-    for (std::string row = between(table, row_at, "<tr", "</tr>"); !row.empty(); row = between(table, row_at, "<tr", "</tr>")) {
+    for (std::string row = between(table, row_at, "<tr", "</tr>"); !row.empty();
+         row = between(table, row_at, "<tr", "</tr>")) {
       const char* const name = rows.empty() ? "th>" : "td>";
       std::vector<std::string>& cells = rows.emplace_back();
       std::size_t cell_at = 0;
@@ -98,9 +106,11 @@ void expect_readable(const std::string& html) {
   for (const Table& rows : tables_with_heads(html)) {
     ASSERT_GE(rows.size(), 2U) << "a table has rows";
     for (std::size_t column = 0; column < rows[0].size(); ++column) {
-      EXPECT_EQ(rows[0][column].find('_'), std::string::npos) << rows[0][column] << " is a name of the code";
+      EXPECT_EQ(rows[0][column].find('_'), std::string::npos)
+          << rows[0][column] << " is a name of the code";
       bool filled = false;
-      for (std::size_t row = 1; row < rows.size(); ++row) filled = filled || !rows[row].at(column).empty();
+      for (std::size_t row = 1; row < rows.size(); ++row)
+        filled = filled || !rows[row].at(column).empty();
       EXPECT_TRUE(filled) << "nothing is in the column " << rows[0][column];
     }
   }
@@ -159,7 +169,8 @@ TEST_F(Selftest, RunsOnTheCpuAndWritesNothingPrivate) {
   ::unsetenv("FULMEN_CACHE_DIR");
   const Outcome outcome = fulmen({"selftest", "--device", "cpu", "--quick", "--report", "r.json"});
   ::setenv("FULMEN_CACHE_DIR", path("secret-cache").c_str(), 1);
-  const Outcome elsewhere = fulmen({"selftest", "--device", "cpu", "--only", "1", "--report", "elsewhere.json"});
+  const Outcome elsewhere =
+      fulmen({"selftest", "--device", "cpu", "--only", "1", "--report", "elsewhere.json"});
   ::unsetenv("FULMEN_CACHE_DIR");
   EXPECT_EQ(elsewhere.exit_code, 0) << elsewhere.out << elsewhere.err;
   for (const char* file : {"elsewhere.json", "elsewhere.html"}) {
@@ -171,8 +182,10 @@ TEST_F(Selftest, RunsOnTheCpuAndWritesNothingPrivate) {
   const std::string text = read_text(path("r.json")), html = read_text(path("r.html"));
   const json report = json::parse(text);
   EXPECT_EQ(report["failed"], 0);
-  const std::string counted = std::to_string(report["runs"].size() + report["speed"].size()) + " results, 0 failed";
-  for (const std::string& told : {outcome.out, html}) EXPECT_NE(told.find(counted), std::string::npos) << told;
+  const std::string counted =
+      std::to_string(report["runs"].size() + report["speed"].size()) + " results, 0 failed";
+  for (const std::string& told : {outcome.out, html})
+    EXPECT_NE(told.find(counted), std::string::npos) << told;
   expect_readable(html);
   EXPECT_EQ(report["device"], "cpu");
   ASSERT_GE(report["runs"].size(), 13U);
@@ -184,7 +197,8 @@ TEST_F(Selftest, RunsOnTheCpuAndWritesNothingPrivate) {
   }
   for (const std::string& file : {text, html}) {
     EXPECT_EQ(file.find("secret-home"), std::string::npos);
-    EXPECT_NE(file.find("~/.cache/fulmen"), std::string::npos) << "the folder of the cache is told without the home";
+    EXPECT_NE(file.find("~/.cache/fulmen"), std::string::npos)
+        << "the folder of the cache is told without the home";
     std::array<char, 256> host{};
     ::gethostname(host.data(), host.size() - 1);
     const bool tells = std::string(host.data()).size() > 4;  // a short name is part of many words
@@ -193,12 +207,14 @@ TEST_F(Selftest, RunsOnTheCpuAndWritesNothingPrivate) {
 }
 
 TEST_F(Selftest, OneProblemRunsAgainByItsNumber) {
-  const std::string last = std::to_string(tools::selftest_problems().size() + tools::kAppendProblems);
+  const std::string last =
+      std::to_string(tools::selftest_problems().size() + tools::kAppendProblems);
   const Outcome append = fulmen({"selftest", "--device", "cpu", "--only", last});
   EXPECT_EQ(append.exit_code, 0) << append.out << append.err;
   EXPECT_NE(append.out.find("1 results, 0 failed"), std::string::npos) << append.out;
   expect_one_sentence(fulmen({"selftest", "--only", "1000"}), "there are problems 1 to " + last);
-  expect_one_sentence(fulmen({"selftest", "--only", last, "--kernel", "cpu.reference.double"}), "append_kv");
+  expect_one_sentence(fulmen({"selftest", "--only", last, "--kernel", "cpu.reference.double"}),
+                      "append_kv");
   expect_one_sentence(fulmen({"selftest", "--device", "gpu"}), "gpu");
   expect_one_sentence(fulmen({"selftest", "--report", "nowhere/r"}), "nowhere/r.json");
 }
@@ -206,13 +222,16 @@ TEST_F(Selftest, OneProblemRunsAgainByItsNumber) {
 TEST_F(Selftest, EmulatedChipsTakeAProblem) {
   const std::vector<DeviceInfo> all = devices();
   constexpr const char* kDevice = "emulated:gfx1100";
-  if (!std::any_of(all.begin(), all.end(), [](const DeviceInfo& d) { return d.name == kDevice && d.usable; })) {
+  if (!std::any_of(all.begin(), all.end(),
+                   [](const DeviceInfo& d) { return d.name == kDevice && d.usable; })) {
     GTEST_SKIP() << "this build has no emulator, or there is no host compiler";
   }
-  const Outcome outcome = fulmen({"selftest", "--device", kDevice, "--only", "27", "--report", "r"});
+  const Outcome outcome =
+      fulmen({"selftest", "--device", kDevice, "--only", "27", "--report", "r"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   const json report = json::parse(read_text(path("r.json")));
-  EXPECT_TRUE(report["runs"][0]["kernel"].get<std::string>().starts_with("emulated.")) << report["runs"];
+  EXPECT_TRUE(report["runs"][0]["kernel"].get<std::string>().starts_with("emulated."))
+      << report["runs"];
   EXPECT_TRUE(report["speed"].empty());
 }
 
@@ -222,7 +241,8 @@ class IdleBackend final : public Backend {
   std::string_view name() const noexcept override { return "idle"; }
   std::vector<DeviceInfo> devices() const override { return {{"idle", "a chip", "", true, ""}}; }
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
-  Status append_kv(const std::string&, void*, const KvCacheProblem&, const KvCacheTensors&, const KvCacheOptions&) const override {
+  Status append_kv(const std::string&, void*, const KvCacheProblem&, const KvCacheTensors&,
+                   const KvCacheOptions&) const override {
     return {};
   }
 
@@ -241,7 +261,8 @@ class IdleBackend final : public Backend {
     std::string_view name() const noexcept override { return "idle.nothing.any"; }
     Support supports(const Problem&, const std::string&) const override { return {}; }
     double rank(const Problem&) const override { return 1; }
-    Result<std::unique_ptr<Runner>> prepare(const Problem&, const std::string&, const AttentionOptions&) const override {
+    Result<std::unique_ptr<Runner>> prepare(const Problem&, const std::string&,
+                                            const AttentionOptions&) const override {
       return std::unique_ptr<Runner>(std::make_unique<IdleRunner>());
     }
   };

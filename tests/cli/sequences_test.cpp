@@ -1,4 +1,5 @@
-// `fulmen run` and explain on sequences of different lengths and paged keys, whose tables are int32 files.
+// `fulmen run` and explain on sequences of different lengths and paged keys, whose tables are int32
+// files.
 #include <vector>
 
 #include "program.h"
@@ -12,10 +13,12 @@ class SequencesTest : public ProgramTest {
  protected:
   static std::vector<float> numbers(int64_t count, int64_t seed) {
     std::vector<float> x;
-    for (int64_t i = 0; i < count; ++i) x.push_back(static_cast<float>((i * 37 + seed * 11) % 101) / 50.0F - 1.0F);
+    for (int64_t i = 0; i < count; ++i)
+      x.push_back(static_cast<float>((i * 37 + seed * 11) % 101) / 50.0F - 1.0F);
     return x;
   }
-  void write_ints(const std::string& name, const std::vector<int64_t>& shape, const std::vector<int>& values) const {
+  void write_ints(const std::string& name, const std::vector<int64_t>& shape,
+                  const std::vector<int>& values) const {
     write_array(name, DType::int32, shape, values.data());
   }
   void write_operands() const {
@@ -42,12 +45,14 @@ class SequencesTest : public ProgramTest {
 
 TEST_F(SequencesTest, PagesGiveWhatPaddedRowsGive) {
   write_operands();
-  Outcome outcome = fulmen({"run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--seqlens-k", "used.npy", "--causal",
-                            "--verify", "--kernel", "cpu.prefill.scalar", "--out", "padded.npy", "--lse", "padded_lse.npy"});
+  Outcome outcome = fulmen({"run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--seqlens-k",
+                            "used.npy", "--causal", "--verify", "--kernel", "cpu.prefill.scalar",
+                            "--out", "padded.npy", "--lse", "padded_lse.npy"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  outcome = fulmen({"run", "--q", "q.npy", "--k", "paged_k.npy", "--v", "paged_v.npy", "--seqlens-k", "used.npy", "--block-table",
-                    "table.npy", "--causal", "--verify", "--kernel", "cpu.prefill.scalar", "--out", "paged.npy", "--lse",
-                    "paged_lse.npy"});
+  outcome =
+      fulmen({"run", "--q", "q.npy", "--k", "paged_k.npy", "--v", "paged_v.npy", "--seqlens-k",
+              "used.npy", "--block-table", "table.npy", "--causal", "--verify", "--kernel",
+              "cpu.prefill.scalar", "--out", "paged.npy", "--lse", "paged_lse.npy"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_FALSE(output("padded.npy").empty());
   EXPECT_EQ(output("padded.npy"), output("paged.npy"));
@@ -62,10 +67,12 @@ TEST_F(SequencesTest, PackedForwardAndBackward) {
   write_array("dout.npy", DType::fp32, {1, 10, kH, kD}, numbers(10 * kH * kD, 4).data());
   write_ints("cu_q.npy", {4}, {1, 6, 6, 9});
   write_ints("cu_k.npy", {4}, {0, 7, 9, 15});
-  const std::vector<std::string> packed{"--q",   "q.npy",          "--k",      "k.npy",          "--v",
-                                        "v.npy", "--cu-seqlens-q", "cu_q.npy", "--cu-seqlens-k", "cu_k.npy"};
-  std::vector<std::string> arguments{"run",  "--backward", "--dout", "dout.npy", "--out",   "out.npy",
-                                     "--dq", "dq.npy",     "--dk",   "dk.npy",   "--verify"};
+  const std::vector<std::string> packed{
+      "--q",   "q.npy",          "--k",      "k.npy",          "--v",
+      "v.npy", "--cu-seqlens-q", "cu_q.npy", "--cu-seqlens-k", "cu_k.npy"};
+  std::vector<std::string> arguments{"run",   "--backward", "--dout",  "dout.npy",
+                                     "--out", "out.npy",    "--dq",    "dq.npy",
+                                     "--dk",  "dk.npy",     "--verify"};
   arguments.insert(arguments.end(), packed.begin(), packed.end());
   Outcome outcome = fulmen(arguments);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -89,15 +96,19 @@ TEST_F(SequencesTest, PackedForwardAndBackward) {
 TEST_F(SequencesTest, BadTablesAreRefused) {
   write_operands();
   const auto refused = [&](const std::vector<std::string>& more, const std::string& said) {
-    std::vector<std::string> arguments{"run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy"};
+    std::vector<std::string> arguments{"run", "--q",   "q.npy", "--k",    "k.npy",
+                                       "--v", "v.npy", "--out", "out.npy"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     expect_one_sentence(fulmen(arguments), said);
   };
-  refused({"--seqlens-k", "q.npy"}, "--seqlens-k (q.npy): fp32 [2, 3, 4, 16] is not int32 with one dim");
-  refused({"--block-table", "used.npy"}, "--block-table (used.npy): int32 [2] is not int32 [batch, max_pages]");
+  refused({"--seqlens-k", "q.npy"},
+          "--seqlens-k (q.npy): fp32 [2, 3, 4, 16] is not int32 with one dim");
+  refused({"--block-table", "used.npy"},
+          "--block-table (used.npy): int32 [2] is not int32 [batch, max_pages]");
   write_ints("used.npy", {2}, {7, 9});
   refused({"--seqlens-k", "used.npy"}, "seqlens_k[1] is 9");
-  refused({"--cu-seqlens-q", "used.npy"}, "q.shape is [2, 3, 4, 16]: with cu_seqlens_q it is packed");
+  refused({"--cu-seqlens-q", "used.npy"},
+          "q.shape is [2, 3, 4, 16]: with cu_seqlens_q it is packed");
   refused({"--bias", "used.npy"}, "used.npy");
 }
 

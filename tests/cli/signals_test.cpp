@@ -21,8 +21,9 @@ class Interrupted : public ProgramTest {
   // The only program in PATH stands for a compiler. It, and the process that it starts, keep the
   // fifo open while they run.
   void write_compiler(const std::string& name) const {
-    write_bytes("bin/" + name, "#!/bin/sh\ncase $1 in --version) echo 1;exit;; esac\n/bin/sh -c 'echo started >" + path("fifo") +
-                                   "; /bin/sleep 1000' 9>" + path("fifo") + "\n");
+    write_bytes("bin/" + name,
+                "#!/bin/sh\ncase $1 in --version) echo 1;exit;; esac\n/bin/sh -c 'echo started >" +
+                    path("fifo") + "; /bin/sleep 1000' 9>" + path("fifo") + "\n");
     std::filesystem::permissions(path("bin/" + name), std::filesystem::perms::owner_all);
   }
 };
@@ -68,12 +69,13 @@ TEST_F(Interrupted, VerifyTellsWhatItHasFound) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     ::signal(SIGINT, SIG_DFL);
-    const int file = ::open(path("said").c_str(), O_WRONLY | O_CREAT, 0600), null = ::open("/dev/null", O_RDWR);
+    const int file = ::open(path("said").c_str(), O_WRONLY | O_CREAT, 0600),
+              null = ::open("/dev/null", O_RDWR);
     ::dup2(null, 0);
     ::dup2(file, 1);
     ::dup2(null, 2);
-    ::execl(FULMEN_CLI, "fulmen", "verify", "--random", "1000000000", "--seed", "5", "--dtype", "fp32", "--kernel",
-            "cpu.standard.plain", nullptr);
+    ::execl(FULMEN_CLI, "fulmen", "verify", "--random", "1000000000", "--seed", "5", "--dtype",
+            "fp32", "--kernel", "cpu.standard.plain", nullptr);
     ::_exit(127);
   }
   int status = 0;
@@ -100,34 +102,40 @@ TEST_F(Interrupted, ATemporaryFolderThatNothingRunsFromIsSaid) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     const std::string tmp = path("tmp"), x = path("x.npy"), out = path("o.npy");
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         ::mount("tmpfs", tmp.c_str(), "tmpfs", MS_NOEXEC, nullptr) != 0) {
       ::_exit(kNoMount);
     }
     ::setenv("TMPDIR", tmp.c_str(), 1);
     const int file = ::open(path(".stderr").c_str(), O_WRONLY | O_CREAT, 0600);
     ::dup2(file, 2);
-    ::execl(FULMEN_CLI, "fulmen", "run", "--device", "emulated:gfx1100", "--q", x.c_str(), "--k", x.c_str(), "--v", x.c_str(),
-            "--out", out.c_str(), nullptr);
+    ::execl(FULMEN_CLI, "fulmen", "run", "--device", "emulated:gfx1100", "--q", x.c_str(), "--k",
+            x.c_str(), "--v", x.c_str(), "--out", out.c_str(), nullptr);
     ::_exit(127);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
-  const Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, "", read_text(path(".stderr"))};
+  const Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, "",
+                        read_text(path(".stderr"))};
   if (outcome.exit_code == kNoMount) GTEST_SKIP() << "only root can mount a file system";
-  if (outcome.err.find("device \"emulated") != std::string::npos) GTEST_SKIP() << outcome.err;  // built without
+  if (outcome.err.find("device \"emulated") != std::string::npos)
+    GTEST_SKIP() << outcome.err;  // built without
   expect_one_sentence(outcome, path("tmp") + ", which is mounted noexec: set TMPDIR");
   EXPECT_FALSE(std::filesystem::exists(path("o.npy")));
 }
 
 TEST_F(Interrupted, ATemporaryFolderIsNoOption) {
   std::filesystem::create_directory(path("-x"));
-  write_bytes("bin/amdclang++", "#!/bin/sh\ncase $1 in --version) echo 1;exit;; esac\nfor a in \"$@\"; do echo \"$a\" >>" +
-                                    path("said") + "; done\nexit 1\n");
+  write_bytes(
+      "bin/amdclang++",
+      "#!/bin/sh\ncase $1 in --version) echo 1;exit;; esac\nfor a in \"$@\"; do echo \"$a\" >>" +
+          path("said") + "; done\nexit 1\n");
   std::filesystem::permissions(path("bin/amdclang++"), std::filesystem::perms::owner_all);
-  const int status = std::system(("cd '" + folder_.string() + "' && FULMEN_CACHE_BYTES=0 TMPDIR=-x PATH='" + path("bin") +
-                                  "' '" FULMEN_CLI "' compile --arch gfx1100 >.stdout 2>.stderr")
-                                     .c_str());
+  const int status =
+      std::system(("cd '" + folder_.string() + "' && FULMEN_CACHE_BYTES=0 TMPDIR=-x PATH='" +
+                   path("bin") + "' '" FULMEN_CLI "' compile --arch gfx1100 >.stdout 2>.stderr")
+                      .c_str());
   EXPECT_NE(status, 0);
   const std::string said = read_text(path("said"));
   EXPECT_NE(said.find("\n" + path("-x") + "/fulmen-"), std::string::npos) << said;

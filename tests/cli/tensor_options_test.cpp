@@ -13,7 +13,9 @@ namespace {
 TEST(TensorOptions, AreAllInputs) {
   for (const TensorField& field : kTensorTable) {
     const std::string name = field.name;
-    if (!field.read[0] || name == "q" || name == "k" || name == "v" || name == "bias" || name == "keep_mask") continue;
+    if (!field.read[0] || name == "q" || name == "k" || name == "v" || name == "bias" ||
+        name == "keep_mask")
+      continue;
     EXPECT_TRUE(std::any_of(kVectorFiles.begin(), kVectorFiles.end(), [&](const VectorFile& file) {
       return TensorMember<AttentionTensors>(file.tensor) == field.tensor;
     })) << name;

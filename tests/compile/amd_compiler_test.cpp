@@ -19,16 +19,19 @@ class AmdCompiler : public ::testing::Test {
   // Refused for a device and offline, with these words.
   static void expect_refusal(const std::string& value, const std::string& words) {
     ::setenv("FULMEN_AMD_COMPILER", value.c_str(), 1);
-    for (const gpu::AmdCompilerUse use : {gpu::AmdCompilerUse::device, gpu::AmdCompilerUse::offline}) {
+    for (const gpu::AmdCompilerUse use :
+         {gpu::AmdCompilerUse::device, gpu::AmdCompilerUse::offline}) {
       const auto compiler = gpu::amd_compiler(use);
       ASSERT_FALSE(compiler.ok()) << value << " gave " << compiler.value()->name();
       EXPECT_EQ(compiler.status().code(), StatusCode::unavailable);
-      for (const std::string& part :
-           {"FULMEN_AMD_COMPILER is \"" + value + "\"", std::string("hiprtc, clang, or the path"), words}) {
-        EXPECT_NE(compiler.status().message().find(part), std::string::npos) << part << " in: " << compiler.status().message();
+      for (const std::string& part : {"FULMEN_AMD_COMPILER is \"" + value + "\"",
+                                      std::string("hiprtc, clang, or the path"), words}) {
+        EXPECT_NE(compiler.status().message().find(part), std::string::npos)
+            << part << " in: " << compiler.status().message();
       }
     }
-    EXPECT_NE(check_arch("gfx1100").message().find("FULMEN_AMD_COMPILER is"), std::string::npos) << check_arch("gfx1100").message();
+    EXPECT_NE(check_arch("gfx1100").message().find("FULMEN_AMD_COMPILER is"), std::string::npos)
+        << check_arch("gfx1100").message();
   }
 };
 
@@ -73,12 +76,16 @@ TEST_F(AmdCompiler, AClangIsChosenByItsPath) {
   const TemporaryDirectory folder;
   const std::string program = folder.path() + "/mine";
   ASSERT_TRUE(
-      write_file(program, "#!/bin/sh\n[ \"$1\" = --version ] && echo \"my clang 99\" && exit\nexec " + real + " \"$@\"\n").ok());
+      write_file(program,
+                 "#!/bin/sh\n[ \"$1\" = --version ] && echo \"my clang 99\" && exit\nexec " + real +
+                     " \"$@\"\n")
+          .ok());
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   ::setenv("FULMEN_AMD_COMPILER", program.c_str(), 1);
   const auto mine = gpu::amd_compiler(gpu::AmdCompilerUse::device);
   ASSERT_TRUE(mine.ok()) << mine.status().message();
-  EXPECT_NE(mine.value()->identity().find("my clang 99"), std::string::npos) << mine.value()->identity();
+  EXPECT_NE(mine.value()->identity().find("my clang 99"), std::string::npos)
+      << mine.value()->identity();
   EXPECT_EQ(gpu::amd_compiler(gpu::AmdCompilerUse::offline).value(), mine.value()) << "found once";
   EXPECT_TRUE(mine.value()->compile(tiny_request("gfx1100")).ok());
 }

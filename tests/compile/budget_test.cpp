@@ -24,7 +24,8 @@ class MainLoop : public ::testing::TestWithParam<std::string> {
     std::string storage;
     gpu::Chip chip{};
     ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
-    ASSERT_TRUE(chip.target->loop_budget) << "gpu/targets/" << chip.target->name << ".h: what may the loop cost?";
+    ASSERT_TRUE(chip.target->loop_budget)
+        << "gpu/targets/" << chip.target->name << ".h: what may the loop cost?";
     budget = *chip.target->loop_budget;
     for (const gpu::Specialisation& s : gpu::shipped_kernels(chip, false)) {
       if (!wanted(s)) continue;
@@ -42,7 +43,9 @@ class MainLoop : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(MainLoop, Of128DimsKeepsToItsBudget) {
-  report([](const gpu::Specialisation& s) { return s.entry == "forward/prefill.h" && s.head_dim == 128 && !s.variable; });
+  report([](const gpu::Specialisation& s) {
+    return s.entry == "forward/prefill.h" && s.head_dim == 128 && !s.variable;
+  });
   if (IsSkipped() || HasFatalFailure()) return;
   for (const KernelReport& r : reports) {
     EXPECT_LE(512 * r.loop.vector / r.loop.matrix_products, budget.vector) << r.kernel;
@@ -51,11 +54,13 @@ TEST_P(MainLoop, Of128DimsKeepsToItsBudget) {
   EXPECT_EQ(reports.size(), 3U) << "bf16, with a band and without, and fp16";
 }
 
-// LDS has to keep up with the matrix units: on RDNA4 dk and dv have their keys and values in registers.
+// LDS has to keep up with the matrix units: on RDNA4 dk and dv have their keys and values in
+// registers.
 TEST_P(MainLoop, OfKeysOf128DimsKeepsToItsBudget) {
   constexpr int kGivesDkDv = 6;
   report([](const gpu::Specialisation& s) {
-    return s.entry == "backward/backward.h" && s.head_dim == 128 && s.outputs == kGivesDkDv && !s.variable && s.bias < 0;
+    return s.entry == "backward/backward.h" && s.head_dim == 128 && s.outputs == kGivesDkDv &&
+           !s.variable && s.bias < 0;
   });
   if (IsSkipped() || HasFatalFailure()) return;
   for (const KernelReport& r : reports) {

@@ -1,4 +1,5 @@
-// What the cache keeps, finds again, and refuses. Memory hits cannot be switched off: tests that want the disk use forget().
+// What the cache keeps, finds again, and refuses. Memory hits cannot be switched off: tests that
+// want the disk use forget().
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -47,8 +48,10 @@ TEST_F(CacheTest, FailuresAreNotKept) {
   EXPECT_FALSE(compile(compiler, bad).ok());
   EXPECT_EQ(compiler.calls, 2);
   EXPECT_TRUE(files().empty());
-  const auto none = gpu::cached_compile(nullptr, {StatusCode::unavailable, "no compiler here"}, request());
-  EXPECT_NE(none.status().message().find("no compiler here"), std::string::npos) << none.status().message();
+  const auto none =
+      gpu::cached_compile(nullptr, {StatusCode::unavailable, "no compiler here"}, request());
+  EXPECT_NE(none.status().message().find("no compiler here"), std::string::npos)
+      << none.status().message();
 }
 
 // The disk keeps the reason why machine code was refused, so that another process need not compile
@@ -59,8 +62,8 @@ TEST_F(CacheTest, RefusalsOfMachineCodeAreKept) {
   const auto refused_after = [&](int calls) {
     const FakeCompiler compiler;
     const auto code = compile(compiler, wrong);
-    const bool as_it_was =
-        code.status().code() == StatusCode::verification_failed && code.status().message() == "fake: breaks a rule";
+    const bool as_it_was = code.status().code() == StatusCode::verification_failed &&
+                           code.status().message() == "fake: breaks a rule";
     return as_it_was && compiler.calls == calls ? 0 : 1;
   };
   EXPECT_EQ(in_child([&] { return refused_after(1); }), 0);
@@ -138,8 +141,10 @@ TEST_F(CacheTest, DirectoryComesFromTheEnvironment) {
 
 TEST_F(CacheTest, ObserverSeesCompilationsOnly) {
   std::vector<std::string> seen;
-  const auto note = [](void* context, const char* kernel, const char* arch, bool done, double seconds) {
-    static_cast<std::vector<std::string>*>(context)->push_back(std::string(kernel) + arch + (done ? " done" : " begins"));
+  const auto note = [](void* context, const char* kernel, const char* arch, bool done,
+                       double seconds) {
+    static_cast<std::vector<std::string>*>(context)->push_back(std::string(kernel) + arch +
+                                                               (done ? " done" : " begins"));
     EXPECT_EQ(done, seconds > 0);
   };
   set_compile_observer(note, &seen);
@@ -164,7 +169,8 @@ TEST_F(CacheTest, PrebuiltKernelsNeedNoCompilerAndNoOwner) {
   ASSERT_EQ(::chmod(gpu::list_kernels(prebuilt)[0].file.c_str(), 0666), 0);
   ::setenv("FULMEN_KERNEL_PATH", (root_ + "/absent::" + prebuilt).c_str(), 1);
   ::testing::internal::CaptureStderr();
-  const auto found = gpu::cached_compile(nullptr, {StatusCode::unavailable, "no compiler"}, request());
+  const auto found =
+      gpu::cached_compile(nullptr, {StatusCode::unavailable, "no compiler"}, request());
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
             "fulmen: FULMEN_KERNEL_PATH names " + root_ + "/absent, which is no folder\n");
   ASSERT_TRUE(found.ok()) << found.status().message();
@@ -174,7 +180,9 @@ TEST_F(CacheTest, PrebuiltKernelsNeedNoCompilerAndNoOwner) {
   ASSERT_TRUE(compile(newer, request()).ok());
   EXPECT_EQ(newer.calls, 0);
   EXPECT_TRUE(files().empty());
-  EXPECT_FALSE(gpu::cached_compile(nullptr, {StatusCode::unavailable, "no compiler"}, request("other")).ok());
+  EXPECT_FALSE(
+      gpu::cached_compile(nullptr, {StatusCode::unavailable, "no compiler"}, request("other"))
+          .ok());
 }
 
 // The files of a folder one after another, as `fulmen compile --pack` writes them.
@@ -191,7 +199,8 @@ TEST_F(CacheTest, APackInMemoryServesWithoutACompiler) {
   const FakeCompiler compiler;
   const std::string prebuilt = root_ + "/prebuilt";
   for (const char* what : {"a", "b"}) {
-    ASSERT_TRUE(gpu::write_prebuilt(prebuilt, request(what), compiler.compile(request(what)).value()).ok());
+    ASSERT_TRUE(
+        gpu::write_prebuilt(prebuilt, request(what), compiler.compile(request(what)).value()).ok());
   }
   const Status none{StatusCode::unavailable, "no compiler"};
   EXPECT_FALSE(gpu::cached_compile(nullptr, none, request("a")).ok());
@@ -201,10 +210,13 @@ TEST_F(CacheTest, APackInMemoryServesWithoutACompiler) {
   pack.back() = static_cast<char>(pack.back() ^ 1);
   const Result<int> damaged = add_prebuilt_kernels(pack.data(), pack.size());
   EXPECT_EQ(damaged.status().code(), StatusCode::invalid_argument);
-  EXPECT_NE(damaged.status().message().find("its checksum is wrong"), std::string::npos) << damaged.status().message();
-  EXPECT_NE(damaged.status().message().find("at byte "), std::string::npos) << damaged.status().message();
+  EXPECT_NE(damaged.status().message().find("its checksum is wrong"), std::string::npos)
+      << damaged.status().message();
+  EXPECT_NE(damaged.status().message().find("at byte "), std::string::npos)
+      << damaged.status().message();
   pack.back() = static_cast<char>(pack.back() ^ 1);
-  for (const std::size_t bytes : {pack.size() - 1, pack.size() / 3, std::size_t{1}, std::size_t{0}}) {
+  for (const std::size_t bytes :
+       {pack.size() - 1, pack.size() / 3, std::size_t{1}, std::size_t{0}}) {
     EXPECT_FALSE(add_prebuilt_kernels(pack.data(), bytes).ok()) << bytes;
   }
   EXPECT_FALSE(add_prebuilt_kernels(nullptr, 5).ok());
@@ -229,8 +241,12 @@ TEST_F(CacheTest, APathOfPrebuiltKernelsIsAFolderOrAPack) {
   const FakeCompiler compiler;
   const Status none{StatusCode::unavailable, "no compiler"};
   const std::string folder = root_ + "/folder", file = root_ + "/one.pack";
-  ASSERT_TRUE(gpu::write_prebuilt(folder, request("folder"), compiler.compile(request("folder")).value()).ok());
-  ASSERT_TRUE(gpu::write_prebuilt(root_ + "/other", request("pack"), compiler.compile(request("pack")).value()).ok());
+  ASSERT_TRUE(
+      gpu::write_prebuilt(folder, request("folder"), compiler.compile(request("folder")).value())
+          .ok());
+  ASSERT_TRUE(gpu::write_prebuilt(root_ + "/other", request("pack"),
+                                  compiler.compile(request("pack")).value())
+                  .ok());
   write(file, pack_of(root_ + "/other"));
   for (const auto& [path, what] : {std::pair{folder, "folder"}, std::pair{file, "pack"}}) {
     EXPECT_FALSE(gpu::cached_compile(nullptr, none, request(what)).ok());
@@ -241,11 +257,13 @@ TEST_F(CacheTest, APathOfPrebuiltKernelsIsAFolderOrAPack) {
   EXPECT_EQ(fulmen_add_prebuilt_pack(pack.data(), pack.size()), FULMEN_OK) << fulmen_last_error();
 
   write(root_ + "/text", "text");
-  for (const auto& [path, said] :
-       {std::pair{root_ + "/absent", "path is "}, std::pair{root_ + "/text", "no kernel of this version"}}) {
+  for (const auto& [path, said] : {std::pair{root_ + "/absent", "path is "},
+                                   std::pair{root_ + "/text", "no kernel of this version"}}) {
     EXPECT_EQ(fulmen_add_prebuilt_path(path.c_str()), FULMEN_INVALID_ARGUMENT);
-    EXPECT_NE(std::string(fulmen_last_error()).find(said), std::string::npos) << fulmen_last_error();
-    EXPECT_NE(std::string(fulmen_last_error()).find(path), std::string::npos) << fulmen_last_error();
+    EXPECT_NE(std::string(fulmen_last_error()).find(said), std::string::npos)
+        << fulmen_last_error();
+    EXPECT_NE(std::string(fulmen_last_error()).find(path), std::string::npos)
+        << fulmen_last_error();
   }
   EXPECT_EQ(fulmen_add_prebuilt_path(nullptr), FULMEN_INVALID_ARGUMENT);
   EXPECT_EQ(fulmen_add_prebuilt_pack(nullptr, 8), FULMEN_INVALID_ARGUMENT);

@@ -52,7 +52,9 @@ TEST_F(CacheTest, AForkedChildCompilesWhatAnotherThreadIsCompiling) {
               ::alarm(20);
               const FakeCompiler quick("1");
               const auto compiled = compile(quick, what);
-              return compiled.ok() && text_of(compiled.value()) == "1gfx1100" + what.source ? quick.calls.load() : 0;
+              return compiled.ok() && text_of(compiled.value()) == "1gfx1100" + what.source
+                         ? quick.calls.load()
+                         : 0;
             }),
             1);
   slow.may_end = true;
@@ -73,7 +75,8 @@ TEST_F(CacheTest, ThreadsThatFailDoNotBlockEachOther) {
   EXPECT_EQ(compiler.calls, kThreads);
 }
 
-// Processes write, read, clear and bound the same folder. Every one gets the right code, whatever the others do.
+// Processes write, read, clear and bound the same folder. Every one gets the right code, whatever
+// the others do.
 TEST_F(CacheTest, ProcessesAtOnce) {
   ::setenv("FULMEN_CACHE_BYTES", "2000", 1);
   ::testing::internal::CaptureStderr();
@@ -81,11 +84,14 @@ TEST_F(CacheTest, ProcessesAtOnce) {
   for (int p = 0; p < 6; ++p) {
     children.push_back(start_child([p] {
       for (int round = 0; round < 60; ++round) {
-        // A compiler of another version each round would miss memory; the same three versions meet in all processes.
+        // A compiler of another version each round would miss memory; the same three versions meet
+        // in all processes.
         const FakeCompiler compiler(std::to_string(round % 3));
         const auto what = request(std::to_string(round % 7));
         const auto compiled = compile(compiler, what);
-        if (!compiled.ok() || text_of(compiled.value()) != std::to_string(round % 3) + "gfx1100" + what.source) return 1;
+        if (!compiled.ok() ||
+            text_of(compiled.value()) != std::to_string(round % 3) + "gfx1100" + what.source)
+          return 1;
         if (p == 0 && round % 10 == 9 && !gpu::clear_cache().ok()) return 2;
         if (p == 1) gpu::list_cache();
       }
@@ -109,7 +115,8 @@ TEST_F(CacheTest, TheLeastRecentlyUsedGoFirst) {
   ASSERT_EQ(entries.size(), 3U);
   const auto now = std::filesystem::file_time_type::clock::now();
   for (std::size_t i = 0; i < 3; ++i) {
-    std::filesystem::last_write_time(entries[i].file, now - std::chrono::hours(3 - static_cast<int>(i)));
+    std::filesystem::last_write_time(entries[i].file,
+                                     now - std::chrono::hours(3 - static_cast<int>(i)));
   }
   // "a" is the oldest; using it makes it the newest.
   const FakeCompiler compiler;
@@ -144,8 +151,9 @@ TEST_F(CacheTest, HalfWrittenFilesOfEndedProcessesGo) {
   ASSERT_TRUE(compile(compiler, request()).ok());
   write(folder_ + "/.kernel-abcdef", "old");
   write(folder_ + "/.kernel-ghijkl", "new");
-  std::filesystem::last_write_time(folder_ + "/.kernel-abcdef",
-                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
+  std::filesystem::last_write_time(
+      folder_ + "/.kernel-abcdef",
+      std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
   gpu::bound_kernels(folder_, 1 << 20);
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/.kernel-abcdef"));
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/.kernel-ghijkl"));

@@ -1,4 +1,5 @@
-// Files that are damaged, cut off, somebody else's, or cannot be written: kernels are compiled again, and one line says so.
+// Files that are damaged, cut off, somebody else's, or cannot be written: kernels are compiled
+// again, and one line says so.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -51,7 +52,8 @@ TEST(CacheFile, EveryLengthButItsOwnIsSeen) {
   EXPECT_FALSE(gpu::parse_cache_file(bytes).ok());
 }
 
-// A folder's largest file: as large as the file system takes, up to 8 TiB, without a block on the disk.
+// A folder's largest file: as large as the file system takes, up to 8 TiB, without a block on the
+// disk.
 uintmax_t make_huge(const std::string& path) {
   for (uintmax_t bytes = uintmax_t{8} << 40U; bytes > gpu::kMaxCacheFileBytes; bytes /= 2) {
     if (::truncate(path.c_str(), static_cast<off_t>(bytes)) == 0) return bytes;
@@ -94,7 +96,8 @@ TEST(CacheFile, ACeilingStandsAboveTheHeader) {
   bytes[code_length + 3] = std::byte{0x80};
   const auto header = gpu::parse_cache_header(bytes, bytes.size() + more);
   ASSERT_FALSE(header.ok());
-  EXPECT_NE(header.status().message().find("larger than any kernel"), std::string::npos) << header.status().message();
+  EXPECT_NE(header.status().message().find("larger than any kernel"), std::string::npos)
+      << header.status().message();
 }
 
 TEST(CacheFile, LongNamesAreCut) {
@@ -105,7 +108,8 @@ TEST(CacheFile, LongNamesAreCut) {
   EXPECT_EQ(read.value().name.size(), 1024U);
 }
 
-// In a file that replaces the entry of a request, which is then asked for by another process (a fork: its memory has nothing).
+// In a file that replaces the entry of a request, which is then asked for by another process (a
+// fork: its memory has nothing).
 class DamagedEntry : public CacheTest {
  protected:
   void SetUp() override {
@@ -226,7 +230,9 @@ TEST_F(DamagedEntry, AFullDiskMeansMemoryOnly) {
 
 TEST_F(DamagedEntry, PrebuiltDamageIsPassedOver) {
   const std::string prebuilt = root_ + "/prebuilt";
-  ASSERT_TRUE(gpu::write_prebuilt(prebuilt, request(), FakeCompiler("other").compile(request()).value()).ok());
+  ASSERT_TRUE(
+      gpu::write_prebuilt(prebuilt, request(), FakeCompiler("other").compile(request()).value())
+          .ok());
   const std::filesystem::path file = std::filesystem::directory_iterator(prebuilt)->path();
   write(file, read(file) + "x");
   ::setenv("FULMEN_KERNEL_PATH", prebuilt.c_str(), 1);

@@ -31,15 +31,20 @@ std::string text_of(const fs::path& path) {
 
 TEST(Environment, IsReadInOnePlace) {
   // The extension module sees the C ABI alone, so it asks secure_getenv itself.
-  const std::pair<const char*, std::regex> rules[] = {{"/src", std::regex(R"(\b(secure_)?getenv\s*\(|temp_directory_path)")},
-                                                      {"/bindings/python/src", std::regex(R"(\bgetenv\s*\()")}};
+  const std::pair<const char*, std::regex> rules[] = {
+      {"/src", std::regex(R"(\b(secure_)?getenv\s*\(|temp_directory_path)")},
+      {"/bindings/python/src", std::regex(R"(\bgetenv\s*\()")}};
   int files = 0;
   for (const auto& [folder, reads] : rules) {
-    for (const auto& entry : fs::recursive_directory_iterator(std::string(FULMEN_SOURCE_DIR) + folder)) {
+    for (const auto& entry :
+         fs::recursive_directory_iterator(std::string(FULMEN_SOURCE_DIR) + folder)) {
       const fs::path& path = entry.path();
-      if ((path.extension() != ".cpp" && path.extension() != ".h") || path.filename() == "environment.cpp") continue;
+      if ((path.extension() != ".cpp" && path.extension() != ".h") ||
+          path.filename() == "environment.cpp")
+        continue;
       ++files;
-      EXPECT_FALSE(std::regex_search(text_of(path), reads)) << path << ": environment() of runtime/environment.h is needed";
+      EXPECT_FALSE(std::regex_search(text_of(path), reads))
+          << path << ": environment() of runtime/environment.h is needed";
     }
   }
   EXPECT_GT(files, 100);
@@ -50,8 +55,10 @@ TEST(Environment, ARefusalIsNotRemembered) {
   const Result<const gpu::Compiler*> refused = gpu::host_compiler();
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), StatusCode::unavailable);
-  EXPECT_NE(refused.status().message().find("FULMEN_HOST_CXX is \"/nonexistent/c++\""), std::string::npos);
-  EXPECT_EQ(refused.status().message().find("set FULMEN_HOST_CXX"), std::string::npos) << refused.status().message();
+  EXPECT_NE(refused.status().message().find("FULMEN_HOST_CXX is \"/nonexistent/c++\""),
+            std::string::npos);
+  EXPECT_EQ(refused.status().message().find("set FULMEN_HOST_CXX"), std::string::npos)
+      << refused.status().message();
   ::unsetenv("FULMEN_HOST_CXX");
   const Result<const gpu::Compiler*> found = gpu::host_compiler();
   EXPECT_EQ(found.ok(), !find_program("c++").empty()) << found.status().message();
@@ -59,10 +66,12 @@ TEST(Environment, ARefusalIsNotRemembered) {
   ::setenv("FULMEN_BLAS", "/nonexistent/libblas.so", 1);
   const Result<reference::Sgemm> none = reference::find_sgemm();
   ASSERT_FALSE(none.ok());
-  EXPECT_NE(none.status().message().find("FULMEN_BLAS is \"/nonexistent/libblas.so\""), std::string::npos);
+  EXPECT_NE(none.status().message().find("FULMEN_BLAS is \"/nonexistent/libblas.so\""),
+            std::string::npos);
   ::unsetenv("FULMEN_BLAS");
   const Result<reference::Sgemm> blas = reference::find_sgemm();
-  EXPECT_EQ(blas.status().message().find("/nonexistent"), std::string::npos) << blas.status().message();
+  EXPECT_EQ(blas.status().message().find("/nonexistent"), std::string::npos)
+      << blas.status().message();
 }
 
 // This program, owned by root and started by the user nobody (RunsAsSetUserId), prints what it
@@ -71,7 +80,8 @@ TEST(Environment, DISABLED_Finds) {
   const Result<reference::Sgemm> blas = reference::find_sgemm();
   const Result<const gpu::Compiler*> compiler = gpu::host_compiler();
   const TemporaryDirectory folder;
-  std::printf("blas %s\ncompiler %s\nfolder %s\n", blas.ok() ? "found" : blas.status().message().c_str(),
+  std::printf("blas %s\ncompiler %s\nfolder %s\n",
+              blas.ok() ? "found" : blas.status().message().c_str(),
               compiler.ok() ? "found" : compiler.status().message().c_str(), folder.path().c_str());
 }
 
@@ -86,7 +96,8 @@ TEST(Environment, IsVoidInSetUserIdPrograms) {
   struct statvfs disk{};
   ASSERT_EQ(::statvfs(folder.c_str(), &disk), 0);
   if (::geteuid() != 0) GTEST_SKIP() << "only root can make a program root's";
-  if ((disk.f_flag & ST_NOSUID) != 0 || ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 0) GTEST_SKIP() << "set-user-ID is void here";
+  if ((disk.f_flag & ST_NOSUID) != 0 || ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 0)
+    GTEST_SKIP() << "set-user-ID is void here";
   fs::permissions(folder, fs::perms(0777));
   fs::create_directory(folder / "bin");
   for (const char* name : {"program", "setuid"}) fs::copy_file("/proc/self/exe", folder / name);
@@ -94,7 +105,8 @@ TEST(Environment, IsVoidInSetUserIdPrograms) {
   ASSERT_EQ(::chmod((folder / "setuid").c_str(), 04755), 0);
   std::ofstream(folder / "evil.so") << "a stranger's library";
   for (const char* name : {"c++", "g++", "clang++", "evil"}) {
-    std::ofstream(folder / "bin" / name) << "#!/bin/sh\necho ran >>" << (folder / "ran").string() << "\n";
+    std::ofstream(folder / "bin" / name)
+        << "#!/bin/sh\necho ran >>" << (folder / "ran").string() << "\n";
     fs::permissions(folder / "bin" / name, fs::perms(0755));
   }
   // What the program prints for the user nobody, and whether a program of that user's PATH ran.
@@ -111,8 +123,8 @@ TEST(Environment, IsVoidInSetUserIdPrograms) {
       ::setenv("PATH", ((folder / "bin").string() + ":/usr/bin:/bin").c_str(), 1);
       constexpr unsigned kNobody = 65534;
       if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) ::_exit(126);
-      ::execl((folder / program).c_str(), program, "--gtest_also_run_disabled_tests", "--gtest_filter=Environment.DISABLED_Finds",
-              nullptr);
+      ::execl((folder / program).c_str(), program, "--gtest_also_run_disabled_tests",
+              "--gtest_filter=Environment.DISABLED_Finds", nullptr);
       ::_exit(127);
     }
     int state = 0;

@@ -32,7 +32,8 @@ class FakeCompiler final : public gpu::Compiler {
     ++calls;
     if (milliseconds_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds_));
     if (request.source == "bad") return Status{StatusCode::unavailable, "fake: does not compile"};
-    if (request.source.starts_with("wrong")) return Status{StatusCode::verification_failed, "fake: breaks a rule"};
+    if (request.source.starts_with("wrong"))
+      return Status{StatusCode::verification_failed, "fake: breaks a rule"};
     const std::string code = version_ + request.arch + request.source;
     gpu::CompiledCode compiled;
     compiled.code.resize(code.size());
@@ -96,20 +97,24 @@ class CacheTest : public ::testing::Test {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
     return {"kernel " + what, std::string(test->name()) + what, "gfx1100", 64};
   }
-  static Result<gpu::CompiledCode> compile(const FakeCompiler& compiler, const gpu::CompileRequest& request) {
+  static Result<gpu::CompiledCode> compile(const FakeCompiler& compiler,
+                                           const gpu::CompileRequest& request) {
     return gpu::cached_compile(&compiler, {}, request);
   }
   std::vector<std::filesystem::path> files() const {
     std::vector<std::filesystem::path> found;
     if (!std::filesystem::exists(folder_)) return found;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_)) found.push_back(entry.path());
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+      found.push_back(entry.path());
     return found;
   }
   static std::string read(const std::filesystem::path& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   }
-  static void write(const std::filesystem::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+  static void write(const std::filesystem::path& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary) << bytes;
+  }
 
   std::string root_, folder_;
 };

@@ -131,8 +131,8 @@ TEST(InnerLoop, WithoutALoopTheWholeKernelWithoutMatrixTheLongestLoop) {
   EXPECT_EQ(c.matrix, 1);
   EXPECT_EQ(c.vector, 2);
   EXPECT_EQ(c.total, 5);
-  c = gpu::count_amd_loop(
-      amd_text({"v_mov_b32 v9, v1", "s_cbranch_scc1 @0", "v_mov_b32 v9, v1", "v_mov_b32 v9, v1", "s_cbranch_scc1 @2", "s_endpgm"}));
+  c = gpu::count_amd_loop(amd_text({"v_mov_b32 v9, v1", "s_cbranch_scc1 @0", "v_mov_b32 v9, v1",
+                                    "v_mov_b32 v9, v1", "s_cbranch_scc1 @2", "s_endpgm"}));
   EXPECT_EQ(c.vector, 2);
   EXPECT_EQ(gpu::count_amd_loop("").total, 0);
   EXPECT_EQ(gpu::count_amd_loop("\tv_mov_b32 // nonsense\n\t// \n\ts_branch 65535").total, 0);

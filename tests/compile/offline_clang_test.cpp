@@ -51,7 +51,9 @@ std::string disassembly(const std::string& source, const std::string& arch) {
   if (!compiled.ok()) return {};
   const TemporaryDirectory folder;
   const std::string file = folder.path() + "/kernel";
-  EXPECT_TRUE(write_file(file, {reinterpret_cast<const char*>(compiled->code.data()), compiled->code.size()}).ok());
+  EXPECT_TRUE(write_file(file, {reinterpret_cast<const char*>(compiled->code.data()),
+                                compiled->code.size()})
+                  .ok());
   const auto text = run_program({disassembler, "-d", file});
   EXPECT_TRUE(text.ok()) << text.status().message();
   return text.ok() ? text.value() : std::string();
@@ -75,7 +77,8 @@ extern "C" __attribute__((global, amdgpu_flat_work_group_size(64, 64))) void ful
 )";
   const std::string rdna4 = disassembly(source, "gfx1201");
   if (rdna4.empty()) GTEST_SKIP() << "llvm-objdump is not in PATH";
-  EXPECT_NE(rdna4.find("v_dual_"), std::string::npos) << "RDNA4 has no such defect, and would use them here";
+  EXPECT_NE(rdna4.find("v_dual_"), std::string::npos)
+      << "RDNA4 has no such defect, and would use them here";
   for (const char* arch : {"gfx1100", "gfx1103", "gfx1150", "gfx1151"}) {
     const std::string text = disassembly(source, arch);
     EXPECT_NE(text.find("v_fma"), std::string::npos) << text;
@@ -83,7 +86,8 @@ extern "C" __attribute__((global, amdgpu_flat_work_group_size(64, 64))) void ful
   }
 }
 
-// clang before 19 has no builtins for buffers: kernels then use LLVM's intrinsics, which must come to the same instructions.
+// clang before 19 has no builtins for buffers: kernels then use LLVM's intrinsics, which must come
+// to the same instructions.
 TEST(OfflineClang, BuffersWithoutBuiltinsAreTheSame) {
   const std::string kernel = R"(#include "core/base.h"
 namespace fulmen::kernels {
@@ -111,14 +115,16 @@ FULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)
     if (text.empty()) GTEST_SKIP() << "llvm-objdump is not in PATH";
     const auto loads = [](const std::string& of) {
       std::vector<std::string> found;
-      for (std::size_t at = of.find("buffer_load_"); at != std::string::npos; at = of.find("buffer_load_", at + 1)) {
+      for (std::size_t at = of.find("buffer_load_"); at != std::string::npos;
+           at = of.find("buffer_load_", at + 1)) {
         found.push_back(of.substr(at, of.find(' ', at) - at));
       }
       std::sort(found.begin(), found.end());
       return found;
     };
     EXPECT_EQ(loads(text).size(), 3U) << text;
-    EXPECT_EQ(loads(text), loads(disassembly(source("#define FULMEN_BUFFER_INTRINSICS 1\n"), arch))) << arch;
+    EXPECT_EQ(loads(text), loads(disassembly(source("#define FULMEN_BUFFER_INTRINSICS 1\n"), arch)))
+        << arch;
   }
 }
 
@@ -141,12 +147,16 @@ FULMEN_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel)
     gpu::Chip chip{};
     ASSERT_TRUE(gpu::find_chip(arch, storage, chip));
     const std::string sizes = "#define FULMEN_CONFIGURATION .workgroup = 128, .lds_bytes = 512\n";
-    const std::string text = disassembly(gpu::kernel_source_of(kernel, sizes, chip, gpu::Platform::amd).value(), arch);
+    const std::string text =
+        disassembly(gpu::kernel_source_of(kernel, sizes, chip, gpu::Platform::amd).value(), arch);
     if (text.empty()) GTEST_SKIP() << "llvm-objdump is not in PATH";
-    const std::size_t store = std::min(text.find("ds_store"), text.find("ds_write")), barrier = text.find("s_barrier", store);
+    const std::size_t store = std::min(text.find("ds_store"), text.find("ds_write")),
+                      barrier = text.find("s_barrier", store);
     ASSERT_NE(barrier, std::string::npos) << text;
     const std::string between = text.substr(store, barrier - store);
-    EXPECT_TRUE(between.find("lgkmcnt(0)") != std::string::npos || between.find("dscnt 0x0") != std::string::npos) << text;
+    EXPECT_TRUE(between.find("lgkmcnt(0)") != std::string::npos ||
+                between.find("dscnt 0x0") != std::string::npos)
+        << text;
   }
 }
 
@@ -162,7 +172,8 @@ TEST(OfflineClang, SameSourceGivesSameCode) {
 TEST(OfflineClang, ErrorsNameKernelChipAndLine) {
   const auto compiler = gpu::offline_clang_compiler();
   ASSERT_TRUE(compiler.ok());
-  const auto bad = compiler.value()->compile({"broken one", "#line 7 \"forward/prefill.h\"\nint x = nothing;\n", "gfx1100", 64});
+  const auto bad = compiler.value()->compile(
+      {"broken one", "#line 7 \"forward/prefill.h\"\nint x = nothing;\n", "gfx1100", 64});
   ASSERT_FALSE(bad.ok());
   for (const char* part : {"broken one", "gfx1100", "forward/prefill.h:7", "nothing"}) {
     EXPECT_NE(bad.status().message().find(part), std::string::npos) << bad.status().message();
@@ -179,7 +190,8 @@ TEST(OfflineClang, AFolderForTemporaryFilesThatIsNotThereIsNamed) {
   const auto compiled = compiler.value()->compile(tiny_request("gfx1100"));
   before != nullptr ? ::setenv("TMPDIR", kept.c_str(), 1) : ::unsetenv("TMPDIR");
   ASSERT_FALSE(compiled.ok());
-  EXPECT_NE(compiled.status().message().find("/absent (TMPDIR, else /tmp): No such file"), std::string::npos)
+  EXPECT_NE(compiled.status().message().find("/absent (TMPDIR, else /tmp): No such file"),
+            std::string::npos)
       << compiled.status().message();
 }
 

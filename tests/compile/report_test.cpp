@@ -41,7 +41,8 @@ TEST(AmdMetadata, AnotherWaveSizeThanTheSourcesIsRefused) {
   EXPECT_TRUE(gpu::check_wave_size(compile_tiny("gfx942").code, 64).ok());
   const Status status = gpu::check_wave_size(compile_tiny("gfx942").code, 32);
   EXPECT_EQ(status.code(), StatusCode::internal);
-  EXPECT_NE(status.message().find("64 lanes; its source is for 32"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("64 lanes; its source is for 32"), std::string::npos)
+      << status.message();
   EXPECT_TRUE(gpu::check_wave_size({}, 32).ok()) << "the runtime knows what is wrong with it";
 }
 
@@ -49,7 +50,8 @@ TEST(AmdMetadata, AnyPartOfACodeObjectIsReadOrRefused) {
   const gpu::CompiledCode compiled = compile_tiny("gfx1100");
   for (std::size_t bytes = 0; bytes < compiled.code.size(); bytes += 7) {
     const auto kernels = gpu::read_amd_metadata(std::span(compiled.code).first(bytes));
-    ASSERT_TRUE(kernels.ok() ? kernels.value().size() == 1 : !kernels.status().message().empty()) << bytes;
+    ASSERT_TRUE(kernels.ok() ? kernels.value().size() == 1 : !kernels.status().message().empty())
+        << bytes;
   }
 }
 
@@ -66,10 +68,12 @@ TEST(MessagePack, IntegersOfEverySize) {
     int64_t value;
   };
   for (const Case& c :
-       {Case{bytes_of({0x7F}), 127}, Case{bytes_of({0xFF}), -1}, Case{bytes_of({0xE0}), -32}, Case{bytes_of({0xCC, 200}), 200},
-        Case{bytes_of({0xCD, 1, 2}), 258}, Case{bytes_of({0xCE, 0x80, 0, 0, 0}), 2147483648},
-        Case{bytes_of({0xCF, 0, 0, 0, 1, 0, 0, 0, 0}), 4294967296}, Case{bytes_of({0xD0, 0x80}), -128},
-        Case{bytes_of({0xD1, 0xFF, 0xFE}), -2}, Case{bytes_of({0xD2, 0xFF, 0xFF, 0xFF, 0xFF}), -1},
+       {Case{bytes_of({0x7F}), 127}, Case{bytes_of({0xFF}), -1}, Case{bytes_of({0xE0}), -32},
+        Case{bytes_of({0xCC, 200}), 200}, Case{bytes_of({0xCD, 1, 2}), 258},
+        Case{bytes_of({0xCE, 0x80, 0, 0, 0}), 2147483648},
+        Case{bytes_of({0xCF, 0, 0, 0, 1, 0, 0, 0, 0}), 4294967296},
+        Case{bytes_of({0xD0, 0x80}), -128}, Case{bytes_of({0xD1, 0xFF, 0xFE}), -2},
+        Case{bytes_of({0xD2, 0xFF, 0xFF, 0xFF, 0xFF}), -1},
         Case{bytes_of({0xD3, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFD}), -3}}) {
     Reader reader(c.bytes);
     Reader::Token token;
@@ -82,7 +86,8 @@ TEST(MessagePack, IntegersOfEverySize) {
 
 TEST(MessagePack, SkipsNestedValuesAndRefusesWhatIsCutOff) {
   // {"a": [1, nil, true, 2.5f], "b": "xy"}, 7
-  const auto bytes = bytes_of({0x82, 0xA1, 'a', 0x94, 1, 0xC0, 0xC3, 0xCA, 0x40, 0x20, 0, 0, 0xA1, 'b', 0xD9, 2, 'x', 'y', 7});
+  const auto bytes = bytes_of({0x82, 0xA1, 'a', 0x94, 1, 0xC0, 0xC3, 0xCA, 0x40, 0x20, 0, 0, 0xA1,
+                               'b', 0xD9, 2, 'x', 'y', 7});
   Reader reader(bytes);
   ASSERT_TRUE(reader.skip());
   Reader::Token token;
@@ -116,8 +121,10 @@ TEST(Report, OfATinyAmdKernel) {
 TEST(Report, OfPtxasWords) {
   gpu::CompiledCode code;
   code.log =
-      "ptxas info    : 0 bytes gmem\nptxas info    : Compiling entry function 'fulmen_kernel' for 'sm_80'\n"
-      "ptxas info    : Function properties for fulmen_kernel\n    16 bytes stack frame, 12 bytes spill stores, 8 bytes spill "
+      "ptxas info    : 0 bytes gmem\nptxas info    : Compiling entry function 'fulmen_kernel' for "
+      "'sm_80'\n"
+      "ptxas info    : Function properties for fulmen_kernel\n    16 bytes stack frame, 12 bytes "
+      "spill stores, 8 bytes spill "
       "loads\n"
       "ptxas info    : Used 128 registers, used 1 barriers, 360 bytes cmem[0]\n";
   gpu::CompileRequest request = tiny_request("sm_80");
@@ -136,9 +143,11 @@ TEST(Report, OfPtxasWords) {
   EXPECT_EQ(r.spills, -1);
   EXPECT_EQ(r.serialised, "");
   code.log =
-      "ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient "
+      "ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are "
+      "serialized due to insufficient "
       "register "
-      "resources for the wgmma pipeline in the function 'fulmen_kernel'\nptxas info    : Used 168 registers\n";
+      "resources for the wgmma pipeline in the function 'fulmen_kernel'\nptxas info    : Used 168 "
+      "registers\n";
   r = gpu::report_on(chip_of("sm_90a"), request, code, 0);
   EXPECT_EQ(r.serialised, "insufficient register resources for the wgmma pipeline");
 }

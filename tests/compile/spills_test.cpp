@@ -1,5 +1,5 @@
-// The shipped kernels of AMD chips compile without a warning, keep everything in registers, and read no
-// lane that may be off.
+// The shipped kernels of AMD chips compile without a warning, keep everything in registers, and
+// read no lane that may be off.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,8 @@ namespace fulmen::test {
 namespace {
 
 // All builds compile these kernels to the same code: one cache for them.
-[[maybe_unused]] const bool kCacheIsSet = ::setenv("FULMEN_CACHE_DIR", FULMEN_SOURCE_DIR "/build/kernel-cache", 0) == 0;
+[[maybe_unused]] const bool kCacheIsSet =
+    ::setenv("FULMEN_CACHE_DIR", FULMEN_SOURCE_DIR "/build/kernel-cache", 0) == 0;
 
 // Every family, feature and head dim with bf16. fp16 differs in conversions only: it has the
 // forward kernels with the highest register pressure, of head_dim 128, and the backward kernels of
@@ -34,7 +35,8 @@ bool chosen(const gpu::Specialisation& s, const gpu::Chip& chip) {
   return s.tensor_dtype() != DType::fp16 || (s.entry == "forward/prefill.h" && s.head_dim == 128);
 }
 
-std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::Chip& chip, const gpu::CompileRequest& request) {
+std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::Chip& chip,
+                          const gpu::CompileRequest& request) {
   const auto code = gpu::cached_compile(&compiler, {}, request);
   if (!code.ok()) return code.status().message();
   if (code->log.find("warning:") != std::string::npos) return code->log;
@@ -42,11 +44,12 @@ std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::Chip& chip, 
   if (!kernels.ok()) return kernels.status().message();
   const KernelReport report = gpu::report_on(chip, request, *code, 0);
   if (!report.loop_missing.empty()) return report.loop_missing;  // the machine code was not read
-  if (!report.findings.empty()) return fmt::format("{} {}: {}", request.arch, request.name, report.findings.front());
+  if (!report.findings.empty())
+    return fmt::format("{} {}: {}", request.arch, request.name, report.findings.front());
   const gpu::AmdKernelMetadata& k = kernels->front();
   if (k.vector_spills + k.scalar_spills + k.scratch_bytes == 0) return {};
-  return fmt::format("{} {}: {} vector and {} scalar registers spilled, {} bytes of scratch", request.arch, request.name,
-                     k.vector_spills, k.scalar_spills, k.scratch_bytes);
+  return fmt::format("{} {}: {} vector and {} scalar registers spilled, {} bytes of scratch",
+                     request.arch, request.name, k.vector_spills, k.scalar_spills, k.scratch_bytes);
 }
 
 class Spills : public ::testing::TestWithParam<std::string> {
@@ -65,7 +68,8 @@ void Spills::expect_none(const gpu::Chip& chip, const std::vector<gpu::Specialis
   const auto work = [&] {
     for (std::size_t n = 0; (n = next.fetch_add(1)) < kernels.size();) {
       const auto request = compile_request(kernels[n], chip, gpu::Platform::amd);
-      wrong[n] = request.ok() ? what_is_wrong(*compiler.value(), chip, request.value()) : request.status().message();
+      wrong[n] = request.ok() ? what_is_wrong(*compiler.value(), chip, request.value())
+                              : request.status().message();
     }
   };
   std::vector<std::thread> threads(std::max(1U, std::thread::hardware_concurrency()) - 1);
@@ -75,7 +79,8 @@ void Spills::expect_none(const gpu::Chip& chip, const std::vector<gpu::Specialis
   for (const std::string& message : wrong) {
     // All features at once, on rows anywhere: one scalar register is kept in a lane of a vector
     // register, which costs no memory.
-    if (message.ends_with("any rows: 0 vector and 1 scalar registers spilled, 0 bytes of scratch")) continue;
+    if (message.ends_with("any rows: 0 vector and 1 scalar registers spilled, 0 bytes of scratch"))
+      continue;
     EXPECT_EQ(message, "");
   }
 }
@@ -86,7 +91,8 @@ TEST_P(Spills, NoShippedKernelHasAny) {
   ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
   std::vector<gpu::Specialisation> kernels = gpu::shipped_kernels(chip, true);
   std::erase_if(kernels, [&](const gpu::Specialisation& s) { return !chosen(s, chip); });
-  // A kernel takes most of a second to compile and to read. A change of the kernels' source shows in more than one of them.
+  // A kernel takes most of a second to compile and to read. A change of the kernels' source shows
+  // in more than one of them.
   testing::Random random(std::hash<std::string>{}(GetParam()));
   SCOPED_TRACE("repeat it: FULMEN_TEST_SEED=" + std::to_string(testing::test_seed()));
   expect_none(chip, random.sample(kernels, (kernels.size() + 7) / 8));
@@ -98,7 +104,9 @@ TEST_P(Spills, NoMainKernelForAnyPointerHasAny) {
   gpu::Chip chip{};
   ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
   std::vector<gpu::Specialisation> kernels = gpu::shipped_kernels(chip, false);
-  std::erase_if(kernels, [&](const gpu::Specialisation& s) { return !s.whole_rows || s.variable || !chosen(s, chip); });
+  std::erase_if(kernels, [&](const gpu::Specialisation& s) {
+    return !s.whole_rows || s.variable || !chosen(s, chip);
+  });
   ASSERT_FALSE(kernels.empty());
   for (gpu::Specialisation& s : kernels) s.whole_rows = s.whole_bias = false;
   testing::Random random(1 + std::hash<std::string>{}(GetParam()));
@@ -106,7 +114,8 @@ TEST_P(Spills, NoMainKernelForAnyPointerHasAny) {
   expect_none(chip, random.sample(kernels, (kernels.size() + 7) / 8));
 }
 
-// A backward pass with a mask, alone or beside another feature: its addresses take registers beside dk's and dv's sums.
+// A backward pass with a mask, alone or beside another feature: its addresses take registers beside
+// dk's and dv's sums.
 Problem masked_backward(int64_t head_dim) {
   Problem p;
   p.pass = Pass::backward;
@@ -116,7 +125,8 @@ Problem masked_backward(int64_t head_dim) {
   p.num_heads = p.num_kv_heads = 16;
   p.head_dim = p.head_dim_v = head_dim;
   p.softmax_scale = 0.125F;
-  p.q = p.k = p.v = p.out = p.dout = p.dq = p.dk = p.dv = {DType::bf16, true, {65536 * head_dim, 16 * head_dim, head_dim, 1}};
+  p.q = p.k = p.v = p.out = p.dout = p.dq = p.dk =
+      p.dv = {DType::bf16, true, {65536 * head_dim, 16 * head_dim, head_dim, 1}};
   p.lse = {DType::fp32, true, {16 * 4096, 4096, 1, 1}};
   p.keep_mask = {DType::boolean, true, {4096, 0, 0, 1}};
   return p;
@@ -126,18 +136,23 @@ TEST_P(Spills, NoBackwardKernelWithAMaskHasAny) {
   std::string storage;
   gpu::Chip chip{};
   ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
-  std::vector<Problem> problems{masked_backward(64), masked_backward(64), masked_backward(128), masked_backward(128)};
+  std::vector<Problem> problems{masked_backward(64), masked_backward(64), masked_backward(128),
+                                masked_backward(128)};
   problems[1].bias = {DType::bf16, true, {0, 4096 * 4096, 4096, 1}};
   problems[2].alibi_slopes = {DType::fp32, true, {0, 0, 0, 1}};
   problems[3].softcap = 20;
   std::vector<gpu::Specialisation> kernels;
   for (const Problem& p : problems) {
     for (const gpu::Family* family : gpu::families()) {
-      if (!chip.runs(family->target()) || family->name() != "backward" || !family->supports(p, chip).yes) continue;
-      for (const gpu::KernelLaunch& launch : family->plan(p, chip, 96).launches) kernels.push_back(launch.specialisation);
+      if (!chip.runs(family->target()) || family->name() != "backward" ||
+          !family->supports(p, chip).yes)
+        continue;
+      for (const gpu::KernelLaunch& launch : family->plan(p, chip, 96).launches)
+        kernels.push_back(launch.specialisation);
     }
   }
-  std::erase_if(kernels, [](const gpu::Specialisation& s) { return s.entry != "backward/backward.h"; });
+  std::erase_if(kernels,
+                [](const gpu::Specialisation& s) { return s.entry != "backward/backward.h"; });
   ASSERT_GE(kernels.size(), 2 * problems.size());
   kernels.push_back(kernels[1]);  // for any pointer
   kernels.back().whole_rows = false;
@@ -149,12 +164,15 @@ TEST_P(Spills, NoPairUnderRegisterPressureHasAny) {
   std::string storage;
   gpu::Chip chip{};
   ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
-  if (chip.arch != chip.target->test_chips.front()) GTEST_SKIP() << "another chip of the same target";
+  if (chip.arch != chip.target->test_chips.front())
+    GTEST_SKIP() << "another chip of the same target";
   std::vector<gpu::Specialisation> kernels = gpu::pair_kernels(chip);
   std::erase_if(kernels, [](const gpu::Specialisation& s) {
     const std::string name = to_string(s);
-    return !name.ends_with("d128 128x32 alibi dropout") && !name.ends_with("d128 128x32 alibi any rows") &&
-           !name.ends_with("d128 16x16 alibi splits any rows") && !name.ends_with("d128 16x16 band splits any rows") &&
+    return !name.ends_with("d128 128x32 alibi dropout") &&
+           !name.ends_with("d128 128x32 alibi any rows") &&
+           !name.ends_with("d128 16x16 alibi splits any rows") &&
+           !name.ends_with("d128 16x16 band splits any rows") &&
            !name.ends_with("d128 64x32 bias=bf16 keep_mask dq");
   });
   ASSERT_GE(kernels.size(), 5U);
@@ -185,13 +203,16 @@ Problem odd_problem(int64_t head_dim, int64_t head_dim_v, int64_t seqlen_q, int6
 }
 
 TEST_P(Spills, NoKernelOfOddProblemsHasAny) {
-  if (GetParam() != std::string_view("gfx1151")) GTEST_SKIP() << "the other chips have more registers for a row";
+  if (GetParam() != std::string_view("gfx1151"))
+    GTEST_SKIP() << "the other chips have more registers for a row";
   std::string storage;
   gpu::Chip chip{};
   ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
-  const TensorSpec bias{DType::fp32, true, {0, 4096, 0, 1}}, slopes{DType::fp32, true, {0, 0, 0, 1}};
-  std::vector<Problem> problems{odd_problem(64, 35, 64, 128), odd_problem(64, 35, 64, 64),   odd_problem(59, 32, 64, 64),
-                                odd_problem(59, 32, 64, 64),  odd_problem(128, 67, 64, 128), odd_problem(128, 128, 1, 4096),
+  const TensorSpec bias{DType::fp32, true, {0, 4096, 0, 1}},
+      slopes{DType::fp32, true, {0, 0, 0, 1}};
+  std::vector<Problem> problems{odd_problem(64, 35, 64, 128),  odd_problem(64, 35, 64, 64),
+                                odd_problem(59, 32, 64, 64),   odd_problem(59, 32, 64, 64),
+                                odd_problem(128, 67, 64, 128), odd_problem(128, 128, 1, 4096),
                                 odd_problem(96, 96, 1, 4096)};
   problems[1].bias = bias;
   problems[1].alibi_slopes = slopes;
@@ -206,7 +227,9 @@ TEST_P(Spills, NoKernelOfOddProblemsHasAny) {
   for (const Problem& p : problems) {
     const gpu::Family* best = nullptr;
     for (const gpu::Family* family : gpu::families()) {
-      if (!chip.runs(family->target()) || family->pass() != p.pass || !family->supports(p, chip).yes) continue;
+      if (!chip.runs(family->target()) || family->pass() != p.pass ||
+          !family->supports(p, chip).yes)
+        continue;
       if (best == nullptr || gpu::rank(*family, p) > gpu::rank(*best, p)) best = family;
     }
     ASSERT_NE(best, nullptr);

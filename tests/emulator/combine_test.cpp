@@ -1,4 +1,5 @@
-// forward/decode_combine.h by itself, with more splits than a call on the emulated device's few compute units has: against double.
+// forward/decode_combine.h by itself, with more splits than a call on the emulated device's few
+// compute units has: against double.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -56,16 +57,19 @@ TEST_P(Combine, WeighsEverySplit) {
   spec.head_dim_v = splits.dims;
   const Case c(spec, random);
   auto [launch, arguments] = combine_launch(c.problem(), splits, chip);
-  const Result<gpu::CompileRequest> request = gpu::compile_request(launch.specialisation, chip, gpu::Platform::emulated);
+  const Result<gpu::CompileRequest> request =
+      gpu::compile_request(launch.specialisation, chip, gpu::Platform::emulated);
   ASSERT_TRUE(request.ok()) << request.status().message();
 
-  // Row 0's maxima rise, so that every split outweighs those before; row 1's fall; row 2 has keys in one split only, row 3 in none.
+  // Row 0's maxima rise, so that every split outweighs those before; row 1's fall; row 2 has keys
+  // in one split only, row 3 in none.
   const int64_t rows = spec.num_heads * spec.seqlen_q;
   ASSERT_EQ(rows, 4);
   for (const int64_t count : {1, 3, 9, 65, 70}) {
     const auto values = static_cast<std::size_t>(count * rows);
-    const DeviceArray out(values * static_cast<std::size_t>(splits.dims) * sizeof(float)), max(values * sizeof(float)),
-        sum(values * sizeof(float)), result(static_cast<std::size_t>(rows * splits.dims) * 2),
+    const DeviceArray out(values * static_cast<std::size_t>(splits.dims) * sizeof(float)),
+        max(values * sizeof(float)), sum(values * sizeof(float)),
+        result(static_cast<std::size_t>(rows * splits.dims) * 2),
         lse(static_cast<std::size_t>(rows) * sizeof(float));
     const int64_t only = random.between(0, count - 1);
     for (int64_t split = 0; split < count; ++split) {
@@ -75,8 +79,10 @@ TEST_P(Combine, WeighsEverySplit) {
         const int64_t at = split * rows + row;
         const bool empty = maxima[row] == -kInfinity;
         max.as<float>()[at] = maxima[row];
-        sum.as<float>()[at] = empty ? 0.0F : 1.0F + static_cast<float>(random.between(0, 1000)) / 10;
-        for (int64_t d = 0; d < splits.dims; ++d) out.as<float>()[at * splits.dims + d] = empty ? 0.0F : 30 * random.normal();
+        sum.as<float>()[at] =
+            empty ? 0.0F : 1.0F + static_cast<float>(random.between(0, 1000)) / 10;
+        for (int64_t d = 0; d < splits.dims; ++d)
+          out.as<float>()[at * splits.dims + d] = empty ? 0.0F : 30 * random.normal();
       }
     }
     arguments.num_splits = static_cast<int>(count);
@@ -88,16 +94,20 @@ TEST_P(Combine, WeighsEverySplit) {
     arguments.lse_row = 1;
     // Heads one after the other: rows lie as the partial results'.
     arguments.out = {result.data(), 0, splits.dims, spec.seqlen_q * splits.dims};
-    const Status status =
-        run_request(request.value(), launch.specialisation.lds_bytes, &arguments, sizeof(arguments), launch.workgroups);
+    const Status status = run_request(request.value(), launch.specialisation.lds_bytes, &arguments,
+                                      sizeof(arguments), launch.workgroups);
     ASSERT_TRUE(status.ok()) << status.message();
 
     for (int64_t row = 0; row < rows; ++row) {
       double top = -kInfinity, total = 0;
-      for (int64_t split = 0; split < count; ++split) top = std::max<double>(top, max.as<float>()[split * rows + row]);
-      const auto weight = [&](int64_t split) { return std::exp2(max.as<float>()[split * rows + row] - top); };
+      for (int64_t split = 0; split < count; ++split)
+        top = std::max<double>(top, max.as<float>()[split * rows + row]);
+      const auto weight = [&](int64_t split) {
+        return std::exp2(max.as<float>()[split * rows + row] - top);
+      };
       const bool empty = top == -kInfinity;
-      for (int64_t split = 0; !empty && split < count; ++split) total += weight(split) * sum.as<float>()[split * rows + row];
+      for (int64_t split = 0; !empty && split < count; ++split)
+        total += weight(split) * sum.as<float>()[split * rows + row];
       const double wanted_lse = empty ? -kInfinity : (top + std::log2(total)) * std::log(2.0);
       const std::string where = fmt::format("{} splits, row {}", count, row);
       if (empty) {
@@ -108,7 +118,8 @@ TEST_P(Combine, WeighsEverySplit) {
       for (int64_t d = 0; d < splits.dims; ++d) {
         double wanted = 0, size = 0;
         for (int64_t split = 0; !empty && split < count; ++split) {
-          const double part = weight(split) * out.as<float>()[(split * rows + row) * splits.dims + d] / total;
+          const double part =
+              weight(split) * out.as<float>()[(split * rows + row) * splits.dims + d] / total;
           wanted += part;
           size += std::abs(part);
         }
@@ -120,11 +131,12 @@ TEST_P(Combine, WeighsEverySplit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(On, Combine,
-                         ::testing::Values(Splits{"gfx1100", "gfx11", 70}, Splits{"gfx942", "cdna3", 64},
-                                           Splits{"gfx942", "cdna3", 256}, Splits{"sm_80", "sm80", 128},
-                                           Splits{"sm_80", "sm80", 200}),
-                         [](const auto& test) { return fmt::format("{}_{}", test.param.arch, test.param.dims); });
+INSTANTIATE_TEST_SUITE_P(
+    On, Combine,
+    ::testing::Values(Splits{"gfx1100", "gfx11", 70}, Splits{"gfx942", "cdna3", 64},
+                      Splits{"gfx942", "cdna3", 256}, Splits{"sm_80", "sm80", 128},
+                      Splits{"sm_80", "sm80", 200}),
+    [](const auto& test) { return fmt::format("{}_{}", test.param.arch, test.param.dims); });
 
 }  // namespace
 }  // namespace fulmen::testing

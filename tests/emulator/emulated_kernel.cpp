@@ -43,8 +43,8 @@ KernelText sm90_text(std::string body, int lds_bytes) {
           .lds_bytes = lds_bytes};
 }
 
-Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void* arguments, std::size_t bytes, int64_t workgroups,
-                   bool programmatic_launch) {
+Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void* arguments,
+                   std::size_t bytes, int64_t workgroups, bool programmatic_launch) {
   const gpu::Driver& driver = gpu::emulated_driver();
   const Result<const gpu::Compiler*> compiler = gpu::host_compiler();
   if (!compiler.ok()) return compiler.status();
@@ -53,11 +53,13 @@ Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void
   const int device = ordinal_of(request.arch);
   const Result<gpu::Module> module = driver.load(device, code->code);
   if (!module.ok()) return module.status();
-  const Result<gpu::Function> function = driver.function(device, module.value(), "fulmen_kernel", lds_bytes);
+  const Result<gpu::Function> function =
+      driver.function(device, module.value(), "fulmen_kernel", lds_bytes);
   Status status = function.status();
   if (function.ok()) {
     status = driver.launch(device, function.value(),
-                           {workgroups, request.workgroup_size, lds_bytes, nullptr, arguments, bytes, programmatic_launch});
+                           {workgroups, request.workgroup_size, lds_bytes, nullptr, arguments,
+                            bytes, programmatic_launch});
   }
   driver.unload(device, module.value());
   return status;
@@ -69,12 +71,16 @@ Status run_text(const KernelText& text, void* x, int workgroups) {
   EXPECT_TRUE(gpu::find_chip(text.arch, storage, chip));
   const std::string source =
       "#include \"core/base.h\"\n" + text.headers +
-      "namespace fulmen::kernels {\nstruct Arguments { float* x; };\ninline void kernel(const Arguments& a) {\n" + text.body +
-      "\n}\n}\nFULMEN_CLUSTER_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel, " + std::to_string(text.cluster) + ")\n";
-  const Result<std::string> whole = gpu::kernel_source_of(source, "", chip, gpu::Platform::emulated);
+      "namespace fulmen::kernels {\nstruct Arguments { float* x; };\ninline void kernel(const "
+      "Arguments& a) {\n" +
+      text.body +
+      "\n}\n}\nFULMEN_CLUSTER_KERNEL(fulmen::kernels::Arguments, fulmen::kernels::kernel, " +
+      std::to_string(text.cluster) + ")\n";
+  const Result<std::string> whole =
+      gpu::kernel_source_of(source, "", chip, gpu::Platform::emulated);
   if (!whole.ok()) return whole.status();
-  return run_request({"test", whole.value(), text.arch, text.workgroup_size}, text.lds_bytes, &x, sizeof(x), workgroups,
-                     text.programmatic_launch);
+  return run_request({"test", whole.value(), text.arch, text.workgroup_size}, text.lds_bytes, &x,
+                     sizeof(x), workgroups, text.programmatic_launch);
 }
 
 std::string expect_report(KernelText text, const Change& change, void* x, int workgroups) {

@@ -29,7 +29,8 @@ class DeviceArray {
 
 struct KernelText {
   std::string arch = "gfx1100";
-  std::string body;       // void kernel(const Arguments& a) {...} and what it needs; Arguments { float* x; }
+  std::string body;       // void kernel(const Arguments& a) {...} and what it needs; Arguments {
+                          // float* x; }
   std::string headers{};  // more #include lines
   int workgroup_size = 32;
   int lds_bytes = 256;
@@ -40,9 +41,10 @@ struct KernelText {
 // Text for Hopper, of two waves.
 KernelText sm90_text(std::string body, int lds_bytes);
 
-// Compiles, loads and launches `workgroups` of a kernel with that many bytes of LDS and an argument block.
-Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void* arguments, std::size_t bytes, int64_t workgroups,
-                   bool programmatic_launch = false);
+// Compiles, loads and launches `workgroups` of a kernel with that many bytes of LDS and an argument
+// block.
+Status run_request(const gpu::CompileRequest& request, int lds_bytes, const void* arguments,
+                   std::size_t bytes, int64_t workgroups, bool programmatic_launch = false);
 
 // The same for text, with x.
 Status run_text(const KernelText& text, void* x, int workgroups = 1);

@@ -1,4 +1,5 @@
-// A kernel that is compiled into this program, with a configuration of its own: one can step through it in a debugger.
+// A kernel that is compiled into this program, with a configuration of its own: one can step
+// through it in a debugger.
 #include "kernels/core/configuration.h"
 #include "kernels/forward/prefill_layout.h"
 
@@ -7,10 +8,10 @@
 #define FULMEN_TARGET_GFX11 1
 #define FULMEN_TARGET_HEADER "targets/gfx11/target.h"
 // What gpu/launch decides for the call below.
-#define FULMEN_CONFIGURATION                                                                                                      \
-  .dtype = 1, .head_dim = 64, .head_dim_v = 64, .block_m = 128, .block_n = 32, .workgroup = 256,                                  \
-  .lds_bytes = PrefillLayout::of({true, 64, 64, 128, 32, 2, false, false}).total, .buffers = 2, .whole_rows = 1, .whole_dims = 1, \
-  .exact_dims = 1, .plain_scale = 1
+#define FULMEN_CONFIGURATION                                                                     \
+  .dtype = 1, .head_dim = 64, .head_dim_v = 64, .block_m = 128, .block_n = 32, .workgroup = 256, \
+  .lds_bytes = PrefillLayout::of({true, 64, 64, 128, 32, 2, false, false}).total, .buffers = 2,  \
+  .whole_rows = 1, .whole_dims = 1, .exact_dims = 1, .plain_scale = 1
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,16 +30,22 @@
 namespace fulmen::testing {
 namespace {
 
-const gpu::emulated::MemoryCheck kAnywhere = [](const void* /*address*/, std::size_t /*bytes*/) { return true; };
+const gpu::emulated::MemoryCheck kAnywhere = [](const void* /*address*/, std::size_t /*bytes*/) {
+  return true;
+};
 
-std::string run(int workgroup_size, int64_t workgroup, void (*kernel)(const void*), const void* arguments) {
+std::string run(int workgroup_size, int64_t workgroup, void (*kernel)(const void*),
+                const void* arguments) {
   fulmen_bind(&gpu::emulated::api(kernels::kWaveSize));
-  const gpu::emulated::LaunchShape shape{
-      .wave_size = kernels::kWaveSize, .workgroup_size = workgroup_size, .lds_bytes = kernels::kLdsBytes, .lds_alignment = 8};
+  const gpu::emulated::LaunchShape shape{.wave_size = kernels::kWaveSize,
+                                         .workgroup_size = workgroup_size,
+                                         .lds_bytes = kernels::kLdsBytes,
+                                         .lds_alignment = 8};
   return run_workgroup(shape, workgroup, kernel, arguments, kAnywhere);
 }
 
-// S[16, 16] = Q[16, 64] K[16, 64]^T, the maximum of each of its rows, and which row and column each element is.
+// S[16, 16] = Q[16, 64] K[16, 64]^T, the maximum of each of its rows, and which row and column each
+// element is.
 struct Scores {
   const kernels::Half* queries;
   const kernels::Half* keys;
@@ -77,7 +84,8 @@ TEST(KernelInProgram, ItsPiecesMultiplyScores) {
       double sum = 0;
       for (int d = 0; d < kernels::kHeadDim; ++d) {
         const auto at = [&](const std::vector<kernels::Half>& rows, int row) {
-          return double{reference::from_fp16(rows[static_cast<std::size_t>(row * kernels::kHeadDim + d)].bits)};
+          return double{reference::from_fp16(
+              rows[static_cast<std::size_t>(row * kernels::kHeadDim + d)].bits)};
         };
         sum += at(queries, i) * at(keys, j);
       }
@@ -113,7 +121,8 @@ TEST(KernelInProgram, ComputesWhatTheHostPlans) {
     EXPECT_EQ(fields(launch.specialisation), fields(kernels::kConfig));
     kernels::ForwardArguments arguments = plan.arguments;
     gpu::set_pointers(problem, c.tensors, arguments);
-    for (int64_t n = 0; n < launch.workgroups; ++n) ASSERT_EQ(run(kernels::kWorkgroup, n, fulmen_kernel, &arguments), "");
+    for (int64_t n = 0; n < launch.workgroups; ++n)
+      ASSERT_EQ(run(kernels::kWorkgroup, n, fulmen_kernel, &arguments), "");
     const VerifyReport report = verify_result(problem, c.tensors);
     EXPECT_TRUE(report.ok) << report.message;
     return;

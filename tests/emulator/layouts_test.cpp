@@ -17,7 +17,8 @@ namespace {
 
 const gpu::Target* target_of(const LaneMap& it) {
   const auto all = gpu::targets();
-  const auto found = std::find_if(all.begin(), all.end(), [&](const gpu::Target* t) { return t->name == it.target; });
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const gpu::Target* t) { return t->name == it.target; });
   return found == all.end() ? nullptr : *found;
 }
 
@@ -27,8 +28,9 @@ TEST(MatrixInstructions, AreOfEveryTarget) {
   const std::vector<LaneMap>& known = lane_maps();
   for (const gpu::Target* target : gpu::targets()) {
     if (!extends_none(*target)) continue;
-    EXPECT_TRUE(std::any_of(known.begin(), known.end(), [&](const LaneMap& it) { return target->name == it.target; }))
-        << target->name;
+    EXPECT_TRUE(std::any_of(known.begin(), known.end(), [&](const LaneMap& it) {
+      return target->name == it.target;
+    })) << target->name;
   }
 }
 
@@ -41,7 +43,8 @@ TEST_P(MatrixInstruction, IsTheProduct) {
   const MatrixProblem problem(it, dtype, 8100 + std::get<0>(GetParam()));
   const auto size = [](int x) { return static_cast<std::size_t>(x); };
 
-  // Memory: d [lanes][elements] floats, in and out; then a and b as 16-bit elements [lanes][elements].
+  // Memory: d [lanes][elements] floats, in and out; then a and b as 16-bit elements
+  // [lanes][elements].
   const int operands_at = it.lanes * it.d_elements;
   const DeviceArray x(4 * size(operands_at) + 2 * size(it.lanes * (it.a_elements + it.b_elements)));
   auto* d = x.as<float>();
@@ -50,30 +53,35 @@ TEST_P(MatrixInstruction, IsTheProduct) {
   for (int i = 0; i < it.m; ++i) {
     for (int k = 0; k < it.k; ++k) {
       for (const LanePlace& p : it.a(i, k)) {
-        reference::store_float(a_places, dtype, p.lane * it.a_elements + p.element, problem.a[size(i * it.k + k)]);
+        reference::store_float(a_places, dtype, p.lane * it.a_elements + p.element,
+                               problem.a[size(i * it.k + k)]);
       }
     }
-    for (int j = 0; j < it.n; ++j) d[it.d(i, j).lane * it.d_elements + it.d(i, j).element] = problem.c[size(i * it.n + j)];
+    for (int j = 0; j < it.n; ++j)
+      d[it.d(i, j).lane * it.d_elements + it.d(i, j).element] = problem.c[size(i * it.n + j)];
   }
   for (int k = 0; k < it.k; ++k) {
     for (int j = 0; j < it.n; ++j) {
       for (const LanePlace& p : it.b(k, j)) {
-        reference::store_float(b_places, dtype, p.lane * it.b_elements + p.element, problem.b[size(k * it.n + j)]);
+        reference::store_float(b_places, dtype, p.lane * it.b_elements + p.element,
+                               problem.b[size(k * it.n + j)]);
       }
     }
   }
 
   const KernelText text{
       .arch = std::string(target_of(it)->test_chips.front()),
-      .body = fmt::format("float d[{0}];\nWords<{1}> a_words;\nWords<{2}> b_words;\nconst int l = lane_id();\n"
-                          "for (int e = 0; e < {0}; ++e) d[e] = global_load(a.x + l * {0} + e);\n"
-                          "const auto* words = reinterpret_cast<const unsigned*>(a.x + {3} * {0});\n"
-                          "for (int w = 0; w < {1}; ++w) a_words.word[w] = global_load(words + l * {1} + w);\n"
-                          "for (int w = 0; w < {2}; ++w) b_words.word[w] = global_load(words + {3} * {1} + l * {2} + w);\n"
-                          "{4}<{5}>(d, a_words, b_words);\n"
-                          "for (int e = 0; e < {0}; ++e) global_store(a.x + l * {0} + e, d[e]);",
-                          it.d_elements, it.a_elements / 2, it.b_elements / 2, it.lanes, it.call,
-                          dtype == DType::fp16 ? "Half" : "Bfloat16"),
+      .body = fmt::format(
+          "float d[{0}];\nWords<{1}> a_words;\nWords<{2}> b_words;\nconst int l = lane_id();\n"
+          "for (int e = 0; e < {0}; ++e) d[e] = global_load(a.x + l * {0} + e);\n"
+          "const auto* words = reinterpret_cast<const unsigned*>(a.x + {3} * {0});\n"
+          "for (int w = 0; w < {1}; ++w) a_words.word[w] = global_load(words + l * {1} + w);\n"
+          "for (int w = 0; w < {2}; ++w) b_words.word[w] = global_load(words + {3} * {1} + l * {2} "
+          "+ w);\n"
+          "{4}<{5}>(d, a_words, b_words);\n"
+          "for (int e = 0; e < {0}; ++e) global_store(a.x + l * {0} + e, d[e]);",
+          it.d_elements, it.a_elements / 2, it.b_elements / 2, it.lanes, it.call,
+          dtype == DType::fp16 ? "Half" : "Bfloat16"),
       .headers = fmt::format("#include \"targets/{}/emulated.h\"\n", it.target),
       .workgroup_size = it.lanes};
   const Status status = run_text(text, x.data());
@@ -92,7 +100,8 @@ INSTANTIATE_TEST_SUITE_P(All, MatrixInstruction,
                          ::testing::Combine(::testing::Range<std::size_t>(0, lane_maps().size()),
                                             ::testing::Values(DType::fp16, DType::bf16)),
                          [](const auto& info) {
-                           return std::string(lane_maps()[std::get<0>(info.param)].name) + "_" + to_string(std::get<1>(info.param));
+                           return std::string(lane_maps()[std::get<0>(info.param)].name) + "_" +
+                                  to_string(std::get<1>(info.param));
                          });
 
 }  // namespace

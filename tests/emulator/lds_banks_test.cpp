@@ -1,4 +1,5 @@
-// Bank conflicts of LDS: what an instruction costs, that a kernel's are counted at their lines, and that the main loops have none.
+// Bank conflicts of LDS: what an instruction costs, that a kernel's are counted at their lines, and
+// that the main loops have none.
 #include "emulator/source/lds_banks.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,8 @@ std::vector<int> offsets(int lanes, const std::function<int(int)>& of) {
 }
 
 TEST(LdsBanks, CostOfAnInstruction) {
-  const auto expect = [](const LdsLine& cost, int64_t instructions, int64_t cycles, int64_t conflicts) {
+  const auto expect = [](const LdsLine& cost, int64_t instructions, int64_t cycles,
+                         int64_t conflicts) {
     EXPECT_EQ(cost.instructions, instructions);
     EXPECT_EQ(cost.cycles, cycles);
     EXPECT_EQ(cost.conflicts, conflicts);
@@ -52,22 +54,29 @@ TEST(LdsBanks, CostOfAnInstruction) {
 
 TEST(LdsBanks, AKernelsConflictsAreCountedAtTheirLines) {
   const DeviceArray x(4);
-  const KernelText text{.body = "lds_store(4 * thread_id(), 1.0F);\nbarrier();\nlds_load<float>(128 * (thread_id() % 8));",
+  const KernelText text{.body =
+                            "lds_store(4 * thread_id(), 1.0F);\nbarrier();\nlds_load<float>(128 * "
+                            "(thread_id() % 8));",
                         .workgroup_size = 64,
                         .lds_bytes = 1024};
-  const KernelText whole{.body =
-                             "for (int n = 0; n < 4; ++n) lds_store(4 * thread_id() + 256 * n, 1.0F);\nbarrier();\n"
-                             "lds_load<float>(128 * (thread_id() % 8));",
-                         .workgroup_size = 64,
-                         .lds_bytes = 1024};
+  const KernelText whole{
+      .body =
+          "for (int n = 0; n < 4; ++n) lds_store(4 * thread_id() + 256 * n, 1.0F);\nbarrier();\n"
+          "lds_load<float>(128 * (thread_id() % 8));",
+      .workgroup_size = 64,
+      .lds_bytes = 1024};
   EXPECT_FALSE(run_text(text, x.data()).ok()) << "reads what nobody wrote";
   const LdsBankCount count;
   ASSERT_TRUE(run_text(whole, x.data()).ok());
   // Two waves; each reads eight words of one bank at once.
   EXPECT_EQ(count.banks().conflicts(), 2 * 7);
   const std::string report = count.banks().report();
-  EXPECT_NE(report.find("reads 4 bytes: 2 instructions, 16 cycles, 14 conflicts\n"), std::string::npos) << report;
-  EXPECT_NE(report.find("writes 4 bytes: 8 instructions, 8 cycles, 0 conflicts\n"), std::string::npos) << report;
+  EXPECT_NE(report.find("reads 4 bytes: 2 instructions, 16 cycles, 14 conflicts\n"),
+            std::string::npos)
+      << report;
+  EXPECT_NE(report.find("writes 4 bytes: 8 instructions, 8 cycles, 0 conflicts\n"),
+            std::string::npos)
+      << report;
   EXPECT_EQ(report.find("kernel.h:"), 0U) << "no source position: " << report;
 }
 
@@ -81,15 +90,18 @@ TEST(LdsBanks, NobodyCountsUnasked) {
   EXPECT_EQ(LdsBankCount::active(), nullptr);
 }
 
-// The family's one kernel of matrix instructions has none in a case, where it counts accesses of `file`.
-void expect_no_conflicts(const CaseSpec& s, Random& random, const std::string& device, const char* family, const char* file) {
+// The family's one kernel of matrix instructions has none in a case, where it counts accesses of
+// `file`.
+void expect_no_conflicts(const CaseSpec& s, Random& random, const std::string& device,
+                         const char* family, const char* file) {
   Case c(s, random);
   int runs = 0;
   for (const std::string& kernel : kernels_for(c.problem(), device)) {
     if (!kernel.starts_with(family) || kernel.ends_with(".portable")) continue;
     const LdsBankCount count;
     EXPECT_TRUE(verified(c, kernel, {device}));
-    EXPECT_EQ(count.banks().conflicts(), 0) << kernel << ", head_dim " << s.head_dim << '\n' << count.banks().report();
+    EXPECT_EQ(count.banks().conflicts(), 0) << kernel << ", head_dim " << s.head_dim << '\n'
+                                            << count.banks().report();
     EXPECT_NE(count.banks().report().find(file), std::string::npos) << "nothing was counted";
     ++runs;
   }
@@ -118,7 +130,8 @@ std::vector<std::string> main_loop_chips() {
   chips.emplace_back("sm_90");
   return chips;
 }
-INSTANTIATE_TEST_SUITE_P(Chips, MainLoop, ::testing::ValuesIn(main_loop_chips()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Chips, MainLoop, ::testing::ValuesIn(main_loop_chips()),
+                         [](const auto& info) { return info.param; });
 
 class Backward : public ::testing::TestWithParam<std::string> {};
 
@@ -126,7 +139,8 @@ TEST_P(Backward, OfMatrixKernelsHasNoBankConflicts) {
   Random random(7410);
   const std::string device = "emulated:" + GetParam();
   for (const int64_t head_dim : {64, 128, 256}) {
-    if (head_dim > 128 && GetParam().starts_with("gfx11")) continue;  // its groups of four rows meet in pairs
+    // Its groups of four rows meet in pairs.
+    if (head_dim > 128 && GetParam().starts_with("gfx11")) continue;
     CaseSpec s;
     s.backward = true;
     s.dtype = random.pick({DType::fp16, DType::bf16});
@@ -137,7 +151,8 @@ TEST_P(Backward, OfMatrixKernelsHasNoBankConflicts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Amd, Backward, ::testing::ValuesIn(test_chips(is_amd)), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Amd, Backward, ::testing::ValuesIn(test_chips(is_amd)),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -1,4 +1,5 @@
-// Rules of mbarriers and of copies by the TMA: each broken by one change of a kernel that keeps them all.
+// Rules of mbarriers and of copies by the TMA: each broken by one change of a kernel that keeps
+// them all.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +14,8 @@ namespace {
 
 constexpr int kTileRows = 16, kColumns = 64;
 
-// A producer's wave and a consumer's; x begins with a tensor map, behind it lies its tensor of 40 rows.
+// A producer's wave and a consumer's; x begins with a tensor map, behind it lies its tensor of 40
+// rows.
 constexpr const char* kTwoTiles = R"(
 constexpr int kFull = 4096, kEmpty = 4104;
 if (thread_id() == 0) {
@@ -47,9 +49,11 @@ void fill(const DeviceArray& x) {
   constexpr int kAll = 40;
   auto* const elements = x.as<uint16_t>() + 512;
   for (int r = 0; r < kAll; ++r)
-    std::fill_n(elements + static_cast<std::ptrdiff_t>(r) * kColumns, kColumns, static_cast<uint16_t>(r));
+    std::fill_n(elements + static_cast<std::ptrdiff_t>(r) * kColumns, kColumns,
+                static_cast<uint16_t>(r));
   kernels::TensorMap map;
-  gpu::TensorMapShape shape{elements, true, {kColumns, kAll, 1, 1}, {2 * kColumns, 16, 16}, kTileRows};
+  gpu::TensorMapShape shape{
+      elements, true, {kColumns, kAll, 1, 1}, {2 * kColumns, 16, 16}, kTileRows};
   ASSERT_TRUE(gpu::emulated::encode_tensor_map(shape, map).ok());
   std::memcpy(x.data(), &map, sizeof(map));
 }
@@ -74,24 +78,32 @@ TEST_P(MbarrierRule, ReportsTheBrokenKernel) {
 
 const Change kMbarrierRules[] = {
     {"ReadBeforeThePhase", "    mbarrier_wait(kFull, n);\n", "", "LDS"},
-    {"WaitForTheWrongPhase", "mbarrier_wait(kFull, n)", "mbarrier_wait(kFull, 1 - n)", "of whose 1 arrivals 1 are missing"},
-    {"WaitTwice", "mbarrier_wait(kFull, n);", "mbarrier_wait(kFull, n);\nmbarrier_wait(kFull, n);", "a phase waited for twice"},
-    {"OverwrittenInFlight", "tma_load(0, a.x", "tma_load(0, a.x, 0, 0, 0, 0, kFull, L2Policy{});\ntma_load(0, a.x",
-     "has not arrived"},
-    {"OverwrittenWhileRead", "    wave_barrier();\n    if (lane_id() == 0) mbarrier_arrive(kEmpty);\n",
-     "    if (lane_id() == 0) mbarrier_arrive(kEmpty);\n    wave_barrier();\n    lds_load<Words<1>>(128 * (lane_id() % 16));\n",
+    {"WaitForTheWrongPhase", "mbarrier_wait(kFull, n)", "mbarrier_wait(kFull, 1 - n)",
+     "of whose 1 arrivals 1 are missing"},
+    {"WaitTwice", "mbarrier_wait(kFull, n);", "mbarrier_wait(kFull, n);\nmbarrier_wait(kFull, n);",
+     "a phase waited for twice"},
+    {"OverwrittenInFlight", "tma_load(0, a.x",
+     "tma_load(0, a.x, 0, 0, 0, 0, kFull, L2Policy{});\ntma_load(0, a.x", "has not arrived"},
+    {"OverwrittenWhileRead",
+     "    wave_barrier();\n    if (lane_id() == 0) mbarrier_arrive(kEmpty);\n",
+     "    if (lane_id() == 0) mbarrier_arrive(kEmpty);\n    wave_barrier();\n    "
+     "lds_load<Words<1>>(128 * (lane_id() % 16));\n",
      "LDS race"},
     {"TooFewBytes", "kFull, 2048", "kFull, 4096", "expects 4096 bytes and 2048 arrive"},
-    {"NobodyArrives", "if (lane_id() == 0) mbarrier_arrive(kEmpty);", "", "of whose 1 arrivals 1 are missing"},
+    {"NobodyArrives", "if (lane_id() == 0) mbarrier_arrive(kEmpty);", "",
+     "of whose 1 arrivals 1 are missing"},
     {"NotInitialised", "  mbarrier_init(kEmpty, 1);\n", "", "no barrier at 4104 was initialised"},
-    {"InitialisedTwice", "mbarrier_init(kEmpty, 1);", "mbarrier_init(kFull, 1);", "has been initialised before"},
-    {"NobodyWaits", "n < 2; ++n) {\n    mbarrier_wait(kFull, n);", "n < 1; ++n) {\n    mbarrier_wait(kFull, n);",
-     "is in flight when the workgroup ends"},
+    {"InitialisedTwice", "mbarrier_init(kEmpty, 1);", "mbarrier_init(kFull, 1);",
+     "has been initialised before"},
+    {"NobodyWaits", "n < 2; ++n) {\n    mbarrier_wait(kFull, n);",
+     "n < 1; ++n) {\n    mbarrier_wait(kFull, n);", "is in flight when the workgroup ends"},
     {"Misplaced", "tma_load(0, a.x", "tma_load(512, a.x", "to 512, no multiple of 1024"},
-    {"OneArrivalTooMany", "mbarrier_arrive_expect(kFull, 2048);", "mbarrier_arrive_expect(kFull, 2048);\nmbarrier_arrive(kFull);",
+    {"OneArrivalTooMany", "mbarrier_arrive_expect(kFull, 2048);",
+     "mbarrier_arrive_expect(kFull, 2048);\nmbarrier_arrive(kFull);",
      "arrives once more in a phase of 1 arrivals"},
 };
-INSTANTIATE_TEST_SUITE_P(Each, MbarrierRule, ::testing::ValuesIn(kMbarrierRules), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Each, MbarrierRule, ::testing::ValuesIn(kMbarrierRules),
+                         [](const auto& info) { return info.param.name; });
 
 // A ping-pong barrier that no warpgroup signals.
 TEST(WarpgroupTurns, WaitForWhoComesBefore) {

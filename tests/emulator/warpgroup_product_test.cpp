@@ -1,6 +1,6 @@
-// The emulated wgmma, and stmatrix, against plain products. Where an element lies is written here once more, in the terms of the
-// PTX manual: accumulators and A in registers as mma.m16n8k16's, a wave 16 rows; operands in LDS in the canonical layouts with
-// swizzled rows of 128 bytes.
+// The emulated wgmma, and stmatrix, against plain products. Where an element lies is written here
+// once more, in the terms of the PTX manual: accumulators and A in registers as mma.m16n8k16's, a
+// wave 16 rows; operands in LDS in the canonical layouts with swizzled rows of 128 bytes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -24,12 +24,13 @@ struct Product {
 
 std::string name_of(const ::testing::TestParamInfo<Product>& info) {
   const Product& p = info.param;
-  return fmt::format("{}_{}{}{}{}", to_string(p.dtype), p.columns, p.a_in_lds ? "_lds" : "_registers", p.turn_a ? "_turned" : "",
+  return fmt::format("{}_{}{}{}{}", to_string(p.dtype), p.columns,
+                     p.a_in_lds ? "_lds" : "_registers", p.turn_a ? "_turned" : "",
                      p.turn_b ? "_turned_b" : "");
 }
 
-// Byte of element (line, column) of a tile of `lines` lines: panels of 64 columns; in each a line has 8 pieces of 8 elements, piece
-// p lies where p ^ line % 8 says.
+// Byte of element (line, column) of a tile of `lines` lines: panels of 64 columns; in each a line
+// has 8 pieces of 8 elements, piece p lies where p ^ line % 8 says.
 int place(int line, int column, int lines) {
   const int panel = column / 64, piece = column % 64 / 8;
   return panel * lines * 128 + line * 128 + (piece ^ line % 8) * 16 + column % 8 * 2;
@@ -41,18 +42,20 @@ TEST_P(WarpgroupProduct, IsTheProduct) {
   const Product p = GetParam();
   Random random(8200);
   const auto size = [](int n) { return static_cast<std::size_t>(n); };
-  // The operands' tiles are larger than the product, which begins at the second 16 of the depth, and of b's columns.
+  // The operands' tiles are larger than the product, which begins at the second 16 of the depth,
+  // and of b's columns.
   constexpr int kMmaSteps = 64, kMmaStepBegin = 16;
   const int b_columns = p.columns < 64 ? 64 : p.columns, b_begin = b_columns - p.columns;
-  std::vector<float> a(size(kRows * kMmaSteps)), b(size(kMmaSteps * b_columns)), c(size(kRows * p.columns));
+  std::vector<float> a(size(kRows * kMmaSteps)), b(size(kMmaSteps * b_columns)),
+      c(size(kRows * p.columns));
   for (auto* values : {&a, &b}) {
     for (float& x : *values) x = reference::round_to(p.dtype, random.normal());
   }
   for (float& x : c) x = random.normal();
 
   // Memory: sums [128 lanes][columns / 2] floats; the bytes of both tiles; a's words of lanes.
-  const int sums = p.columns / 2, a_bytes = kRows * kMmaSteps * 2, b_bytes = kMmaSteps * b_columns * 2,
-            words_at = a_bytes + b_bytes;
+  const int sums = p.columns / 2, a_bytes = kRows * kMmaSteps * 2,
+            b_bytes = kMmaSteps * b_columns * 2, words_at = a_bytes + b_bytes;
   const DeviceArray x(size(128 * sums * 4 + words_at + 128 * 16));
   auto* d = x.as<float>();
   auto* bytes = reinterpret_cast<uint8_t*>(d + 128 * sums);
@@ -63,13 +66,15 @@ TEST_P(WarpgroupProduct, IsTheProduct) {
     for (int k = 0; k < kMmaSteps; ++k) {
       store(p.turn_a ? place(k, i, kMmaSteps) : place(i, k, kRows), a[size(i * kMmaSteps + k)]);
       if (k < kMmaStepBegin || k >= kMmaStepBegin + kMmaK) continue;
-      const int lane = i / 16 * 32 + i % 8 * 4 + k % 8 / 2, element = k % 2 + 2 * (i % 16 / 8) + 4 * (k % kMmaK / 8);
+      const int lane = i / 16 * 32 + i % 8 * 4 + k % 8 / 2,
+                element = k % 2 + 2 * (i % 16 / 8) + 4 * (k % kMmaK / 8);
       store(words_at + lane * 16 + element * 2, a[size(i * kMmaSteps + k)]);
     }
   }
   for (int k = 0; k < kMmaSteps; ++k) {
     for (int j = 0; j < b_columns; ++j) {
-      store(a_bytes + (p.turn_b ? place(k, j, kMmaSteps) : place(j, k, b_columns)), b[size(k * b_columns + j)]);
+      store(a_bytes + (p.turn_b ? place(k, j, kMmaSteps) : place(j, k, b_columns)),
+            b[size(k * b_columns + j)]);
     }
   }
   const auto sum_of = [&](int i, int j) {
@@ -85,22 +90,27 @@ TEST_P(WarpgroupProduct, IsTheProduct) {
     return turned ? fmt::format(".rows_further({}).columns_further({}, {})", depth, begin, lines)
                   : fmt::format(".columns_further({}, {}).rows_further({})", depth, lines, begin);
   };
-  const std::string b_matrix = fmt::format("LdsMatrix::of({}, {}){}", a_bytes, p.turn_b ? kMmaSteps : b_columns,
-                                           further(p.turn_b, kMmaStepBegin, b_begin, p.turn_b ? kMmaSteps : b_columns));
-  const std::string a_matrix = fmt::format("LdsMatrix::of(0, 64){}", further(p.turn_a, kMmaStepBegin, 0, 64));
-  const std::string call = p.a_in_lds
-                               ? fmt::format("wgmma<{}, {}, {}>(d, {}, {}, true);", element, p.turn_a, p.turn_b, a_matrix, b_matrix)
-                               : fmt::format("wgmma<{}, {}>(d, rows, {}, true);", element, p.turn_b, b_matrix);
+  const std::string b_matrix =
+      fmt::format("LdsMatrix::of({}, {}){}", a_bytes, p.turn_b ? kMmaSteps : b_columns,
+                  further(p.turn_b, kMmaStepBegin, b_begin, p.turn_b ? kMmaSteps : b_columns));
+  const std::string a_matrix =
+      fmt::format("LdsMatrix::of(0, 64){}", further(p.turn_a, kMmaStepBegin, 0, 64));
+  const std::string call =
+      p.a_in_lds ? fmt::format("wgmma<{}, {}, {}>(d, {}, {}, true);", element, p.turn_a, p.turn_b,
+                               a_matrix, b_matrix)
+                 : fmt::format("wgmma<{}, {}>(d, rows, {}, true);", element, p.turn_b, b_matrix);
   const KernelText text{
       .arch = "sm_90a",
-      .body = fmt::format("float d[{0}][8];\nconst int l = thread_id();\n"
-                          "for (int e = 0; e < {1}; ++e) d[e / 8][e % 8] = global_load(a.x + l * {1} + e);\n"
-                          "const auto* pieces = reinterpret_cast<const Words<4>*>(a.x + 128 * {1});\n"
-                          "for (int n = l; n < {2}; n += 128) lds_store(16 * n, global_load(pieces + n));\n"
-                          "const Words<4> rows = global_load(pieces + {2} + l);\n"
-                          "lds_fence_for_matrices();\nbarrier();\nwgmma_fence();\n{3}\nwgmma_commit();\nwgmma_wait<0>();\n"
-                          "for (int e = 0; e < {1}; ++e) global_store(a.x + l * {1} + e, d[e / 8][e % 8]);",
-                          p.columns / 16, sums, words_at / 16, call),
+      .body = fmt::format(
+          "float d[{0}][8];\nconst int l = thread_id();\n"
+          "for (int e = 0; e < {1}; ++e) d[e / 8][e % 8] = global_load(a.x + l * {1} + e);\n"
+          "const auto* pieces = reinterpret_cast<const Words<4>*>(a.x + 128 * {1});\n"
+          "for (int n = l; n < {2}; n += 128) lds_store(16 * n, global_load(pieces + n));\n"
+          "const Words<4> rows = global_load(pieces + {2} + l);\n"
+          "lds_fence_for_matrices();\nbarrier();\nwgmma_fence();\n{3}\nwgmma_commit();\nwgmma_wait<"
+          "0>();\n"
+          "for (int e = 0; e < {1}; ++e) global_store(a.x + l * {1} + e, d[e / 8][e % 8]);",
+          p.columns / 16, sums, words_at / 16, call),
       .headers = "#include \"targets/sm90/target.h\"\n",
       .workgroup_size = 128,
       .lds_bytes = words_at};
@@ -110,7 +120,8 @@ TEST_P(WarpgroupProduct, IsTheProduct) {
     for (int j = 0; j < p.columns; ++j) {
       double expected = c[size(i * p.columns + j)];
       for (int k = kMmaStepBegin; k < kMmaStepBegin + kMmaK; ++k) {
-        expected += static_cast<double>(a[size(i * kMmaSteps + k)]) * b[size(k * b_columns + b_begin + j)];
+        expected +=
+            static_cast<double>(a[size(i * kMmaSteps + k)]) * b[size(k * b_columns + b_begin + j)];
       }
       ASSERT_NEAR(d[sum_of(i, j)], expected, 1e-5 * (1 + std::fabs(expected))) << i << " " << j;
     }
@@ -119,14 +130,17 @@ TEST_P(WarpgroupProduct, IsTheProduct) {
 
 INSTANTIATE_TEST_SUITE_P(All, WarpgroupProduct,
                          ::testing::Values(Product{DType::bf16, 32, true, false, false},
-                                           Product{DType::fp16, 64, true, false, false}, Product{DType::bf16, 32, true, true, true},
-                                           Product{DType::bf16, 64, true, true, true}, Product{DType::fp16, 128, true, true, true},
+                                           Product{DType::fp16, 64, true, false, false},
+                                           Product{DType::bf16, 32, true, true, true},
+                                           Product{DType::bf16, 64, true, true, true},
+                                           Product{DType::fp16, 128, true, true, true},
                                            Product{DType::bf16, 128, true, false, true},
                                            Product{DType::bf16, 64, false, false, true},
                                            Product{DType::fp16, 128, false, false, true}),
                          name_of);
 
-// Matrix m's row r at the address of lane 8 m + r; of it word m of lane 4 r + c holds elements 2 c and the next.
+// Matrix m's row r at the address of lane 8 m + r; of it word m of lane 4 r + c holds elements 2 c
+// and the next.
 TEST(Stmatrix, StoresRowsAtTheLanesAddresses) {
   const DeviceArray x(32 * 16);
   for (int w = 0; w < 128; ++w) x.as<unsigned>()[w] = static_cast<unsigned>(w * 0x01000193);
@@ -135,7 +149,8 @@ TEST(Stmatrix, StoresRowsAtTheLanesAddresses) {
                         .body =
                             "auto* words = reinterpret_cast<Words<4>*>(a.x) + lane_id();\n"
                             "const int at = lane_id() * 16;\n"
-                            "stmatrix_x4(at, global_load(words));\nbarrier();\nglobal_store(words, lds_load<Words<4>>(at));",
+                            "stmatrix_x4(at, global_load(words));\nbarrier();\nglobal_store(words, "
+                            "lds_load<Words<4>>(at));",
                         .headers = "#include \"targets/sm90/target.h\"\n",
                         .workgroup_size = 32,
                         .lds_bytes = 512};
@@ -144,7 +159,9 @@ TEST(Stmatrix, StoresRowsAtTheLanesAddresses) {
   for (int m = 0; m < 4; ++m) {
     for (int r = 0; r < 8; ++r) {
       for (int c = 0; c < 4; ++c) {
-        EXPECT_EQ(x.as<unsigned>()[4 * (8 * m + r) + c], before[static_cast<std::size_t>(4 * (4 * r + c) + m)]) << m << r << c;
+        EXPECT_EQ(x.as<unsigned>()[4 * (8 * m + r) + c],
+                  before[static_cast<std::size_t>(4 * (4 * r + c) + m)])
+            << m << r << c;
       }
     }
   }

@@ -53,35 +53,53 @@ global_store(a.x + thread_id(), d[3][7]);
 )";
 
 class WarpgroupRule : public ::testing::TestWithParam<Change> {};
-TEST_P(WarpgroupRule, ReportsTheBrokenKernelOnly) { expect_only_report(kProducts, GetParam(), 128); }
+TEST_P(WarpgroupRule, ReportsTheBrokenKernelOnly) {
+  expect_only_report(kProducts, GetParam(), 128);
+}
 
 const Change kWarpgroupRules[] = {
     {"NoFence", "wgmma_fence();\n", "", "wgmma without a fence: lane 0 begins one"},
-    {"NoFenceAfterAWait", "wgmma_fence();  // again\n", "", "wgmma without a fence: lane 0 begins one"},
-    {"SumsAfterTheFence", "wgmma_fence();  // again\n", "wgmma_fence();\nd[1][2] = 5;\n", "sums at kernel.h:"},
-    {"RowsAfterTheFence", "wgmma_fence();  // again\n", "wgmma_fence();\nrows.word[3] = 5;\n", "operand in registers at kernel.h:"},
-    {"SumsBetweenProducts", "wgmma_commit();  // 1\n", "d[1][2] = 5;\nwgmma<Half, false>(d, rows, m, true);\nwgmma_commit();\n",
+    {"NoFenceAfterAWait", "wgmma_fence();  // again\n", "",
+     "wgmma without a fence: lane 0 begins one"},
+    {"SumsAfterTheFence", "wgmma_fence();  // again\n", "wgmma_fence();\nd[1][2] = 5;\n",
+     "sums at kernel.h:"},
+    {"RowsAfterTheFence", "wgmma_fence();  // again\n", "wgmma_fence();\nrows.word[3] = 5;\n",
+     "operand in registers at kernel.h:"},
+    {"SumsBetweenProducts", "wgmma_commit();  // 1\n",
+     "d[1][2] = 5;\nwgmma<Half, false>(d, rows, m, true);\nwgmma_commit();\n",
      "sums were written since the product at"},
-    {"SumsBeforeTheWait", "wgmma_commit();  // 2\n", "wgmma_commit();\nd[1][2] = 5;\n", "sums were written before its wait"},
+    {"SumsBeforeTheWait", "wgmma_commit();  // 2\n", "wgmma_commit();\nd[1][2] = 5;\n",
+     "sums were written before its wait"},
     {"RowsBeforeTheWait", "wgmma_commit();  // 2\n", "wgmma_commit();\nrows.word[3] = 5;\n",
      "operand in registers was written before its wait"},
-    {"HeldBeforeTheWait", "wgmma_wait<0>();  // 2\n", "wgmma_hold(d);\nwgmma_wait<0>();\n", "sums of a product before its wait"},
-    {"OfAGroupThatIsNotWaitedFor", "wgmma_wait<0>();  // 2\n", "wgmma_wait<1>();\n", "sums of a product before its wait"},
+    {"HeldBeforeTheWait", "wgmma_wait<0>();  // 2\n", "wgmma_hold(d);\nwgmma_wait<0>();\n",
+     "sums of a product before its wait"},
+    {"OfAGroupThatIsNotWaitedFor", "wgmma_wait<0>();  // 2\n", "wgmma_wait<1>();\n",
+     "sums of a product before its wait"},
     {"NotInAGroup", "wgmma_commit();  // 2\n", "", "sums of a product before its wait"},
-    {"StoredBeforeTheWait", "wgmma_wait<0>();  // 2\n", "global_store(a.x + thread_id(), d[0][0] * 2);\nwgmma_wait<0>();\n",
+    {"StoredBeforeTheWait", "wgmma_wait<0>();  // 2\n",
+     "global_store(a.x + thread_id(), d[0][0] * 2);\nwgmma_wait<0>();\n",
      "sums of a product before its wait: lane 0 writes"},
-    {"ExchangedBeforeTheWait", "wgmma_wait<0>();  // 2\n", "shuffle_xor(d[0][0], 1);\nwgmma_wait<0>();\n",
+    {"ExchangedBeforeTheWait", "wgmma_wait<0>();  // 2\n",
+     "shuffle_xor(d[0][0], 1);\nwgmma_wait<0>();\n",
      "sums of a product before its wait: lane 0 gives"},
-    {"EndsBeforeTheWait", "wgmma_wait<0>();  // 2\n", "return;\n", "ends before the wait for its wgmma"},
-    {"AWaveIsMissing", "wgmma_wait<0>();  // 2\n", "if (wave_id() == 2) return;\nwgmma_wait<0>();\n",
+    {"EndsBeforeTheWait", "wgmma_wait<0>();  // 2\n", "return;\n",
+     "ends before the wait for its wgmma"},
+    {"AWaveIsMissing", "wgmma_wait<0>();  // 2\n",
+     "if (wave_id() == 2) return;\nwgmma_wait<0>();\n",
      "lane 64 ends before the wait for its wgmma"},
-    {"AWaveHasNoProduct", "wgmma_fence();  // again\n", "if (wave_id() == 2) return;\nwgmma_fence();\n", "lane 64 never came"},
-    {"OneWaveHasOneMore", "wgmma_fence();  // again\n", "if (wave_id() == 3) wgmma_fence();\nwgmma_fence();\n",
+    {"AWaveHasNoProduct", "wgmma_fence();  // again\n",
+     "if (wave_id() == 2) return;\nwgmma_fence();\n", "lane 64 never came"},
+    {"OneWaveHasOneMore", "wgmma_fence();  // again\n",
+     "if (wave_id() == 3) wgmma_fence();\nwgmma_fence();\n",
      "warpgroup disagrees: lane 0 is at wgmma"},
-    {"TwoPlaces", "wgmma_fence();  // again\n", "if (wave_id() == 1) {\nwgmma_fence();\n} else {\nwgmma_fence();\n}\n",
+    {"TwoPlaces", "wgmma_fence();  // again\n",
+     "if (wave_id() == 1) {\nwgmma_fence();\n} else {\nwgmma_fence();\n}\n",
      "warpgroup disagrees: lane 0 is at wgmma_fence"},
-    {"OtherOperands", "wgmma_fence();  // again\n", "m = m.further(1024 * wave_id());\nwgmma_fence();\n", "with other operands"},
-    {"NoFenceOfLds", "lds_fence_for_matrices();\nbarrier();\n", "barrier();\n", "LDS without a fence: a matrix unit reads"},
+    {"OtherOperands", "wgmma_fence();  // again\n",
+     "m = m.further(1024 * wave_id());\nwgmma_fence();\n", "with other operands"},
+    {"NoFenceOfLds", "lds_fence_for_matrices();\nbarrier();\n", "barrier();\n",
+     "LDS without a fence: a matrix unit reads"},
 };
 INSTANTIATE_TEST_SUITE_P(Products, WarpgroupRule, ::testing::ValuesIn(kWarpgroupRules),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -105,15 +123,22 @@ barrier();
 global_store(a.x + thread_id(), 1.0F);
 )";
 class RegisterRule : public ::testing::TestWithParam<Change> {};
-TEST_P(RegisterRule, ReportsTheBrokenKernelOnly) { expect_only_report(kRegisters, GetParam(), 384); }
+TEST_P(RegisterRule, ReportsTheBrokenKernelOnly) {
+  expect_only_report(kRegisters, GetParam(), 384);
+}
 
 const Change kRegisterRules[] = {
-    {"TooMany", "setmaxnreg_inc<232>", "setmaxnreg_inc<240>", "lanes have 66560, it began with 64512 of 168 each"},
+    {"TooMany", "setmaxnreg_inc<232>", "setmaxnreg_inc<240>",
+     "lanes have 66560, it began with 64512 of 168 each"},
     {"NobodyGives", "setmaxnreg_dec<40>();", "", "lanes have 80896, it began with 64512"},
-    {"OneWaveGives", "wave_id() < 4", "wave_id() < 3", "warpgroup disagrees: lane 0 is at setmaxnreg_dec"},
-    {"NoMultipleOf8", "setmaxnreg_dec<40>", "setmaxnreg_dec<44>", "multiples of 8 from 24 to 256 are accepted"},
-    {"NotFewer", "setmaxnreg_dec<40>", "setmaxnreg_dec<176>", "lane 0 has 168 registers, 176 are no fewer"},
-    {"NotMore", "setmaxnreg_inc<232>", "setmaxnreg_inc<160>", "lane 128 has 168 registers, 160 are no more"},
+    {"OneWaveGives", "wave_id() < 4", "wave_id() < 3",
+     "warpgroup disagrees: lane 0 is at setmaxnreg_dec"},
+    {"NoMultipleOf8", "setmaxnreg_dec<40>", "setmaxnreg_dec<44>",
+     "multiples of 8 from 24 to 256 are accepted"},
+    {"NotFewer", "setmaxnreg_dec<40>", "setmaxnreg_dec<176>",
+     "lane 0 has 168 registers, 176 are no fewer"},
+    {"NotMore", "setmaxnreg_inc<232>", "setmaxnreg_inc<160>",
+     "lane 128 has 168 registers, 160 are no more"},
 };
 INSTANTIATE_TEST_SUITE_P(Registers, RegisterRule, ::testing::ValuesIn(kRegisterRules),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -123,15 +148,17 @@ INSTANTIATE_TEST_SUITE_P(Registers, RegisterRule, ::testing::ValuesIn(kRegisterR
 TEST(EarlyLaunch, WaitsBeforeItTouchesMemory) {
   const DeviceArray x(64 * sizeof(float));
   const std::string wait = "grid_dependency_wait();\n";
-  for (const auto& [body, report] : {std::pair<std::string, std::string>{"global_load(a.x);\n", "lane 0 reads 4 bytes"},
-                                     {"global_store(a.x + thread_id(), 1.0F);\n", "lane 0 writes 4 bytes"},
-                                     {"if (thread_id() == 3) copy_async_16(0, a.x, true);\n", "lane 3 copies 16 bytes"},
-                                     {"if (thread_id() == 5) return;\n", "lane 5 ends"}}) {
+  for (const auto& [body, report] :
+       {std::pair<std::string, std::string>{"global_load(a.x);\n", "lane 0 reads 4 bytes"},
+        {"global_store(a.x + thread_id(), 1.0F);\n", "lane 0 writes 4 bytes"},
+        {"if (thread_id() == 3) copy_async_16(0, a.x, true);\n", "lane 3 copies 16 bytes"},
+        {"if (thread_id() == 5) return;\n", "lane 5 ends"}}) {
     KernelText text = text_of(body + wait, 64);
     EXPECT_TRUE(run_text(text, x.data()).ok());
     text.programmatic_launch = true;
     const Status broken = run_text(text, x.data());
-    EXPECT_NE(broken.message().find("early launch: " + report), std::string::npos) << broken.message();
+    EXPECT_NE(broken.message().find("early launch: " + report), std::string::npos)
+        << broken.message();
     text.body = wait + body;
     const Status kept = run_text(text, x.data());
     EXPECT_TRUE(kept.ok()) << kept.message();

@@ -15,26 +15,30 @@ namespace fulmen::testing {
 namespace {
 
 using T = KvCacheTensors;
-constexpr std::array<TensorMember<T>, 11> kAll{&T::k_cache, &T::v_cache, &T::seqlens_k,    &T::block_table,
-                                               &T::k_new,   &T::v_new,   &T::rotary_cos,   &T::rotary_sin,
-                                               &T::q,       &T::q_out,   &T::seqlens_k_out};
-constexpr std::array<TensorMember<T>, 4> kWritten{&T::k_cache, &T::v_cache, &T::q_out, &T::seqlens_k_out};
+constexpr std::array<TensorMember<T>, 11> kAll{
+    &T::k_cache,    &T::v_cache,    &T::seqlens_k, &T::block_table, &T::k_new,        &T::v_new,
+    &T::rotary_cos, &T::rotary_sin, &T::q,         &T::q_out,       &T::seqlens_k_out};
+constexpr std::array<TensorMember<T>, 4> kWritten{&T::k_cache, &T::v_cache, &T::q_out,
+                                                  &T::seqlens_k_out};
 
 std::size_t bytes_of(const Tensor& t) {
-  return static_cast<std::size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3] * size_of(t.dtype));
+  return static_cast<std::size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3] *
+                                  size_of(t.dtype));
 }
 
 // Tensors of random numbers in host memory, contiguous.
 struct HostCall {
   struct Shape {
     DType dtype = DType::bf16;
-    int64_t batch = 1, rows = 1, seqlen_new = 1, seqlen_q = 1, heads = 1, kv_heads = 1, dim = 2, dim_v = 1, rotary_dim = 0,
-            page_size = 0;
+    int64_t batch = 1, rows = 1, seqlen_new = 1, seqlen_q = 1, heads = 1, kv_heads = 1, dim = 2,
+            dim_v = 1, rotary_dim = 0, page_size = 0;
     DType rotary_dtype = DType::fp32;
   };
   HostCall(const Shape& s, Random& random) {
-    const int64_t max_pages = s.page_size > 0 ? (s.rows + s.page_size - 1) / s.page_size : 0, pages = s.batch * max_pages + 2;
-    const int64_t batch = s.page_size > 0 ? pages : s.batch, rows = s.page_size > 0 ? s.page_size : s.rows;
+    const int64_t max_pages = s.page_size > 0 ? (s.rows + s.page_size - 1) / s.page_size : 0,
+                  pages = s.batch * max_pages + 2;
+    const int64_t batch = s.page_size > 0 ? pages : s.batch,
+                  rows = s.page_size > 0 ? s.page_size : s.rows;
     t.k_cache = floats(s.dtype, {batch, rows, s.kv_heads, s.dim}, random);
     t.v_cache = floats(s.dtype, {batch, rows, s.kv_heads, s.dim_v}, random);
     if (s.seqlen_new > 0) {
@@ -44,7 +48,8 @@ struct HostCall {
     const int64_t most = s.rows - std::max(s.seqlen_new, s.seqlen_q);
     t.seqlens_k = numbers(1, s.batch, [&](int64_t) { return random.between(0, most); });
     t.seqlens_k_out = numbers(1, s.batch, [](int64_t) { return -7; });
-    if (s.page_size > 0) t.block_table = numbers(s.batch, max_pages, [&](int64_t n) { return pages - 1 - n; });
+    if (s.page_size > 0)
+      t.block_table = numbers(s.batch, max_pages, [&](int64_t n) { return pages - 1 - n; });
     if (s.rotary_dim == 0) return;
     t.rotary_cos = floats(s.rotary_dtype, {1, 1, s.rows, s.rotary_dim / 2}, random);
     t.rotary_sin = floats(s.rotary_dtype, {1, 1, s.rows, s.rotary_dim / 2}, random);
@@ -55,7 +60,8 @@ struct HostCall {
 
  private:
   Tensor place(DType dtype, const std::array<int64_t, 4>& shape) {
-    Tensor tensor{nullptr, dtype, shape, {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1}};
+    Tensor tensor{
+        nullptr, dtype, shape, {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1}};
     memory_.push_back(std::make_unique<std::byte[]>(bytes_of(tensor)));
     tensor.data = memory_.back().get();
     return tensor;
@@ -69,7 +75,8 @@ struct HostCall {
   template <class Number>
   Tensor numbers(int64_t rows, int64_t columns, const Number& number) {
     const Tensor tensor = place(DType::int32, {1, 1, rows, columns});
-    for (int64_t n = 0; n < rows * columns; ++n) static_cast<int*>(tensor.data)[n] = static_cast<int>(number(n));
+    for (int64_t n = 0; n < rows * columns; ++n)
+      static_cast<int*>(tensor.data)[n] = static_cast<int>(number(n));
     return tensor;
   }
   std::vector<std::unique_ptr<std::byte[]>> memory_;
@@ -89,14 +96,16 @@ class GpuAppendKv : public GpuTest {
       void* memory = backend->allocate(device(), bytes_of(host->*tensor));
       owned.push_back(memory);
       (there->*tensor).data = memory;
-      if (status.ok()) status = backend->copy(device(), memory, (host->*tensor).data, bytes_of(host->*tensor));
+      if (status.ok())
+        status = backend->copy(device(), memory, (host->*tensor).data, bytes_of(host->*tensor));
     }
     if (host.q_out.data == host.q.data) there.q_out.data = there.q.data;
     if (status.ok()) status = append_kv(there, options, device());
     if (status.ok()) status = backend->synchronize(device(), nullptr);
     for (const TensorMember<T> tensor : kWritten) {
       if (!status.ok() || (host->*tensor).data == nullptr) continue;
-      status = backend->copy(device(), (host->*tensor).data, (there->*tensor).data, bytes_of(host->*tensor));
+      status = backend->copy(device(), (host->*tensor).data, (there->*tensor).data,
+                             bytes_of(host->*tensor));
     }
     for (void* memory : owned) backend->free(device(), memory);
     return status;
@@ -108,13 +117,17 @@ class GpuAppendKv : public GpuTest {
       if (a.data == nullptr) continue;
       const int64_t count = static_cast<int64_t>(bytes_of(a)) / size_of(a.dtype);
       if (a.dtype == DType::int32) {
-        EXPECT_TRUE(std::equal(static_cast<int*>(a.data), static_cast<int*>(a.data) + count, static_cast<int*>(b.data)));
+        EXPECT_TRUE(std::equal(static_cast<int*>(a.data), static_cast<int*>(a.data) + count,
+                               static_cast<int*>(b.data)));
         continue;
       }
       // Products and sums may be contracted, which saves a rounding of the terms.
-      const float size = 4 * (a.dtype == DType::fp32 ? 1e-6F : a.dtype == DType::fp16 ? 0x1p-11F : 0x1p-8F);
+      const float size = 4 * (a.dtype == DType::fp32   ? 1e-6F
+                              : a.dtype == DType::fp16 ? 0x1p-11F
+                                                       : 0x1p-8F);
       for (int64_t n = 0; n < count; ++n) {
-        const float x = reference::load_float(a.data, a.dtype, n), y = reference::load_float(b.data, b.dtype, n);
+        const float x = reference::load_float(a.data, a.dtype, n),
+                    y = reference::load_float(b.data, b.dtype, n);
         ASSERT_NEAR(x, y, size * std::max(1.0F, std::fabs(x))) << "element " << n;
         ASSERT_TRUE(!(tensor == &T::v_cache) || x == y) << "element " << n << " of v_cache";
       }
@@ -217,7 +230,8 @@ TEST_P(GpuAppendKv, NumbersThatLeadOutside) {
   ASSERT_TRUE(status.ok()) << status.message();
   for (Tensor T::* cache : {&T::k_cache, &T::v_cache}) {
     const Tensor &a = before.t.*cache, &b = call.t.*cache;
-    EXPECT_TRUE(std::equal(static_cast<std::byte*>(a.data), static_cast<std::byte*>(a.data) + bytes_of(a),
+    EXPECT_TRUE(std::equal(static_cast<std::byte*>(a.data),
+                           static_cast<std::byte*>(a.data) + bytes_of(a),
                            static_cast<std::byte*>(b.data)));
   }
 }
@@ -231,7 +245,8 @@ TEST_P(GpuAppendKv, RefusesHostMemory) {
 }
 
 INSTANTIATE_TEST_SUITE_P(On, GpuAppendKv, ::testing::ValuesIn(gpu_devices()), test_name);
-INSTANTIATE_TEST_SUITE_P(MachineCode, GpuAppendKv, ::testing::ValuesIn(machine_code_devices()), test_name);
+INSTANTIATE_TEST_SUITE_P(MachineCode, GpuAppendKv, ::testing::ValuesIn(machine_code_devices()),
+                         test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -1,5 +1,6 @@
-// The backward pass with atomics on NVIDIA's chips, emulated, where waves have a gradient each: head dims above 64, a pair of waves
-// (backward/parts/wave_pairs.h), and above 128, two pairs (backward/parts/wave_quads.h).
+// The backward pass with atomics on NVIDIA's chips, emulated, where waves have a gradient each:
+// head dims above 64, a pair of waves (backward/parts/wave_pairs.h), and above 128, two pairs
+// (backward/parts/wave_quads.h).
 #include "gpu/gpu_devices.h"
 #include "support/run_kernel.h"
 
@@ -8,7 +9,8 @@ namespace {
 
 class BackwardPairs : public GpuTest {
  protected:
-  static CaseSpec spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k, Random& random) {
+  static CaseSpec spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k,
+                          Random& random) {
     CaseSpec s = small_spec(dtype, head_dim, random);
     s.backward = true;
     s.batch = s.num_heads = s.num_kv_heads = 1;
@@ -22,10 +24,12 @@ class BackwardPairs : public GpuTest {
   }
 };
 
-// Several tiles of keys and queries, the last ones partial, of several query heads; and fewer keys than half a tile.
+// Several tiles of keys and queries, the last ones partial, of several query heads; and fewer keys
+// than half a tile.
 TEST_P(BackwardPairs, Shapes) {
   Random random(7700);
-  CaseSpec s = spec_of(DType::bf16, 128, random.between(129, 200), random.between(129, 200), random);
+  CaseSpec s =
+      spec_of(DType::bf16, 128, random.between(129, 200), random.between(129, 200), random);
   s.num_heads = 2;
   check(s, random);
   check(spec_of(DType::fp16, 128, random.between(64, 100), random.between(1, 64), random), random);
@@ -34,7 +38,8 @@ TEST_P(BackwardPairs, Shapes) {
 // The second wave of a pair gets masks, dropout and softcap from the first.
 TEST_P(BackwardPairs, Masks) {
   Random random(7710);
-  CaseSpec s = spec_of(DType::bf16, 128, random.between(130, 200), random.between(130, 200), random);
+  CaseSpec s =
+      spec_of(DType::bf16, 128, random.between(130, 200), random.between(130, 200), random);
   s.causal = random.pick({Causal::bottom_right, Causal::top_left});
   s.nan_in_masked = true;
   check(s, random);
@@ -89,7 +94,8 @@ TEST_P(BackwardQuads, Shapes) {
 
 TEST_P(BackwardQuads, Masks) {
   Random random(7740);
-  CaseSpec s = spec_of(DType::bf16, 256, random.between(130, 200), random.between(130, 200), random);
+  CaseSpec s =
+      spec_of(DType::bf16, 256, random.between(130, 200), random.between(130, 200), random);
   s.causal = random.pick({Causal::bottom_right, Causal::top_left});
   s.nan_in_masked = true;
   check(s, random);
@@ -128,9 +134,11 @@ TEST_P(BackwardQuads, WidthsAndOutputs) {
 }
 
 // One buffer, and two.
-INSTANTIATE_TEST_SUITE_P(On, BackwardQuads, ::testing::Values("emulated:sm_80", "emulated:sm_90"), test_name);
+INSTANTIATE_TEST_SUITE_P(On, BackwardQuads, ::testing::Values("emulated:sm_80", "emulated:sm_90"),
+                         test_name);
 // sm_86 has LDS for half of the keys.
-INSTANTIATE_TEST_SUITE_P(On, BackwardPairs, ::testing::Values("emulated:sm_80", "emulated:sm_86"), test_name);
+INSTANTIATE_TEST_SUITE_P(On, BackwardPairs, ::testing::Values("emulated:sm_80", "emulated:sm_86"),
+                         test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -1,4 +1,5 @@
-// Every GPU kernel of the backward pass, and dropout in both passes, on emulated chips and on the machine's GPU where it has one.
+// Every GPU kernel of the backward pass, and dropout in both passes, on emulated chips and on the
+// machine's GPU where it has one.
 #include <algorithm>
 #include <numeric>
 
@@ -32,7 +33,8 @@ TEST_P(GpuBackward, Features) {
   CaseSpec s = spec_of(DType::bf16, 64, random);
   check(s);
 
-  s = spec_of(DType::fp16, 32, random);  // boards: a bias a head, its gradient the sum over the batch
+  // Boards: a bias a head, its gradient the sum over the batch.
+  s = spec_of(DType::fp16, 32, random);
   s.batch = 3;
   s.seqlen_q = s.seqlen_k = 64;
   s.bias = true;
@@ -191,7 +193,8 @@ TEST_P(GpuBackward, ShortSequences) {
 TEST_P(GpuBackward, LengthsOfZeroAndOne) {
   Random random(7530);
   CaseSpec s = spec_of(DType::bf16, 64, random);
-  for (const auto& [q, k] : {std::pair<int64_t, int64_t>{0, 5}, {5, 0}, {0, 0}, {1, 1}, {1, 300}, {130, 3}, {300, 1}}) {
+  for (const auto& [q, k] :
+       {std::pair<int64_t, int64_t>{0, 5}, {5, 0}, {0, 0}, {1, 1}, {1, 300}, {130, 3}, {300, 1}}) {
     s.seqlen_q = q;
     s.seqlen_k = k;
     EXPECT_GT(expect_all_verified(s, random), 0);
@@ -228,16 +231,24 @@ TEST(GpuBackwardAtomic, OnlyWhereBitsMayDiffer) {
     ASSERT_TRUE(planned.ok()) << planned.status().message();
     const std::string& kernel = planned->config().kernel;
     EXPECT_EQ(kernel, deterministic ? "emulated.backward.sm80" : "emulated.backward_atomic.sm80");
-    EXPECT_EQ(planned->explain().find("it is not deterministic") != std::string::npos, deterministic) << planned->explain();
+    EXPECT_EQ(planned->explain().find("it is not deterministic") != std::string::npos,
+              deterministic)
+        << planned->explain();
     const int64_t rows = s.batch * s.num_heads * (s.seqlen_q + 16);
-    EXPECT_LE(planned->workspace_bytes(), static_cast<std::size_t>(4 * rows * (s.head_dim + 2) + 64)) << planned->explain();
+    EXPECT_LE(planned->workspace_bytes(),
+              static_cast<std::size_t>(4 * rows * (s.head_dim + 2) + 64))
+        << planned->explain();
     if (!deterministic) continue;
     AttentionOptions defaults;
-    EXPECT_EQ(plan(make_backward_problem(c.tensors, defaults).value(), device, defaults)->config().kernel, kernel);
+    EXPECT_EQ(
+        plan(make_backward_problem(c.tensors, defaults).value(), device, defaults)->config().kernel,
+        kernel);
     defaults.kernel = "emulated.backward_atomic.sm80";
-    const Status refused = plan(make_backward_problem(c.tensors, defaults).value(), device, defaults).status();
+    const Status refused =
+        plan(make_backward_problem(c.tensors, defaults).value(), device, defaults).status();
     EXPECT_EQ(refused.code(), StatusCode::unsupported);
-    EXPECT_NE(refused.message().find("options.deterministic = false allows it"), std::string::npos) << refused.message();
+    EXPECT_NE(refused.message().find("options.deterministic = false allows it"), std::string::npos)
+        << refused.message();
     ASSERT_TRUE(run_kernel(c, kernel, {device}).ok());
     const std::vector<float> first = c.output_values();
     ASSERT_TRUE(run_kernel(c, kernel, {device}).ok());
@@ -281,7 +292,8 @@ TEST_P(GpuBackward, AnyFeatures) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(On, GpuBackward, ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
+INSTANTIATE_TEST_SUITE_P(On, GpuBackward,
+                         ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -17,7 +17,8 @@ class GpuBackwardTma : public HopperTest {
     if (!drawn(3)) return;
     Case c(spec, random);
     c.options.deterministic = random.chance(0.5);
-    EXPECT_TRUE(verified(c, kernel(), {device(), shift})) << to_string(spec) << ", deterministic " << c.options.deterministic;
+    EXPECT_TRUE(verified(c, kernel(), {device(), shift}))
+        << to_string(spec) << ", deterministic " << c.options.deterministic;
   }
 };
 
@@ -25,7 +26,8 @@ class GpuBackwardTma : public HopperTest {
 TEST_P(GpuBackwardTma, ShapesAndLayouts) {
   Random random(8200);
   for (const int64_t dim : {64, 128, 80, 96, 104, 256, 136}) {
-    CaseSpec s = spec_of(dim == 128 ? DType::fp16 : DType::bf16, dim, random.between(129, 260), random.between(129, 300), random);
+    CaseSpec s = spec_of(dim == 128 ? DType::fp16 : DType::bf16, dim, random.between(129, 260),
+                         random.between(129, 300), random);
     s.num_heads = 2;
     s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd});
     check(s, random);
@@ -125,21 +127,26 @@ TEST_P(GpuBackwardTma, Features) {
   check(s, random);
 }
 
-// A tile of queries meets several blocks of keys, each of which adds to its dq: with an order, and without one.
+// A tile of queries meets several blocks of keys, each of which adds to its dq: with an order, and
+// without one.
 TEST_P(GpuBackwardTma, OrderOfSums) {
   Random random(8230);
   for (const int64_t dim : {64, 128, 256}) {
     for (const bool deterministic : {true, false}) {
-      CaseSpec s = spec_of(DType::bf16, dim, random.between(130, 300), random.between(400, 700), random);
+      CaseSpec s =
+          spec_of(DType::bf16, dim, random.between(130, 300), random.between(400, 700), random);
       s.num_heads = s.num_kv_heads = 3;
       s.causal = random.pick({Causal::none, Causal::bottom_right, Causal::top_left});
       Case c(s, random);
       c.options.deterministic = deterministic;
-      EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(s) << ", deterministic " << deterministic;
+      EXPECT_TRUE(verified(c, kernel(), {device()}))
+          << to_string(s) << ", deterministic " << deterministic;
       c.options.kernel = kernel();
       const Result<Plan> planned = plan(c.problem(), device(), c.options);
       ASSERT_TRUE(planned.ok()) << planned.status().message();
-      EXPECT_EQ(planned->explain().find("gradients may differ in bits") == std::string::npos, deterministic) << planned->explain();
+      EXPECT_EQ(planned->explain().find("gradients may differ in bits") == std::string::npos,
+                deterministic)
+          << planned->explain();
     }
   }
 }
@@ -150,16 +157,19 @@ TEST_P(GpuBackwardTma, IsChosenWhereBlocksDoNotWait) {
   Random random(8250);
   struct Call {
     int64_t head_dim, heads, seqlen_q, seqlen_k;
-    bool causal, in_order, as_they_come;  // chosen where sums have an order, and where they have none
+    // Chosen where sums have an order, and where they have none.
+    bool causal, in_order, as_they_come;
   };
   for (const Call& call : {Call{128, 64, 512, 512, false, true, true},
-                           {128, 8, 512, 512, true, false, false},    // few blocks
-                           {128, 16, 512, 2048, false, true, true},   // half as many tiles as blocks
+                           {128, 8, 512, 512, true, false, false},  // few blocks
+                           // Half as many tiles as blocks.
+                           {128, 16, 512, 2048, false, true, true},
                            {128, 16, 448, 2048, false, false, true},  // fewer
                            {128, 16, 448, 2048, true, true, true},    // under a mask, all the same
                            {256, 2, 512, 512, false, true, true},
                            {256, 1, 512, 512, true, false, false},
-                           {256, 2, 256, 2048, true, true, true},   // a quarter as many tiles as blocks
+                           // A quarter as many tiles as blocks.
+                           {256, 2, 256, 2048, true, true, true},
                            {256, 2, 192, 2048, true, false, true},  // fewer
                            {256, 8, 128, 128, false, true, true}}) {
     CaseSpec s = spec_of(DType::bf16, call.head_dim, 64, 64, random);
@@ -174,7 +184,9 @@ TEST_P(GpuBackwardTma, IsChosenWhereBlocksDoNotWait) {
       p.deterministic = deterministic;
       const Result<Plan> planned = plan(p, device());
       ASSERT_TRUE(planned.ok()) << planned.status().message();
-      EXPECT_EQ(planned->config().kernel == kernel(), deterministic ? call.in_order : call.as_they_come) << planned->explain();
+      EXPECT_EQ(planned->config().kernel == kernel(),
+                deterministic ? call.in_order : call.as_they_come)
+          << planned->explain();
     }
   }
 }
@@ -182,7 +194,8 @@ TEST_P(GpuBackwardTma, IsChosenWhereBlocksDoNotWait) {
 // Why it refuses a problem, in explain's words.
 TEST_P(GpuBackwardTma, SaysWhyNot) {
   Random random(8240);
-  expect_reason(spec_of(DType::bf16, 59, 150, 150, random), "the TMA reads rows and strides of whole pieces of 16 bytes", random);
+  expect_reason(spec_of(DType::bf16, 59, 150, 150, random),
+                "the TMA reads rows and strides of whole pieces of 16 bytes", random);
 }
 
 INSTANTIATE_TEST_SUITE_P(On, GpuBackwardTma, ::testing::ValuesIn(hopper_devices()), test_name);

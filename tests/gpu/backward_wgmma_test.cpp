@@ -1,5 +1,5 @@
-// The backward pass by warpgroup products, with atomics and without, on the one emulated chip that has them, whose other kernels
-// are sm_80's, and on the machine's GPU where it is a Hopper.
+// The backward pass by warpgroup products, with atomics and without, on the one emulated chip that
+// has them, whose other kernels are sm_80's, and on the machine's GPU where it is a Hopper.
 #include <algorithm>
 #include <array>
 
@@ -19,7 +19,8 @@ class GpuBackwardWgmma : public HopperTest {
     if (!drawn(3)) return;
     Case c(spec, random);
     const std::vector<std::string> kernels = kernels_for(c.problem(), device());
-    EXPECT_NE(std::find(kernels.begin(), kernels.end(), kernel()), kernels.end()) << to_string(spec);
+    EXPECT_NE(std::find(kernels.begin(), kernels.end(), kernel()), kernels.end())
+        << to_string(spec);
     for (const std::string& kernel : kernels) {
       if (kernel.find(".backward_wgmma") == std::string::npos) continue;
       EXPECT_TRUE(verified(c, kernel, {device(), shift})) << to_string(spec);
@@ -27,11 +28,13 @@ class GpuBackwardWgmma : public HopperTest {
   }
 };
 
-// Several tiles of keys and queries, the last ones partial; warpgroups with keys of their own, and sharing them.
+// Several tiles of keys and queries, the last ones partial; warpgroups with keys of their own, and
+// sharing them.
 TEST_P(GpuBackwardWgmma, ShapesAndLayouts) {
   Random random(7600);
   for (const int64_t dim : {64, 128, 256}) {
-    CaseSpec s = spec_of(dim == 128 ? DType::fp16 : DType::bf16, dim, random.between(129, 260), random.between(129, 200), random);
+    CaseSpec s = spec_of(dim == 128 ? DType::fp16 : DType::bf16, dim, random.between(129, 260),
+                         random.between(129, 200), random);
     s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd});
     check(s, random);
   }
@@ -43,7 +46,8 @@ TEST_P(GpuBackwardWgmma, ShapesAndLayouts) {
 TEST_P(GpuBackwardWgmma, MoreTilesThanBuffers) {
   Random random(7695);
   for (const int64_t dim : {64, 128, 256}) {
-    CaseSpec s = spec_of(DType::bf16, dim, random.between(65, 190), random.between(321, 400), random);
+    CaseSpec s =
+        spec_of(DType::bf16, dim, random.between(65, 190), random.between(321, 400), random);
     s.num_heads = 3;
     check(s, random);
   }
@@ -135,7 +139,8 @@ TEST_P(GpuBackwardWgmma, SequencesOfDifferentLengths) {
 
 TEST_P(GpuBackwardWgmma, QueriesWithoutKeysHaveNoGradient) {
   Random random(7675);
-  for (const int64_t dim : {64, 256}) expect_no_gradient_without_keys(spec_of(DType::bf16, dim, 150, 100, random), random);
+  for (const int64_t dim : {64, 256})
+    expect_no_gradient_without_keys(spec_of(DType::bf16, dim, 150, 100, random), random);
 }
 
 TEST_P(GpuBackwardWgmma, AnyFeatures) {
@@ -161,7 +166,8 @@ TEST_P(GpuBackwardWgmma, EachGradientAlone) {
                                                  {false, true, false, false, false},
                                                  {false, false, true, false, false},
                                                  {false, true, true, false, false}}) {
-      CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), dim, random.between(65, 140), random.between(65, 140), random);
+      CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), dim, random.between(65, 140),
+                           random.between(65, 140), random);
       s.gradients = gradients;
       s.causal = random.pick({Causal::none, Causal::bottom_right});
       check(s, random);
@@ -173,7 +179,8 @@ TEST_P(GpuBackwardWgmma, EachGradientAlone) {
 TEST_P(GpuBackwardWgmma, BiasOverSeveralTiles) {
   Random random(7680);
   for (const int64_t dim : {64, 128, 256}) {
-    CaseSpec s = spec_of(DType::bf16, dim, random.between(193, 260), random.between(193, 260), random);
+    CaseSpec s =
+        spec_of(DType::bf16, dim, random.between(193, 260), random.between(193, 260), random);
     s.bias = true;
     s.bias_dtype = DType::bf16;
     s.gradients[3] = false;
@@ -220,9 +227,12 @@ TEST_P(GpuBackwardWgmma, IsChosenForWideRows) {
         ASSERT_TRUE(planned.ok()) << planned.status().message();
         const std::string& chosen = planned->config().kernel;
         const bool with_atomics = all && !deterministic && shape.many_keys;
-        EXPECT_EQ(chosen == driver + ".backward_wgmma_atomic.sm90", shape.wide && with_atomics) << planned->explain();
+        EXPECT_EQ(chosen == driver + ".backward_wgmma_atomic.sm90", shape.wide && with_atomics)
+            << planned->explain();
         EXPECT_EQ(chosen == kernel(), shape.wide && !with_atomics) << planned->explain();
-        EXPECT_EQ(planned->explain().find("it adds with atomics: gradients may differ") != std::string::npos, with_atomics)
+        EXPECT_EQ(planned->explain().find("it adds with atomics: gradients may differ") !=
+                      std::string::npos,
+                  with_atomics)
             << planned->explain();
       }
     }
@@ -255,7 +265,8 @@ TEST(GpuBackwardWgmmaChips, NeedsHopper) {
   }
   const std::vector<std::string> kernels = kernels_for(c.problem(), "emulated:sm_80");
   EXPECT_FALSE(kernels.empty());
-  for (const char* kernel : {"emulated.backward_wgmma.sm90", "emulated.backward_wgmma_atomic.sm90"}) {
+  for (const char* kernel :
+       {"emulated.backward_wgmma.sm90", "emulated.backward_wgmma_atomic.sm90"}) {
     EXPECT_EQ(std::find(kernels.begin(), kernels.end(), kernel), kernels.end());
   }
 }

@@ -24,7 +24,8 @@ constexpr int kLeast = -2147483647 - 1, kMost = 2147483647;
 
 class GpuBounds : public GpuTest {
  protected:
-  static void expect_no_access_outside(const CaseSpec& s, std::set<std::string>& served, Random& random);
+  static void expect_no_access_outside(const CaseSpec& s, std::set<std::string>& served,
+                                       Random& random);
 };
 
 CaseSpec spec_of(int64_t seqlen_q, int64_t seqlen_k, Random& random) {
@@ -49,7 +50,9 @@ const std::vector<Spoil>& spoils() {
       [](int64_t n, int number, Random&) { return number + static_cast<int>(40 * n); },
       [](int64_t, int number, Random&) { return -1 - number; },
       [](int64_t, int number, Random& random) {
-        return random.chance(0.5) ? number : random.pick({kLeast, kLeast + 1, -1, 1000, kMost - 1, kMost, number / 2, number + 40});
+        return random.chance(0.5) ? number
+                                  : random.pick({kLeast, kLeast + 1, -1, 1000, kMost - 1, kMost,
+                                                 number / 2, number + 40});
       }};
   return all;
 }
@@ -64,18 +67,21 @@ void spoil(const Tensor& tensor, const Spoil& how, Random& random) {
   }
 }
 
-constexpr std::array kTables{&AttentionTensors::cu_seqlens_q, &AttentionTensors::cu_seqlens_k, &AttentionTensors::seqlens_k,
-                             &AttentionTensors::leftpad_k, &AttentionTensors::block_table};
+constexpr std::array kTables{&AttentionTensors::cu_seqlens_q, &AttentionTensors::cu_seqlens_k,
+                             &AttentionTensors::seqlens_k, &AttentionTensors::leftpad_k,
+                             &AttentionTensors::block_table};
 
 // Every kernel that takes the case, with all tables spoilt, or one of them.
-void GpuBounds::expect_no_access_outside(const CaseSpec& s, std::set<std::string>& served, Random& random) {
+void GpuBounds::expect_no_access_outside(const CaseSpec& s, std::set<std::string>& served,
+                                         Random& random) {
   for (const Spoil& how : random.sample(spoils(), 3)) {
     Case c(s, random);
     c.options.deterministic = !s.backward;
     const std::size_t alone = static_cast<std::size_t>(random.between(0, 2 * kTables.size()));
     for (std::size_t n = 0; n < kTables.size(); ++n) {
       const bool absent = alone < kTables.size() && (c.tensors.*kTables[alone]).data == nullptr;
-      if (absent || alone >= kTables.size() || alone == n) spoil(c.tensors.*kTables[n], how, random);
+      if (absent || alone >= kTables.size() || alone == n)
+        spoil(c.tensors.*kTables[n], how, random);
     }
     for (const std::string& kernel : kernels_for(c.problem(), device())) {
       served.insert(kernel);
@@ -105,9 +111,10 @@ TEST_P(GpuBounds, ForwardStaysInside) {
   EXPECT_GE(served.size(), 4U) << "families that take sequences of different lengths";
 }
 
-// How many rows of a result are not what is expected: sequence 0's as they were, sequence 1's from `first_row` on NaN and before
-// that NaN or as they were, all of sequence 2's NaN.
-int wrong_rows(const CaseSpec& s, int64_t first_row, const std::vector<float>& now, const std::vector<float>& before, bool is_lse) {
+// How many rows of a result are not what is expected: sequence 0's as they were, sequence 1's from
+// `first_row` on NaN and before that NaN or as they were, all of sequence 2's NaN.
+int wrong_rows(const CaseSpec& s, int64_t first_row, const std::vector<float>& now,
+               const std::vector<float>& before, bool is_lse) {
   int wrong = 0;
   for (std::size_t n = 0; n < now.size(); ++n) {
     const auto at = static_cast<int64_t>(n) / (is_lse ? 1 : s.num_heads * s.head_dim_v);
@@ -122,9 +129,14 @@ int wrong_rows(const CaseSpec& s, int64_t first_row, const std::vector<float>& n
 TEST_P(GpuBounds, WhatIsNotThereIsNan) {
   Random random(own_stream(7954));
   std::set<std::string> served;
-  // Pages as tiles in a page each, and as rows anywhere; few and many queries; what one wave takes whole.
+  // Pages as tiles in a page each, and as rows anywhere; few and many queries; what one wave takes
+  // whole.
   for (const auto& [seqlen_q, seqlen_k, page_size] :
-       {std::tuple<int64_t, int64_t, int64_t>{20, 50, 16}, {20, 50, 64}, {1, 300, 16}, {1, 300, 64}, {20, 100, 128}}) {
+       {std::tuple<int64_t, int64_t, int64_t>{20, 50, 16},
+        {20, 50, 64},
+        {1, 300, 16},
+        {1, 300, 64},
+        {20, 100, 128}}) {
     CaseSpec s = spec_of(seqlen_q, seqlen_k, random);
     s.used_k = s.even_lengths = true;
     s.page_size = page_size;
@@ -133,7 +145,8 @@ TEST_P(GpuBounds, WhatIsNotThereIsNan) {
     const int64_t column = random.between(0, (seqlen_k - 1) / page_size), stride = table.strides[2];
     int& page = static_cast<int*>(table.data)[stride + column];
     int& used = static_cast<int*>(c.tensors.seqlens_k.data)[2];
-    const int right_page = page, right_used = used, num_pages = static_cast<int>(c.tensors.k.shape[0]);
+    const int right_page = page, right_used = used,
+              num_pages = static_cast<int>(c.tensors.k.shape[0]);
     const int capacity = static_cast<int>(table.shape[3] * page_size);
     // Row i attends keys up to i + seqlen_k - seqlen_q.
     const int64_t first_row = std::max<int64_t>(0, column * page_size - (seqlen_k - seqlen_q));
@@ -144,8 +157,8 @@ TEST_P(GpuBounds, WhatIsNotThereIsNan) {
       const std::vector<float> out = c.out_values(), lse = c.lse_values();
       page = random.pick({-1, kLeast, num_pages, kMost});
       used = random.pick({capacity + 1, kMost, -1, kLeast});
-      const std::string what =
-          kernel + ", page " + std::to_string(page) + ", seqlens_k " + std::to_string(used) + ", " + to_string(s);
+      const std::string what = kernel + ", page " + std::to_string(page) + ", seqlens_k " +
+                               std::to_string(used) + ", " + to_string(s);
       const Status status = run_kernel(c, kernel, Where{device()});
       page = right_page;
       used = right_used;
@@ -173,9 +186,10 @@ TEST_P(GpuBounds, ValidateNamesTensorIndexAndValue) {
   CaseSpec s = spec_of(20, 40, random);
   s.packed_q = s.used_k = true;
   s.page_size = 16;
-  for (const auto& [member, name, value] : {std::tuple{&AttentionTensors::block_table, "block_table[0, 0] is 2147483647", kMost},
-                                            {&AttentionTensors::seqlens_k, "seqlens_k[0] is -1", -1},
-                                            {&AttentionTensors::cu_seqlens_q, "cu_seqlens_q[0] is -2147483648", kLeast}}) {
+  for (const auto& [member, name, value] :
+       {std::tuple{&AttentionTensors::block_table, "block_table[0, 0] is 2147483647", kMost},
+        {&AttentionTensors::seqlens_k, "seqlens_k[0] is -1", -1},
+        {&AttentionTensors::cu_seqlens_q, "cu_seqlens_q[0] is -2147483648", kLeast}}) {
     s.even_lengths = true;
     Case c(s, random);
     static_cast<int*>((c.tensors.*member).data)[0] = value;
@@ -184,17 +198,20 @@ TEST_P(GpuBounds, ValidateNamesTensorIndexAndValue) {
       options.validate = asked;
       const std::string kernel = plan(c.problem(), device(), options)->config().kernel;
       const Status status = run_kernel(c, kernel, options, Where{device()});
-      EXPECT_EQ(status.code(), asked ? StatusCode::invalid_argument : StatusCode::ok) << status.message();
+      EXPECT_EQ(status.code(), asked ? StatusCode::invalid_argument : StatusCode::ok)
+          << status.message();
       EXPECT_EQ(status.message().find(name) != std::string::npos, asked) << status.message();
     }
     ::setenv("FLASH_ATTENTION_VALIDATE", "1", 1);
-    const Status status = run_kernel(c, plan(c.problem(), device())->config().kernel, Where{device()});
+    const Status status =
+        run_kernel(c, plan(c.problem(), device())->config().kernel, Where{device()});
     ::unsetenv("FLASH_ATTENTION_VALIDATE");
     EXPECT_NE(status.message().find(name), std::string::npos) << status.message();
   }
   Case right(s, random);
   right.options.validate = true;
-  const Status status = run_kernel(right, plan(right.problem(), device())->config().kernel, Where{device()});
+  const Status status =
+      run_kernel(right, plan(right.problem(), device())->config().kernel, Where{device()});
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
@@ -219,7 +236,9 @@ TEST_P(GpuBounds, AppendKvValidates) {
   EXPECT_TRUE(append_kv(t, {}, device()).ok());
   Status status = append_kv(t, {.validate = true}, device());
   EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-  EXPECT_NE(status.message().find("block_table[1, 0] is 2147483647: 0 to 1 are accepted"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("block_table[1, 0] is 2147483647: 0 to 1 are accepted"),
+            std::string::npos)
+      << status.message();
   used[0] = 8;
   EXPECT_TRUE(backend->copy(device(), t.seqlens_k.data, used.data(), 8).ok());
   ::setenv("FLASH_ATTENTION_VALIDATE", "1", 1);

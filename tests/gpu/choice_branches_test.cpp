@@ -30,8 +30,8 @@ std::string kind_of(const gpu::LaunchPlan& plan) {
   for (const gpu::KernelLaunch& launch : plan.launches) {
     if (launch.workgroups == 0) continue;
     const gpu::Specialisation& s = launch.specialisation;
-    text += std::string(s.entry) + " " + std::to_string(s.block_m) + "x" + std::to_string(s.block_n) + " by " +
-            std::to_string(s.workgroup);
+    text += std::string(s.entry) + " " + std::to_string(s.block_m) + "x" +
+            std::to_string(s.block_n) + " by " + std::to_string(s.workgroup);
     for (const auto& [name, value] : {std::pair{" buffers", s.buffers},
                                       {" min_workgroups", s.min_workgroups},
                                       {" dim_groups", s.dim_groups},
@@ -41,8 +41,9 @@ std::string kind_of(const gpu::LaunchPlan& plan) {
                                       {" splits", s.splits},
                                       {" queries_in_lds", s.queries_in_lds},
                                       {" outputs", s.outputs}}) {
-      const int usual = std::string_view(name) == " buffers" || std::string_view(name) == " min_workgroups" ||
-                        std::string_view(name) == " dim_groups" || std::string_view(name) == " heads_in_row";
+      const int usual =
+          std::string_view(name) == " buffers" || std::string_view(name) == " min_workgroups" ||
+          std::string_view(name) == " dim_groups" || std::string_view(name) == " heads_in_row";
       if (value != usual) text += std::string(name) + "=" + std::to_string(value);
     }
     text += launch.programmatic_launch ? " early; " : "; ";
@@ -56,7 +57,8 @@ struct Drawn {
   int compute_units = 1;
 };
 
-// A problem of one row of each kind of tensor; the choice asks neither for data nor for strides that sizes give.
+// A problem of one row of each kind of tensor; the choice asks neither for data nor for strides
+// that sizes give.
 Problem problem_of(const CaseSpec& s) {
   static std::map<std::string, Problem> known;
   CaseSpec one = s;
@@ -91,15 +93,16 @@ Drawn draw(std::mt19937_64& random, bool small) {
   s.bias_dtype = s.dtype;
   if (s.backward && chance(70)) s.gradients[3] = false;
   s.layout = chance(85) ? Layout::bshd : Layout::odd_strides;
-  s.seqlen_q =
-      small ? of({1, 2, 4, 8, 16, 32, 33, 64, 65, 100, 130, 200, 300}) : of({1, 4, 16, 32, 64, 100, 256, 1000, 4096, 16384});
-  s.seqlen_k =
-      small ? of({32, 64, 65, 100, 128, 130, 200, 300, 600, 1100, 2300, 4200, 8200}) : of({64, 100, 256, 1000, 4096, 16384, 65536});
+  s.seqlen_q = small ? of({1, 2, 4, 8, 16, 32, 33, 64, 65, 100, 130, 200, 300})
+                     : of({1, 4, 16, 32, 64, 100, 256, 1000, 4096, 16384});
+  s.seqlen_k = small ? of({32, 64, 65, 100, 128, 130, 200, 300, 600, 1100, 2300, 4200, 8200})
+                     : of({64, 100, 256, 1000, 4096, 16384, 65536});
   if (s.backward && chance(70)) s.seqlen_k = s.seqlen_q;
   s.batch = small ? of({1, 1, 2, 5, 16, 40}) : of({1, 2, 8, 32, 128});
   s.num_kv_heads = small ? of({1, 2, 4}) : of({1, 2, 8, 32});
   s.num_heads = s.num_kv_heads * of({1, 1, 2, 4, 8});
-  d.compute_units = static_cast<int>(small ? of({1, 2, 4, 16, 60, 132, 304}) : of({4, 16, 60, 132, 304}));
+  d.compute_units =
+      static_cast<int>(small ? of({1, 2, 4, 16, 60, 132, 304}) : of({4, 16, 60, 132, 304}));
   if (s.backward && s.bias) {  // a dim of one element would be a sum
     s.batch = std::max<int64_t>(2, s.batch);
     s.seqlen_q = std::max<int64_t>(2, s.seqlen_q);
@@ -112,7 +115,8 @@ Drawn draw(std::mt19937_64& random, bool small) {
 // For each kind of plan, "decode.sm80: ...", the problem with least work that gets it. won: the
 // ranks of families that were best.
 using Kinds = std::map<std::string, Drawn>;
-Kinds kinds_of(const gpu::Chip& chip, bool small, int draws, std::set<std::pair<std::string, double>>* won = nullptr) {
+Kinds kinds_of(const gpu::Chip& chip, bool small, int draws,
+               std::set<std::pair<std::string, double>>* won = nullptr) {
   Kinds kinds;
   std::mt19937_64 random(small ? 1 : 2);  // the same in every run: what the table has is held
   for (int n = 0; n < draws; ++n) {
@@ -120,11 +124,13 @@ Kinds kinds_of(const gpu::Chip& chip, bool small, int draws, std::set<std::pair<
     const Problem& p = drawn.problem;
     std::pair<std::string, double> best{"", -1};
     for (const gpu::Family* family : gpu::families()) {
-      if (!chip.runs(family->target()) || family->pass() != p.pass || !family->supports(p, chip).yes) continue;
+      if (!chip.runs(family->target()) || family->pass() != p.pass ||
+          !family->supports(p, chip).yes)
+        continue;
       const std::string name(family->name());
       if (const double rank = gpu::rank(*family, p); rank > best.second) best = {name, rank};
-      const std::string kind =
-          name + "." + std::string(family->target().name) + ": " + kind_of(family->plan(p, chip, drawn.compute_units));
+      const std::string kind = name + "." + std::string(family->target().name) + ": " +
+                               kind_of(family->plan(p, chip, drawn.compute_units));
       const auto [at, is_new] = kinds.emplace(kind, drawn);
       if (!is_new && p.flops() < at->second.problem.flops()) at->second = drawn;
     }
@@ -133,7 +139,8 @@ Kinds kinds_of(const gpu::Chip& chip, bool small, int draws, std::set<std::pair<
   return kinds;
 }
 
-// Kinds of plans of each family of a chip. Another number is another branch, or one less: the test below runs them.
+// Kinds of plans of each family of a chip. Another number is another branch, or one less: the test
+// below runs them.
 using Counts = std::map<std::string, int>;
 struct ChipBranches {
   const char* chip;
@@ -226,8 +233,9 @@ TEST_P(ChoiceBranches, AreAllOfSmallProblems) {
   for (const auto& [kind, drawn] : table) ++counts[family_of(kind)];
   EXPECT_EQ(counts, GetParam().counts);
   for (const auto& [kind, drawn] : kinds_of(chip, false, kModels)) {
-    EXPECT_TRUE(table.contains(kind)) << "no small problem is given this plan: " << kind << "\n  of " << to_string(drawn.problem)
-                                      << ", " << drawn.compute_units << " compute units";
+    EXPECT_TRUE(table.contains(kind))
+        << "no small problem is given this plan: " << kind << "\n  of " << to_string(drawn.problem)
+        << ", " << drawn.compute_units << " compute units";
   }
 }
 
@@ -240,7 +248,8 @@ TEST_P(ChoiceBranches, GiveRightResults) {
   const gpu::Device* const device = gpu::DeviceList(gpu::emulated_driver()).find(name);
   ASSERT_NE(device, nullptr) << name;
   std::vector<std::pair<std::string, Drawn>> all;
-  for (const auto& [kind, drawn] : kinds_of(device->chip, true, long_run() ? GetParam().draws : kSomeDraws)) {
+  for (const auto& [kind, drawn] :
+       kinds_of(device->chip, true, long_run() ? GetParam().draws : kSomeDraws)) {
     if (long_run() || drawn.problem.flops() <= kMostFlops) all.emplace_back(kind, drawn);
   }
   Random random(9500);
@@ -248,11 +257,14 @@ TEST_P(ChoiceBranches, GiveRightResults) {
     Case c(drawn.spec, random);
     const Problem p = c.problem();
     for (const gpu::Family* family : gpu::families()) {
-      if (std::string(family->name()) + "." + std::string(family->target().name) != family_of(kind)) continue;
+      if (std::string(family->name()) + "." + std::string(family->target().name) != family_of(kind))
+        continue;
       gpu::LaunchPlan plan = family->plan(p, device->chip, drawn.compute_units);
       EXPECT_EQ(family_of(kind) + ": " + kind_of(plan), kind) << to_string(drawn.spec);
-      std::erase_if(plan.launches, [](const gpu::KernelLaunch& launch) { return launch.workgroups == 0; });
-      gpu::GpuRunner runner(gpu::emulated_driver(), *device, p, std::move(plan), KernelConfig{family_of(kind)}, true);
+      std::erase_if(plan.launches,
+                    [](const gpu::KernelLaunch& launch) { return launch.workgroups == 0; });
+      gpu::GpuRunner runner(gpu::emulated_driver(), *device, p, std::move(plan),
+                            KernelConfig{family_of(kind)}, true);
       Status status = runner.load();
       ASSERT_TRUE(status.ok()) << status.message();
       const auto there = DeviceCopy::make(name, c.tensors, 0, p.pass);

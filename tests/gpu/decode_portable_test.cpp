@@ -10,7 +10,9 @@ namespace {
 
 class GpuDecodePortable : public GpuTest {
  protected:
-  static std::string kernel() { return device().substr(0, device().find(':')) + ".decode.portable"; }
+  static std::string kernel() {
+    return device().substr(0, device().find(':')) + ".decode.portable";
+  }
   static CaseSpec few(DType dtype, int64_t dim, int64_t queries, int64_t keys) {
     CaseSpec s;
     s.dtype = dtype;
@@ -37,7 +39,8 @@ class GpuDecodePortable : public GpuTest {
   }
 };
 
-// One workgroup of rows and several, with rows that none needs; parts of a wave's dims; one split and several.
+// One workgroup of rows and several, with rows that none needs; parts of a wave's dims; one split
+// and several.
 TEST_P(GpuDecodePortable, ShapesAndLayouts) {
   Random random(own_stream(9310));
   for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16}) {
@@ -100,13 +103,15 @@ TEST_P(GpuDecodePortable, IsChosenForFewQueries) {
   const std::string tiles = device().substr(0, device().find(':')) + ".prefill.portable";
   const Plan many = planned(few(DType::fp32, 64, 6, 300));
   EXPECT_EQ(many.config().kernel, tiles);
-  EXPECT_NE(many.explain().find("18 query rows share a KV head"), std::string::npos) << many.explain();
+  EXPECT_NE(many.explain().find("18 query rows share a KV head"), std::string::npos)
+      << many.explain();
   CaseSpec s = few(DType::fp32, 64, 1, 300);
   s.dropout = 0.25F;
   EXPECT_EQ(planned(s).config().kernel, tiles);
 }
 
-INSTANTIATE_TEST_SUITE_P(On, GpuDecodePortable, ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
+INSTANTIATE_TEST_SUITE_P(On, GpuDecodePortable,
+                         ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -11,7 +11,8 @@ namespace {
 // Hopper's own family beside those of the targets that extend none.
 std::vector<std::string> split_devices() {
   std::vector<std::string> names = gpu_devices(Chips::one_of_each_target);
-  for (const std::string& chip : test_chips(has_warpgroups, Chips::one_of_each_target)) names.push_back("emulated:" + chip);
+  for (const std::string& chip : test_chips(has_warpgroups, Chips::one_of_each_target))
+    names.push_back("emulated:" + chip);
   return names;
 }
 
@@ -20,7 +21,8 @@ class GpuDecodeSplits : public GpuTest {
   // The TMA reads whole rows, sequences at multiples of one length, and pages of 16 rows or more.
   static bool takes_tma_layouts() { return device().starts_with("emulated:sm_90a"); }
   static bool splits_here(const std::string& kernel) {
-    return runs_here(kernel) && (!takes_tma_layouts() || kernel.find(".decode_tma.") != std::string::npos);
+    return runs_here(kernel) &&
+           (!takes_tma_layouts() || kernel.find(".decode_tma.") != std::string::npos);
   }
   void check(const std::vector<KeyLayout>& layouts, Random& random, int64_t head_dim = 64) const {
     CaseSpec s;

@@ -34,7 +34,8 @@ class GpuDecodeTma : public HopperTest {
 TEST_P(GpuDecodeTma, ShapesAndLayouts) {
   Random random(9000);
   for (const int64_t dim : {16, 64, 80, 128, 216, 256}) {
-    CaseSpec s = few(dim % 128 == 0 ? DType::fp16 : DType::bf16, dim, random.between(1, 4), random.between(300, 900), random);
+    CaseSpec s = few(dim % 128 == 0 ? DType::fp16 : DType::bf16, dim, random.between(1, 4),
+                     random.between(300, 900), random);
     s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd});
     check(s, random);
   }
@@ -85,8 +86,8 @@ TEST_P(GpuDecodeTma, Caches) {
   }
 }
 
-// Two KV heads of 64 dims that are neighbours in memory come as one row: rows that fill one wave of a head, or both; features by
-// head; splits and none; caches and pages.
+// Two KV heads of 64 dims that are neighbours in memory come as one row: rows that fill one wave of
+// a head, or both; features by head; splits and none; caches and pages.
 TEST_P(GpuDecodeTma, NeighbouringHeads) {
   Random random(9050);
   const auto check_two = [&](const CaseSpec& spec, int splits, std::size_t shift = 0) {
@@ -95,8 +96,10 @@ TEST_P(GpuDecodeTma, NeighbouringHeads) {
     c.options.tuning = "heads_in_row=2,num_splits=" + std::to_string(splits);
     EXPECT_TRUE(verified(c, kernel(), {device(), shift})) << to_string(spec);
   };
-  for (const auto& [group, queries] : {std::pair<int64_t, int64_t>{1, 1}, {4, 4}, {1, 17}, {8, 4}}) {
-    CaseSpec s = few(random.pick({DType::bf16, DType::fp16}), 64, queries, random.between(520, 900), random);
+  for (const auto& [group, queries] :
+       {std::pair<int64_t, int64_t>{1, 1}, {4, 4}, {1, 17}, {8, 4}}) {
+    CaseSpec s =
+        few(random.pick({DType::bf16, DType::fp16}), 64, queries, random.between(520, 900), random);
     s.num_kv_heads = random.pick({2, 4});
     s.num_heads = s.num_kv_heads * group;
     s.layout = random.pick({Layout::bshd, Layout::sbhd});
@@ -130,7 +133,8 @@ TEST_P(GpuDecodeTma, RefusesTwoHeadsThatDoNotFit) {
     c.options.tuning = "heads_in_row=2";
     const Result<Plan> planned = plan(c.problem(), device(), c.options);
     ASSERT_FALSE(planned.ok()) << to_string(s);
-    EXPECT_NE(planned.status().message().find("heads_in_row"), std::string::npos) << planned.status().message();
+    EXPECT_NE(planned.status().message().find("heads_in_row"), std::string::npos)
+        << planned.status().message();
   }
 }
 
@@ -146,14 +150,16 @@ TEST(GpuDecodeTmaChoice, SplitsAndHeads) {
   gpu::Chip chip{};
   ASSERT_TRUE(gpu::find_chip("sm_90a", storage, chip));
   const auto& families = gpu::families();
-  const auto family = std::find_if(families.begin(), families.end(), [](const auto* f) { return f->name() == "decode_tma"; });
+  const auto family = std::find_if(families.begin(), families.end(),
+                                   [](const auto* f) { return f->name() == "decode_tma"; });
   ASSERT_NE(family, families.end());
   Random random(9070);
   for (const Call& call :
-       {Call{1, 32, 8, 128, 8192, 32, 1, true}, Call{20, 32, 8, 128, 8192, 8, 1, true}, Call{16, 32, 8, 128, 8192, 1, 1, false},
-        Call{64, 32, 8, 128, 4096, 1, 1, true}, Call{32, 16, 2, 256, 4096, 2, 1, true}, Call{8, 32, 32, 64, 4096, 1, 2, false},
-        Call{4, 32, 32, 64, 2048, 1, 1, false}, Call{1, 32, 32, 64, 1024, 4, 1, true}, Call{1, 32, 8, 64, 2048, 8, 1, true},
-        Call{1, 32, 8, 128, 4400, 14, 1, true}}) {
+       {Call{1, 32, 8, 128, 8192, 32, 1, true}, Call{20, 32, 8, 128, 8192, 8, 1, true},
+        Call{16, 32, 8, 128, 8192, 1, 1, false}, Call{64, 32, 8, 128, 4096, 1, 1, true},
+        Call{32, 16, 2, 256, 4096, 2, 1, true}, Call{8, 32, 32, 64, 4096, 1, 2, false},
+        Call{4, 32, 32, 64, 2048, 1, 1, false}, Call{1, 32, 32, 64, 1024, 4, 1, true},
+        Call{1, 32, 8, 64, 2048, 8, 1, true}, Call{1, 32, 8, 128, 4400, 14, 1, true}}) {
     CaseSpec spec;
     spec.dtype = DType::bf16;
     spec.num_heads = spec.num_kv_heads = 2;
@@ -184,7 +190,8 @@ TEST_P(GpuDecodeTma, InfinityStaysInItsHead) {
     const Status status = run_kernel(c, kernel(), {device()});
     ASSERT_TRUE(status.ok()) << status.message();
     EXPECT_FALSE(std::isfinite(Case::get(c.tensors.out, {0, 0, head, 5}))) << head;
-    for (int64_t d = 0; d < s.head_dim; ++d) EXPECT_TRUE(std::isfinite(Case::get(c.tensors.out, {0, 0, 1 - head, d}))) << head;
+    for (int64_t d = 0; d < s.head_dim; ++d)
+      EXPECT_TRUE(std::isfinite(Case::get(c.tensors.out, {0, 0, 1 - head, d}))) << head;
   }
 }
 
@@ -194,7 +201,8 @@ TEST_P(GpuDecodeTma, SaysWhyNot) {
   CaseSpec s = few(DType::bf16, 64, 2, 300, random);
   s.keep = true;
   expect_reason(s, "values that a keep_mask leaves out", random);
-  expect_reason(few(DType::bf16, 59, 2, 300, random), "the TMA reads rows and strides of whole pieces of 16 bytes", random);
+  expect_reason(few(DType::bf16, 59, 2, 300, random),
+                "the TMA reads rows and strides of whole pieces of 16 bytes", random);
   expect_reason(spec_of(DType::bf16, 64, 300, 300, random), "at most 128 are served", random);
 }
 

@@ -26,8 +26,9 @@ std::string idle_families(const std::string& device, const std::vector<Use>& use
   std::string idle;
   for (const gpu::Family* family : gpu::families()) {
     if (!chip.runs(family->target()) || !asked(*family)) continue;
-    const std::string kernel =
-        device.substr(0, device.find(':')) + "." + std::string(family->name()) + "." + std::string(family->target().name);
+    const std::string kernel = device.substr(0, device.find(':')) + "." +
+                               std::string(family->name()) + "." +
+                               std::string(family->target().name);
     if (!served.contains(kernel)) idle += (idle.empty() ? "" : ", ") + kernel;
   }
   return idle;

@@ -47,7 +47,8 @@ class FarCopy {
   Status run(const Plan& plan) {
     const std::size_t bytes = plan.workspace_bytes();
     Status status = copy_all(true);
-    if (status.ok()) status = plan.run(nullptr, tensors, bytes > 0 ? allocate(bytes) : nullptr, bytes);
+    if (status.ok())
+      status = plan.run(nullptr, tensors, bytes > 0 ? allocate(bytes) : nullptr, bytes);
     if (status.ok()) status = backend_->synchronize(device_, nullptr);
     return status.ok() ? copy_all(false) : status;
   }
@@ -71,10 +72,13 @@ class FarCopy {
     const int64_t bytes = size_of(near.dtype);
     for (int64_t i = 0; i < near.shape[1]; ++i) {
       for (int64_t j = 0; j < near.shape[2]; ++j) {
-        std::byte* ours = static_cast<std::byte*>(near.data) + (i * near.strides[1] + j * near.strides[2]) * bytes;
-        std::byte* theirs = static_cast<std::byte*>(far.data) + (i * far.strides[1] + j * far.strides[2]) * bytes;
+        std::byte* ours = static_cast<std::byte*>(near.data) +
+                          (i * near.strides[1] + j * near.strides[2]) * bytes;
+        std::byte* theirs =
+            static_cast<std::byte*>(far.data) + (i * far.strides[1] + j * far.strides[2]) * bytes;
         const auto length = static_cast<std::size_t>(near.shape[3] * bytes);
-        Status status = there ? backend_->copy(device_, theirs, ours, length) : backend_->copy(device_, ours, theirs, length);
+        Status status = there ? backend_->copy(device_, theirs, ours, length)
+                              : backend_->copy(device_, ours, theirs, length);
         if (!status.ok()) return status;
       }
     }
@@ -95,8 +99,8 @@ class GpuFarTensors : public GpuTest {
     Case c(spec, random);
     FarCopy there(device(), c.tensors, far);
     if (!there.complete) return 0;
-    Result<Problem> problem =
-        spec.backward ? make_backward_problem(there.tensors, c.options) : make_problem(there.tensors, c.options);
+    Result<Problem> problem = spec.backward ? make_backward_problem(there.tensors, c.options)
+                                            : make_problem(there.tensors, c.options);
     if (!problem.ok()) {
       ADD_FAILURE() << problem.status().message();
       return 0;

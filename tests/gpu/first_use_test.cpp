@@ -24,16 +24,19 @@ class FirstUse : public ::testing::TestWithParam<std::string> {
   void expect_small(const Problem& p) {
     const gpu::Chip on = chip();
     for (const gpu::Family* family : gpu::families()) {
-      if (!on.runs(family->target()) || family->pass() != p.pass || !family->supports(p, on).yes) continue;
+      if (!on.runs(family->target()) || family->pass() != p.pass || !family->supports(p, on).yes)
+        continue;
       if (p.variable_lengths() && !family->variable_lengths()) continue;
       const gpu::LaunchPlan plan = family->plan(p, on, kComputeUnits);
       const tuning::Values values = family->space(p, on, kComputeUnits).usual();
       const bool nvidia = on.vendor == gpu::Vendor::nvidia;
-      const auto small = gpu::find_small_use(*family, on, kComputeUnits, p, plan, values, nvidia ? kNvidiaFlops : kAmdFlops);
+      const auto small = gpu::find_small_use(*family, on, kComputeUnits, p, plan, values,
+                                             nvidia ? kNvidiaFlops : kAmdFlops);
       ++asked_;
       if (!small && nvidia) ++missing_;
       if (!small) {
-        EXPECT_TRUE(nvidia) << family->name() << " of " << family->target().name << ": " << to_string(p);
+        EXPECT_TRUE(nvidia) << family->name() << " of " << family->target().name << ": "
+                            << to_string(p);
         continue;
       }
       EXPECT_LE(small->problem.seqlen_q, 256);
@@ -75,7 +78,8 @@ TEST_P(FirstUse, EveryPlanOfLargeProblemsHasOne) {
     const std::array<int64_t, 5> lengths{1, 64, 200, 1000, 8192};
     p.batch = n % 2 == 0 ? 64 : 1;
     p.seqlen_q = lengths[static_cast<std::size_t>(n % 5)];
-    p.seqlen_k = p.pass == Pass::backward ? p.seqlen_q : lengths[static_cast<std::size_t>(n / 5 % 5)];
+    p.seqlen_k =
+        p.pass == Pass::backward ? p.seqlen_q : lengths[static_cast<std::size_t>(n / 5 % 5)];
     p.num_heads = 32;
     p.num_kv_heads = n % 2 == 0 ? 32 : 8;
     expect_small(p);
@@ -100,17 +104,20 @@ TEST_P(FirstUse, WindowsBeginInsideASplitAndATile) {
     const Problem p = Case(spec, random).problem();
     const gpu::Chip on = chip();
     for (const gpu::Family* family : gpu::families()) {
-      if (!on.runs(family->target()) || family->pass() != p.pass || !family->supports(p, on).yes) continue;
+      if (!on.runs(family->target()) || family->pass() != p.pass || !family->supports(p, on).yes)
+        continue;
       const gpu::LaunchPlan plan = family->plan(p, on, kComputeUnits);
       if (plan.num_splits < 2) continue;
       const auto small =
-          gpu::find_small_use(*family, on, kComputeUnits, p, plan, family->space(p, on, kComputeUnits).usual(), kNvidiaFlops);
+          gpu::find_small_use(*family, on, kComputeUnits, p, plan,
+                              family->space(p, on, kComputeUnits).usual(), kNvidiaFlops);
       ASSERT_TRUE(small.has_value()) << family->name();
       const Problem& q = small->problem;
       const int64_t begin = q.diagonal - q.window_left, split = small->plan.arguments.split_keys;
       EXPECT_TRUE(q.lse.present);
       EXPECT_NE(begin % 16, 0) << to_string(q);
-      EXPECT_LT(begin / split, (q.seqlen_k - 1) / split) << family->name() << ", splits of " << split << ", " << to_string(q);
+      EXPECT_LT(begin / split, (q.seqlen_k - 1) / split)
+          << family->name() << ", splits of " << split << ", " << to_string(q);
       ++asked;
     }
   }
@@ -118,7 +125,8 @@ TEST_P(FirstUse, WindowsBeginInsideASplitAndATile) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, FirstUse,
-                         ::testing::ValuesIn(test_chips([](const gpu::Target&) { return true; }, Chips::one_of_each_target)),
+                         ::testing::ValuesIn(test_chips([](const gpu::Target&) { return true; },
+                                                        Chips::one_of_each_target)),
                          [](const auto& info) { return info.param; });
 
 class FirstUseRuns : public GpuTest {
@@ -133,7 +141,8 @@ class FirstUseRuns : public GpuTest {
     const Case c(spec, random);
     const Result<Plan> planned = plan(c.problem(), device());
     ASSERT_TRUE(planned.ok()) << planned.status().message();
-    EXPECT_TRUE(planned->config().first_use.starts_with("first use checked: the largest error of ")) << planned->explain();
+    EXPECT_TRUE(planned->config().first_use.starts_with("first use checked: the largest error of "))
+        << planned->explain();
     EXPECT_NE(planned->explain().find(planned->config().first_use), std::string::npos);
     AttentionOptions unchecked;
     unchecked.check_first_use = false;

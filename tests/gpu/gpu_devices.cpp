@@ -10,11 +10,13 @@ namespace fulmen::testing {
 
 std::vector<std::string> gpu_devices(Chips chips) {
   std::vector<std::string> names;
-  for (const std::string& chip : test_chips(extends_none, chips)) names.push_back("emulated:" + chip);
+  for (const std::string& chip : test_chips(extends_none, chips))
+    names.push_back("emulated:" + chip);
   for (const auto& backend : backends()) {
     if (backend->name() != "hip" && backend->name() != "cuda") continue;
     const std::vector<DeviceInfo> all = backend->devices();
-    const auto usable = std::find_if(all.begin(), all.end(), [](const DeviceInfo& d) { return d.usable; });
+    const auto usable =
+        std::find_if(all.begin(), all.end(), [](const DeviceInfo& d) { return d.usable; });
     if (usable != all.end()) names.push_back(usable->name);
   }
   return names;
@@ -22,7 +24,8 @@ std::vector<std::string> gpu_devices(Chips chips) {
 
 std::vector<std::string> machine_code_devices() {
   std::vector<std::string> names;
-  for (const std::string& chip : test_chips(is_amd, Chips::one_of_each_target)) names.push_back("emulated-isa:" + chip);
+  for (const std::string& chip : test_chips(is_amd, Chips::one_of_each_target))
+    names.push_back("emulated-isa:" + chip);
   return names;
 }
 
@@ -48,8 +51,10 @@ bool GpuTest::drawn(std::size_t of) const {
   std::size_t target = 0;
   for (const gpu::Target* t : gpu::targets()) {
     if (!extends_none(*t)) continue;
-    const auto chip = std::find(t->test_chips.begin(), t->test_chips.end(), device().substr(emulated.size()));
-    if (chip != t->test_chips.end()) return (number + target + static_cast<std::size_t>(chip - t->test_chips.begin())) % of == 0;
+    const auto chip =
+        std::find(t->test_chips.begin(), t->test_chips.end(), device().substr(emulated.size()));
+    if (chip != t->test_chips.end())
+      return (number + target + static_cast<std::size_t>(chip - t->test_chips.begin())) % of == 0;
     ++target;
   }
   return true;
@@ -58,10 +63,13 @@ bool GpuTest::drawn(std::size_t of) const {
 bool GpuTest::runs_here(const std::string& kernel) {
   const std::string emulated = "emulated:";
   if (long_run() || !device().starts_with(emulated)) return true;
-  if (kernel.ends_with(".portable")) return device() == "emulated:gfx942" || device() == "emulated:sm_80";
+  if (kernel.ends_with(".portable"))
+    return device() == "emulated:gfx942" || device() == "emulated:sm_80";
   const std::string chip = device().substr(emulated.size());
   for (const gpu::Target* t : gpu::targets()) {
-    if (t->extends == nullptr || std::find(t->test_chips.begin(), t->test_chips.end(), chip) == t->test_chips.end()) continue;
+    if (t->extends == nullptr ||
+        std::find(t->test_chips.begin(), t->test_chips.end(), chip) == t->test_chips.end())
+      continue;
     return kernel.ends_with("." + std::string(t->name));
   }
   return true;
@@ -90,7 +98,8 @@ void GpuTest::expect_no_gradient_without_keys(CaseSpec spec, Random& random) con
     Case c(spec, random);
     const int64_t query = by_bias ? spec.seqlen_q - 10 : 3;
     for (int64_t h = 0; h < spec.num_heads; ++h) {
-      for (int64_t j = 0; by_bias && j < spec.seqlen_k; ++j) Case::set(c.tensors.bias, {0, h, query, j}, -HUGE_VALF);
+      for (int64_t j = 0; by_bias && j < spec.seqlen_k; ++j)
+        Case::set(c.tensors.bias, {0, h, query, j}, -HUGE_VALF);
       Case::set(c.tensors.lse, {0, h, query, 0}, -HUGE_VALF);
       for (int64_t d = 0; d < spec.head_dim_v; ++d) {
         Case::set(c.tensors.out, {0, query, h, d}, 0);
@@ -133,7 +142,8 @@ void HopperTest::SetUp() {
   GTEST_SKIP() << device() << " has no wgmma";
 }
 
-CaseSpec HopperTest::spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k, Random& random) const {
+CaseSpec HopperTest::spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k,
+                             Random& random) const {
   CaseSpec s = small_spec(dtype, head_dim, random);
   s.backward = backward_;
   s.batch = s.num_heads = s.num_kv_heads = 1;
@@ -143,7 +153,8 @@ CaseSpec HopperTest::spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, in
 }
 
 CaseSpec HopperTest::dropout_in_band(int64_t seqlen_q, int64_t seqlen_k, Random& random) const {
-  CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), random.pick({64, 128}), seqlen_q, seqlen_k, random);
+  CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), random.pick({64, 128}), seqlen_q,
+                       seqlen_k, random);
   s.dropout = 0.3F;
   s.nan_in_masked = true;
   s.window_left = random.between(0, 90);
@@ -157,7 +168,8 @@ void HopperTest::check(const CaseSpec& spec, Random& random, std::size_t shift) 
   EXPECT_TRUE(verified(c, kernel(), {device(), shift})) << to_string(spec);
 }
 
-void HopperTest::expect_reason(const CaseSpec& spec, const std::string& words, Random& random) const {
+void HopperTest::expect_reason(const CaseSpec& spec, const std::string& words,
+                               Random& random) const {
   const Case c(spec, random);
   const Result<Plan> planned = plan(c.problem(), device(), c.options);
   ASSERT_TRUE(planned.ok()) << planned.status().message();
@@ -186,7 +198,8 @@ CaseSpec limited(CaseSpec s) {
 
 std::string test_name(const ::testing::TestParamInfo<std::string>& info) {
   std::string name = info.param;
-  std::replace_if(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
   return name;
 }
 

@@ -13,7 +13,8 @@
 namespace fulmen::testing {
 
 // "emulated:gfx1100", ... and the first usable device of each vendor.
-// A target's chips have the same kernels (GpuTargets.OneTargetsChipsHaveTheSameKernels): what takes long runs on one of them.
+// A target's chips have the same kernels (GpuTargets.OneTargetsChipsHaveTheSameKernels): what takes
+// long runs on one of them.
 std::vector<std::string> gpu_devices(Chips chips = Chips::all);
 // "emulated-isa:gfx1100", ...: an AMD chip of each target, whose machine code is executed.
 std::vector<std::string> machine_code_devices();
@@ -33,12 +34,12 @@ class GpuTest : public ::testing::TestWithParam<std::string> {
   // the other targets take the others. Most of a case's time is its kernels' compilation. A long
   // run takes all, and so does a real GPU.
   bool drawn(std::size_t of = 4) const;
-  // Returns false for kernels that several emulated chips have and another one of them runs: those of
-  // a target that this device's target extends, and portable ones but for one chip of each wave size.
-  // A long run takes all, and so does a real GPU.
+  // Returns false for kernels that several emulated chips have and another one of them runs: those
+  // of a target that this device's target extends, and portable ones but for one chip of each wave
+  // size. A long run takes all, and so does a real GPU.
   static bool runs_here(const std::string& kernel);
-  // Runs each kernel that supports the case and runs_here(), where it is drawn; how many supported it,
-  // 1 where it is not drawn. shift: see Where.
+  // Runs each kernel that supports the case and runs_here(), where it is drawn; how many supported
+  // it, 1 where it is not drawn. shift: see Where.
   int expect_all_verified(const CaseSpec& spec, Random& random, std::size_t shift = 0);
   // A query whose LSE is -inf has a dq of 0 from every kernel, whatever its dout holds; that may
   // reach dk and dv alone. A causal mask makes such queries, more than 10 by the case's lengths,
@@ -58,9 +59,12 @@ class HopperTest : public GpuTest {
   HopperTest(const char* family, bool backward) : family_(family), backward_(backward) {}
   void SetUp() override;
   // "cuda.prefill_wgmma.sm90" on cuda:0.
-  std::string kernel() const { return device().substr(0, device().find(':')) + "." + family_ + ".sm90"; }
+  std::string kernel() const {
+    return device().substr(0, device().find(':')) + "." + family_ + ".sm90";
+  }
   // One sequence, one head.
-  CaseSpec spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k, Random& random) const;
+  CaseSpec spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k,
+                   Random& random) const;
   void check(const CaseSpec& spec, Random& random, std::size_t shift = 0) const;
   // Expects that another kernel is chosen, and that explain() has these words.
   void expect_reason(const CaseSpec& spec, const std::string& words, Random& random) const;

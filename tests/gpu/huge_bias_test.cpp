@@ -1,4 +1,5 @@
-// Rows whose bias is large everywhere, on every GPU kernel: tests/attention/huge_bias_test.cpp has the CPU's.
+// Rows whose bias is large everywhere, on every GPU kernel: tests/attention/huge_bias_test.cpp has
+// the CPU's.
 #include "support/huge_bias.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,8 @@ class GpuHugeBias : public GpuTest {
       EXPECT_TRUE(expected.matches()) << kernel << " on " << device() << " " << to_string(spec);
     }
   }
-  static CaseSpec spec_of(DType dtype, DType bias_dtype, int64_t seqlen_q, int64_t seqlen_k, Random& random) {
+  static CaseSpec spec_of(DType dtype, DType bias_dtype, int64_t seqlen_q, int64_t seqlen_k,
+                          Random& random) {
     CaseSpec s = small_spec(dtype, 64, random);
     s.batch = 1;
     s.seqlen_q = seqlen_q;
@@ -84,7 +86,8 @@ TEST_P(GpuHugeBias, Backward) {
 std::vector<std::string> huge_bias_devices() {
   std::vector<std::string> devices = gpu_devices(Chips::one_of_each_target);
   for (const std::string& device : hopper_devices()) {
-    if (std::find(devices.begin(), devices.end(), device) == devices.end()) devices.push_back(device);
+    if (std::find(devices.begin(), devices.end(), device) == devices.end())
+      devices.push_back(device);
   }
   return devices;
 }

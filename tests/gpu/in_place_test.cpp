@@ -46,7 +46,8 @@ TEST_P(InPlaceOnGpu, TheSameBitsByEveryKernel) {
     bool bias;
   };
   int runs = 0;
-  for (const Shape& shape : {Shape{3, 64, 64, 32, true}, Shape{1, 150, 170, 64, false}, Shape{2, 1, 300, 128, false}}) {
+  for (const Shape& shape :
+       {Shape{3, 64, 64, 32, true}, Shape{1, 150, 170, 64, false}, Shape{2, 1, 300, 128, false}}) {
     CaseSpec spec;
     spec.dtype = DType::fp16;
     spec.batch = shape.batch;
@@ -66,7 +67,8 @@ TEST_P(InPlaceOnGpu, TheSameBitsByEveryKernel) {
   EXPECT_GE(runs, 6);
 }
 
-INSTANTIATE_TEST_SUITE_P(On, InPlaceOnGpu, ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
+INSTANTIATE_TEST_SUITE_P(On, InPlaceOnGpu,
+                         ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -1,6 +1,6 @@
-// Every GPU kernel on emulated chips, and on the machine's GPU where it has one. Each combination of chip, dtype, head_dim and
-// feature is a kernel of its own, compiled when first met: those of the fixed tables are kept in the build folder, and only
-// AnyFeatures draws new ones.
+// Every GPU kernel on emulated chips, and on the machine's GPU where it has one. Each combination
+// of chip, dtype, head_dim and feature is a kernel of its own, compiled when first met: those of
+// the fixed tables are kept in the build folder, and only AnyFeatures draws new ones.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -69,8 +69,10 @@ TEST_P(GpuKernels, EachFamilyServesWhatItIsFor) {
     if (use.seqlen_k == 64) s.num_kv_heads = s.num_heads;  // boards
     return s;
   };
-  const std::vector<Use> uses{{1, 2000}, {64, 64}, {200, 200}, {64, 64, true}, {200, 200, true}, {200, 200, true, false}};
-  EXPECT_EQ(idle_families(device(), uses, spec_of, random, [](const gpu::Family&) { return true; }), "");
+  const std::vector<Use> uses{{1, 2000},      {64, 64},         {200, 200},
+                              {64, 64, true}, {200, 200, true}, {200, 200, true, false}};
+  EXPECT_EQ(idle_families(device(), uses, spec_of, random, [](const gpu::Family&) { return true; }),
+            "");
 }
 
 // Lengths and heads are arguments, not constants: two kernels a dtype see all of these.
@@ -79,8 +81,10 @@ TEST_P(GpuKernels, ShapesAndLayouts) {
   struct Shape {
     int64_t seqlen_q, seqlen_k;
   };
-  for (const auto& [dtype, dim] : {std::pair<DType, int64_t>{DType::bf16, 64}, {DType::fp16, 128}, {DType::fp32, 80}}) {
-    for (const Shape shape : {Shape{1, 147}, {113, 203}, {128, 217}, {64, 64}, {33, 256}, {2, 700}}) {
+  for (const auto& [dtype, dim] :
+       {std::pair<DType, int64_t>{DType::bf16, 64}, {DType::fp16, 128}, {DType::fp32, 80}}) {
+    for (const Shape shape :
+         {Shape{1, 147}, {113, 203}, {128, 217}, {64, 64}, {33, 256}, {2, 700}}) {
       CaseSpec s = small_spec(dtype, dim, random);
       s.seqlen_q = shape.seqlen_q;
       s.seqlen_k = shape.seqlen_k;
@@ -93,7 +97,8 @@ TEST_P(GpuKernels, ShapesAndLayouts) {
 
 // Chess boards: one a workgroup, and runs of boards, which 32 dims with many heads get.
 TEST_P(GpuKernels, Boards) {
-  if (device().find(":sm_") == std::string::npos && device().find("cuda") != 0) GTEST_SKIP() << "a kernel for NVIDIA";
+  if (device().find(":sm_") == std::string::npos && device().find("cuda") != 0)
+    GTEST_SKIP() << "a kernel for NVIDIA";
   Random random(7115);
   struct Board {
     DType dtype;
@@ -120,7 +125,9 @@ TEST_P(GpuKernels, Boards) {
     s.sinks = board.bias == 2;
     s.lse = random.chance(0.7);
     Case c(s, random);
-    EXPECT_TRUE(verified(c, device().substr(0, device().find(':')) + ".boards.sm80", {device(), board.shift})) << to_string(s);
+    EXPECT_TRUE(verified(c, device().substr(0, device().find(':')) + ".boards.sm80",
+                         {device(), board.shift}))
+        << to_string(s);
   }
 }
 
@@ -135,7 +142,14 @@ TEST_P(GpuKernels, AnyFeatures) {
 TEST_P(GpuKernels, LengthsOfZeroAndOne) {
   Random random(7200);
   CaseSpec s = small_spec(DType::bf16, 64, random);
-  for (const auto& [q, k] : {std::pair<int64_t, int64_t>{0, 5}, {5, 0}, {0, 0}, {1, 1}, {1, 300}, {130, 3}, {17, 129}, {300, 1}}) {
+  for (const auto& [q, k] : {std::pair<int64_t, int64_t>{0, 5},
+                             {5, 0},
+                             {0, 0},
+                             {1, 1},
+                             {1, 300},
+                             {130, 3},
+                             {17, 129},
+                             {300, 1}}) {
     s.seqlen_q = q;
     s.seqlen_k = k;
     EXPECT_GT(expect_all_verified(s, random), 0);
@@ -167,7 +181,8 @@ TEST_P(GpuKernels, RowsWithoutAnyKey) {
   Case c(s, random);
   auto* keep = static_cast<uint8_t*>(c.tensors.keep_mask.data);
   const int64_t rows = s.batch * s.num_heads * s.seqlen_q;
-  for (int64_t row = 0; row < rows; row += 3) std::fill_n(keep + row * s.seqlen_k, s.seqlen_k, uint8_t{0});
+  for (int64_t row = 0; row < rows; row += 3)
+    std::fill_n(keep + row * s.seqlen_k, s.seqlen_k, uint8_t{0});
   EXPECT_GT(expect_all_kernels_verified(c, {device()}), 0);
 
   // More queries than keys: the causal diagonal leaves the first rows empty, whole tiles of them.
@@ -213,8 +228,8 @@ TEST(NvidiaForward, WidthsOfRowsUnderMasks) {
   }
 }
 
-// Wide heads: a workgroup has rows of several heads, one after the other, those that attend nothing among them. More of them than
-// the emulated chips have compute units, fewer, and as many.
+// Wide heads: a workgroup has rows of several heads, one after the other, those that attend nothing
+// among them. More of them than the emulated chips have compute units, fewer, and as many.
 TEST(NvidiaForward, WorkgroupsThatGoOn) {
   Random random(7245);
   struct Use {
@@ -224,12 +239,13 @@ TEST(NvidiaForward, WorkgroupsThatGoOn) {
     Causal causal;
     std::size_t shift = 0;
   };
-  for (const Use& use : {Use{"emulated:sm_90", DType::bf16, 2, 1, 3, 140, 70, 256, Causal::none},
-                         {"emulated:sm_90", DType::fp16, 1, 3, 3, 270, 200, 200, Causal::top_left},
-                         {"emulated:sm_90", DType::bf16, 1, 2, 2, 400, 130, 256, Causal::bottom_right},
-                         {"emulated:sm_80", DType::fp16, 3, 1, 1, 300, 100, 256, Causal::bottom_right},
-                         {"emulated:sm_80", DType::bf16, 2, 1, 2, 20, 64, 160, Causal::none},
-                         {"emulated:sm_80", DType::bf16, 1, 1, 3, 150, 40, 256, Causal::none, 1}}) {
+  for (const Use& use :
+       {Use{"emulated:sm_90", DType::bf16, 2, 1, 3, 140, 70, 256, Causal::none},
+        {"emulated:sm_90", DType::fp16, 1, 3, 3, 270, 200, 200, Causal::top_left},
+        {"emulated:sm_90", DType::bf16, 1, 2, 2, 400, 130, 256, Causal::bottom_right},
+        {"emulated:sm_80", DType::fp16, 3, 1, 1, 300, 100, 256, Causal::bottom_right},
+        {"emulated:sm_80", DType::bf16, 2, 1, 2, 20, 64, 160, Causal::none},
+        {"emulated:sm_80", DType::bf16, 1, 1, 3, 150, 40, 256, Causal::none, 1}}) {
     if (const std::string why = why_unusable(use.chip); !why.empty()) GTEST_SKIP() << why;
     CaseSpec s = small_spec(use.dtype, 256, random);
     s.batch = use.batch;

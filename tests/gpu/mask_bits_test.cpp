@@ -9,7 +9,8 @@ namespace {
 
 class MaskBits : public GpuTest {
  protected:
-  // Documents that fill tiles, and others beside them that do not; rows of a length that is no multiple of 16.
+  // Documents that fill tiles, and others beside them that do not; rows of a length that is no
+  // multiple of 16.
   static CaseSpec documents(DType dtype, int64_t head_dim, Random& random) {
     CaseSpec s = small_spec(dtype, head_dim, random);
     s.batch = 1;
@@ -75,7 +76,8 @@ TEST_P(MaskBits, ManyTiles) {
   EXPECT_GT(expect_all_verified(s, random), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(On, MaskBits, ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
+INSTANTIATE_TEST_SUITE_P(On, MaskBits, ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)),
+                         test_name);
 INSTANTIATE_TEST_SUITE_P(Hopper, MaskBits, ::testing::ValuesIn(hopper_devices()), test_name);
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Plans on devices with memory of their own: workspaces, what is refused and why, the one-line call, the C ABI.
+// Plans on devices with memory of their own: workspaces, what is refused and why, the one-line
+// call, the C ABI.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -45,12 +46,14 @@ TEST_P(GpuPlan, RefusesHostMemory) {
   const Status status = planned->run(nullptr, c.tensors, nullptr, 0);
   EXPECT_EQ(status.code(), StatusCode::invalid_argument);
   EXPECT_NE(status.message().find("q.data is"), std::string::npos) << status.message();
-  EXPECT_NE(status.message().find("memory of " + device() + " is needed"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("memory of " + device() + " is needed"), std::string::npos)
+      << status.message();
   const auto there = DeviceCopy::make(device(), c.tensors, 0);
   ASSERT_TRUE(there.ok()) << there.status().message();
   AttentionTensors mixed = there.value()->tensors();
   mixed.out.data = c.tensors.out.data;
-  EXPECT_NE(planned->run(nullptr, mixed, nullptr, 0).message().find("out.data is"), std::string::npos);
+  EXPECT_NE(planned->run(nullptr, mixed, nullptr, 0).message().find("out.data is"),
+            std::string::npos);
 }
 
 TEST_P(GpuPlan, TakesItsWorkspaceOrAllocatesOne) {
@@ -68,9 +71,13 @@ TEST_P(GpuPlan, TakesItsWorkspaceOrAllocatesOne) {
 
   const Status small = planned->run(nullptr, tensors, workspace.value(), bytes - 1);
   EXPECT_EQ(small.code(), StatusCode::invalid_argument);
-  EXPECT_NE(small.message().find("workspace_bytes is " + std::to_string(bytes - 1)), std::string::npos) << small.message();
-  const Status odd = planned->run(nullptr, tensors, static_cast<std::byte*>(workspace.value()) + 4, bytes);
-  EXPECT_NE(odd.message().find("an address divisible by 64 is needed"), std::string::npos) << odd.message();
+  EXPECT_NE(small.message().find("workspace_bytes is " + std::to_string(bytes - 1)),
+            std::string::npos)
+      << small.message();
+  const Status odd =
+      planned->run(nullptr, tensors, static_cast<std::byte*>(workspace.value()) + 4, bytes);
+  EXPECT_NE(odd.message().find("an address divisible by 64 is needed"), std::string::npos)
+      << odd.message();
   alignas(64) static std::byte host[64];
   const Status of_host = planned->run(nullptr, tensors, host, bytes);
   EXPECT_NE(of_host.message().find("workspace is"), std::string::npos) << of_host.message();
@@ -127,10 +134,11 @@ TEST_P(GpuPlan, RunsThroughTheCAbi) {
     std::size_t bytes;
   };
   std::vector<Mirror> mirrors;
-  for (const auto& [view, host] : {std::pair<fulmen_tensor*, const Tensor*>{&tensors.q, &c.tensors.q},
-                                   {&tensors.k, &c.tensors.k},
-                                   {&tensors.v, &c.tensors.v},
-                                   {&tensors.out, &c.tensors.out}}) {
+  for (const auto& [view, host] :
+       {std::pair<fulmen_tensor*, const Tensor*>{&tensors.q, &c.tensors.q},
+        {&tensors.k, &c.tensors.k},
+        {&tensors.v, &c.tensors.v},
+        {&tensors.out, &c.tensors.out}}) {
     view->dtype = static_cast<int32_t>(host->dtype);
     std::copy(host->shape.begin(), host->shape.end(), view->shape);
     std::copy(host->strides.begin(), host->strides.end(), view->strides);
@@ -139,19 +147,26 @@ TEST_P(GpuPlan, RunsThroughTheCAbi) {
   }
   const std::string name = device();
   for (const Mirror& m : mirrors) {
-    ASSERT_EQ(fulmen_device_allocate(name.c_str(), m.bytes, &m.view.data), FULMEN_OK) << fulmen_last_error();
-    ASSERT_EQ(fulmen_device_copy(name.c_str(), m.view.data, m.host.data, m.bytes), FULMEN_OK) << fulmen_last_error();
+    ASSERT_EQ(fulmen_device_allocate(name.c_str(), m.bytes, &m.view.data), FULMEN_OK)
+        << fulmen_last_error();
+    ASSERT_EQ(fulmen_device_copy(name.c_str(), m.view.data, m.host.data, m.bytes), FULMEN_OK)
+        << fulmen_last_error();
   }
   fulmen_plan* plan = nullptr;
-  ASSERT_EQ(fulmen_plan_create(&tensors, nullptr, name.c_str(), &plan), FULMEN_OK) << fulmen_last_error();
+  ASSERT_EQ(fulmen_plan_create(&tensors, nullptr, name.c_str(), &plan), FULMEN_OK)
+      << fulmen_last_error();
   EXPECT_EQ(fulmen_plan_device(plan), name);
   const std::size_t bytes = fulmen_plan_workspace_bytes(plan);
   EXPECT_GT(bytes, 0U);
   void* workspace = nullptr;
-  ASSERT_EQ(fulmen_device_allocate(name.c_str(), bytes, &workspace), FULMEN_OK) << fulmen_last_error();
-  EXPECT_EQ(fulmen_plan_run(plan, nullptr, &tensors, workspace, bytes), FULMEN_OK) << fulmen_last_error();
+  ASSERT_EQ(fulmen_device_allocate(name.c_str(), bytes, &workspace), FULMEN_OK)
+      << fulmen_last_error();
+  EXPECT_EQ(fulmen_plan_run(plan, nullptr, &tensors, workspace, bytes), FULMEN_OK)
+      << fulmen_last_error();
   EXPECT_EQ(fulmen_device_synchronize(name.c_str(), nullptr), FULMEN_OK) << fulmen_last_error();
-  EXPECT_EQ(fulmen_device_copy(name.c_str(), c.tensors.out.data, tensors.out.data, mirrors.back().bytes), FULMEN_OK);
+  EXPECT_EQ(
+      fulmen_device_copy(name.c_str(), c.tensors.out.data, tensors.out.data, mirrors.back().bytes),
+      FULMEN_OK);
   const VerifyReport report = verify_result(c.problem(), c.tensors);
   EXPECT_TRUE(report.ok) << report.message;
   fulmen_plan_destroy(plan);
@@ -161,7 +176,8 @@ TEST_P(GpuPlan, RunsThroughTheCAbi) {
 
 INSTANTIATE_TEST_SUITE_P(On, GpuPlan, ::testing::ValuesIn(gpu_devices()), test_name);
 
-// NVIDIA's chips differ in LDS: 99 KiB a workgroup, 163 or 227. All have a tile shape for every head_dim.
+// NVIDIA's chips differ in LDS: 99 KiB a workgroup, 163 or 227. All have a tile shape for every
+// head_dim.
 TEST(GpuTiles, FitEveryChipsLds) {
   Random random(7560);
   for (const char* chip : {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}) {
@@ -169,7 +185,8 @@ TEST(GpuTiles, FitEveryChipsLds) {
       CaseSpec s = small_spec(300, 300);
       s.head_dim = s.head_dim_v = head_dim;
       const Case c(s, random);
-      const std::vector<std::string> kernels = kernels_for(c.problem(), std::string("emulated:") + chip);
+      const std::vector<std::string> kernels =
+          kernels_for(c.problem(), std::string("emulated:") + chip);
       EXPECT_NE(std::find(kernels.begin(), kernels.end(), "emulated.prefill.sm80"), kernels.end())
           << chip << ", head_dim " << head_dim;
     }
@@ -182,13 +199,15 @@ TEST(GpuTargets, OneTargetsChipsHaveTheSameKernels) {
     gpu::Chip chip{};
     EXPECT_TRUE(gpu::find_chip(arch, storage, chip));
     std::vector<std::string> texts;
-    for (const gpu::Specialisation& s : gpu::shipped_kernels(chip, true)) texts.push_back(std::string(s.entry) + prelude(s));
+    for (const gpu::Specialisation& s : gpu::shipped_kernels(chip, true))
+      texts.push_back(std::string(s.entry) + prelude(s));
     return texts;
   };
   for (const gpu::Target* target : gpu::targets()) {
     const std::vector<std::string> kernels = preludes(target->test_chips.front());
     EXPECT_GT(kernels.size(), 50U) << target->name;
-    for (const std::string_view chip : target->test_chips) EXPECT_EQ(kernels, preludes(chip)) << chip;
+    for (const std::string_view chip : target->test_chips)
+      EXPECT_EQ(kernels, preludes(chip)) << chip;
   }
 }
 
@@ -212,7 +231,8 @@ TEST(GpuTargets, FamiliesWithoutTilesSaySo) {
                                       .mma_k = 16,
                                       .transposed_values = true,
                                       .decode = gpu::DecodeTiles{.min_split_keys = 512}};
-  static const auto& families = *new auto(gpu::make_families(std::array<const gpu::Target*, 1>{&kFresh}));
+  static const auto& families =
+      *new auto(gpu::make_families(std::array<const gpu::Target*, 1>{&kFresh}));
   std::map<std::string, std::string> reasons;
   Problem problem = make_problem_of(small_spec(1, 300));
   for (const Pass pass : {Pass::forward, Pass::backward}) {
@@ -223,15 +243,19 @@ TEST(GpuTargets, FamiliesWithoutTilesSaySo) {
     }
   }
   const std::string none = "it has no tile shapes for gfx99";
-  EXPECT_EQ(reasons, (std::map<std::string, std::string>{
-                         {"backward", none}, {"decode", ""}, {"prefill", none}, {"short", none}, {"short_backward", none}}));
+  EXPECT_EQ(reasons, (std::map<std::string, std::string>{{"backward", none},
+                                                         {"decode", ""},
+                                                         {"prefill", none},
+                                                         {"short", none},
+                                                         {"short_backward", none}}));
 }
 
 // Few rows or narrow heads get whole rows of scores, the others tiles of keys, of a size that the
 // rows fill.
 TEST(GpuChoice, OfShortKernelsAndTilesByTheRowsThereAre) {
   Random random(7590);
-  const auto chosen = [&](const char* device, int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim, int64_t batch) {
+  const auto chosen = [&](const char* device, int64_t seqlen_q, int64_t seqlen_k, int64_t head_dim,
+                          int64_t batch) {
     CaseSpec s = small_spec(seqlen_q, seqlen_k);
     s.batch = batch;
     s.head_dim = s.head_dim_v = head_dim;
@@ -259,9 +283,11 @@ TEST(GpuChoice, OfShortKernelsAndTilesByTheRowsThereAre) {
   EXPECT_EQ(chosen("emulated:sm_90a", 320, 320, 128, 2), "emulated.prefill_tma.sm90");
 }
 
-// Rows that fill an NVIDIA chip of four multiprocessors once: larger workgroups, and no split of the keys.
+// Rows that fill an NVIDIA chip of four multiprocessors once: larger workgroups, and no split of
+// the keys.
 TEST(GpuChoice, OfDecodesWavesByTheRowsThereAre) {
-  const auto expect = [](const std::string& device, int64_t batch, int64_t dim, const std::string& choice) {
+  const auto expect = [](const std::string& device, int64_t batch, int64_t dim,
+                         const std::string& choice) {
     Random random(7540);
     CaseSpec spec = small_spec(1, 700);
     spec.batch = batch;
@@ -269,13 +295,15 @@ TEST(GpuChoice, OfDecodesWavesByTheRowsThereAre) {
     Case c(spec, random);
     const Result<Plan> planned = plan(c.problem(), device);
     ASSERT_TRUE(planned.ok()) << planned.status().message();
-    EXPECT_NE(planned->config().kernel.find("decode"), std::string::npos) << planned->config().kernel;
+    EXPECT_NE(planned->config().kernel.find("decode"), std::string::npos)
+        << planned->config().kernel;
     EXPECT_NE(planned->explain().find(choice), std::string::npos) << planned->explain();
     EXPECT_TRUE(verified(c, planned->config().kernel, {device}));
   };
   expect("emulated:sm_80", 2, 128, "waves=8 (default), block_n=16 (default), num_splits=1 ");
   expect("emulated:sm_80", 4, 64, "waves=8 (default), block_n=16 (default), num_splits=1 ");
-  expect("emulated:sm_80", 1, 128, "waves=4 (default), block_n=16 (default), num_splits=2 ");  // 256 keys a split at least
+  // 256 keys a split at least.
+  expect("emulated:sm_80", 1, 128, "waves=4 (default), block_n=16 (default), num_splits=2 ");
   expect("emulated:gfx1100", 2, 128, "waves=4 (default), block_n=16 (default), num_splits=1 ");
 }
 
@@ -286,20 +314,27 @@ TEST(GpuReasons, OtherTargetsSayWhyTheyDoNotRun) {
   const Result<Plan> planned = plan(c.problem(), "emulated:gfx1100");
   ASSERT_TRUE(planned.ok()) << planned.status().message();
   EXPECT_EQ(planned->config().kernel, "emulated.prefill.gfx11");
-  EXPECT_NE(planned->explain().find("not emulated.prefill.gfx12: gfx1100 has the matrix instructions of gfx11"), std::string::npos)
+  EXPECT_NE(planned->explain().find(
+                "not emulated.prefill.gfx12: gfx1100 has the matrix instructions of gfx11"),
+            std::string::npos)
       << planned->explain();
-  EXPECT_NE(planned->explain().find("not emulated.short.gfx11: seqlen_k is 200, at most 128 are served"), std::string::npos);
+  EXPECT_NE(
+      planned->explain().find("not emulated.short.gfx11: seqlen_k is 200, at most 128 are served"),
+      std::string::npos);
 }
 
 TEST(GpuReasons, UnusableDevicesSayWhatIsMissing) {
-  for (const DeviceInfo& device : devices()) EXPECT_NE(device.usable, !device.reason.empty()) << device.name;
+  for (const DeviceInfo& device : devices())
+    EXPECT_NE(device.usable, !device.reason.empty()) << device.name;
 }
 
 // A write outside the tensors must be found, by the emulator or by guards.
 class CarelessBackend final : public Backend {
  public:
   std::string_view name() const noexcept override { return "careless"; }
-  std::vector<DeviceInfo> devices() const override { return {{"careless", "a test", "", true, ""}}; }
+  std::vector<DeviceInfo> devices() const override {
+    return {{"careless", "a test", "", true, ""}};
+  }
   const std::vector<const Kernel*>& kernels() const override { return none_; }
   bool uses_host_memory() const noexcept override { return false; }
 

@@ -13,17 +13,19 @@ class GpuPrefillTma : public HopperTest {
   GpuPrefillTma() : HopperTest("prefill_tma", false) {}
 };
 
-// Dims of one to four panels, and parts of them; tiles of one to four warpgroups, the last ones partial.
+// Dims of one to four panels, and parts of them; tiles of one to four warpgroups, the last ones
+// partial.
 TEST_P(GpuPrefillTma, ShapesAndLayouts) {
   Random random(8900);
   for (const int64_t dim : {16, 64, 80, 128, 192, 200, 224, 256}) {
-    CaseSpec s =
-        spec_of(dim % 128 == 0 ? DType::fp16 : DType::bf16, dim, random.between(129, 200), random.between(150, 300), random);
+    CaseSpec s = spec_of(dim % 128 == 0 ? DType::fp16 : DType::bf16, dim, random.between(129, 200),
+                         random.between(150, 300), random);
     s.num_heads = random.between(1, 3);
     s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd});
     check(s, random);
   }
-  for (const auto& [q, k] : {std::pair<int64_t, int64_t>{1, 1}, {130, 3}, {17, 129}, {64, 128}, {2, 700}}) {
+  for (const auto& [q, k] :
+       {std::pair<int64_t, int64_t>{1, 1}, {130, 3}, {17, 129}, {64, 128}, {2, 700}}) {
     CaseSpec s = spec_of(DType::bf16, 64, q, k, random);
     s.lse = random.chance(0.7);
     check(s, random);
@@ -31,7 +33,8 @@ TEST_P(GpuPrefillTma, ShapesAndLayouts) {
   CaseSpec wide = spec_of(DType::bf16, 96, 140, 150, random);
   wide.head_dim_v = 208;
   check(wide, random);
-  CaseSpec s = spec_of(DType::bf16, 128, 193, 2050, random);  // long rows have tiles of other shapes
+  // Long rows have tiles of other shapes.
+  CaseSpec s = spec_of(DType::bf16, 128, 193, 2050, random);
   s.num_heads = 2;
   check(s, random);
 }
@@ -71,7 +74,8 @@ TEST_P(GpuPrefillTma, ShortSequences) {
 TEST_P(GpuPrefillTma, DynamicTileScheduler) {
   Random random(8917);
   for (const int64_t dim : {64, 128, 256}) {
-    CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), dim, random.between(300, 450), random.between(260, 500), random);
+    CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), dim, random.between(300, 450),
+                         random.between(260, 500), random);
     s.num_heads = random.between(3, 5);
     for (const Causal causal : {Causal::none, Causal::bottom_right, Causal::top_left}) {
       s.causal = causal;
@@ -88,18 +92,20 @@ TEST_P(GpuPrefillTma, DynamicTileScheduler) {
 TEST_P(GpuPrefillTma, LastRoundInSplits) {
   Random random(8918);
   for (const int64_t dim : {64, 80, 128}) {
-    CaseSpec s =
-        spec_of(random.pick({DType::bf16, DType::fp16}), dim, random.between(100, 190), random.between(2700, 3100), random);
+    CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), dim, random.between(100, 190),
+                         random.between(2700, 3100), random);
     s.num_heads = 5;
     s.lse = random.chance(0.7);
     s.sinks = random.chance(0.5);
     s.dropout = dim == 80 ? 0.2F : 0;
     Case c(s, random);
     c.options.kernel = kernel();
-    c.options.tuning = "persistent=" + random.pick({std::string("0"), std::string("1"), std::string("2")});
+    c.options.tuning =
+        "persistent=" + random.pick({std::string("0"), std::string("1"), std::string("2")});
     const Result<Plan> planned = plan(c.problem(), device(), c.options);
     ASSERT_TRUE(planned.ok()) << planned.status().message();
-    EXPECT_TRUE(!device().starts_with("emulated") || planned->config().num_splits > 1) << planned->explain();
+    EXPECT_TRUE(!device().starts_with("emulated") || planned->config().num_splits > 1)
+        << planned->explain();
     EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(s);
   }
 }
@@ -180,7 +186,8 @@ TEST_P(GpuPrefillTma, IsChosenForWideRowsAndSeveralTilesOfKeys) {
       const Case c(spec_of(DType::bf16, dim, 150, seqlen_k, random), random);
       const Result<Plan> planned = plan(c.problem(), device(), c.options);
       ASSERT_TRUE(planned.ok()) << planned.status().message();
-      EXPECT_EQ(planned->config().kernel == kernel(), dim > 32 && seqlen_k > 64) << planned->explain();
+      EXPECT_EQ(planned->config().kernel == kernel(), dim > 32 && seqlen_k > 64)
+          << planned->explain();
     }
   }
 }

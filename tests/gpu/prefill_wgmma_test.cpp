@@ -1,4 +1,5 @@
-// The forward pass by warpgroup products, on the one emulated chip that has them, and on the machine's GPU where it is a Hopper.
+// The forward pass by warpgroup products, on the one emulated chip that has them, and on the
+// machine's GPU where it is a Hopper.
 #include <algorithm>
 
 #include "gpu/gpu_devices.h"
@@ -16,11 +17,18 @@ class GpuPrefillWgmma : public HopperTest {
 TEST_P(GpuPrefillWgmma, ShapesAndLayouts) {
   Random random(7900);
   for (const int64_t dim : {64, 128, 256}) {
-    CaseSpec s = spec_of(dim == 128 ? DType::fp16 : DType::bf16, dim, random.between(129, 260), random.between(257, 400), random);
+    CaseSpec s = spec_of(dim == 128 ? DType::fp16 : DType::bf16, dim, random.between(129, 260),
+                         random.between(257, 400), random);
     s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd});
     check(s, random);
   }
-  for (const auto& [q, k] : {std::pair<int64_t, int64_t>{0, 5}, {5, 0}, {1, 1}, {130, 3}, {17, 129}, {64, 128}, {2, 700}}) {
+  for (const auto& [q, k] : {std::pair<int64_t, int64_t>{0, 5},
+                             {5, 0},
+                             {1, 1},
+                             {130, 3},
+                             {17, 129},
+                             {64, 128},
+                             {2, 700}}) {
     CaseSpec s = spec_of(DType::bf16, 64, q, k, random);
     s.num_heads = 2;
     s.lse = random.chance(0.7);
@@ -63,7 +71,8 @@ TEST_P(GpuPrefillWgmma, Features) {
   s.causal = Causal::bottom_right;
   check(s, random, 1);  // tensors at no multiple of 16 bytes
 
-  // Tiles that some warpgroups attend and others do not; warpgroups without rows, and rows without any key.
+  // Tiles that some warpgroups attend and others do not; warpgroups without rows, and rows without
+  // any key.
   s = spec_of(DType::bf16, 128, 260, 400, random);
   s.causal = random.pick({Causal::bottom_right, Causal::top_left});
   s.window_left = random.between(0, 40);
@@ -120,7 +129,8 @@ TEST_P(GpuPrefillWgmma, IsChosenForWideRows) {
       const Case c(s, random);
       const Result<Plan> planned = plan(c.problem(), device(), c.options);
       ASSERT_TRUE(planned.ok()) << planned.status().message();
-      EXPECT_EQ(planned->config().kernel == kernel(), dim > 32 && seqlen > 64) << planned->explain();
+      EXPECT_EQ(planned->config().kernel == kernel(), dim > 32 && seqlen > 64)
+          << planned->explain();
       EXPECT_NE(planned->explain().find(kernel()), std::string::npos) << planned->explain();
     }
   }

@@ -9,7 +9,8 @@
 namespace fulmen::testing {
 namespace {
 
-constexpr const char* kNames[] = {"buffer_range", "inactive_lanes", "subnormals", "unaligned", "start_order"};
+constexpr const char* kNames[] = {"buffer_range", "inactive_lanes", "subnormals", "unaligned",
+                                  "start_order"};
 
 class Probes : public GpuTest {};
 
@@ -23,15 +24,20 @@ TEST_P(Probes, AreAnsweredAsExpectedOrSayWhyNot) {
     EXPECT_FALSE(probe.decides.empty());
     EXPECT_FALSE(probe.found.empty());
     EXPECT_TRUE(probe.as_expected || !probe.probed) << probe.name << ": " << probe.found;
-    const bool amd = device().find("gfx") != std::string::npos, machine_code = device().starts_with("emulated-isa");
+    const bool amd = device().find("gfx") != std::string::npos,
+               machine_code = device().starts_with("emulated-isa");
     const bool rdna = device().find("gfx1") != std::string::npos;
-    const std::map<std::string, bool> expected{
-        {"buffer_range", amd}, {"inactive_lanes", rdna && machine_code}, {"subnormals", true}, {"unaligned", amd}};
+    const std::map<std::string, bool> expected{{"buffer_range", amd},
+                                               {"inactive_lanes", rdna && machine_code},
+                                               {"subnormals", true},
+                                               {"unaligned", amd}};
     if (const auto found = expected.find(probe.name); found != expected.end()) {
       EXPECT_EQ(probe.probed, found->second) << probe.name << ": " << probe.found;
     }
     if (probe.name == "start_order" && !machine_code) {
-      EXPECT_EQ(probe.found, "of 16 workgroups none starts farther than 0 from its place; in 100 % wave 0 starts first");
+      EXPECT_EQ(probe.found,
+                "of 16 workgroups none starts farther than 0 from its place; in 100 % wave 0 "
+                "starts first");
     }
   }
   const Result<MatrixRate> rate = matrix_rate(device());
@@ -39,8 +45,11 @@ TEST_P(Probes, AreAnsweredAsExpectedOrSayWhyNot) {
   EXPECT_EQ(rate.status().message(), device() + ": an emulated device has no speed");
 }
 
-INSTANTIATE_TEST_SUITE_P(Emulated, Probes, ::testing::Values("emulated:gfx1100", "emulated:gfx942", "emulated:sm_80"), test_name);
-INSTANTIATE_TEST_SUITE_P(MachineCode, Probes, ::testing::ValuesIn(machine_code_devices()), test_name);
+INSTANTIATE_TEST_SUITE_P(Emulated, Probes,
+                         ::testing::Values("emulated:gfx1100", "emulated:gfx942", "emulated:sm_80"),
+                         test_name);
+INSTANTIATE_TEST_SUITE_P(MachineCode, Probes, ::testing::ValuesIn(machine_code_devices()),
+                         test_name);
 
 TEST(ProbesOfOthers, AreNotAsked) {
   const Result<std::vector<HardwareProbe>> probes = probe_hardware("cpu");

@@ -34,7 +34,8 @@ TEST_P(GpuThreads, PlanAtOnceAndShareAPlan) {
   in_threads([&](int n) { plans[static_cast<std::size_t>(n)] = plan(c.problem(), device()); });
   for (const Result<Plan>& planned : plans) ASSERT_TRUE(planned.ok()) << planned.status().message();
 
-  // Each thread has its own tensors, half of them at addresses for which a plan loads a second kernel when it first meets them.
+  // Each thread has its own tensors, half of them at addresses for which a plan loads a second
+  // kernel when it first meets them.
   Random same(7910);
   std::vector<std::unique_ptr<Case>> cases;
   std::vector<std::unique_ptr<DeviceCopy>> copies;
@@ -55,7 +56,8 @@ TEST_P(GpuThreads, PlanAtOnceAndShareAPlan) {
   in_threads([&](int n) {
     const auto at = static_cast<std::size_t>(n);
     for (int round = 0; round < 3 && status[at].ok(); ++round) {
-      status[at] = shared.run(nullptr, copies[at]->tensors(), workspaces[at], shared.workspace_bytes());
+      status[at] =
+          shared.run(nullptr, copies[at]->tensors(), workspaces[at], shared.workspace_bytes());
     }
     if (status[at].ok()) status[at] = backend_of(device())->synchronize(device(), nullptr);
   });
@@ -69,7 +71,8 @@ TEST_P(GpuThreads, PlanAtOnceAndShareAPlan) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(On, GpuThreads, ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
+INSTANTIATE_TEST_SUITE_P(On, GpuThreads,
+                         ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

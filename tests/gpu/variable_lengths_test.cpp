@@ -1,5 +1,5 @@
-// Sequences of different lengths, and keys and values in pages, by every GPU kernel that takes them. Each combination of features
-// is a kernel to compile: these tests share a few.
+// Sequences of different lengths, and keys and values in pages, by every GPU kernel that takes
+// them. Each combination of features is a kernel to compile: these tests share a few.
 #include <algorithm>
 
 #include "gpu/family_coverage.h"
@@ -177,15 +177,18 @@ TEST_P(GpuVariableLengths, EachFamilyTakesThem) {
       return s;
     };
     std::vector<Use> uses{{1, 300}, {64, 64}, {200, 200}};
-    if (!paged) uses.insert(uses.end(), {{70, 70, true}, {200, 200, true}, {200, 200, true, false}});
+    if (!paged)
+      uses.insert(uses.end(), {{70, 70, true}, {200, 200, true}, {200, 200, true, false}});
     const auto asked = [&](const gpu::Family& family) {
       return family.variable_lengths() && (!paged || family.pass() == Pass::forward);
     };
-    EXPECT_EQ(idle_families(device(), uses, spec, random, asked), "") << (paged ? "paged" : "packed");
+    EXPECT_EQ(idle_families(device(), uses, spec, random, asked), "")
+        << (paged ? "paged" : "packed");
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(On, GpuVariableLengths, ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
+INSTANTIATE_TEST_SUITE_P(On, GpuVariableLengths,
+                         ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -1,4 +1,5 @@
-// Whole attention calls on fake devices: what is planned and packed is what the code object wants, in as many launches as planned.
+// Whole attention calls on fake devices: what is planned and packed is what the code object wants,
+// in as many launches as planned.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -20,11 +21,16 @@ constexpr int64_t kBatch = 2, kHeads = 4, kKvHeads = 2, kDim = 64;
 // Tensors in a device's memory; nothing computes there, so their content does not matter.
 class DeviceCall {
  public:
-  DeviceCall(const gpu::Driver& driver, int ordinal, int64_t seqlen_q, int64_t seqlen_k) : driver_(driver), ordinal_(ordinal) {
-    tensors.q = Tensor::bshd(memory(kBatch * seqlen_q * kHeads), DType::fp16, kBatch, seqlen_q, kHeads, kDim);
-    tensors.k = Tensor::bshd(memory(kBatch * seqlen_k * kKvHeads), DType::fp16, kBatch, seqlen_k, kKvHeads, kDim);
-    tensors.v = Tensor::bshd(memory(kBatch * seqlen_k * kKvHeads), DType::fp16, kBatch, seqlen_k, kKvHeads, kDim);
-    tensors.out = Tensor::bshd(memory(kBatch * seqlen_q * kHeads), DType::fp16, kBatch, seqlen_q, kHeads, kDim);
+  DeviceCall(const gpu::Driver& driver, int ordinal, int64_t seqlen_q, int64_t seqlen_k)
+      : driver_(driver), ordinal_(ordinal) {
+    tensors.q = Tensor::bshd(memory(kBatch * seqlen_q * kHeads), DType::fp16, kBatch, seqlen_q,
+                             kHeads, kDim);
+    tensors.k = Tensor::bshd(memory(kBatch * seqlen_k * kKvHeads), DType::fp16, kBatch, seqlen_k,
+                             kKvHeads, kDim);
+    tensors.v = Tensor::bshd(memory(kBatch * seqlen_k * kKvHeads), DType::fp16, kBatch, seqlen_k,
+                             kKvHeads, kDim);
+    tensors.out = Tensor::bshd(memory(kBatch * seqlen_q * kHeads), DType::fp16, kBatch, seqlen_q,
+                               kHeads, kDim);
   }
   ~DeviceCall() {
     for (void* p : owned_) driver_.free(ordinal_, p);
@@ -54,27 +60,32 @@ class Attention : public FakeGpuTest {
   void run_everywhere() {
     for (const int ordinal : {0, 1}) {
       const std::string device = std::string(driver.name()) + ":" + std::to_string(ordinal);
-      for (const auto& [seqlen_q, seqlen_k] : {std::pair{64, 64}, std::pair{300, 300}, std::pair{1, 4096}})
+      for (const auto& [seqlen_q, seqlen_k] :
+           {std::pair{64, 64}, std::pair{300, 300}, std::pair{1, 4096}})
         run(device, ordinal, seqlen_q, seqlen_k);
     }
   }
 
   void run(const std::string& device, int ordinal, int64_t seqlen_q, int64_t seqlen_k) {
-    SCOPED_TRACE(device + ", " + std::to_string(seqlen_q) + " queries of " + std::to_string(seqlen_k) + " keys");
+    SCOPED_TRACE(device + ", " + std::to_string(seqlen_q) + " queries of " +
+                 std::to_string(seqlen_k) + " keys");
     DeviceCall call(driver, ordinal, seqlen_q, seqlen_k);
     const Result<Problem> problem = make_problem(call.tensors, {});
     ASSERT_TRUE(problem.ok()) << problem.status().message();
     const Result<Plan> planned = plan(problem.value(), device, {});
     ASSERT_TRUE(planned.ok()) << planned.status().message();
-    void* workspace = planned->workspace_bytes() == 0 ? nullptr : call.bytes(planned->workspace_bytes());
+    void* workspace =
+        planned->workspace_bytes() == 0 ? nullptr : call.bytes(planned->workspace_bytes());
     int stream = 0;
     state.launches.clear();
     state.capturing = true;  // run() may be captured: no allocation, copy or wait
-    const Status status = planned->run(&stream, call.tensors, workspace, planned->workspace_bytes());
+    const Status status =
+        planned->run(&stream, call.tensors, workspace, planned->workspace_bytes());
     state.capturing = false;
     ASSERT_TRUE(status.ok()) << status.message();
     ASSERT_GE(state.launches.size(), 1U);
-    EXPECT_EQ(state.launches.size(), seqlen_q == 1 ? 2U : 1U) << planned->config().kernel << ": one launch, two with split keys";
+    EXPECT_EQ(state.launches.size(), seqlen_q == 1 ? 2U : 1U)
+        << planned->config().kernel << ": one launch, two with split keys";
     for (const fake::LaunchRecord& launch : state.launches) {
       EXPECT_EQ(launch.device, ordinal);
       EXPECT_EQ(launch.stream, &stream);
@@ -101,7 +112,8 @@ class Attention : public FakeGpuTest {
     const Result<Plan> verified = plan(problem.value(), device, verifying);
     ASSERT_TRUE(verified.ok()) << verified.status().message();
     state.capturing = true;
-    const Status waits = verified->run(&stream, call.tensors, workspace, verified->workspace_bytes());
+    const Status waits =
+        verified->run(&stream, call.tensors, workspace, verified->workspace_bytes());
     state.capturing = false;
     EXPECT_EQ(waits.code(), StatusCode::invalid_argument);
     EXPECT_NE(waits.message().find("is being captured"), std::string::npos) << waits.message();
@@ -114,10 +126,13 @@ class Attention : public FakeGpuTest {
     EXPECT_NE(refused.message().find("q.data"), std::string::npos) << refused.message();
     // A failed launch reports the driver's message, the kernel and the device.
     state.failures = {{driver.name() == "hip" ? "hipModuleLaunchKernel" : "cuLaunchKernelEx", 1}};
-    const Status failed = planned->run(&stream, call.tensors, workspace, planned->workspace_bytes());
+    const Status failed =
+        planned->run(&stream, call.tensors, workspace, planned->workspace_bytes());
     state.failures.clear();
-    for (const std::string& part : {planned->config().kernel, device, std::string("invalid argument")}) {
-      EXPECT_NE(failed.message().find(part), std::string::npos) << part << " in: " << failed.message();
+    for (const std::string& part :
+         {planned->config().kernel, device, std::string("invalid argument")}) {
+      EXPECT_NE(failed.message().find(part), std::string::npos)
+          << part << " in: " << failed.message();
     }
   }
 };
@@ -126,7 +141,8 @@ class HipAttention : public Attention {
  protected:
   HipAttention() : Attention(gpu::hip_driver(), FULMEN_FAKE_ROCM "/lib/libamdhip64.so.7") {}
   void SetUp() override {
-    if (!gpu::offline_clang_compiler().ok()) GTEST_SKIP() << gpu::offline_clang_compiler().status().message();
+    if (!gpu::offline_clang_compiler().ok())
+      GTEST_SKIP() << gpu::offline_clang_compiler().status().message();
     Attention::SetUp();
   }
 };
@@ -138,21 +154,27 @@ TEST_F(HipAttention, PrebuiltKernelsServe) {
   gpu::Chip chip{};
   ASSERT_TRUE(gpu::find_chip("gfx1100", storage, chip));
   const std::vector<gpu::Specialisation> shipped = gpu::shipped_kernels(chip, false);
-  const auto forward = std::find_if(shipped.begin(), shipped.end(), [](const gpu::Specialisation& s) {
-    return s.entry == "forward/prefill.h" && s.head_dim == 128 && s.tensor_dtype() == DType::bf16 && s.band == 0;
-  });
+  const auto forward =
+      std::find_if(shipped.begin(), shipped.end(), [](const gpu::Specialisation& s) {
+        return s.entry == "forward/prefill.h" && s.head_dim == 128 &&
+               s.tensor_dtype() == DType::bf16 && s.band == 0;
+      });
   ASSERT_NE(forward, shipped.end());
   const Result<gpu::CompileRequest> request = compile_request(*forward, chip, gpu::Platform::amd);
   ASSERT_TRUE(request.ok()) << request.status().message();
-  const Result<gpu::CompiledCode> code = gpu::offline_clang_compiler().value()->compile(request.value());
+  const Result<gpu::CompiledCode> code =
+      gpu::offline_clang_compiler().value()->compile(request.value());
   ASSERT_TRUE(code.ok()) << code.status().message();
   const TemporaryDirectory folder;
   ASSERT_TRUE(gpu::write_prebuilt(folder.path(), request.value(), code.value()).ok());
   setenv("FULMEN_KERNEL_PATH", folder.path().c_str(), 1);
   int compilations = 0;
-  set_compile_observer([](void* count, const char*, const char*, bool, double) { ++*static_cast<int*>(count); }, &compilations);
+  set_compile_observer(
+      [](void* count, const char*, const char*, bool, double) { ++*static_cast<int*>(count); },
+      &compilations);
   AttentionTensors tensors;  // planning reads no data
-  tensors.q = tensors.k = tensors.v = tensors.out = Tensor::bshd(&compilations, DType::bf16, 1, 4096, 16, 128);
+  tensors.q = tensors.k = tensors.v = tensors.out =
+      Tensor::bshd(&compilations, DType::bf16, 1, 4096, 16, 128);
   const Result<Problem> problem = make_problem(tensors, {});
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   const Result<Plan> planned = plan(problem.value(), "hip:0", {});
@@ -170,7 +192,8 @@ TEST_F(HipAttention, PrebuiltKernelsServe) {
 TEST_F(HipAttention, AWrongFirstUseIsRefused) {
   unsetenv("FULMEN_FIRST_USE_CHECK");
   AttentionTensors tensors;  // planning reads no data
-  tensors.q = tensors.k = tensors.v = tensors.out = Tensor::bshd(&tensors, DType::fp32, 1, 200, 2, 32);
+  tensors.q = tensors.k = tensors.v = tensors.out =
+      Tensor::bshd(&tensors, DType::fp32, 1, 200, 2, 32);
   const Result<Problem> problem = make_problem(tensors, {});
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   const auto first_use = [&](const AttentionOptions& options) {
@@ -193,9 +216,12 @@ TEST_F(HipAttention, AWrongFirstUseIsRefused) {
   for (int n = 0; n < 2; ++n) {
     const Result<Plan> refused = plan(problem.value(), "hip:0", {});
     ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.status().code(), n == 0 ? StatusCode::verification_failed : StatusCode::unsupported);
+    EXPECT_EQ(refused.status().code(),
+              n == 0 ? StatusCode::verification_failed : StatusCode::unsupported);
     const std::string& message = refused.status().message();
-    for (const char* part : {"hip.prefill.portable: its first use on hip:0 gave a wrong result: out[", "nan, expected"}) {
+    for (const char* part :
+         {"hip.prefill.portable: its first use on hip:0 gave a wrong result: out[",
+          "nan, expected"}) {
       EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
     }
     EXPECT_EQ(state.launches.size(), 1U) << "it is found out once";
@@ -207,11 +233,12 @@ TEST_F(HipAttention, AWrongFirstUseIsRefused) {
 TEST_F(HipAttention, ProbesTellWrongAnswers) {
   const Result<std::vector<HardwareProbe>> probes = probe_hardware("hip:0");
   ASSERT_TRUE(probes.ok()) << probes.status().message();
-  const std::vector<std::pair<std::string, std::string>> expected{{"buffer_range", "16 of 16 words before the end were not read"},
-                                                                  {"inactive_lanes", "lane 0 read 0 instead of 116"},
-                                                                  {"subnormals", "fp16 flushed to 0, bf16 flushed to 0"},
-                                                                  {"unaligned", "0 of 32 lanes' 16 bytes are right"},
-                                                                  {"start_order", "0 of 24576 waves drew a number"}};
+  const std::vector<std::pair<std::string, std::string>> expected{
+      {"buffer_range", "16 of 16 words before the end were not read"},
+      {"inactive_lanes", "lane 0 read 0 instead of 116"},
+      {"subnormals", "fp16 flushed to 0, bf16 flushed to 0"},
+      {"unaligned", "0 of 32 lanes' 16 bytes are right"},
+      {"start_order", "0 of 24576 waves drew a number"}};
   ASSERT_EQ(probes->size(), expected.size());
   for (std::size_t n = 0; n < expected.size(); ++n) {
     const HardwareProbe& probe = (*probes)[n];
@@ -221,7 +248,8 @@ TEST_F(HipAttention, ProbesTellWrongAnswers) {
   }
   const Result<MatrixRate> rate = matrix_rate("hip:0");
   ASSERT_TRUE(rate.ok()) << rate.status().message();
-  // 96 units x 4 workgroups x 4 waves x 4096 x 8 products of 16 x 16 x 16 in the fake's half millisecond.
+  // 96 units x 4 workgroups x 4 waves x 4096 x 8 products of 16 x 16 x 16 in the fake's half
+  // millisecond.
   EXPECT_NEAR(rate->tflops, 96.0 * 16 * 4096 * 8 * 8192 / 0.5e-3 / 1e12, 0.1);
   EXPECT_EQ(rate->instruction, "bf16 matrix instructions of gfx11");
 }
@@ -237,25 +265,31 @@ TEST_F(CudaAttention, LaunchesPassTheArguments) { run_everywhere(); }
 TEST_F(CudaAttention, AWrongFirstUseIsRefused) {
   unsetenv("FULMEN_FIRST_USE_CHECK");
   AttentionTensors tensors;  // planning reads no data
-  tensors.q = tensors.k = tensors.v = tensors.out = Tensor::bshd(&tensors, DType::fp32, 1, 200, 2, 32);
+  tensors.q = tensors.k = tensors.v = tensors.out =
+      Tensor::bshd(&tensors, DType::fp32, 1, 200, 2, 32);
   const Result<Problem> problem = make_problem(tensors, {});
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   state.failures = {{"cuStreamCreate", 2}};
   Result<Plan> planned = plan(problem.value(), "cuda:1", {});
   ASSERT_TRUE(planned.ok()) << planned.status().message();
-  EXPECT_EQ(planned->config().first_use, "first use not checked: cuStreamCreate: out of memory (CUDA_ERROR_OUT_OF_MEMORY)");
+  EXPECT_EQ(planned->config().first_use,
+            "first use not checked: cuStreamCreate: out of memory (CUDA_ERROR_OUT_OF_MEMORY)");
   state.failures = {{"cuMemAlloc", 2}};
   planned = plan(problem.value(), "cuda:1", {});
   ASSERT_TRUE(planned.ok()) << planned.status().message();
-  EXPECT_EQ(planned->config().first_use, "first use not checked: no memory for 40960 bytes on cuda:1");
+  EXPECT_EQ(planned->config().first_use,
+            "first use not checked: no memory for 40960 bytes on cuda:1");
   state.failures.clear();
   state.launches.clear();
   for (int n = 0; n < 2; ++n) {
     const Result<Plan> refused = plan(problem.value(), "cuda:1", {});
     ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.status().code(), n == 0 ? StatusCode::verification_failed : StatusCode::unsupported);
+    EXPECT_EQ(refused.status().code(),
+              n == 0 ? StatusCode::verification_failed : StatusCode::unsupported);
     const std::string& message = refused.status().message();
-    for (const char* part : {"cuda.prefill.portable: its first use on cuda:1 gave a wrong result: out[", "nan, expected"}) {
+    for (const char* part :
+         {"cuda.prefill.portable: its first use on cuda:1 gave a wrong result: out[",
+          "nan, expected"}) {
       EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
     }
     ASSERT_EQ(state.launches.size(), 1U) << "it is found out once";

@@ -40,7 +40,9 @@ class Maker final : public gpu::Compiler {
   explicit Maker(std::vector<std::byte> code) : code_(std::move(code)) {}
   std::string_view name() const noexcept override { return "maker"; }
   std::string identity() const override { return "maker 1"; }
-  Result<gpu::CompiledCode> compile(const gpu::CompileRequest&) const override { return gpu::CompiledCode{code_, "log"}; }
+  Result<gpu::CompiledCode> compile(const gpu::CompileRequest&) const override {
+    return gpu::CompiledCode{code_, "log"};
+  }
 
  private:
   std::vector<std::byte> code_;
@@ -71,17 +73,20 @@ TEST(CheckedCompiler, RefusesWhatComgrShows) {
   EXPECT_TRUE(right.ok()) << right.message();
   const auto narrow = compile_for("gfx1100", {kNop, kNarrow, kBarrier, kEnd});
   ASSERT_FALSE(narrow.ok());
-  for (const char* part :
-       {"\"tiny\" for gfx1100", "maker", "s_barrier at address 0x1008", "lanes may be off", "FULMEN_AMD_CHECK=0"}) {
-    EXPECT_NE(narrow.message().find(part), std::string::npos) << part << " in: " << narrow.message();
+  for (const char* part : {"\"tiny\" for gfx1100", "maker", "s_barrier at address 0x1008",
+                           "lanes may be off", "FULMEN_AMD_CHECK=0"}) {
+    EXPECT_NE(narrow.message().find(part), std::string::npos)
+        << part << " in: " << narrow.message();
   }
   const auto unknown = compile_for("gfx1100", {kNop, kNoInstruction, kNarrow, kBarrier, kEnd});
   ASSERT_FALSE(unknown.ok());
-  EXPECT_NE(unknown.message().find("no instruction of this chip, and 1 more"), std::string::npos) << unknown.message();
+  EXPECT_NE(unknown.message().find("no instruction of this chip, and 1 more"), std::string::npos)
+      << unknown.message();
 }
 
 TEST(CheckedCompiler, TakesWhatCannotBeDisassembled) {
-  EXPECT_TRUE(compile_for("gfx1201", {kNarrow, kBarrier, kEnd}).ok()) << "the fake knows gfx1100 alone";
+  EXPECT_TRUE(compile_for("gfx1201", {kNarrow, kBarrier, kEnd}).ok())
+      << "the fake knows gfx1100 alone";
   EXPECT_TRUE(compile_for("gfx1100", {}).ok());
   const auto comgr = fake_comgr();
   ASSERT_TRUE(comgr.ok()) << comgr.status().message();
@@ -94,7 +99,9 @@ TEST(CheckedCompiler, TakesWhatCannotBeDisassembled) {
 class Teller final : public gpu::AmdDisassembler {
  public:
   explicit Teller(Result<std::string> answer) : answer_(std::move(answer)) {}
-  Result<std::string> text_of(std::span<const std::byte>, const std::string&) const override { return answer_; }
+  Result<std::string> text_of(std::span<const std::byte>, const std::string&) const override {
+    return answer_;
+  }
 
  private:
   Result<std::string> answer_;
@@ -108,11 +115,13 @@ std::string told(const std::vector<Result<std::string>>& answers) {
 }
 
 TEST(CheckedCompiler, AsksTheNextDisassemblerWhereOneDoesNotKnow) {
-  const Result<std::string> old(Status(StatusCode::unavailable, "the old one does not know gfx1201"));
+  const Result<std::string> old(
+      Status(StatusCode::unavailable, "the old one does not know gfx1201"));
   const Result<std::string> none(Status(StatusCode::unavailable, "the new one does not, either"));
   const std::string part = "\ts_nop 0\n\t.long // 8:\n", whole = "\ts_nop 0\n\ts_endpgm // 8:\n";
   EXPECT_EQ(told({old, whole}), whole);
-  EXPECT_EQ(told({part, whole}), whole) << "an instruction that the old one does not know is no finding";
+  EXPECT_EQ(told({part, whole}), whole)
+      << "an instruction that the old one does not know is no finding";
   EXPECT_EQ(told({part, old}), part) << "a finding stays one where nobody knows the instruction";
   EXPECT_EQ(told({whole, part}), whole);
   const std::string neither = told({old, none});
@@ -137,12 +146,15 @@ TEST(CheckedCompiler, RefusesWhatClangMakesOfAWrongKernel) {
   if (!clang.ok() || !objdump.ok()) GTEST_SKIP() << "clang and llvm-objdump are not installed";
   const gpu::CheckedCompiler checked(*clang.value(), *objdump.value());
   for (const char* arch : {"gfx1100", "gfx1201", "gfx942"}) {
-    const auto source = [](const char* condition) { return std::string("#define CONDITION ") + condition + kSource; };
+    const auto source = [](const char* condition) {
+      return std::string("#define CONDITION ") + condition + kSource;
+    };
     const auto right = checked.compile({"right", source("p[3] == 1"), arch, 128});
     EXPECT_TRUE(right.ok()) << right.status().message();
     const auto wrong = checked.compile({"wrong", source("id < 64"), arch, 128});
     ASSERT_FALSE(wrong.ok());
-    EXPECT_NE(wrong.status().message().find("s_barrier"), std::string::npos) << wrong.status().message();
+    EXPECT_NE(wrong.status().message().find("s_barrier"), std::string::npos)
+        << wrong.status().message();
   }
 }
 

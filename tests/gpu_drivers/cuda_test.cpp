@@ -21,7 +21,9 @@ struct Arguments {
 // A context that an application made itself, current as long as this lives.
 class OwnContext {
  public:
-  explicit OwnContext(int device) { function<int(void**, unsigned, int)>("cuCtxCreate_v2")(&context_, 0, device); }
+  explicit OwnContext(int device) {
+    function<int(void**, unsigned, int)>("cuCtxCreate_v2")(&context_, 0, device);
+  }
   ~OwnContext() { function<int(void*)>("cuCtxDestroy_v2")(context_); }
   OwnContext(const OwnContext&) = delete;
   OwnContext& operator=(const OwnContext&) = delete;
@@ -46,7 +48,8 @@ class Cuda : public FakeGpuTest {
   Loaded load(int device, int lds_bytes) {
     Result<gpu::Module> module = driver.load(device, compile_for(driver, device, kKernel).code);
     EXPECT_TRUE(module.ok()) << module.status().message();
-    Result<gpu::Function> function = driver.function(device, module.value(), "fulmen_kernel", lds_bytes);
+    Result<gpu::Function> function =
+        driver.function(device, module.value(), "fulmen_kernel", lds_bytes);
     EXPECT_TRUE(function.ok()) << function.status().message();
     return {module.value(), function.value()};
   }
@@ -62,7 +65,8 @@ TEST_F(Cuda, DevicesAreDescribed) {
   EXPECT_EQ(hopper->lds_bytes, 227 * 1024);
   EXPECT_EQ(hopper->compute_units, 132);
   EXPECT_EQ(hopper->cache_bytes, std::size_t{50} << 20U);
-  for (const char* part : {"13.0", "NVRTC"}) EXPECT_NE(hopper->software.find(part), std::string::npos) << hopper->software;
+  for (const char* part : {"13.0", "NVRTC"})
+    EXPECT_NE(hopper->software.find(part), std::string::npos) << hopper->software;
   EXPECT_EQ(driver.properties(1)->arch, "sm_80");
 }
 
@@ -72,8 +76,10 @@ TEST_F(Cuda, ALaunchPassesTheStruct) {
     const Arguments arguments{nullptr, 7, 0.5F, 2.25};
     int stream = 0;
     state.launches.clear();
-    state.capturing = true;  // nothing but launches is allowed, and code must be on the device already
-    const Status status = driver.launch(device, function, {2147483647, 256, 100 * 1024, &stream, &arguments, sizeof(arguments)});
+    // Nothing but launches is allowed, and code must be on the device already.
+    state.capturing = true;
+    const Status status = driver.launch(
+        device, function, {2147483647, 256, 100 * 1024, &stream, &arguments, sizeof(arguments)});
     state.capturing = false;
     ASSERT_TRUE(status.ok()) << status.message();
     ASSERT_EQ(state.launches.size(), 1U);
@@ -122,7 +128,9 @@ TEST_F(Cuda, TheCallersContextIsUsedAndKept) {
     EXPECT_EQ(state.find(memory.value())->device, 1);
     driver.free(1, memory.value());
   }  // the fake complains if `other` is not current any more
-  std::thread([&, function = function] { EXPECT_TRUE(driver.launch(0, function, launch).ok()); }).join();
+  std::thread([&, function = function] {
+    EXPECT_TRUE(driver.launch(0, function, launch).ok());
+  }).join();
   EXPECT_EQ(state.launches.back().context, primary);
   driver.unload(0, module);
 }
@@ -144,7 +152,8 @@ TEST_F(Cuda, KernelsThatWaitThemselvesStartEarlyWhereTheDeviceCan) {
 TEST_F(Cuda, GridsThatCudaCannotCountAreRefused) {
   const auto [module, function] = load(0, 0);
   const Arguments arguments{};
-  const Status status = driver.launch(0, function, {int64_t{2147483648}, 64, 0, nullptr, &arguments, sizeof(arguments)});
+  const Status status = driver.launch(
+      0, function, {int64_t{2147483648}, 64, 0, nullptr, &arguments, sizeof(arguments)});
   EXPECT_EQ(status.code(), StatusCode::unsupported);
   EXPECT_NE(status.message().find("2147483648"), std::string::npos) << status.message();
   EXPECT_EQ(calls("cuLaunchKernelEx"), 0);
@@ -156,7 +165,8 @@ TEST_F(Cuda, CodeOfAnotherChipIsRefusedBeforeALaunch) {
   ASSERT_TRUE(module.ok()) << "libraries belong to no device";
   const Result<gpu::Function> function = driver.function(1, module.value(), "fulmen_kernel", 0);
   ASSERT_FALSE(function.ok());
-  EXPECT_NE(function.status().message().find("no kernel image is available"), std::string::npos) << function.status().message();
+  EXPECT_NE(function.status().message().find("no kernel image is available"), std::string::npos)
+      << function.status().message();
   driver.unload(1, module.value());
 }
 
@@ -165,7 +175,8 @@ TEST_F(Cuda, FunctionsThatAreNotThereAreNamed) {
   ASSERT_TRUE(module.ok());
   const Result<gpu::Function> function = driver.function(0, module.value(), "other_kernel", 0);
   ASSERT_FALSE(function.ok());
-  EXPECT_NE(function.status().message().find("other_kernel"), std::string::npos) << function.status().message();
+  EXPECT_NE(function.status().message().find("other_kernel"), std::string::npos)
+      << function.status().message();
   driver.unload(0, module.value());
 }
 
@@ -174,16 +185,20 @@ TEST_F(Cuda, SourceThatDoesNotCompileSaysWhy) {
   ASSERT_TRUE(compiler.ok());
   const auto code = compiler.value()->compile({"broken kernel", "#error a reason\n", "sm_80", 64});
   ASSERT_FALSE(code.ok());
-  for (const char* part : {"broken kernel", "sm_80", "NVRTC_ERROR_COMPILATION", "#error a reason"}) {
-    EXPECT_NE(code.status().message().find(part), std::string::npos) << part << " in " << code.status().message();
+  for (const char* part :
+       {"broken kernel", "sm_80", "NVRTC_ERROR_COMPILATION", "#error a reason"}) {
+    EXPECT_NE(code.status().message().find(part), std::string::npos)
+        << part << " in " << code.status().message();
   }
 }
 
 TEST_F(Cuda, AChipThatNvrtcDoesNotKnowIsSaidWithTheVersionThatDoes) {
   const auto code = driver.compiler().value()->compile({"old", "int x;\n", "sm_70", 64});
   EXPECT_EQ(code.status().code(), StatusCode::unavailable);
-  for (const char* part : {"NVRTC 13.0", "does not compile for sm_70", "pip install nvidia-cuda-nvrtc-cu12"}) {
-    EXPECT_NE(code.status().message().find(part), std::string::npos) << part << " in " << code.status().message();
+  for (const char* part :
+       {"NVRTC 13.0", "does not compile for sm_70", "pip install nvidia-cuda-nvrtc-cu12"}) {
+    EXPECT_NE(code.status().message().find(part), std::string::npos)
+        << part << " in " << code.status().message();
   }
 }
 
@@ -241,7 +256,9 @@ TEST_F(Cuda, EveryFailureIsToldInTheDriversWords) {
     state.failures.clear();
     EXPECT_FALSE(status.ok()) << failure.call;
     if (failure.call == "cuPointerGetAttribute") continue;  // its answer for host memory
-    EXPECT_NE(status.message().find("an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)"), std::string::npos)
+    EXPECT_NE(status.message().find(
+                  "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)"),
+              std::string::npos)
         << failure.call << ": " << status.message();
   }
   state.failures = {{"cuMemAlloc", 2}};

@@ -15,7 +15,8 @@ const bool kEnvironment = [] {
   setenv("ROCM_PATH", FULMEN_FAKE_ROCM, 1);
   setenv("CUDA_HOME", FULMEN_FAKE_CUDA, 1);
   setenv("FULMEN_CUDA_DRIVER_HOME", FULMEN_FAKE_CUDA, 1);
-  for (const char* name : {"FULMEN_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "FULMEN_KERNEL_PATH"}) unsetenv(name);
+  for (const char* name : {"FULMEN_CACHE_DIR", "XDG_CACHE_HOME", "HOME", "FULMEN_KERNEL_PATH"})
+    unsetenv(name);
   setenv("FULMEN_FIRST_USE_CHECK", "0", 1);  // nothing computes here
   return true;
 }();
@@ -24,7 +25,9 @@ const bool kEnvironment = [] {
 
 fake::State& fake_state(const std::string& file) {
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD);
-  auto* get = library == nullptr ? nullptr : reinterpret_cast<fake::State* (*)()>(dlsym(library, "fulmen_fake_state"));
+  auto* get = library == nullptr
+                  ? nullptr
+                  : reinterpret_cast<fake::State* (*)()>(dlsym(library, "fulmen_fake_state"));
   if (get != nullptr) return *get();
   ADD_FAILURE() << file << " is not what the driver has opened";
   static fake::State none;
@@ -32,7 +35,8 @@ fake::State& fake_state(const std::string& file) {
 }
 
 FakeGpuTest::FakeGpuTest(const gpu::Driver& opened, const std::string& file)
-    : driver((static_cast<void>(kEnvironment), static_cast<void>(opened.available()), opened)), state(fake_state(file)) {}
+    : driver((static_cast<void>(kEnvironment), static_cast<void>(opened.available()), opened)),
+      state(fake_state(file)) {}
 
 void FakeGpuTest::SetUp() {
   ASSERT_TRUE(driver.available().ok()) << driver.available().message();
@@ -57,8 +61,12 @@ const std::vector<Failure>& failures_of(const std::string& driver) {
   using gpu::Driver;
   using gpu::Module;
   static int host = 0;
-  const auto load = [](const Driver& d, Module) { return d.load(0, std::as_bytes(std::span(&host, 1))).status(); };
-  const auto function = [](const Driver& d, Module m) { return d.function(0, m, "fulmen_kernel", 0).status(); };
+  const auto load = [](const Driver& d, Module) {
+    return d.load(0, std::as_bytes(std::span(&host, 1))).status();
+  };
+  const auto function = [](const Driver& d, Module m) {
+    return d.function(0, m, "fulmen_kernel", 0).status();
+  };
   const auto launch = [](const Driver& d, Module m) {
     const Result<gpu::Function> f = d.function(0, m, "fulmen_kernel", 0);
     return f.ok() ? d.launch(0, f.value(), {1, 64, 0, nullptr, &host, sizeof(host)}) : f.status();
@@ -69,7 +77,8 @@ const std::vector<Failure>& failures_of(const std::string& driver) {
   const auto in_stream = [](const Driver& d, Module) {
     const Result<void*> memory = d.allocate(0, sizeof(host)), stream = d.create_stream(0);
     Status status = stream.status();
-    if (status.ok()) status = d.copy_in_stream(0, stream.value(), memory.value(), &host, sizeof(host));
+    if (status.ok())
+      status = d.copy_in_stream(0, stream.value(), memory.value(), &host, sizeof(host));
     if (status.ok()) status = d.fill_in_stream(0, stream.value(), memory.value(), 0, sizeof(host));
     if (stream.ok()) d.destroy_stream(0, stream.value());
     d.free(0, memory.value());
@@ -122,14 +131,16 @@ const std::vector<Failure>& failures_of(const std::string& driver) {
   return driver == "hip" ? kHip : kCuda;
 }
 
-gpu::CompiledCode compile_for(const gpu::Driver& driver, int device, const std::string& source, int workgroup_size) {
+gpu::CompiledCode compile_for(const gpu::Driver& driver, int device, const std::string& source,
+                              int workgroup_size) {
   const Result<gpu::DeviceProperties> properties = driver.properties(device);
   const Result<const gpu::Compiler*> compiler = driver.compiler();
   if (!properties.ok() || !compiler.ok()) {
     ADD_FAILURE() << properties.status().message() << compiler.status().message();
     return {};
   }
-  Result<gpu::CompiledCode> code = compiler.value()->compile({"test", source, properties->arch, workgroup_size});
+  Result<gpu::CompiledCode> code =
+      compiler.value()->compile({"test", source, properties->arch, workgroup_size});
   if (!code.ok()) ADD_FAILURE() << code.status().message();
   return code.ok() ? std::move(code).value() : gpu::CompiledCode{};
 }

@@ -1,6 +1,6 @@
-// The fake vendor libraries as tests see them. While this program runs, $ROCM_PATH, $CUDA_HOME and $FULMEN_CUDA_DRIVER_HOME name
-// their folders, compiled code is kept in memory only, and no
-// kernel is checked at its first use.
+// The fake vendor libraries as tests see them. While this program runs, $ROCM_PATH, $CUDA_HOME and
+// $FULMEN_CUDA_DRIVER_HOME name their folders, compiled code is kept in memory only, and no kernel
+// is checked at its first use.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,8 @@ struct Failure {
 const std::vector<Failure>& failures_of(const std::string& driver);
 
 // Compiled for a device of the driver, or an empty one after a test failure.
-gpu::CompiledCode compile_for(const gpu::Driver& driver, int device, const std::string& source, int workgroup_size = 64);
+gpu::CompiledCode compile_for(const gpu::Driver& driver, int device, const std::string& source,
+                              int workgroup_size = 64);
 
 // Runs driver_report in a process of its own, with variables ("NAME=value") set.
 std::string report(const std::vector<std::string>& variables, const std::string& what);

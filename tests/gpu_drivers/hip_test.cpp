@@ -9,7 +9,8 @@ namespace {
 
 using gpu::Driver;
 
-// 24 bytes of arguments, 1 KiB of LDS. Functions of these names are in the header that hipRTC puts before the source.
+// 24 bytes of arguments, 1 KiB of LDS. Functions of these names are in the header that hipRTC puts
+// before the source.
 constexpr const char* kKernel = R"(
 #define DEVICE static __attribute__((device, always_inline)) inline
 DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
@@ -34,7 +35,8 @@ class Hip : public FakeGpuTest {
  protected:
   Hip() : FakeGpuTest(gpu::hip_driver(), FULMEN_FAKE_ROCM "/lib/libamdhip64.so.7") {}
   void SetUp() override {
-    if (!gpu::offline_clang_compiler().ok()) GTEST_SKIP() << gpu::offline_clang_compiler().status().message();
+    if (!gpu::offline_clang_compiler().ok())
+      GTEST_SKIP() << gpu::offline_clang_compiler().status().message();
     FakeGpuTest::SetUp();
   }
 };
@@ -62,7 +64,8 @@ TEST_F(Hip, ALaunchPassesWhatTheCodeObjectWants) {
     const gpu::CompiledCode code = compile_for(driver, device, kKernel);
     const Result<gpu::Module> module = driver.load(device, code.code);
     ASSERT_TRUE(module.ok()) << module.status().message();
-    const Result<gpu::Function> function = driver.function(device, module.value(), "fulmen_kernel", 1024);
+    const Result<gpu::Function> function =
+        driver.function(device, module.value(), "fulmen_kernel", 1024);
     ASSERT_TRUE(function.ok()) << function.status().message();
     const Result<void*> x = driver.allocate(device, 64 * sizeof(float));
     ASSERT_TRUE(x.ok());
@@ -70,7 +73,8 @@ TEST_F(Hip, ALaunchPassesWhatTheCodeObjectWants) {
     int stream = 0;
     state.launches.clear();
     state.capturing = true;  // nothing but launches is allowed
-    const Status status = driver.launch(device, function.value(), {33554431, 64, 1024, &stream, &arguments, sizeof(arguments)});
+    const Status status = driver.launch(
+        device, function.value(), {33554431, 64, 1024, &stream, &arguments, sizeof(arguments)});
     state.capturing = false;
     ASSERT_TRUE(status.ok()) << status.message();
     ASSERT_EQ(state.launches.size(), 1U);
@@ -109,9 +113,11 @@ TEST_F(Hip, GridsThatHipCannotCountAreRefused) {
   ASSERT_TRUE(function.ok());
   const Arguments arguments{};
   for (const int64_t workgroups : {int64_t{0}, int64_t{67108864}, int64_t{1} << 60U}) {
-    const Status status = driver.launch(0, function.value(), {workgroups, 64, 0, nullptr, &arguments, sizeof(arguments)});
+    const Status status = driver.launch(
+        0, function.value(), {workgroups, 64, 0, nullptr, &arguments, sizeof(arguments)});
     EXPECT_EQ(status.code(), StatusCode::unsupported);
-    EXPECT_NE(status.message().find(std::to_string(workgroups)), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find(std::to_string(workgroups)), std::string::npos)
+        << status.message();
   }
   EXPECT_EQ(calls("hipModuleLaunchKernel"), 0);
   driver.unload(0, module.value());
@@ -121,8 +127,10 @@ TEST_F(Hip, CodeOfAnotherChipIsRefused) {
   const gpu::CompiledCode code = compile_for(driver, 1, kKernel);
   const Result<gpu::Module> module = driver.load(0, code.code);
   ASSERT_FALSE(module.ok());
-  EXPECT_NE(module.status().message().find("no kernel image is available"), std::string::npos) << module.status().message();
-  EXPECT_NE(module.status().message().find("hipModuleLoadData"), std::string::npos) << module.status().message();
+  EXPECT_NE(module.status().message().find("no kernel image is available"), std::string::npos)
+      << module.status().message();
+  EXPECT_NE(module.status().message().find("hipModuleLoadData"), std::string::npos)
+      << module.status().message();
 }
 
 TEST_F(Hip, FunctionsThatAreNotThereAreNamed) {
@@ -130,7 +138,8 @@ TEST_F(Hip, FunctionsThatAreNotThereAreNamed) {
   ASSERT_TRUE(module.ok());
   const Result<gpu::Function> function = driver.function(0, module.value(), "other_kernel", 0);
   ASSERT_FALSE(function.ok());
-  EXPECT_NE(function.status().message().find("other_kernel"), std::string::npos) << function.status().message();
+  EXPECT_NE(function.status().message().find("other_kernel"), std::string::npos)
+      << function.status().message();
   driver.unload(0, module.value());
 }
 
@@ -138,11 +147,12 @@ TEST_F(Hip, SourceThatDoesNotCompileSaysWhere) {
   const Result<const gpu::Compiler*> compiler = driver.compiler();
   ASSERT_TRUE(compiler.ok());
   EXPECT_EQ(compiler.value()->name(), "hipRTC");
-  const auto code =
-      compiler.value()->compile({"broken kernel", "#line 7 \"forward/prefill.h\"\nint f( { return 1; }\n", "gfx1100", 64});
+  const auto code = compiler.value()->compile(
+      {"broken kernel", "#line 7 \"forward/prefill.h\"\nint f( { return 1; }\n", "gfx1100", 64});
   ASSERT_FALSE(code.ok());
   for (const char* part : {"broken kernel", "gfx1100", "forward/prefill.h:7"}) {
-    EXPECT_NE(code.status().message().find(part), std::string::npos) << part << " in " << code.status().message();
+    EXPECT_NE(code.status().message().find(part), std::string::npos)
+        << part << " in " << code.status().message();
   }
 }
 
@@ -168,7 +178,8 @@ TEST_F(Hip, MemoryIsCopiedFilledAndTold) {
   driver.free(1, memory.value());
 }
 
-// As PyTorch's expandable segments and memory of another device have it: attributes name another device, or none.
+// As PyTorch's expandable segments and memory of another device have it: attributes name another
+// device, or none.
 TEST_F(Hip, MappedMemoryIsForTheDevicesThatHaveAccess) {
   const Result<void*> memory = driver.allocate(1, 16);
   ASSERT_TRUE(memory.ok());
@@ -195,7 +206,8 @@ TEST_F(Hip, HostMemoryThatDevicesHaveElsewhereIsRefused) {
   state.registered_at = host + 1;
   const Status elsewhere = driver.check_memory(1, host);
   EXPECT_EQ(elsewhere.code(), StatusCode::invalid_argument);
-  EXPECT_NE(elsewhere.message().find("hipHostGetDevicePointer"), std::string::npos) << elsewhere.message();
+  EXPECT_NE(elsewhere.message().find("hipHostGetDevicePointer"), std::string::npos)
+      << elsewhere.message();
   state.registered = state.registered_at = nullptr;
 }
 

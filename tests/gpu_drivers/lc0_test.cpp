@@ -1,5 +1,6 @@
-// The class that integrations/lc0 puts into Leela Chess Zero, taken from its patch, over the fake drivers: an evaluation's calls as
-// EncoderBlock::Eval of lc0's CUDA and HIP backends makes them, captured in a graph.
+// The class that integrations/lc0 puts into Leela Chess Zero, taken from its patch, over the fake
+// drivers: an evaluation's calls as EncoderBlock::Eval of lc0's CUDA and HIP backends makes them,
+// captured in a graph.
 #include <cstring>
 
 #include "gpu_drivers/fake_library.h"
@@ -22,21 +23,29 @@ class Lc0 : public FakeGpuTest {
     FakeGpuTest::SetUp();
     lczero::log().clear();
   }
-  std::string device(int ordinal) const { return std::string(driver.name()) + ":" + std::to_string(ordinal); }
-  std::unique_ptr<const lczero::FulmenAttention> create(int ordinal, const lczero::OptionsDict& options = {}) const {
-    return lczero::FulmenAttention::Create(options, true, device(ordinal), FULMEN_FP16, kMaxBatch, kT82, 0);
+  std::string device(int ordinal) const {
+    return std::string(driver.name()) + ":" + std::to_string(ordinal);
+  }
+  std::unique_ptr<const lczero::FulmenAttention> create(
+      int ordinal, const lczero::OptionsDict& options = {}) const {
+    return lczero::FulmenAttention::Create(options, true, device(ordinal), FULMEN_FP16, kMaxBatch,
+                                           kT82, 0);
   }
 
   void evaluate(int ordinal) {
     SCOPED_TRACE(device(ordinal));
     const auto attention = create(ordinal);
     ASSERT_NE(attention, nullptr) << lczero::log();
-    EXPECT_EQ(lczero::log().find("Successfully using fused attention: " + std::string(driver.name()) + "."), 0U) << lczero::log();
+    EXPECT_EQ(lczero::log().find(
+                  "Successfully using fused attention: " + std::string(driver.name()) + "."),
+              0U)
+        << lczero::log();
     EXPECT_EQ(attention->WorkspaceBytes(), 0U) << "lc0 has none to give";
     EXPECT_TRUE(attention->Serves(kT82));
     EXPECT_FALSE(attention->Serves({kHeads, kDepth, false}));
 
-    // As lc0 lays them out: q, k and v in one allocation, max_batch boards apart, the smolgen bias and the output in two others.
+    // As lc0 lays them out: q, k and v in one allocation, max_batch boards apart, the smolgen bias
+    // and the output in two others.
     void* memory[3] = {};
     const std::size_t sizes[3] = {3 * kMaxBatch * kPlane, kMaxBatch * kScores, kMaxBatch * kScores};
     for (int i = 0; i < 3; ++i) {
@@ -73,7 +82,8 @@ class Lc0 : public FakeGpuTest {
       EXPECT_EQ(passed.bias.batch, 64 * 64 * kHeads);
     }
     // The message that lc0 would show its user.
-    const auto error = [&](const lczero::FulmenAttention& call, int batch, const void* query) -> std::string {
+    const auto error = [&](const lczero::FulmenAttention& call, int batch,
+                           const void* query) -> std::string {
       try {
         call.Run(batch, query, k, v, memory[2], memory[1], &stream, nullptr);
       } catch (const lczero::Exception& e) {
@@ -81,9 +91,11 @@ class Lc0 : public FakeGpuTest {
       }
       return "";
     };
-    EXPECT_NE(error(*attention, kMaxBatch + 1, q).find(std::to_string(kMaxBatch)), std::string::npos)
+    EXPECT_NE(error(*attention, kMaxBatch + 1, q).find(std::to_string(kMaxBatch)),
+              std::string::npos)
         << error(*attention, kMaxBatch + 1, q);
-    EXPECT_NE(error(*attention, 1, &stream).find("q.data"), std::string::npos) << error(*attention, 1, &stream);
+    EXPECT_NE(error(*attention, 1, &stream).find("q.data"), std::string::npos)
+        << error(*attention, 1, &stream);
     const auto verified = create(ordinal, {{{"fulmen_verify", true}}});
     ASSERT_NE(verified, nullptr) << lczero::log();
     EXPECT_NE(lczero::log().find("every call verified"), std::string::npos) << lczero::log();
@@ -107,7 +119,8 @@ class HipLc0 : public Lc0 {
  protected:
   HipLc0() : Lc0(gpu::hip_driver(), FULMEN_FAKE_ROCM "/lib/libamdhip64.so.7") {}
   void SetUp() override {
-    if (!gpu::offline_clang_compiler().ok()) GTEST_SKIP() << gpu::offline_clang_compiler().status().message();
+    if (!gpu::offline_clang_compiler().ok())
+      GTEST_SKIP() << gpu::offline_clang_compiler().status().message();
     Lc0::SetUp();
   }
 };

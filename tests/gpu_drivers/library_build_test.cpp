@@ -16,7 +16,8 @@ namespace fulmen::testing {
 namespace {
 
 // The identity of a compiler in this file.
-std::string identity_of(const std::string& file, const std::vector<std::string>& generators = {}, std::string_view beside = "") {
+std::string identity_of(const std::string& file, const std::vector<std::string>& generators = {},
+                        std::string_view beside = "") {
   const gpu::RuntimeCompilerKind kind{.name = "fake",
                                       .prefix = "nvrtc",
                                       .arch_option = "--gpu-architecture=",
@@ -30,8 +31,11 @@ std::string identity_of(const std::string& file, const std::vector<std::string>&
                                       .after = "",
                                       .needed = "",
                                       .other_chips = ""};
-  const auto compiler = gpu::open_runtime_compiler(
-      kind, {.names = {file}, .home_variables = {}, .system_folders = {}, .python_folders = {}, .install = ""});
+  const auto compiler = gpu::open_runtime_compiler(kind, {.names = {file},
+                                                          .home_variables = {},
+                                                          .system_folders = {},
+                                                          .python_folders = {},
+                                                          .install = ""});
   EXPECT_TRUE(compiler.ok()) << compiler.status().message();
   return compiler.ok() ? compiler.value()->identity() : std::string();
 }
@@ -71,7 +75,8 @@ TEST(LibraryBuild, ACompilersIdentityHasTheCodeGeneratorThatItOpens) {
 
 TEST(LibraryBuild, ACompilersIdentityHasWhatLiesBesideIt) {
   const TemporaryDirectory folder;
-  const std::string library = folder.path() + "/libruntime.so", builtins = folder.path() + "/libbuiltins.so.13";
+  const std::string library = folder.path() + "/libruntime.so",
+                    builtins = folder.path() + "/libbuiltins.so.13";
   std::filesystem::copy_file(FULMEN_FAKE_BUILDS "/one/libruntime_one.so", library);
   ASSERT_TRUE(write_file(builtins, "12345").ok());
   const std::string said = identity_of(library, {}, "libbuiltins.so");
@@ -80,7 +85,8 @@ TEST(LibraryBuild, ACompilersIdentityHasWhatLiesBesideIt) {
 }
 
 // Notes as in a file: words, the name and what it describes padded to 4.
-std::vector<std::byte> note(unsigned name_bytes, unsigned bytes, unsigned type, const char (&rest)[9]) {
+std::vector<std::byte> note(unsigned name_bytes, unsigned bytes, unsigned type,
+                            const char (&rest)[9]) {
   std::vector<std::byte> all(12 + 8);
   const unsigned words[] = {name_bytes, bytes, type};
   std::memcpy(all.data(), words, sizeof(words));
@@ -97,7 +103,8 @@ TEST(LibraryBuild, NotesAreReadWithinTheirBounds) {
   EXPECT_EQ(gpu::build_id_in({}, 4), "");
   // Every cut, and sizes beyond the end. The copy has no spare bytes for a sanitizer to miss.
   for (std::size_t bytes = 0; bytes + 2 < notes.size(); ++bytes) {
-    const std::vector<std::byte> cut(notes.begin(), notes.begin() + static_cast<std::ptrdiff_t>(bytes));
+    const std::vector<std::byte> cut(notes.begin(),
+                                     notes.begin() + static_cast<std::ptrdiff_t>(bytes));
     EXPECT_EQ(gpu::build_id_in(cut, 4), "") << bytes;
   }
   for (const unsigned bad : {9U, 0x7fffffffU, 0xfffffff0U, 0xffffffffU}) {

@@ -22,12 +22,14 @@ class AlteredCompiler {
       if (clang_.empty()) clang_ = find_program(name);
     }
     const std::string script = folder_.path() + "/altered";
-    const std::string text = "#!/bin/sh\nif [ \"$1\" = --version ]; then echo \"clang of a test: " + what + ", " + folder_.path() +
-                             ", $(\"" + clang_ +
-                             "\" --version | head -n 1)\"; exit; fi\nfor a; do case \"$a\" in *.hip) cp \"$a\" \"$a.before\"; " +
-                             (sed.empty() ? "" : "sed -i '" + sed + "' \"$a\"; ") +
-                             "cmp -s \"$a\" \"$a.before\" || : > \"$(dirname \"$0\")/changed\";; esac; done\nexec \"" + clang_ +
-                             "\" \"$@\" " + option + "\n";
+    const std::string text =
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo \"clang of a test: " + what + ", " +
+        folder_.path() + ", $(\"" + clang_ +
+        "\" --version | head -n 1)\"; exit; fi\nfor a; do case \"$a\" in *.hip) cp \"$a\" "
+        "\"$a.before\"; " +
+        (sed.empty() ? "" : "sed -i '" + sed + "' \"$a\"; ") +
+        "cmp -s \"$a\" \"$a.before\" || : > \"$(dirname \"$0\")/changed\";; esac; done\nexec \"" +
+        clang_ + "\" \"$@\" " + option + "\n";
     if (!write_file(script, text).ok()) return;
     std::filesystem::permissions(script, std::filesystem::perms::owner_all);
     ::setenv("FULMEN_AMD_COMPILER", script.c_str(), 1);

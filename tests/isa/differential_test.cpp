@@ -23,8 +23,10 @@ namespace {
 class IsaDifferential : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (const Status status = gpu::isa_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
-    if (const auto clang = gpu::offline_clang_compiler(); !clang.ok()) GTEST_SKIP() << clang.status().message();
+    if (const Status status = gpu::isa_driver().available(); !status.ok())
+      GTEST_SKIP() << status.message();
+    if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
+      GTEST_SKIP() << clang.status().message();
   }
   static manual::Family family() {
     return GetParam().starts_with("gfx9")    ? manual::Family::gfx9
@@ -35,16 +37,18 @@ class IsaDifferential : public ::testing::TestWithParam<std::string> {
   // Numbers of all kinds: random bits, small integers, special values of fp32, and of fp16 in both
   // halves.
   static uint32_t draw(std::mt19937_64& random) {
-    constexpr std::array<uint32_t, 14> kSpecial{0,           0x80000000U, 0x7F800000U, 0xFF800000U, 0x7FC00000U,
-                                                1,           0x807FFFFFU, 0x7C00FC00U, 0x7E000001U, 0x03FF8001U,
-                                                0x3C003555U, 0x3F800000U, 0x7F7FFFFFU, 0x477FF000U};
+    constexpr std::array<uint32_t, 14> kSpecial{
+        0,           0x80000000U, 0x7F800000U, 0xFF800000U, 0x7FC00000U, 1,           0x807FFFFFU,
+        0x7C00FC00U, 0x7E000001U, 0x03FF8001U, 0x3C003555U, 0x3F800000U, 0x7F7FFFFFU, 0x477FF000U};
     switch (random() % 4) {
       case 0:
         return kSpecial[random() % kSpecial.size()];
       case 1:
         return static_cast<uint32_t>(random() % 40);
       case 2:
-        return manual::bits(static_cast<double>(static_cast<int64_t>(random() % 2000000)) / 1000.0 - 1000.0, manual::kSingle) &
+        return manual::bits(
+                   static_cast<double>(static_cast<int64_t>(random() % 2000000)) / 1000.0 - 1000.0,
+                   manual::kSingle) &
                0xFFFFFFFFU;
       default:
         return static_cast<uint32_t>(random());
@@ -59,7 +63,8 @@ class IsaDifferential : public ::testing::TestWithParam<std::string> {
     if (step.type == 'f' && nan(a) && nan(b)) return true;
     if (step.type == 'h' || step.type == 'p') {
       const bool low = (a & 0xFFFFU) == (b & 0xFFFFU) || (half_nan(a) && half_nan(b));
-      const bool high = a >> 16U == b >> 16U || (step.type == 'p' && half_nan(a >> 16U) && half_nan(b >> 16U));
+      const bool high =
+          a >> 16U == b >> 16U || (step.type == 'p' && half_nan(a >> 16U) && half_nan(b >> 16U));
       return low && high;
     }
     return step.approximate && (a ^ b) >> 31U == 0 && std::max(a, b) - std::min(a, b) <= 1;
@@ -79,7 +84,8 @@ class IsaDifferential : public ::testing::TestWithParam<std::string> {
     int failures = 0;
     for (std::size_t n = 0; n < steps.size() && failures < 10; ++n) {
       if (n % 8 == 0) {
-        for (auto& lanes : state.vectors) std::generate(lanes.begin(), lanes.end(), [&] { return draw(random); });
+        for (auto& lanes : state.vectors)
+          std::generate(lanes.begin(), lanes.end(), [&] { return draw(random); });
         std::generate(state.scalars.begin(), state.scalars.end(), [&] { return draw(random); });
         state.scc = random() % 2 == 0;
         state.exec = (whole_waves ? ~uint64_t{0} : random()) & machine.wave().all_lanes;
@@ -93,7 +99,8 @@ class IsaDifferential : public ::testing::TestWithParam<std::string> {
       EXPECT_EQ(wrong, "") << steps[n].text;
       for (int r = 0; r < kOperands; ++r) {  // both sides continue from one side's result
         for (int l = 0; l < state.lanes; ++l)
-          state.vectors[static_cast<std::size_t>(r)][static_cast<std::size_t>(l)] = machine.vector(r, l);
+          state.vectors[static_cast<std::size_t>(r)][static_cast<std::size_t>(l)] =
+              machine.vector(r, l);
       }
     }
   }
@@ -102,7 +109,8 @@ class IsaDifferential : public ::testing::TestWithParam<std::string> {
   static void fill(Machine& machine, const State& state) {
     for (int r = 0; r < kOperands; ++r) {
       for (int l = 0; l < state.lanes; ++l)
-        machine.vector(r, l) = state.vectors[static_cast<std::size_t>(r)][static_cast<std::size_t>(l)];
+        machine.vector(r, l) =
+            state.vectors[static_cast<std::size_t>(r)][static_cast<std::size_t>(l)];
     }
     gpu::isa::Wave& w = machine.wave();
     std::copy(state.scalars.begin(), state.scalars.end(), w.scalars.begin());
@@ -119,15 +127,19 @@ class IsaDifferential : public ::testing::TestWithParam<std::string> {
     };
     for (int r = 0; r < kOperands; ++r) {
       for (int l = 0; l < state.lanes; ++l) {
-        const uint32_t table = state.vectors[static_cast<std::size_t>(r)][static_cast<std::size_t>(l)], mine = machine.vector(r, l);
+        const uint32_t table =
+                           state.vectors[static_cast<std::size_t>(r)][static_cast<std::size_t>(l)],
+                       mine = machine.vector(r, l);
         if (r == step.result ? same(table, mine, step) : table == mine) continue;
-        return "v" + std::to_string(r) + " of lane " + std::to_string(l) + " is " + hex(mine) + ", by the manual " + hex(table);
+        return "v" + std::to_string(r) + " of lane " + std::to_string(l) + " is " + hex(mine) +
+               ", by the manual " + hex(table);
       }
     }
     const gpu::isa::Wave& w = machine.wave();
     for (std::size_t r = 0; r < state.scalars.size(); ++r) {
       if (w.scalars[r] != state.scalars[r])
-        return "s" + std::to_string(r) + " is " + hex(w.scalars[r]) + ", by the manual " + hex(state.scalars[r]);
+        return "s" + std::to_string(r) + " is " + hex(w.scalars[r]) + ", by the manual " +
+               hex(state.scalars[r]);
     }
     if (w.scc != state.scc) return "SCC is " + std::to_string(w.scc);
     return w.exec() == state.exec ? "" : "EXEC is " + hex(w.exec());
@@ -165,14 +177,16 @@ TEST_P(IsaDifferential, ScalarInstructions) {
 TEST_P(IsaDifferential, ExchangesOfLanes) {
   std::mt19937_64 random(test_seed() + 2123);
   Generator generator(family(), random);
-  const std::set<std::string> exchanged{"v_add_f32", "v_mov_b32", "v_and_b32", "v_lshlrev_b32", "v_fmac_f32"};
+  const std::set<std::string> exchanged{"v_add_f32", "v_mov_b32", "v_and_b32", "v_lshlrev_b32",
+                                        "v_fmac_f32"};
   std::vector<Step> whole, fetching;
   for (int round = 0; round < kRounds; ++round) {
     for (const manual::VectorRow& row : manual::vector_rows()) {
       if (!exchanged.contains(generator.name(row.name))) continue;
       for (const Exchange& exchange : generator.exchanges()) {
         whole.push_back(generator.exchange_step(row, exchange, false));
-        if (family() != manual::Family::gfx9) fetching.push_back(generator.exchange_step(row, exchange, true));
+        if (family() != manual::Family::gfx9)
+          fetching.push_back(generator.exchange_step(row, exchange, true));
       }
     }
   }
@@ -180,7 +194,8 @@ TEST_P(IsaDifferential, ExchangesOfLanes) {
   if (!fetching.empty()) compare(fetching, random, false);
 }
 
-INSTANTIATE_TEST_SUITE_P(Chips, IsaDifferential, ::testing::ValuesIn(test_chips(is_amd, Chips::one_of_each_target)),
+INSTANTIATE_TEST_SUITE_P(Chips, IsaDifferential,
+                         ::testing::ValuesIn(test_chips(is_amd, Chips::one_of_each_target)),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

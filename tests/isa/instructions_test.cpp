@@ -26,8 +26,10 @@ using manual::number;
 class IsaInstructions : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (const Status status = gpu::isa_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
-    if (const auto clang = gpu::offline_clang_compiler(); !clang.ok()) GTEST_SKIP() << clang.status().message();
+    if (const Status status = gpu::isa_driver().available(); !status.ok())
+      GTEST_SKIP() << status.message();
+    if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
+      GTEST_SKIP() << clang.status().message();
   }
   static bool cdna() { return GetParam().starts_with("gfx9"); }
   static void turn_all_on(Machine& m) {
@@ -59,16 +61,21 @@ struct Choice {
 TEST_P(IsaInstructions, PackedHalvesTakeWhatTheirBitsSay) {
   std::mt19937_64 random(test_seed() + 31);
   SCOPED_TRACE("FULMEN_TEST_SEED=" + std::to_string(test_seed()));
-  const std::vector<std::pair<std::string, int>> names{{"v_pk_add_f16", 2}, {"v_pk_mul_f16", 2}, {"v_pk_fma_f16", 3}};
+  const std::vector<std::pair<std::string, int>> names{
+      {"v_pk_add_f16", 2}, {"v_pk_mul_f16", 2}, {"v_pk_fma_f16", 3}};
   std::vector<std::string> lines;
   std::vector<Choice> choices;
   for (int n = 0; n < 60; ++n) {
     const auto& [name, sources] = names[static_cast<std::size_t>(n % 3)];
-    const auto draw = [&, count = sources] { return static_cast<unsigned>(random() % (1U << count)); };
+    const auto draw = [&, count = sources] {
+      return static_cast<unsigned>(random() % (1U << count));
+    };
     choices.push_back({draw(), draw(), draw(), draw()});
     const Choice& c = choices.back();
-    lines.push_back(name + " v3, v0, v1" + (sources == 3 ? ", v2" : "") + " op_sel:" + list(c.low, sources) + " op_sel_hi:" +
-                    list(c.high, sources) + " neg_lo:" + list(c.negate_low, sources) + " neg_hi:" + list(c.negate_high, sources));
+    lines.push_back(name + " v3, v0, v1" + (sources == 3 ? ", v2" : "") +
+                    " op_sel:" + list(c.low, sources) + " op_sel_hi:" + list(c.high, sources) +
+                    " neg_lo:" + list(c.negate_low, sources) +
+                    " neg_hi:" + list(c.negate_high, sources));
   }
   const auto assembled = assemble(lines, GetParam());
   ASSERT_TRUE(assembled.ok()) << assembled.status().message();
@@ -104,8 +111,10 @@ TEST_P(IsaInstructions, MixedSumsTakeHalvesAndWords) {
   std::vector<std::string> lines;
   std::vector<Choice> choices;
   for (std::size_t n = 0; n < 60; ++n) {
-    choices.push_back({static_cast<unsigned>(random() % 8), static_cast<unsigned>(random() % 8), 0, 0});
-    lines.push_back(names[n % 3] + " v3, v0, v1, v2 op_sel:" + list(choices[n].low, 3) + " op_sel_hi:" + list(choices[n].high, 3));
+    choices.push_back(
+        {static_cast<unsigned>(random() % 8), static_cast<unsigned>(random() % 8), 0, 0});
+    lines.push_back(names[n % 3] + " v3, v0, v1, v2 op_sel:" + list(choices[n].low, 3) +
+                    " op_sel_hi:" + list(choices[n].high, 3));
   }
   const auto assembled = assemble(lines, GetParam());
   ASSERT_TRUE(assembled.ok()) << assembled.status().message();
@@ -115,8 +124,10 @@ TEST_P(IsaInstructions, MixedSumsTakeHalvesAndWords) {
     for (int l = 0; l < m.size(); ++l) {
       for (int r = 0; r < 4; ++r) {
         // As a word it is an fp32 number in fp16's range, too.
-        m.vector(r, l) = chosen(choices[n].high, r % 3) ? halves(random)
-                                                        : static_cast<uint32_t>(bits(half_of(halves(random), false) / 3, kSingle));
+        m.vector(r, l) =
+            chosen(choices[n].high, r % 3)
+                ? halves(random)
+                : static_cast<uint32_t>(bits(half_of(halves(random), false) / 3, kSingle));
       }
     }
     std::vector<uint32_t> old;
@@ -124,11 +135,15 @@ TEST_P(IsaInstructions, MixedSumsTakeHalvesAndWords) {
     ASSERT_EQ(m.run(assembled->code[n]), "");
     for (int l = 0; l < m.size(); ++l) {
       const auto source = [&](int s) {
-        return chosen(choices[n].high, s) ? half_of(m.vector(s, l), chosen(choices[n].low, s)) : number(m.vector(s, l), kSingle);
+        return chosen(choices[n].high, s) ? half_of(m.vector(s, l), chosen(choices[n].low, s))
+                                          : number(m.vector(s, l), kSingle);
       };
       const uint64_t sum = bits(manual::odd_sum(source(0) * source(1), source(2)), kSingle);
-      const uint64_t half = bits(number(sum, kSingle), kHalf), before = old[static_cast<std::size_t>(l)];
-      const uint64_t expected = n % 3 == 0 ? sum : n % 3 == 1 ? (before & 0xFFFF0000U) | half : (before & 0xFFFFU) | half << 16U;
+      const uint64_t half = bits(number(sum, kSingle), kHalf),
+                     before = old[static_cast<std::size_t>(l)];
+      const uint64_t expected = n % 3 == 0   ? sum
+                                : n % 3 == 1 ? (before & 0xFFFF0000U) | half
+                                             : (before & 0xFFFFU) | half << 16U;
       ASSERT_EQ(m.vector(3, l), expected) << lines[n] << ", lane " << l;
     }
   }
@@ -145,8 +160,9 @@ TEST_P(IsaInstructions, PackedWordsTakeWhatTheirBitsSay) {
     const auto draw = [&] { return static_cast<unsigned>(random() % 8); };
     choices.push_back({draw(), draw(), draw(), draw()});
     const Choice& c = choices.back();
-    lines.push_back("v_pk_fma_f32 v[6:7], v[0:1], v[2:3], v[4:5] op_sel:" + list(c.low, 3) + " op_sel_hi:" + list(c.high, 3) +
-                    " neg_lo:" + list(c.negate_low, 3) + " neg_hi:" + list(c.negate_high, 3));
+    lines.push_back("v_pk_fma_f32 v[6:7], v[0:1], v[2:3], v[4:5] op_sel:" + list(c.low, 3) +
+                    " op_sel_hi:" + list(c.high, 3) + " neg_lo:" + list(c.negate_low, 3) +
+                    " neg_hi:" + list(c.negate_high, 3));
   }
   const auto assembled = assemble(lines, GetParam());
   ASSERT_TRUE(assembled.ok()) << assembled.status().message();
@@ -154,17 +170,21 @@ TEST_P(IsaInstructions, PackedWordsTakeWhatTheirBitsSay) {
   turn_all_on(m);
   for (std::size_t n = 0; n < lines.size(); ++n) {
     for (int l = 0; l < m.size(); ++l) {
-      for (int r = 0; r < 6; ++r) m.vector(r, l) = static_cast<uint32_t>(bits(half_of(halves(random), true) / 7, kSingle));
+      for (int r = 0; r < 6; ++r)
+        m.vector(r, l) = static_cast<uint32_t>(bits(half_of(halves(random), true) / 7, kSingle));
     }
     ASSERT_EQ(m.run(assembled->code[n]), "");
     for (int l = 0; l < m.size(); ++l) {
       for (const bool high : {false, true}) {
         const Choice& c = choices[n];
         const auto source = [&](int s) {
-          const double x = number(m.vector(2 * s + (chosen(high ? c.high : c.low, s) ? 1 : 0), l), kSingle);
+          const double x =
+              number(m.vector(2 * s + (chosen(high ? c.high : c.low, s) ? 1 : 0), l), kSingle);
           return chosen(high ? c.negate_high : c.negate_low, s) ? -x : x;
         };
-        ASSERT_EQ(m.vector(high ? 7 : 6, l), bits(manual::odd_sum(source(0) * source(1), source(2)), kSingle)) << lines[n];
+        ASSERT_EQ(m.vector(high ? 7 : 6, l),
+                  bits(manual::odd_sum(source(0) * source(1), source(2)), kSingle))
+            << lines[n];
       }
     }
   }
@@ -172,7 +192,8 @@ TEST_P(IsaInstructions, PackedWordsTakeWhatTheirBitsSay) {
 
 TEST_P(IsaInstructions, PermlanesTakeTheLaneThatTheSelectionSays) {
   if (cdna()) GTEST_SKIP() << "CDNA has none";
-  const std::vector<std::string> lines{"v_permlane16_b32 v1, v0, s0, s1", "v_permlanex16_b32 v1, v0, s0, s1"};
+  const std::vector<std::string> lines{"v_permlane16_b32 v1, v0, s0, s1",
+                                       "v_permlanex16_b32 v1, v0, s0, s1"};
   const auto assembled = assemble(lines, GetParam());
   ASSERT_TRUE(assembled.ok()) << assembled.status().message();
   Machine m(assembled->program);
@@ -185,8 +206,10 @@ TEST_P(IsaInstructions, PermlanesTakeTheLaneThatTheSelectionSays) {
     for (int l = 0; l < 32; ++l) m.vector(0, l) = 100 + static_cast<uint32_t>(l);
     ASSERT_EQ(m.run(assembled->code[static_cast<std::size_t>(n % 2)]), "");
     for (int l = 0; l < 32; ++l) {
-      const uint64_t row = n % 2 == 0 ? l / 16 : 1 - l / 16, from = 16 * row + (selection >> (4 * (l % 16)) & 15U);
-      ASSERT_EQ(m.vector(1, l), 100 + from) << lines[static_cast<std::size_t>(n % 2)] << ", lane " << l;
+      const uint64_t row = n % 2 == 0 ? l / 16 : 1 - l / 16,
+                     from = 16 * row + (selection >> (4 * (l % 16)) & 15U);
+      ASSERT_EQ(m.vector(1, l), 100 + from)
+          << lines[static_cast<std::size_t>(n % 2)] << ", lane " << l;
     }
   }
 }
@@ -197,19 +220,29 @@ TEST_P(IsaInstructions, ConvertsNumbersThatRoundingIsAbout) {
                                                                    {0x80000000, 0x8000},
                                                                    {0x7F800000, 0x7C00},
                                                                    {0xFF800000, 0xFC00},
-                                                                   {0x477FE000, 0x7BFF},  // 65504, the largest
+                                                                   // 65504, the largest.
+                                                                   {0x477FE000, 0x7BFF},
                                                                    {0x477FEFFF, 0x7BFF},
-                                                                   {0x477FF000, 0x7C00},  // 65520: half way to 65536
-                                                                   {0x38800000, 0x0400},  // 2^-14, the smallest normal one
-                                                                   {0x387FC000, 0x03FF},  // the largest subnormal one
-                                                                   {0x387FE000, 0x0400},  // half way: to even
+                                                                   // 65520: half way to 65536.
+                                                                   {0x477FF000, 0x7C00},
+                                                                   // 2^-14, the smallest normal
+                                                                   // one.
+                                                                   {0x38800000, 0x0400},
+                                                                   // The largest subnormal one.
+                                                                   {0x387FC000, 0x03FF},
+                                                                   // Half way: to even.
+                                                                   {0x387FE000, 0x0400},
                                                                    {0x33800000, 0x0001},  // 2^-24
-                                                                   {0x33000000, 0x0000},  // half of it: to even
+                                                                   // Half of it: to even.
+                                                                   {0x33000000, 0x0000},
                                                                    {0x33000001, 0x0001},
-                                                                   {0x33C00000, 0x0002},  // 1.5 of it: to even
+                                                                   // 1.5 of it: to even.
+                                                                   {0x33C00000, 0x0002},
                                                                    {0xB3C00000, 0x8002},
-                                                                   {0x00000001, 0x0000},  // a subnormal fp32 number
-                                                                   {0x3F801000, 0x3C00},  // 1 + half an ulp: to even
+                                                                   // A subnormal fp32 number.
+                                                                   {0x00000001, 0x0000},
+                                                                   // 1 + half an ulp: to even.
+                                                                   {0x3F801000, 0x3C00},
                                                                    {0x3F803000, 0x3C02},
                                                                    {0x3F801001, 0x3C01}}};
   const auto assembled = assemble({"v_cvt_f16_f32 v1, v0", "v_cvt_f32_f16 v2, v1"}, GetParam());
@@ -226,7 +259,8 @@ TEST_P(IsaInstructions, ConvertsNumbersThatRoundingIsAbout) {
   for (std::size_t l = 0; l < kToHalf.size(); ++l) {
     const auto lane = static_cast<int>(l);
     EXPECT_EQ(m.vector(1, lane) & 0xFFFFU, kToHalf[l].second) << std::hex << kToHalf[l].first;
-    EXPECT_EQ(m.vector(2, lane), bits(number(kToHalf[l].second, kHalf), kSingle)) << "back, of " << std::hex << kToHalf[l].second;
+    EXPECT_EQ(m.vector(2, lane), bits(number(kToHalf[l].second, kHalf), kSingle))
+        << "back, of " << std::hex << kToHalf[l].second;
   }
   EXPECT_GT(m.vector(1, 20) & 0x7FFFU, 0x7C00U) << "NaN stays NaN";
   EXPECT_GT(m.vector(2, 20) & 0x7FFFFFFFU, 0x7F800000U);
@@ -236,25 +270,32 @@ TEST_P(IsaInstructions, ConvertsNumbersThatRoundingIsAbout) {
 // integer ones. The table has bits of fp32 numbers, and of the bf16 numbers that they must give.
 TEST_P(IsaInstructions, RoundsToBf16) {
   constexpr std::array<std::pair<uint32_t, uint32_t>, 8> kNumbers{{{0x3F800000, 0x3F80},
-                                                                   {0x3F808000, 0x3F80},  // half an ulp: to even
+                                                                   // Half an ulp: to even.
+                                                                   {0x3F808000, 0x3F80},
                                                                    {0x3F818000, 0x3F82},
                                                                    {0x3F808001, 0x3F81},
-                                                                   {0x7F7FFFFF, 0x7F80},  // to infinity
+                                                                   // Rounds to infinity.
+                                                                   {0x7F7FFFFF, 0x7F80},
                                                                    {0x00000001, 0x0000},
-                                                                   {0x00008001, 0x0001},  // the smallest subnormal one
+                                                                   // The smallest subnormal one.
+                                                                   {0x00008001, 0x0001},
                                                                    {0xFF800000, 0xFF80}}};
-  const std::vector<std::string> lines{"v_bfe_u32 v1, v0, 16, 1", "v_add3_u32 v1, v0, v1, s0", "v_lshrrev_b32 v1, 16, v1"};
+  const std::vector<std::string> lines{"v_bfe_u32 v1, v0, 16, 1", "v_add3_u32 v1, v0, v1, s0",
+                                       "v_lshrrev_b32 v1, 16, v1"};
   const auto assembled = assemble(lines, GetParam());
   ASSERT_TRUE(assembled.ok()) << assembled.status().message();
   Machine m(assembled->program);
   turn_all_on(m);
   m.wave().scalars[0] = 0x7FFF;
-  for (std::size_t l = 0; l < kNumbers.size(); ++l) m.vector(0, static_cast<int>(l)) = kNumbers[l].first;
+  for (std::size_t l = 0; l < kNumbers.size(); ++l)
+    m.vector(0, static_cast<int>(l)) = kNumbers[l].first;
   for (const auto& instruction : assembled->code) ASSERT_EQ(m.run(instruction), "");
-  for (std::size_t l = 0; l < kNumbers.size(); ++l) EXPECT_EQ(m.vector(1, static_cast<int>(l)), kNumbers[l].second);
+  for (std::size_t l = 0; l < kNumbers.size(); ++l)
+    EXPECT_EQ(m.vector(1, static_cast<int>(l)), kNumbers[l].second);
 }
 
-INSTANTIATE_TEST_SUITE_P(Chips, IsaInstructions, ::testing::ValuesIn(test_chips(is_amd, Chips::one_of_each_target)),
+INSTANTIATE_TEST_SUITE_P(Chips, IsaInstructions,
+                         ::testing::ValuesIn(test_chips(is_amd, Chips::one_of_each_target)),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

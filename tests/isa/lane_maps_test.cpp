@@ -1,4 +1,5 @@
-// The machine-code emulator's matrix instructions against plain products, by the documents' lane maps.
+// The machine-code emulator's matrix instructions against plain products, by the documents' lane
+// maps.
 #include "support/lane_maps.h"
 
 #include <gtest/gtest.h>
@@ -52,23 +53,27 @@ TEST(MachineCodeLaneMaps, AreOfEveryAmdTarget) {
   const std::vector<LaneMap> maps = amd_maps();
   for (const gpu::Target* target : gpu::targets()) {
     if (!is_amd(*target) || !extends_none(*target)) continue;
-    EXPECT_TRUE(std::any_of(maps.begin(), maps.end(), [&](const LaneMap& map) { return target->name == map.target; }))
-        << target->name;
+    EXPECT_TRUE(std::any_of(maps.begin(), maps.end(), [&](const LaneMap& map) {
+      return target->name == map.target;
+    })) << target->name;
   }
 }
 
 class MachineCodeLaneMap : public ::testing::TestWithParam<std::tuple<std::size_t, DType>> {};
 
 TEST_P(MachineCodeLaneMap, IsTheProduct) {
-  if (const Status status = gpu::isa_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
-  if (const auto clang = gpu::offline_clang_compiler(); !clang.ok()) GTEST_SKIP() << clang.status().message();
+  if (const Status status = gpu::isa_driver().available(); !status.ok())
+    GTEST_SKIP() << status.message();
+  if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
+    GTEST_SKIP() << clang.status().message();
   const LaneMap map = amd_maps()[std::get<0>(GetParam())];
   const DType dtype = std::get<1>(GetParam());
   const int a_at = map.d_elements, b_at = a_at + map.a_elements / 2;
   const std::string d = vector_registers(0, map.d_elements);
   const auto assembled =
-      assemble({std::string(map.machine_code) + (dtype == DType::fp16 ? "_f16 " : "_bf16 ") + d + ", " +
-                vector_registers(a_at, map.a_elements / 2) + ", " + vector_registers(b_at, map.b_elements / 2) + ", " + d},
+      assemble({std::string(map.machine_code) + (dtype == DType::fp16 ? "_f16 " : "_bf16 ") + d +
+                ", " + vector_registers(a_at, map.a_elements / 2) + ", " +
+                vector_registers(b_at, map.b_elements / 2) + ", " + d},
                chip_of(map));
   ASSERT_TRUE(assembled.ok()) << assembled.status().message();
   Machine m(assembled->program);
@@ -80,10 +85,12 @@ TEST_P(MachineCodeLaneMap, IsTheProduct) {
   const auto size = [](int x) { return static_cast<std::size_t>(x); };
   for (int k = 0; k < map.k; ++k) {
     for (int i = 0; i < map.m; ++i) {
-      for (const LanePlace& place : map.a(i, k)) put_half(m, dtype, a_at, place, problem.a[size(i * map.k + k)]);
+      for (const LanePlace& place : map.a(i, k))
+        put_half(m, dtype, a_at, place, problem.a[size(i * map.k + k)]);
     }
     for (int j = 0; j < map.n; ++j) {
-      for (const LanePlace& place : map.b(k, j)) put_half(m, dtype, b_at, place, problem.b[size(k * map.n + j)]);
+      for (const LanePlace& place : map.b(k, j))
+        put_half(m, dtype, b_at, place, problem.b[size(k * map.n + j)]);
     }
   }
   for (int i = 0; i < map.m; ++i) {
@@ -97,7 +104,8 @@ TEST_P(MachineCodeLaneMap, IsTheProduct) {
     for (int j = 0; j < map.n; ++j) {
       const LanePlace place = map.d(i, j);
       const double expected = problem.expected(map, i, j);
-      EXPECT_NEAR(std::bit_cast<float>(m.vector(place.element, place.lane)), expected, 1e-5 * (1 + std::fabs(expected)))
+      EXPECT_NEAR(std::bit_cast<float>(m.vector(place.element, place.lane)), expected,
+                  1e-5 * (1 + std::fabs(expected)))
           << map.name << " " << i << " " << j;
     }
   }
@@ -107,7 +115,8 @@ INSTANTIATE_TEST_SUITE_P(All, MachineCodeLaneMap,
                          ::testing::Combine(::testing::Range<std::size_t>(0, amd_maps().size()),
                                             ::testing::Values(DType::fp16, DType::bf16)),
                          [](const auto& info) {
-                           return std::string(amd_maps()[std::get<0>(info.param)].name) + "_" + to_string(std::get<1>(info.param));
+                           return std::string(amd_maps()[std::get<0>(info.param)].name) + "_" +
+                                  to_string(std::get<1>(info.param));
                          });
 
 }  // namespace

@@ -9,7 +9,8 @@ namespace fulmen::testing {
 Result<Assembled> assemble(const std::vector<std::string>& lines, const std::string& arch) {
   constexpr const char* kMark = "s_nop 15\n";
   std::string source =
-      "extern \"C\" __attribute__((global, amdgpu_flat_work_group_size(64, 64))) void fulmen_kernel() { asm volatile(R\"(";
+      "extern \"C\" __attribute__((global, amdgpu_flat_work_group_size(64, 64))) void "
+      "fulmen_kernel() { asm volatile(R\"(";
   source += kMark;
   for (const std::string& line : lines) source += line + "\n";
   source += std::string(kMark) + ")\" : : : \"v31\", \"s31\", \"vcc\"); }\n";
@@ -30,7 +31,8 @@ Result<Assembled> assemble(const std::vector<std::string>& lines, const std::str
     }
   }
   if (assembled.code.size() == lines.size()) return assembled;
-  return Status(StatusCode::internal, std::to_string(lines.size()) + " lines became " + std::to_string(assembled.code.size()));
+  return Status(StatusCode::internal, std::to_string(lines.size()) + " lines became " +
+                                          std::to_string(assembled.code.size()));
 }
 
 Machine::Machine(const gpu::isa::Program& program)

@@ -1,4 +1,5 @@
-// Instructions of the emulator one by one: assembled by clang, executed on registers that a test fills.
+// Instructions of the emulator one by one: assembled by clang, executed on registers that a test
+// fills.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,8 @@
 
 namespace fulmen::testing {
 
-// Lines of assembly as instructions of the emulator, in their order. Kernels have v0 to v31, s0 to s31 and VCC.
+// Lines of assembly as instructions of the emulator, in their order. Kernels have v0 to v31, s0 to
+// s31 and VCC.
 struct Assembled {
   gpu::isa::Program program;
   std::vector<gpu::isa::Instruction> code;

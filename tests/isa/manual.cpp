@@ -13,7 +13,8 @@ double number(uint64_t x, Format f) {
   const bool negative = (x >> (f.mantissa + exponent_bits) & 1U) != 0;
   double magnitude = 0;
   if (exponent == most) {
-    magnitude = fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity();
+    magnitude = fraction != 0 ? std::numeric_limits<double>::quiet_NaN()
+                              : std::numeric_limits<double>::infinity();
   } else {
     const double whole = exponent == 0 ? fraction : fraction + std::ldexp(1.0, f.mantissa);
     magnitude = std::ldexp(whole, std::max(exponent, 1) - 1 + f.least - f.mantissa);

@@ -21,7 +21,8 @@ bool fits(int64_t x) { return x >= -2147483648LL && x <= 2147483647LL; }
 void add_sums(std::vector<ScalarRow>& t) {
   t.push_back({gfx12_renamed("s_add_u32", "s_add_co_u32"), "uuu",
                [](U a, U b, bool& c) { return set(c, a + b > 0xFFFFFFFFU, low(a + b)); }});
-  t.push_back({gfx12_renamed("s_sub_u32", "s_sub_co_u32"), "uuu", [](U a, U b, bool& c) { return set(c, b > a, low(a - b)); }});
+  t.push_back({gfx12_renamed("s_sub_u32", "s_sub_co_u32"), "uuu",
+               [](U a, U b, bool& c) { return set(c, b > a, low(a - b)); }});
   t.push_back({gfx12_renamed("s_addc_u32", "s_add_co_ci_u32"), "uuu", [](U a, U b, bool& c) {
                  const U sum = a + b + (c ? 1 : 0);
                  return set(c, sum > 0xFFFFFFFFU, low(sum));
@@ -34,17 +35,25 @@ void add_sums(std::vector<ScalarRow>& t) {
                [](U a, U b, bool& c) { return set(c, !fits(s32(a) + s32(b)), low(a + b)); }});
   t.push_back({gfx12_renamed("s_sub_i32", "s_sub_co_i32"), "uuu",
                [](U a, U b, bool& c) { return set(c, !fits(s32(a) - s32(b)), low(a - b)); }});
-  t.push_back(
-      {all("s_lshl2_add_u32"), "uuu", [](U a, U b, bool& c) { return set(c, (a << 2U) + b > 0xFFFFFFFFU, low((a << 2U) + b)); }});
+  t.push_back({all("s_lshl2_add_u32"), "uuu", [](U a, U b, bool& c) {
+                 return set(c, (a << 2U) + b > 0xFFFFFFFFU, low((a << 2U) + b));
+               }});
   t.push_back({all("s_mul_i32"), "uuu", [](U a, U b, bool&) { return low(a * b); }});
   t.push_back({all("s_mul_hi_u32"), "uuu", [](U a, U b, bool&) { return a * b >> 32U; }});
-  t.push_back({all("s_mul_hi_i32"), "uuu", [](U a, U b, bool&) { return low(static_cast<U>(s32(a) * s32(b) >> 32U)); }});
+  t.push_back({all("s_mul_hi_i32"), "uuu",
+               [](U a, U b, bool&) { return low(static_cast<U>(s32(a) * s32(b) >> 32U)); }});
+  t.push_back({all("s_abs_i32"), "uu", [](U a, U, bool& c) {
+                 return not_zero(c, low(static_cast<U>(s32(a) < 0 ? -s32(a) : s32(a))));
+               }});
+  t.push_back({all("s_min_i32"), "uuu",
+               [](U a, U b, bool& c) { return set(c, s32(a) < s32(b), s32(a) < s32(b) ? a : b); }});
   t.push_back(
-      {all("s_abs_i32"), "uu", [](U a, U, bool& c) { return not_zero(c, low(static_cast<U>(s32(a) < 0 ? -s32(a) : s32(a)))); }});
-  t.push_back({all("s_min_i32"), "uuu", [](U a, U b, bool& c) { return set(c, s32(a) < s32(b), s32(a) < s32(b) ? a : b); }});
-  t.push_back({all("s_min_u32"), "uuu", [](U a, U b, bool& c) { return set(c, a < b, a < b ? a : b); }});
-  t.push_back({all("s_max_i32"), "uuu", [](U a, U b, bool& c) { return set(c, s32(a) >= s32(b), s32(a) >= s32(b) ? a : b); }});
-  t.push_back({all("s_max_u32"), "uuu", [](U a, U b, bool& c) { return set(c, a >= b, a >= b ? a : b); }});
+      {all("s_min_u32"), "uuu", [](U a, U b, bool& c) { return set(c, a < b, a < b ? a : b); }});
+  t.push_back({all("s_max_i32"), "uuu", [](U a, U b, bool& c) {
+                 return set(c, s32(a) >= s32(b), s32(a) >= s32(b) ? a : b);
+               }});
+  t.push_back(
+      {all("s_max_u32"), "uuu", [](U a, U b, bool& c) { return set(c, a >= b, a >= b ? a : b); }});
   t.push_back({{nullptr, nullptr, "s_add_nc_u64"}, "qqq", [](U a, U b, bool&) { return a + b; }});
   t.push_back({{nullptr, nullptr, "s_mul_u64"}, "qqq", [](U a, U b, bool&) { return a * b; }});
 }
@@ -58,18 +67,29 @@ void add_bits(std::vector<ScalarRow>& t) {
   t.push_back({all("s_and_b64"), "qqq", [](U a, U b, bool& c) { return not_zero(c, a & b); }});
   t.push_back({all("s_or_b64"), "qqq", [](U a, U b, bool& c) { return not_zero(c, a | b); }});
   t.push_back({all("s_xor_b32"), "uuu", [](U a, U b, bool& c) { return not_zero(c, a ^ b); }});
-  t.push_back({all("s_nand_b32"), "uuu", [](U a, U b, bool& c) { return not_zero(c, low(~(a & b))); }});
+  t.push_back(
+      {all("s_nand_b32"), "uuu", [](U a, U b, bool& c) { return not_zero(c, low(~(a & b))); }});
   t.push_back({all("s_xnor_b64"), "qqq", [](U a, U b, bool& c) { return not_zero(c, ~(a ^ b)); }});
-  t.push_back({renamed("s_andn2_b32", "s_and_not1_b32"), "uuu", [](U a, U b, bool& c) { return not_zero(c, a & ~b); }});
-  t.push_back({renamed("s_andn2_b64", "s_and_not1_b64"), "qqq", [](U a, U b, bool& c) { return not_zero(c, a & ~b); }});
-  t.push_back({renamed("s_orn2_b32", "s_or_not1_b32"), "uuu", [](U a, U b, bool& c) { return not_zero(c, low(a | ~b)); }});
-  t.push_back({all("s_lshl_b32"), "uuu", [](U a, U b, bool& c) { return not_zero(c, low(a << (b & 31U))); }});
-  t.push_back({all("s_lshr_b32"), "uuu", [](U a, U b, bool& c) { return not_zero(c, a >> (b & 31U)); }});
-  t.push_back({all("s_ashr_i32"), "uuu", [](U a, U b, bool& c) { return not_zero(c, low(static_cast<U>(s32(a) >> (b & 31U)))); }});
-  t.push_back({all("s_lshl_b64"), "qqu", [](U a, U b, bool& c) { return not_zero(c, a << (b & 63U)); }});
-  t.push_back({all("s_lshr_b64"), "qqu", [](U a, U b, bool& c) { return not_zero(c, a >> (b & 63U)); }});
-  t.push_back({all("s_ashr_i64"), "qqu",
-               [](U a, U b, bool& c) { return not_zero(c, static_cast<U>(static_cast<int64_t>(a) >> (b & 63U))); }});
+  t.push_back({renamed("s_andn2_b32", "s_and_not1_b32"), "uuu",
+               [](U a, U b, bool& c) { return not_zero(c, a & ~b); }});
+  t.push_back({renamed("s_andn2_b64", "s_and_not1_b64"), "qqq",
+               [](U a, U b, bool& c) { return not_zero(c, a & ~b); }});
+  t.push_back({renamed("s_orn2_b32", "s_or_not1_b32"), "uuu",
+               [](U a, U b, bool& c) { return not_zero(c, low(a | ~b)); }});
+  t.push_back({all("s_lshl_b32"), "uuu",
+               [](U a, U b, bool& c) { return not_zero(c, low(a << (b & 31U))); }});
+  t.push_back(
+      {all("s_lshr_b32"), "uuu", [](U a, U b, bool& c) { return not_zero(c, a >> (b & 31U)); }});
+  t.push_back({all("s_ashr_i32"), "uuu", [](U a, U b, bool& c) {
+                 return not_zero(c, low(static_cast<U>(s32(a) >> (b & 31U))));
+               }});
+  t.push_back(
+      {all("s_lshl_b64"), "qqu", [](U a, U b, bool& c) { return not_zero(c, a << (b & 63U)); }});
+  t.push_back(
+      {all("s_lshr_b64"), "qqu", [](U a, U b, bool& c) { return not_zero(c, a >> (b & 63U)); }});
+  t.push_back({all("s_ashr_i64"), "qqu", [](U a, U b, bool& c) {
+                 return not_zero(c, static_cast<U>(static_cast<int64_t>(a) >> (b & 63U)));
+               }});
   // The field of 7 bits above bit 16 says how many.
   t.push_back({all("s_bfe_u32"), "uuu", [](U a, U b, bool& c) {
                  const U count = b >> 16U & 127U, field = a >> (b & 31U);
@@ -81,9 +101,12 @@ void add_bits(std::vector<ScalarRow>& t) {
                  const int64_t field = s32(a) >> (b & 31U);
                  if (count >= 32) return not_zero(c, low(static_cast<U>(field)));
                  const U up = 64 - count;
-                 return not_zero(c, low(static_cast<U>(static_cast<int64_t>(static_cast<U>(field) << up) >> up)));
+                 return not_zero(
+                     c,
+                     low(static_cast<U>(static_cast<int64_t>(static_cast<U>(field) << up) >> up)));
                }});
-  t.push_back({all("s_bfm_b32"), "uuu", [](U a, U b, bool&) { return low(((U{1} << (a & 31U)) - 1) << (b & 31U)); }});
+  t.push_back({all("s_bfm_b32"), "uuu",
+               [](U a, U b, bool&) { return low(((U{1} << (a & 31U)) - 1) << (b & 31U)); }});
   t.push_back({all("s_brev_b32"), "uu", [](U a, U, bool&) {
                  U r = 0;
                  for (U n = 0; n < 32; ++n) r = r << 1U | (a >> n & 1U);
@@ -106,20 +129,26 @@ void add_bits(std::vector<ScalarRow>& t) {
                  }
                  return U{0xFFFFFFFF};
                }});
-  t.push_back({all("s_sext_i32_i8"), "uu", [](U a, U, bool&) { return (a & 0x80U) != 0 ? a | 0xFFFFFF00U : a & 0xFFU; }});
-  t.push_back({all("s_sext_i32_i16"), "uu", [](U a, U, bool&) { return (a & 0x8000U) != 0 ? a | 0xFFFF0000U : a & 0xFFFFU; }});
-  t.push_back({all("s_pack_ll_b32_b16"), "uuu", [](U a, U b, bool&) { return (a & 0xFFFFU) | low(b << 16U); }});
+  t.push_back({all("s_sext_i32_i8"), "uu",
+               [](U a, U, bool&) { return (a & 0x80U) != 0 ? a | 0xFFFFFF00U : a & 0xFFU; }});
+  t.push_back({all("s_sext_i32_i16"), "uu",
+               [](U a, U, bool&) { return (a & 0x8000U) != 0 ? a | 0xFFFF0000U : a & 0xFFFFU; }});
+  t.push_back({all("s_pack_ll_b32_b16"), "uuu",
+               [](U a, U b, bool&) { return (a & 0xFFFFU) | low(b << 16U); }});
 }
 
 void add_choices(std::vector<ScalarRow>& t) {
   t.push_back({all("s_cselect_b32"), "uuu", [](U a, U b, bool& c) { return c ? a : b; }});
   t.push_back({all("s_cselect_b64"), "qqq", [](U a, U b, bool& c) { return c ? a : b; }});
   t.push_back({all("s_cmp_eq_u32"), "-uu", [](U a, U b, bool& c) { return set(c, a == b, 0); }});
-  t.push_back({all("s_cmp_lt_i32"), "-uu", [](U a, U b, bool& c) { return set(c, s32(a) < s32(b), 0); }});
+  t.push_back(
+      {all("s_cmp_lt_i32"), "-uu", [](U a, U b, bool& c) { return set(c, s32(a) < s32(b), 0); }});
   t.push_back({all("s_cmp_ge_u32"), "-uu", [](U a, U b, bool& c) { return set(c, a >= b, 0); }});
   t.push_back({all("s_cmp_lg_u64"), "-qq", [](U a, U b, bool& c) { return set(c, a != b, 0); }});
-  t.push_back({all("s_bitcmp1_b32"), "-uu", [](U a, U b, bool& c) { return set(c, (a >> (b & 31U) & 1U) != 0, 0); }});
-  t.push_back({all("s_bitcmp0_b64"), "-qu", [](U a, U b, bool& c) { return set(c, (a >> (b & 63U) & 1U) == 0, 0); }});
+  t.push_back({all("s_bitcmp1_b32"), "-uu",
+               [](U a, U b, bool& c) { return set(c, (a >> (b & 31U) & 1U) != 0, 0); }});
+  t.push_back({all("s_bitcmp0_b64"), "-qu",
+               [](U a, U b, bool& c) { return set(c, (a >> (b & 63U) & 1U) == 0, 0); }});
 }
 
 }  // namespace

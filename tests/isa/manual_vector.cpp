@@ -44,14 +44,23 @@ U chosen_byte(U a, U b, U selector) {
 double flush(double x) { return std::fabs(x) < 0x1p-126 ? std::copysign(0.0, x) : x; }
 
 void add_floats(std::vector<VectorRow>& t) {
-  t.push_back({all("v_add_f32"), "fff", [](U a, U b, U) { return Result(to_f(odd_sum(f(a), f(b)))); }});
-  t.push_back({all("v_sub_f32"), "fff", [](U a, U b, U) { return Result(to_f(odd_sum(f(a), -f(b)))); }});
-  t.push_back({all("v_subrev_f32"), "fff", [](U a, U b, U) { return Result(to_f(odd_sum(f(b), -f(a)))); }});
+  t.push_back(
+      {all("v_add_f32"), "fff", [](U a, U b, U) { return Result(to_f(odd_sum(f(a), f(b)))); }});
+  t.push_back(
+      {all("v_sub_f32"), "fff", [](U a, U b, U) { return Result(to_f(odd_sum(f(a), -f(b)))); }});
+  t.push_back(
+      {all("v_subrev_f32"), "fff", [](U a, U b, U) { return Result(to_f(odd_sum(f(b), -f(a)))); }});
   t.push_back({all("v_mul_f32"), "fff", [](U a, U b, U) { return Result(to_f(f(a) * f(b))); }});
-  t.push_back({all("v_fma_f32"), "ffff", [](U a, U b, U c) { return Result(to_f(odd_sum(f(a) * f(b), f(c)))); }});
-  t.push_back({all("v_fmac_f32"), "fffd", [](U a, U b, U c) { return Result(to_f(odd_sum(f(a) * f(b), f(c)))); }});
-  t.push_back({{"v_max_f32", "v_max_f32", "v_max_num_f32"}, "fff", [](U a, U b, U) { return Result(to_f(most(f(a), f(b)))); }});
-  t.push_back({{"v_min_f32", "v_min_f32", "v_min_num_f32"}, "fff", [](U a, U b, U) { return Result(to_f(least(f(a), f(b)))); }});
+  t.push_back({all("v_fma_f32"), "ffff",
+               [](U a, U b, U c) { return Result(to_f(odd_sum(f(a) * f(b), f(c)))); }});
+  t.push_back({all("v_fmac_f32"), "fffd",
+               [](U a, U b, U c) { return Result(to_f(odd_sum(f(a) * f(b), f(c)))); }});
+  t.push_back({{"v_max_f32", "v_max_f32", "v_max_num_f32"}, "fff", [](U a, U b, U) {
+                 return Result(to_f(most(f(a), f(b))));
+               }});
+  t.push_back({{"v_min_f32", "v_min_f32", "v_min_num_f32"}, "fff", [](U a, U b, U) {
+                 return Result(to_f(least(f(a), f(b))));
+               }});
   t.push_back({{"v_max3_f32", "v_max3_f32", "v_max3_num_f32"}, "ffff", [](U a, U b, U c) {
                  return Result(to_f(most(most(f(a), f(b)), f(c))));
                }});
@@ -64,56 +73,79 @@ void add_floats(std::vector<VectorRow>& t) {
   t.push_back({{nullptr, "v_minmax_f32", "v_minmax_num_f32"}, "ffff", [](U a, U b, U c) {
                  return Result(to_f(most(least(f(a), f(b)), f(c))));
                }});
-  t.push_back({{"v_med3_f32", "v_med3_f32", "v_med3_num_f32"}, "ffff", [](U a, U b, U c) {
-                 const double x = f(a), y = f(b), z = f(c), largest = most(most(x, y), z);
-                 if (std::isnan(x) || std::isnan(y) || std::isnan(z)) return Result(to_f(least(least(x, y), z)));
-                 return Result(to_f(largest == x ? most(y, z) : largest == y ? most(x, z) : most(x, y)));
-               }});
+  t.push_back(
+      {{"v_med3_f32", "v_med3_f32", "v_med3_num_f32"}, "ffff", [](U a, U b, U c) {
+         const double x = f(a), y = f(b), z = f(c), largest = most(most(x, y), z);
+         if (std::isnan(x) || std::isnan(y) || std::isnan(z))
+           return Result(to_f(least(least(x, y), z)));
+         return Result(to_f(largest == x ? most(y, z) : largest == y ? most(x, z) : most(x, y)));
+       }});
   t.push_back({all("v_trunc_f32"), "ff", [](U a, U, U) { return Result(to_f(std::trunc(f(a)))); }});
   t.push_back({all("v_floor_f32"), "ff", [](U a, U, U) { return Result(to_f(std::floor(f(a)))); }});
   t.push_back({all("v_ceil_f32"), "ff", [](U a, U, U) { return Result(to_f(std::ceil(f(a)))); }});
-  t.push_back({all("v_rndne_f32"), "ff", [](U a, U, U) { return Result(to_f(std::nearbyint(f(a)))); }});
+  t.push_back(
+      {all("v_rndne_f32"), "ff", [](U a, U, U) { return Result(to_f(std::nearbyint(f(a)))); }});
   t.push_back({all("v_ldexp_f32"), "ffu", [](U a, U b, U) {
-                 return Result(to_f(std::ldexp(f(a), static_cast<int>(std::clamp<int64_t>(s32(b), -600, 600)))));
+                 return Result(to_f(
+                     std::ldexp(f(a), static_cast<int>(std::clamp<int64_t>(s32(b), -600, 600)))));
                }});
   t.push_back({all("v_frexp_mant_f32"), "ff", [](U a, U, U) {
                  const double x = f(a);
-                 return Result(to_f(x == 0 || !std::isfinite(x) ? x : std::ldexp(x, -std::ilogb(x) - 1)));
+                 return Result(
+                     to_f(x == 0 || !std::isfinite(x) ? x : std::ldexp(x, -std::ilogb(x) - 1)));
                }});
   t.push_back({all("v_frexp_exp_i32_f32"), "uf", [](U a, U, U) {
                  const double x = f(a);
                  return Result(x == 0 || !std::isfinite(x) ? 0 : u32(std::ilogb(x) + 1));
                }});
-  t.push_back({all("v_exp_f32"), "ff", [](U a, U, U) { return Result(to_f(flush(std::exp2(flush(f(a)))))); }, true});
-  t.push_back({all("v_log_f32"), "ff", [](U a, U, U) { return Result(to_f(std::log2(flush(f(a))))); }, true});
+  t.push_back({all("v_exp_f32"), "ff",
+               [](U a, U, U) { return Result(to_f(flush(std::exp2(flush(f(a)))))); }, true});
+  t.push_back({all("v_log_f32"), "ff",
+               [](U a, U, U) { return Result(to_f(std::log2(flush(f(a))))); }, true});
   t.push_back({all("v_rcp_f32"), "ff", [](U a, U, U) { return Result(to_f(1 / f(a))); }, true});
-  t.push_back({all("v_rsq_f32"), "ff", [](U a, U, U) { return Result(to_f(1 / std::sqrt(f(a)))); }, true});
-  t.push_back({all("v_sqrt_f32"), "ff", [](U a, U, U) { return Result(to_f(std::sqrt(f(a)))); }, true});
+  t.push_back(
+      {all("v_rsq_f32"), "ff", [](U a, U, U) { return Result(to_f(1 / std::sqrt(f(a)))); }, true});
+  t.push_back(
+      {all("v_sqrt_f32"), "ff", [](U a, U, U) { return Result(to_f(std::sqrt(f(a)))); }, true});
 }
 
 void add_halves(std::vector<VectorRow>& t) {
   t.push_back({all("v_add_f16"), "hhh", [](U a, U b, U) { return Result(to_h(h(a) + h(b))); }});
   t.push_back({all("v_sub_f16"), "hhh", [](U a, U b, U) { return Result(to_h(h(a) - h(b))); }});
   t.push_back({all("v_mul_f16"), "hhh", [](U a, U b, U) { return Result(to_h(h(a) * h(b))); }});
-  t.push_back({all("v_fma_f16"), "hhhh", [](U a, U b, U c) { return Result(to_h(odd_sum(h(a) * h(b), h(c)))); }});
-  t.push_back({{"v_max_f16", "v_max_f16", "v_max_num_f16"}, "hhh", [](U a, U b, U) { return Result(to_h(most(h(a), h(b)))); }});
-  t.push_back({{"v_min_f16", "v_min_f16", "v_min_num_f16"}, "hhh", [](U a, U b, U) { return Result(to_h(least(h(a), h(b)))); }});
-  t.push_back({all("v_pack_b32_f16"), "uhh", [](U a, U b, U) { return Result(low(a, 16) | low(b, 16) << 16U); }});
+  t.push_back({all("v_fma_f16"), "hhhh",
+               [](U a, U b, U c) { return Result(to_h(odd_sum(h(a) * h(b), h(c)))); }});
+  t.push_back({{"v_max_f16", "v_max_f16", "v_max_num_f16"}, "hhh", [](U a, U b, U) {
+                 return Result(to_h(most(h(a), h(b))));
+               }});
+  t.push_back({{"v_min_f16", "v_min_f16", "v_min_num_f16"}, "hhh", [](U a, U b, U) {
+                 return Result(to_h(least(h(a), h(b))));
+               }});
+  t.push_back({all("v_pack_b32_f16"), "uhh",
+               [](U a, U b, U) { return Result(low(a, 16) | low(b, 16) << 16U); }});
   t.push_back({all("v_cvt_f16_f32"), "hf", [](U a, U, U) { return Result(to_h(f(a))); }});
   t.push_back({all("v_cvt_f32_f16"), "fh", [](U a, U, U) { return Result(to_f(h(a))); }});
-  t.push_back({{"v_cvt_pkrtz_f16_f32", "v_cvt_pk_rtz_f16_f32", "v_cvt_pk_rtz_f16_f32"}, "pff", [](U a, U b, U) {
+  t.push_back({{"v_cvt_pkrtz_f16_f32", "v_cvt_pk_rtz_f16_f32", "v_cvt_pk_rtz_f16_f32"},
+               "pff",
+               [](U a, U b, U) {
                  return Result(bits(f(a), kHalf, true) | bits(f(b), kHalf, true) << 16U);
                }});
 }
 
 void add_conversions(std::vector<VectorRow>& t) {
-  t.push_back({all("v_cvt_f32_u32"), "fu", [](U a, U, U) { return Result(to_f(static_cast<double>(low(a, 32)))); }});
-  t.push_back({all("v_cvt_f32_i32"), "fu", [](U a, U, U) { return Result(to_f(static_cast<double>(s32(a)))); }});
-  t.push_back({all("v_cvt_u32_f32"), "uf", [](U a, U, U) { return Result(clamped_integer(f(a), 0, 4294967295.0)); }});
-  t.push_back(
-      {all("v_cvt_i32_f32"), "uf", [](U a, U, U) { return Result(low(clamped_integer(f(a), -2147483648.0, 2147483647.0), 32)); }});
-  t.push_back({all("v_cvt_f32_ubyte0"), "fu", [](U a, U, U) { return Result(to_f(static_cast<double>(a & 255U))); }});
-  t.push_back({all("v_cvt_f32_ubyte3"), "fu", [](U a, U, U) { return Result(to_f(static_cast<double>(a >> 24U & 255U))); }});
+  t.push_back({all("v_cvt_f32_u32"), "fu",
+               [](U a, U, U) { return Result(to_f(static_cast<double>(low(a, 32)))); }});
+  t.push_back({all("v_cvt_f32_i32"), "fu",
+               [](U a, U, U) { return Result(to_f(static_cast<double>(s32(a)))); }});
+  t.push_back({all("v_cvt_u32_f32"), "uf",
+               [](U a, U, U) { return Result(clamped_integer(f(a), 0, 4294967295.0)); }});
+  t.push_back({all("v_cvt_i32_f32"), "uf", [](U a, U, U) {
+                 return Result(low(clamped_integer(f(a), -2147483648.0, 2147483647.0), 32));
+               }});
+  t.push_back({all("v_cvt_f32_ubyte0"), "fu",
+               [](U a, U, U) { return Result(to_f(static_cast<double>(a & 255U))); }});
+  t.push_back({all("v_cvt_f32_ubyte3"), "fu",
+               [](U a, U, U) { return Result(to_f(static_cast<double>(a >> 24U & 255U))); }});
 }
 
 void add_bits(std::vector<VectorRow>& t) {
@@ -126,17 +158,21 @@ void add_bits(std::vector<VectorRow>& t) {
   t.push_back({all("v_and_or_b32"), "uuuu", [](U a, U b, U c) { return Result((a & b) | c); }});
   t.push_back({rdna("v_xor3_b32"), "uuuu", [](U a, U b, U c) { return Result(a ^ b ^ c); }});
   t.push_back({all("v_bfi_b32"), "uuuu", [](U a, U b, U c) { return Result(((b ^ c) & a) ^ c); }});
-  t.push_back(
-      {all("v_bfm_b32"), "uuu", [](U a, U b, U) { return Result(low(low(~U{0}, static_cast<int>(a & 31U)) << (b & 31U), 32)); }});
-  t.push_back({all("v_bfe_u32"), "uuuu", [](U a, U b, U c) { return Result(low(a >> (b & 31U), static_cast<int>(c & 31U))); }});
+  t.push_back({all("v_bfm_b32"), "uuu", [](U a, U b, U) {
+                 return Result(low(low(~U{0}, static_cast<int>(a & 31U)) << (b & 31U), 32));
+               }});
+  t.push_back({all("v_bfe_u32"), "uuuu", [](U a, U b, U c) {
+                 return Result(low(a >> (b & 31U), static_cast<int>(c & 31U)));
+               }});
   t.push_back({all("v_bfe_i32"), "uuuu", [](U a, U b, U c) {
                  const auto at = static_cast<int>(b & 31U), count = static_cast<int>(c & 31U);
                  if (count == 0) return Result(0);
                  // Bits above the register are its sign.
                  const int64_t field = s32(a) >> at;
                  const U kept = low(static_cast<U>(field), count);
-                 return Result(u32((kept >> (count - 1) & 1U) != 0 ? static_cast<int64_t>(kept) - (int64_t{1} << count)
-                                                                   : static_cast<int64_t>(kept)));
+                 return Result(u32((kept >> (count - 1) & 1U) != 0
+                                       ? static_cast<int64_t>(kept) - (int64_t{1} << count)
+                                       : static_cast<int64_t>(kept)));
                }});
   t.push_back({all("v_bfrev_b32"), "uu", [](U a, U, U) {
                  U r = 0;
@@ -171,45 +207,81 @@ void add_bits(std::vector<VectorRow>& t) {
                  for (U n = 0; n < 4; ++n) r |= chosen_byte(a, b, c >> (8 * n) & 0xFFU) << (8 * n);
                  return Result(r);
                }});
-  t.push_back({all("v_alignbit_b32"), "uuuu", [](U a, U b, U c) { return Result(low((a << 32U | b) >> (c & 31U), 32)); }});
-  t.push_back({all("v_alignbyte_b32"), "uuuu", [](U a, U b, U c) { return Result(low((a << 32U | b) >> (8 * (c & 3U)), 32)); }});
+  t.push_back({all("v_alignbit_b32"), "uuuu",
+               [](U a, U b, U c) { return Result(low((a << 32U | b) >> (c & 31U), 32)); }});
+  t.push_back({all("v_alignbyte_b32"), "uuuu",
+               [](U a, U b, U c) { return Result(low((a << 32U | b) >> (8 * (c & 3U)), 32)); }});
 }
 
 void add_integers(std::vector<VectorRow>& t) {
-  t.push_back({all("v_lshlrev_b32"), "uuu", [](U a, U b, U) { return Result(low(b << (a & 31U), 32)); }});
-  t.push_back({all("v_lshrrev_b32"), "uuu", [](U a, U b, U) { return Result(b >> (a & 31U)); }});
-  t.push_back({all("v_ashrrev_i32"), "uuu", [](U a, U b, U) { return Result(u32(s32(b) >> (a & 31U))); }});
-  t.push_back({{"v_lshlrev_b64", "v_lshlrev_b64", "v_lshlrev_b64"}, "quq", [](U a, U b, U) { return Result(b << (a & 63U)); }});
-  t.push_back({all("v_lshrrev_b64"), "quq", [](U a, U b, U) { return Result(b >> (a & 63U)); }});
   t.push_back(
-      {all("v_ashrrev_i64"), "quq", [](U a, U b, U) { return Result(static_cast<U>(static_cast<int64_t>(b) >> (a & 63U))); }});
-  t.push_back({all("v_lshl_add_u32"), "uuuu", [](U a, U b, U c) { return Result(low((a << (b & 31U)) + c, 32)); }});
-  t.push_back({all("v_lshl_or_b32"), "uuuu", [](U a, U b, U c) { return Result(low(a << (b & 31U) | c, 32)); }});
-  t.push_back({all("v_add_lshl_u32"), "uuuu", [](U a, U b, U c) { return Result(low(low(a + b, 32) << (c & 31U), 32)); }});
-  t.push_back({{"v_lshl_add_u64", nullptr, nullptr}, "qquq", [](U a, U b, U c) { return Result((a << (b & 7U)) + c); }});
-  t.push_back({all("v_xad_u32"), "uuuu", [](U a, U b, U c) { return Result(low((a ^ b) + c, 32)); }});
-  t.push_back({{"v_add_u32", "v_add_nc_u32", "v_add_nc_u32"}, "uuu", [](U a, U b, U) { return Result(low(a + b, 32)); }});
-  t.push_back({{"v_sub_u32", "v_sub_nc_u32", "v_sub_nc_u32"}, "uuu", [](U a, U b, U) { return Result(low(a - b, 32)); }});
-  t.push_back({{"v_subrev_u32", "v_subrev_nc_u32", "v_subrev_nc_u32"}, "uuu", [](U a, U b, U) { return Result(low(b - a, 32)); }});
-  t.push_back({all("v_add3_u32"), "uuuu", [](U a, U b, U c) { return Result(low(a + b + c, 32)); }});
-  t.push_back({{"v_add_u16", "v_add_nc_u16", "v_add_nc_u16"}, "www", [](U a, U b, U) { return Result(low(a + b, 16)); }});
-  t.push_back({{"v_sub_u16", "v_sub_nc_u16", "v_sub_nc_u16"}, "www", [](U a, U b, U) { return Result(low(a - b, 16)); }});
-  t.push_back({all("v_mul_lo_u16"), "www", [](U a, U b, U) { return Result(low(low(a, 16) * low(b, 16), 16)); }});
+      {all("v_lshlrev_b32"), "uuu", [](U a, U b, U) { return Result(low(b << (a & 31U), 32)); }});
+  t.push_back({all("v_lshrrev_b32"), "uuu", [](U a, U b, U) { return Result(b >> (a & 31U)); }});
+  t.push_back(
+      {all("v_ashrrev_i32"), "uuu", [](U a, U b, U) { return Result(u32(s32(b) >> (a & 31U))); }});
+  t.push_back({{"v_lshlrev_b64", "v_lshlrev_b64", "v_lshlrev_b64"}, "quq", [](U a, U b, U) {
+                 return Result(b << (a & 63U));
+               }});
+  t.push_back({all("v_lshrrev_b64"), "quq", [](U a, U b, U) { return Result(b >> (a & 63U)); }});
+  t.push_back({all("v_ashrrev_i64"), "quq", [](U a, U b, U) {
+                 return Result(static_cast<U>(static_cast<int64_t>(b) >> (a & 63U)));
+               }});
+  t.push_back({all("v_lshl_add_u32"), "uuuu",
+               [](U a, U b, U c) { return Result(low((a << (b & 31U)) + c, 32)); }});
+  t.push_back({all("v_lshl_or_b32"), "uuuu",
+               [](U a, U b, U c) { return Result(low(a << (b & 31U) | c, 32)); }});
+  t.push_back({all("v_add_lshl_u32"), "uuuu",
+               [](U a, U b, U c) { return Result(low(low(a + b, 32) << (c & 31U), 32)); }});
+  t.push_back({{"v_lshl_add_u64", nullptr, nullptr}, "qquq", [](U a, U b, U c) {
+                 return Result((a << (b & 7U)) + c);
+               }});
+  t.push_back(
+      {all("v_xad_u32"), "uuuu", [](U a, U b, U c) { return Result(low((a ^ b) + c, 32)); }});
+  t.push_back({{"v_add_u32", "v_add_nc_u32", "v_add_nc_u32"}, "uuu", [](U a, U b, U) {
+                 return Result(low(a + b, 32));
+               }});
+  t.push_back({{"v_sub_u32", "v_sub_nc_u32", "v_sub_nc_u32"}, "uuu", [](U a, U b, U) {
+                 return Result(low(a - b, 32));
+               }});
+  t.push_back({{"v_subrev_u32", "v_subrev_nc_u32", "v_subrev_nc_u32"}, "uuu", [](U a, U b, U) {
+                 return Result(low(b - a, 32));
+               }});
+  t.push_back(
+      {all("v_add3_u32"), "uuuu", [](U a, U b, U c) { return Result(low(a + b + c, 32)); }});
+  t.push_back({{"v_add_u16", "v_add_nc_u16", "v_add_nc_u16"}, "www", [](U a, U b, U) {
+                 return Result(low(a + b, 16));
+               }});
+  t.push_back({{"v_sub_u16", "v_sub_nc_u16", "v_sub_nc_u16"}, "www", [](U a, U b, U) {
+                 return Result(low(a - b, 16));
+               }});
+  t.push_back({all("v_mul_lo_u16"), "www",
+               [](U a, U b, U) { return Result(low(low(a, 16) * low(b, 16), 16)); }});
   t.push_back({all("v_mul_lo_u32"), "uuu", [](U a, U b, U) { return Result(low(a * b, 32)); }});
   t.push_back({all("v_mul_hi_u32"), "uuu", [](U a, U b, U) { return Result(a * b >> 32U); }});
-  t.push_back({all("v_mul_hi_i32"), "uuu", [](U a, U b, U) { return Result(u32(s32(a) * s32(b) >> 32U)); }});
-  t.push_back({all("v_mul_u32_u24"), "uuu", [](U a, U b, U) { return Result(low(low(a, 24) * low(b, 24), 32)); }});
-  t.push_back({all("v_mul_i32_i24"), "uuu", [](U a, U b, U) { return Result(u32(s24(a) * s24(b))); }});
-  t.push_back({all("v_mad_u32_u24"), "uuuu", [](U a, U b, U c) { return Result(low(low(a, 24) * low(b, 24) + c, 32)); }});
-  t.push_back({all("v_mad_i32_i24"), "uuuu", [](U a, U b, U c) { return Result(u32(s24(a) * s24(b) + s32(c))); }});
+  t.push_back({all("v_mul_hi_i32"), "uuu",
+               [](U a, U b, U) { return Result(u32(s32(a) * s32(b) >> 32U)); }});
+  t.push_back({all("v_mul_u32_u24"), "uuu",
+               [](U a, U b, U) { return Result(low(low(a, 24) * low(b, 24), 32)); }});
+  t.push_back(
+      {all("v_mul_i32_i24"), "uuu", [](U a, U b, U) { return Result(u32(s24(a) * s24(b))); }});
+  t.push_back({all("v_mad_u32_u24"), "uuuu",
+               [](U a, U b, U c) { return Result(low(low(a, 24) * low(b, 24) + c, 32)); }});
+  t.push_back({all("v_mad_i32_i24"), "uuuu",
+               [](U a, U b, U c) { return Result(u32(s24(a) * s24(b) + s32(c))); }});
   t.push_back({all("v_max_u32"), "uuu", [](U a, U b, U) { return Result(a > b ? a : b); }});
   t.push_back({all("v_min_u32"), "uuu", [](U a, U b, U) { return Result(a < b ? a : b); }});
-  t.push_back({all("v_max_i32"), "uuu", [](U a, U b, U) { return Result(s32(a) > s32(b) ? a : b); }});
-  t.push_back({all("v_min_i32"), "uuu", [](U a, U b, U) { return Result(s32(a) < s32(b) ? a : b); }});
-  t.push_back({all("v_max3_u32"), "uuuu", [](U a, U b, U c) { return Result(std::max({a, b, c})); }});
-  t.push_back({all("v_min3_u32"), "uuuu", [](U a, U b, U c) { return Result(std::min({a, b, c})); }});
-  t.push_back({all("v_max3_i32"), "uuuu", [](U a, U b, U c) { return Result(u32(std::max({s32(a), s32(b), s32(c)}))); }});
-  t.push_back({all("v_min3_i32"), "uuuu", [](U a, U b, U c) { return Result(u32(std::min({s32(a), s32(b), s32(c)}))); }});
+  t.push_back(
+      {all("v_max_i32"), "uuu", [](U a, U b, U) { return Result(s32(a) > s32(b) ? a : b); }});
+  t.push_back(
+      {all("v_min_i32"), "uuu", [](U a, U b, U) { return Result(s32(a) < s32(b) ? a : b); }});
+  t.push_back(
+      {all("v_max3_u32"), "uuuu", [](U a, U b, U c) { return Result(std::max({a, b, c})); }});
+  t.push_back(
+      {all("v_min3_u32"), "uuuu", [](U a, U b, U c) { return Result(std::min({a, b, c})); }});
+  t.push_back({all("v_max3_i32"), "uuuu",
+               [](U a, U b, U c) { return Result(u32(std::max({s32(a), s32(b), s32(c)}))); }});
+  t.push_back({all("v_min3_i32"), "uuuu",
+               [](U a, U b, U c) { return Result(u32(std::min({s32(a), s32(b), s32(c)}))); }});
   t.push_back({rdna("v_maxmin_u32"), "uuuu", [](U a, U b, U c) {
                  const U most_of_two = a > b ? a : b;
                  return Result(most_of_two > c ? c : most_of_two);
@@ -235,8 +307,10 @@ void add_integers(std::vector<VectorRow>& t) {
                  const U sum = a * b + c;
                  return Result(sum, sum < c);
                }});
-  t.push_back({all("v_add_co_u32"), "cuu", [](U a, U b, U) { return Result(low(a + b, 32), a + b > 0xFFFFFFFFU); }});
-  t.push_back({all("v_sub_co_u32"), "cuu", [](U a, U b, U) { return Result(low(a - b, 32), a < b); }});
+  t.push_back({all("v_add_co_u32"), "cuu",
+               [](U a, U b, U) { return Result(low(a + b, 32), a + b > 0xFFFFFFFFU); }});
+  t.push_back(
+      {all("v_sub_co_u32"), "cuu", [](U a, U b, U) { return Result(low(a - b, 32), a < b); }});
   t.push_back({{"v_addc_co_u32", "v_add_co_ci_u32", "v_add_co_ci_u32"}, "cuum", [](U a, U b, U c) {
                  return Result(low(a + b + c, 32), a + b + c > 0xFFFFFFFFU);
                }});
@@ -251,23 +325,33 @@ void add_comparisons(std::vector<VectorRow>& t) {
   t.push_back({all("v_cmp_ge_f32"), "mff", [](U a, U b, U) { return Result(f(a) >= f(b)); }});
   t.push_back({all("v_cmp_nle_f32"), "mff", [](U a, U b, U) { return Result(!(f(a) <= f(b))); }});
   t.push_back({all("v_cmp_neq_f32"), "mff", [](U a, U b, U) { return Result(f(a) != f(b)); }});
-  t.push_back({all("v_cmp_lg_f32"), "mff", [](U a, U b, U) { return Result(f(a) != f(b) && f(a) == f(a) && f(b) == f(b)); }});
-  t.push_back({all("v_cmp_u_f32"), "mff", [](U a, U b, U) { return Result(f(a) != f(a) || f(b) != f(b)); }});
+  t.push_back({all("v_cmp_lg_f32"), "mff",
+               [](U a, U b, U) { return Result(f(a) != f(b) && f(a) == f(a) && f(b) == f(b)); }});
+  t.push_back({all("v_cmp_u_f32"), "mff",
+               [](U a, U b, U) { return Result(f(a) != f(a) || f(b) != f(b)); }});
   t.push_back({all("v_cmp_gt_f16"), "mhh", [](U a, U b, U) { return Result(h(a) > h(b)); }});
   t.push_back({all("v_cmp_le_i32"), "muu", [](U a, U b, U) { return Result(s32(a) <= s32(b)); }});
   t.push_back({all("v_cmp_gt_u32"), "muu", [](U a, U b, U) { return Result(a > b); }});
   t.push_back({all("v_cmp_ne_u32"), "muu", [](U a, U b, U) { return Result(a != b); }});
   t.push_back({all("v_cmp_lt_i16"), "mww", [](U a, U b, U) { return Result(s16(a) < s16(b)); }});
-  t.push_back({all("v_cmp_eq_u16"), "mww", [](U a, U b, U) { return Result(low(a, 16) == low(b, 16)); }});
+  t.push_back(
+      {all("v_cmp_eq_u16"), "mww", [](U a, U b, U) { return Result(low(a, 16) == low(b, 16)); }});
   t.push_back({all("v_cmp_lt_u64"), "mqq", [](U a, U b, U) { return Result(a < b); }});
-  t.push_back({all("v_cmp_gt_i64"), "mqq", [](U a, U b, U) { return Result(static_cast<int64_t>(a) > static_cast<int64_t>(b)); }});
+  t.push_back({all("v_cmp_gt_i64"), "mqq", [](U a, U b, U) {
+                 return Result(static_cast<int64_t>(a) > static_cast<int64_t>(b));
+               }});
   t.push_back({all("v_cmp_class_f32"), "mfu", [](U a, U b, U) {
                  const U magnitude = low(a, 31);
-                 U of = 0;  // signalling NaN, quiet NaN, -inf, -normal, -subnormal, -0, 0, subnormal, normal, inf
+                 // Signalling NaN, quiet NaN, -inf, -normal, -subnormal, -0, 0, subnormal, normal,
+                 // inf.
+                 U of = 0;
                  if (magnitude > 0x7F800000U) {
                    of = (magnitude & 0x400000U) != 0 ? 1 : 0;
                  } else {
-                   const U kind = magnitude == 0x7F800000U ? 3 : magnitude >= 0x800000U ? 2 : magnitude != 0 ? 1 : 0;
+                   const U kind = magnitude == 0x7F800000U ? 3
+                                  : magnitude >= 0x800000U ? 2
+                                  : magnitude != 0         ? 1
+                                                           : 0;
                    of = (a >> 31U) != 0 ? 5 - kind : 6 + kind;
                  }
                  return Result(b >> of & 1U);
@@ -279,7 +363,9 @@ void add_comparisons(std::vector<VectorRow>& t) {
 const std::vector<VectorRow>& vector_rows() {
   static const auto* const kRows = [] {
     auto* rows = new std::vector<VectorRow>;
-    for (const auto add : {add_floats, add_halves, add_conversions, add_bits, add_integers, add_comparisons}) add(*rows);
+    for (const auto add :
+         {add_floats, add_halves, add_conversions, add_bits, add_integers, add_comparisons})
+      add(*rows);
     return rows;
   }();
   return *kRows;

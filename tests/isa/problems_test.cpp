@@ -1,5 +1,5 @@
-// Kernels of every family as machine code on AMD chips, by the tolerance rule, and bit for bit the same in three orders of
-// waves.
+// Kernels of every family as machine code on AMD chips, by the tolerance rule, and bit for bit the
+// same in three orders of waves.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,8 @@ namespace {
 class IsaProblems : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (const Status status = gpu::isa_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
+    if (const Status status = gpu::isa_driver().available(); !status.ok())
+      GTEST_SKIP() << status.message();
   }
   static std::string device() { return "emulated-isa:" + GetParam(); }
 
@@ -27,12 +28,15 @@ class IsaProblems : public ::testing::TestWithParam<std::string> {
     Case c(spec, random);
     int checked = 0;
     for (const std::string& kernel : kernels_for(c.problem(), device())) {
-      if (kernel.find("." + family + ".") == std::string::npos || kernel.ends_with(".portable") != portable) continue;
+      if (kernel.find("." + family + ".") == std::string::npos ||
+          kernel.ends_with(".portable") != portable)
+        continue;
       ++checked;
       std::vector<float> first;
       for (const char* order : {"in-order", "reversed", "random:7"}) {
         ASSERT_TRUE(gpu::isa::set_schedule(order).ok());
-        EXPECT_TRUE(verified(c, kernel, {device()})) << kernel << ", waves " << order << ": " << to_string(spec);
+        EXPECT_TRUE(verified(c, kernel, {device()}))
+            << kernel << ", waves " << order << ": " << to_string(spec);
         const std::vector<float> values = outputs(c, spec);
         if (first.empty()) first = values;
         EXPECT_EQ(values, first) << kernel << ", waves " << order;
@@ -57,7 +61,8 @@ class IsaProblems : public ::testing::TestWithParam<std::string> {
   static std::vector<float> outputs(Case& c, const CaseSpec& spec) {
     std::vector<float> values;
     const auto& t = spec.backward ? c.tensors.dk : c.tensors.out;
-    const int64_t rows = spec.backward ? spec.seqlen_k : spec.seqlen_q, heads = spec.backward ? spec.num_kv_heads : spec.num_heads;
+    const int64_t rows = spec.backward ? spec.seqlen_k : spec.seqlen_q,
+                  heads = spec.backward ? spec.num_kv_heads : spec.num_heads;
     const int64_t dims = spec.backward ? spec.head_dim : spec.head_dim_v;
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t h = 0; h < heads; ++h) {
@@ -135,7 +140,8 @@ TEST_P(IsaProblems, Backward) {
   check(s, "backward");
 }
 
-INSTANTIATE_TEST_SUITE_P(Chips, IsaProblems, ::testing::ValuesIn(test_chips(is_amd)), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Chips, IsaProblems, ::testing::ValuesIn(test_chips(is_amd)),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace fulmen::testing

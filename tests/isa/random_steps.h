@@ -19,7 +19,8 @@ constexpr int kOperands = 16, kMasks = 16, kScalars = 24;
 // A wave's state on the table's side.
 struct State {
   int lanes = 32;
-  std::vector<std::vector<uint32_t>> vectors = std::vector<std::vector<uint32_t>>(kOperands, std::vector<uint32_t>(64));
+  std::vector<std::vector<uint32_t>> vectors =
+      std::vector<std::vector<uint32_t>>(kOperands, std::vector<uint32_t>(64));
   std::vector<uint32_t> scalars = std::vector<uint32_t>(kScalars);
   bool scc = false;
   uint64_t exec = 0;
@@ -127,10 +128,13 @@ class Generator {
       text += (n > 1 || writes ? ", " : "") + sources.back().text;
     }
     return {text, [=, compute = row.compute](State& s) {
-              const auto value = [&](std::size_t n) { return n < sources.size() ? read(s, sources[n], types[n + 1], 0) : 0; };
+              const auto value = [&](std::size_t n) {
+                return n < sources.size() ? read(s, sources[n], types[n + 1], 0) : 0;
+              };
               const uint64_t result = compute(value(0), value(1), s.scc);
               for (int word = 0; writes && word < words; ++word) {
-                s.scalars[static_cast<std::size_t>(to + word)] = static_cast<uint32_t>(result >> (32 * word));
+                s.scalars[static_cast<std::size_t>(to + word)] =
+                    static_cast<uint32_t>(result >> (32 * word));
               }
             }};
   }
@@ -139,7 +143,8 @@ class Generator {
     const int n = 1 + below(15);
     const auto in_row = [](int l, int at) { return at < 0 || at > 15 ? -1 : l / 16 * 16 + at; };
     std::vector<Exchange> all{
-        {"quad_perm:[3,0,2,1]", [](int l) { return l / 4 * 4 + std::array{3, 0, 2, 1}[static_cast<std::size_t>(l % 4)]; }},
+        {"quad_perm:[3,0,2,1]",
+         [](int l) { return l / 4 * 4 + std::array{3, 0, 2, 1}[static_cast<std::size_t>(l % 4)]; }},
         {"row_shl:" + std::to_string(n), [=](int l) { return in_row(l, l % 16 + n); }},
         {"row_shr:" + std::to_string(n), [=](int l) { return in_row(l, l % 16 - n); }},
         {"row_ror:" + std::to_string(n), [=](int l) { return in_row(l, (l + 16 - n) % 16); }},
@@ -149,9 +154,12 @@ class Generator {
       all.push_back({"row_newbcast:" + std::to_string(n), [=](int l) { return in_row(l, n); }});
     } else {
       all.push_back({"row_share:" + std::to_string(n), [=](int l) { return in_row(l, n); }});
-      all.push_back({"row_xmask:" + std::to_string(n), [=](int l) { return in_row(l, l % 16 ^ n); }});
-      all.push_back({"dpp8:[7,6,1,0,5,4,3,2]",
-                     [](int l) { return l / 8 * 8 + std::array{7, 6, 1, 0, 5, 4, 3, 2}[static_cast<std::size_t>(l % 8)]; }});
+      all.push_back(
+          {"row_xmask:" + std::to_string(n), [=](int l) { return in_row(l, l % 16 ^ n); }});
+      all.push_back({"dpp8:[7,6,1,0,5,4,3,2]", [](int l) {
+                       return l / 8 * 8 +
+                              std::array{7, 6, 1, 0, 5, 4, 3, 2}[static_cast<std::size_t>(l % 8)];
+                     }});
     }
     return all;
   }
@@ -163,8 +171,9 @@ class Generator {
   int below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
 
  private:
-  Step finish(const manual::VectorRow& row, const std::string& text, const std::vector<Operand>& sources, int to, int mask,
-              bool clamp, const std::function<int(int)>& from) {
+  Step finish(const manual::VectorRow& row, const std::string& text,
+              const std::vector<Operand>& sources, int to, int mask, bool clamp,
+              const std::function<int(int)>& from) {
     const std::string types = row.types;
     const bool zeroes_high = family_ == manual::Family::gfx9;
     Step step{text, {}, types[0] == 'm' ? -1 : to, types[0], row.approximate};
@@ -176,7 +185,8 @@ class Generator {
         const int other = from ? from(l) : l;
         if (other < 0) continue;  // outside of the row: not written
         std::array<uint64_t, 3> x{};
-        for (std::size_t n = 0; n < sources.size(); ++n) x[n] = read(before, sources[n], types[n + 1], n == 0 ? other : l);
+        for (std::size_t n = 0; n < sources.size(); ++n)
+          x[n] = read(before, sources[n], types[n + 1], n == 0 ? other : l);
         auto& low = s.vectors[static_cast<std::size_t>(to)][static_cast<std::size_t>(l)];
         if (types.back() == 'd') x[2] = low;
         const manual::Result r = compute(x[0], x[1], x[2]);
@@ -189,13 +199,16 @@ class Generator {
         bits |= uint64_t{bit} << l;
         if (types[0] == 'm') continue;
         const bool half = types[0] == 'h' || types[0] == 'w';
-        low = half && !zeroes_high ? (low & 0xFFFF0000U) | static_cast<uint32_t>(value & 0xFFFFU) : static_cast<uint32_t>(value);
+        low = half && !zeroes_high ? (low & 0xFFFF0000U) | static_cast<uint32_t>(value & 0xFFFFU)
+                                   : static_cast<uint32_t>(value);
         if (words_of(types[0]) == 2)
-          s.vectors[static_cast<std::size_t>(to) + 1][static_cast<std::size_t>(l)] = static_cast<uint32_t>(value >> 32U);
+          s.vectors[static_cast<std::size_t>(to) + 1][static_cast<std::size_t>(l)] =
+              static_cast<uint32_t>(value >> 32U);
       }
       if (types[0] != 'm' && types[0] != 'c' && types[0] != 'C') return;
       for (int word = 0; word < s.lanes / 32; ++word) {
-        s.scalars[static_cast<std::size_t>(mask + word)] = static_cast<uint32_t>(bits >> (32 * word));
+        s.scalars[static_cast<std::size_t>(mask + word)] =
+            static_cast<uint32_t>(bits >> (32 * word));
       }
     };
     return step;

@@ -18,7 +18,8 @@ namespace {
 class IsaReversal : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (const Status status = gpu::isa_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
+    if (const Status status = gpu::isa_driver().available(); !status.ok())
+      GTEST_SKIP() << status.message();
   }
 
   // The message of a decode call with the altered source. Both halves of the fix are removed:
@@ -36,7 +37,8 @@ class IsaReversal : public ::testing::TestWithParam<std::string> {
     CaseSpec s;
     s.dtype = DType::bf16;
     s.num_heads = 2;
-    s.head_dim = fetch_inactive == std::string("false") ? (check == "0" ? 96 : 80) : (check == "0" ? 112 : 48);
+    s.head_dim = fetch_inactive == std::string("false") ? (check == "0" ? 96 : 80)
+                                                        : (check == "0" ? 112 : 48);
     s.head_dim_v = s.head_dim;
     s.seqlen_k = 300;
     Random random(2122);
@@ -49,7 +51,8 @@ class IsaReversal : public ::testing::TestWithParam<std::string> {
       said = result ? "" : result.message();
     }
     ::unsetenv("FULMEN_AMD_CHECK");
-    EXPECT_TRUE(compiler.changed_a_source()) << "the source has no longer what this test takes back";
+    EXPECT_TRUE(compiler.changed_a_source())
+        << "the source has no longer what this test takes back";
     return said;
   }
 };
@@ -69,7 +72,8 @@ TEST_P(IsaReversal, TheEmulatorReportsIt) {
 // Half of the fix is enough.
 TEST_P(IsaReversal, FetchingInactiveLanesMendsItAlone) { EXPECT_EQ(decode("1", "true"), ""); }
 
-INSTANTIATE_TEST_SUITE_P(Chips, IsaReversal, ::testing::ValuesIn(test_chips(is_rdna)), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Chips, IsaReversal, ::testing::ValuesIn(test_chips(is_rdna)),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace fulmen::testing

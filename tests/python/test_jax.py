@@ -14,13 +14,19 @@ OPTIONS = {
     "causal": lambda rng: {"causal": True, "softmax_scale": 0.3},
     "top_left": lambda rng: {"causal": "top_left", "window_left": 9},
     "window": lambda rng: {"window_left": 5, "window_right": 20, "softcap": 2.0},
-    "bias": lambda rng: {"bias": normal(rng, (4, 37, 53)), "keep_mask": rng.random((2, 1, 37, 53)) < 0.7},
+    "bias": lambda rng: {
+        "bias": normal(rng, (4, 37, 53)),
+        "keep_mask": rng.random((2, 1, 37, 53)) < 0.7,
+    },
     "alibi": lambda rng: {"alibi_slopes": normal(rng, (4,)) ** 2, "sinks": normal(rng, (4,))},
 }
 
 
 def as_jax(options):
-    return {name: jnp.asarray(value) if isinstance(value, np.ndarray) else value for name, value in options.items()}
+    return {
+        name: jnp.asarray(value) if isinstance(value, np.ndarray) else value
+        for name, value in options.items()
+    }
 
 
 def arrays(rng, shape=None, dtype="fp32"):
@@ -38,7 +44,11 @@ def test_options(name, dtype, rng):
 
     for call in (function, jax.jit(function)):
         out, lse = call(*map(jnp.asarray, tensors))
-        assert isinstance(out, jax.Array) and out.dtype == problems.DTYPES[dtype] and lse.dtype == jnp.float32
+        assert (
+            isinstance(out, jax.Array)
+            and out.dtype == problems.DTYPES[dtype]
+            and lse.dtype == jnp.float32
+        )
         assert_close(out, expected, dtype)
         assert_close(lse, expected_lse, "fp32", "lse")
 
@@ -90,7 +100,9 @@ def test_backward_by_hand(rng):
     tensors = arrays(rng)
     out, lse = fulmen.attention(*tensors, causal=True, return_lse=True)
     dout = jnp.asarray(normal(rng, out.shape))
-    gradients = fulmen.attention_backward(dout, *tensors, out, lse, causal=True, gradients=("v", "q"))
+    gradients = fulmen.attention_backward(
+        dout, *tensors, out, lse, causal=True, gradients=("v", "q")
+    )
     expected = fulmen.attention_backward_reference(*map(np.asarray, (dout, *tensors)), causal=True)
     assert gradients.dk is None
     assert_close(gradients.dq, expected.dq, "fp32", "dq")
@@ -146,7 +158,9 @@ def test_dropout(rng):
     def step(q, seed):
         return fulmen.attention(q, k, v, dropout=0.25, dropout_seed=seed)
 
-    np.testing.assert_array_equal(step(q, 9), fulmen.attention(*tensors, dropout=0.25, dropout_seed=9))
+    np.testing.assert_array_equal(
+        step(q, 9), fulmen.attention(*tensors, dropout=0.25, dropout_seed=9)
+    )
     assert step._cache_size() == 1 and (step(q, 10) != step(q, 9)).any() and step._cache_size() == 1
     keys = jax.random.split(jax.random.key(3), 2)
     each = jax.vmap(step, (None, 0))(q, keys)
@@ -157,18 +171,24 @@ def test_dropout(rng):
     # An array is the integer that it holds.
     for seed in (-1, 7):
         given = fulmen.attention(q, k, v, dropout=0.25, dropout_seed=jnp.int32(seed))
-        np.testing.assert_array_equal(given, fulmen.attention(*tensors, dropout=0.25, dropout_seed=seed))
+        np.testing.assert_array_equal(
+            given, fulmen.attention(*tensors, dropout=0.25, dropout_seed=seed)
+        )
     jax.config.update("jax_enable_x64", True)
     try:
         for seed in (2**40 + 5, -(2**40)):
             given = fulmen.attention(q, k, v, dropout=0.25, dropout_seed=jnp.int64(seed))
-            np.testing.assert_array_equal(given, fulmen.attention(*tensors, dropout=0.25, dropout_seed=seed))
+            np.testing.assert_array_equal(
+                given, fulmen.attention(*tensors, dropout=0.25, dropout_seed=seed)
+            )
     finally:
         jax.config.update("jax_enable_x64", False)
 
     # The gradient is that of the same elements.
     kept = fulmen.dropout_mask(*tensors[:2], dropout=0.25, dropout_seed=9)
-    expected = fulmen.attention_backward_reference(np.ones_like(tensors[0]), *tensors, dropout=0.25, dropout_seed=9)
+    expected = fulmen.attention_backward_reference(
+        np.ones_like(tensors[0]), *tensors, dropout=0.25, dropout_seed=9
+    )
     dq = jax.grad(lambda q: step(q, 9).sum())(q)
     assert kept.mean() < 0.8
     assert_close(dq, expected.dq, "fp32", "dq")
@@ -198,15 +218,24 @@ def test_gradients_of_nothing(rng):
         q, k, v = map(jnp.asarray, qkv(rng, shape))
         bias = jnp.asarray(normal(rng, (1, 4, 1, k.shape[1])))
         for _ in range(3):
-            jnp.full(bias.shape, jnp.nan).block_until_ready()  # what the next array of that size is likely to be made of
-            gradient = jax.grad(lambda b, q, k, v: fulmen.attention(q, k, v, bias=b).sum())(bias, q, k, v)
+            # What the next array of that size is likely to be made of.
+            jnp.full(bias.shape, jnp.nan).block_until_ready()
+            gradient = jax.grad(lambda b, q, k, v: fulmen.attention(q, k, v, bias=b).sum())(
+                bias, q, k, v
+            )
             assert not gradient.any()
 
 
 def test_arrays_of_one_number(rng):
     q, k, v = arrays(rng)
-    options = {"softmax_scale": 1 / jnp.sqrt(24), "window_left": jnp.int32(5), "softcap": jnp.float32(2)}
-    expected = fulmen.attention(q, k, v, softmax_scale=float(options["softmax_scale"]), window_left=5, softcap=2.0)
+    options = {
+        "softmax_scale": 1 / jnp.sqrt(24),
+        "window_left": jnp.int32(5),
+        "softcap": jnp.float32(2),
+    }
+    expected = fulmen.attention(
+        q, k, v, softmax_scale=float(options["softmax_scale"]), window_left=5, softcap=2.0
+    )
     np.testing.assert_array_equal(fulmen.attention(q, k, v, **options), expected)
 
 
@@ -218,7 +247,11 @@ def test_reference_and_plan(rng):
     assert (
         fulmen.verify(q, k, v, fulmen.attention(q, k, v)).ok and not fulmen.verify(q, k, v, q).ok
     )  # that they can't be written is right
-    assert_close(fulmen.attention(q, k, v, kernel=kernel, verify=True, num_threads=1), attention_float64(q, k, v)[0], "fp32")
+    assert_close(
+        fulmen.attention(q, k, v, kernel=kernel, verify=True, num_threads=1),
+        attention_float64(q, k, v)[0],
+        "fp32",
+    )
 
 
 LENGTHS_Q, LENGTHS_K = [9, 0, 1, 30], [17, 5, 40, 30]
@@ -226,7 +259,9 @@ LENGTHS_Q, LENGTHS_K = [9, 0, 1, 30], [17, 5, 40, 30]
 
 def packed(rng):
     """q, k, v, the lengths as numbers that may be traced, and those that may not."""
-    q, k, v = (normal(rng, (sum(n), h, 24)) for n, h in ((LENGTHS_Q, 4), (LENGTHS_K, 2), (LENGTHS_K, 2)))
+    q, k, v = (
+        normal(rng, (sum(n), h, 24)) for n, h in ((LENGTHS_Q, 4), (LENGTHS_K, 2), (LENGTHS_K, 2))
+    )
     cu = [np.cumsum([0, *n], dtype=np.int32) for n in (LENGTHS_Q, LENGTHS_K)]
     return (q, k, v), cu, {"max_seqlen_q": 30, "max_seqlen_k": 40, "causal": True}
 
@@ -236,7 +271,9 @@ def test_packed_sequences(rng):
     dout, dlse = normal(rng, tensors[0].shape), normal(rng, (4, sum(LENGTHS_Q)))
 
     def loss(q, k, v, cu_q, cu_k):
-        out, lse = fulmen.attention(q, k, v, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, return_lse=True, **options)
+        out, lse = fulmen.attention(
+            q, k, v, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, return_lse=True, **options
+        )
         return (out * dout).sum() + (jnp.where(jnp.isfinite(lse), lse, 0) * dlse).sum(), (out, lse)
 
     by_numpy = {"cu_seqlens_q": cu[0], "cu_seqlens_k": cu[1], **options}
@@ -249,13 +286,22 @@ def test_packed_sequences(rng):
         np.testing.assert_array_equal(results[1], lse)
         for ours, theirs in zip(gradients, expected[:3], strict=True):
             np.testing.assert_array_equal(ours, theirs)
-    by_hand = fulmen.attention_backward(*map(jnp.asarray, (dout, *tensors, out, lse)), dlse=jnp.asarray(dlse), **by_numpy)
+    by_hand = fulmen.attention_backward(
+        *map(jnp.asarray, (dout, *tensors, out, lse)), dlse=jnp.asarray(dlse), **by_numpy
+    )
     np.testing.assert_array_equal(by_hand.dk, expected.dk)
     # Mapped over queries, and over queries and lengths.
-    queries, others = np.stack([tensors[0], tensors[0] * 0.5]), np.stack([cu[0], np.array([0, 3, 9, 10, 40], np.int32)])
-    mapped = jax.vmap(lambda q, c: loss(q, *map(jnp.asarray, tensors[1:]), c, jnp.asarray(cu[1]))[1][0])(queries, others)
+    queries, others = (
+        np.stack([tensors[0], tensors[0] * 0.5]),
+        np.stack([cu[0], np.array([0, 3, 9, 10, 40], np.int32)]),
+    )
+    mapped = jax.vmap(
+        lambda q, c: loss(q, *map(jnp.asarray, tensors[1:]), c, jnp.asarray(cu[1]))[1][0]
+    )(queries, others)
     for n in range(2):
-        alone = fulmen.attention(queries[n], *tensors[1:], **{**by_numpy, "cu_seqlens_q": others[n]})
+        alone = fulmen.attention(
+            queries[n], *tensors[1:], **{**by_numpy, "cu_seqlens_q": others[n]}
+        )
         np.testing.assert_array_equal(mapped[n], alone)
     with pytest.raises(Exception, match=r"cu_seqlens_k\[4\] is 93: k has 92 rows"):
         jax.jit(loss)(*map(jnp.asarray, (*tensors, cu[0], cu[1] + 1)))[0].block_until_ready()
@@ -272,7 +318,9 @@ def test_cached_keys(paged, rng):
     else:
         cache = [t.reshape(2, 24, 2, 24) for t in cache]
     traced = {n: jnp.asarray(t) for n, t in settings.items() if isinstance(t, np.ndarray)}
-    call = jax.jit(lambda q, k, v, lengths: fulmen.attention(q, k, v, return_lse=True, causal=True, **lengths))
+    call = jax.jit(
+        lambda q, k, v, lengths: fulmen.attention(q, k, v, return_lse=True, causal=True, **lengths)
+    )
     expected = fulmen.attention(q, *cache, return_lse=True, **settings)
     for ours, theirs in zip(call(*map(jnp.asarray, (q, *cache)), traced), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -287,42 +335,92 @@ ERRORS = {
         "seqlens_k has dtype float32: .*, int32 for lengths are accepted",
     ),
     "packed": (
-        lambda q, k, v: fulmen.attention(q, k, v, cu_seqlens_q=jnp.zeros(3, jnp.int32), max_seqlen_q=1),
+        lambda q, k, v: fulmen.attention(
+            q, k, v, cu_seqlens_q=jnp.zeros(3, jnp.int32), max_seqlen_q=1
+        ),
         ValueError,
         r"q has shape .*: beside cu_seqlens_q \[total_q, heads, head_dim\] is accepted",
     ),
-    "shape": (lambda q, k, v: fulmen.attention(q[0], k, v), ValueError, r"q has shape \[37, 4, 24\]"),
-    "dtype": (lambda q, k, v: fulmen.attention(q.astype(jnp.int32), k, v), TypeError, "q has dtype int32: float32, float16"),
-    "mixed": (lambda q, k, v: fulmen.attention(q, k.astype(jnp.float16), v), ValueError, "k.dtype is fp16"),
-    "heads": (lambda q, k, v: fulmen.attention(q[:, :, :3], k, v), ValueError, "num_kv_heads is 2, it must divide num_heads = 3"),
-    "list": (lambda q, k, v: fulmen.attention(q, [1], v), TypeError, "k is of type list: a JAX array is accepted"),
-    "out": (lambda q, k, v: fulmen.attention(q, k, v, out=q), ValueError, "out is given: JAX arrays are never written"),
-    "causal": (lambda q, k, v: fulmen.attention(q, k, v, causal="left"), ValueError, 'causal is "left"'),
-    "seed": (lambda q, k, v: fulmen.attention(q, k, v, dropout=0.5), ValueError, "dropout_seed is None and dropout is not 0"),
+    "shape": (
+        lambda q, k, v: fulmen.attention(q[0], k, v),
+        ValueError,
+        r"q has shape \[37, 4, 24\]",
+    ),
+    "dtype": (
+        lambda q, k, v: fulmen.attention(q.astype(jnp.int32), k, v),
+        TypeError,
+        "q has dtype int32: float32, float16",
+    ),
+    "mixed": (
+        lambda q, k, v: fulmen.attention(q, k.astype(jnp.float16), v),
+        ValueError,
+        "k.dtype is fp16",
+    ),
+    "heads": (
+        lambda q, k, v: fulmen.attention(q[:, :, :3], k, v),
+        ValueError,
+        "num_kv_heads is 2, it must divide num_heads = 3",
+    ),
+    "list": (
+        lambda q, k, v: fulmen.attention(q, [1], v),
+        TypeError,
+        "k is of type list: a JAX array is accepted",
+    ),
+    "out": (
+        lambda q, k, v: fulmen.attention(q, k, v, out=q),
+        ValueError,
+        "out is given: JAX arrays are never written",
+    ),
+    "causal": (
+        lambda q, k, v: fulmen.attention(q, k, v, causal="left"),
+        ValueError,
+        'causal is "left"',
+    ),
+    "seed": (
+        lambda q, k, v: fulmen.attention(q, k, v, dropout=0.5),
+        ValueError,
+        "dropout_seed is None and dropout is not 0",
+    ),
     "seed type": (
         lambda q, k, v: fulmen.attention(q, k, v, dropout=0.5, dropout_seed=1.5),
         TypeError,
         "dropout_seed is 1.5: an integer, an integer scalar array, or one key of jax.random",
     ),
     "learned scale": (
-        lambda q, k, v: jax.grad(lambda scale: fulmen.attention(q, k, v, softmax_scale=scale).sum())(0.3),
+        lambda q, k, v: jax.grad(
+            lambda scale: fulmen.attention(q, k, v, softmax_scale=scale).sum()
+        )(0.3),
         TypeError,
         "softmax_scale is traced: a number is accepted",
     ),
     "traced dropout": (
-        lambda q, k, v: jax.jit(lambda p: fulmen.attention(q, k, v, dropout=p, dropout_seed=1))(0.5),
+        lambda q, k, v: jax.jit(lambda p: fulmen.attention(q, k, v, dropout=p, dropout_seed=1))(
+            0.5
+        ),
         TypeError,
         "dropout is traced: a number is accepted",
     ),
     "slopes": (
-        lambda q, k, v: jax.grad(lambda slopes: fulmen.attention(q, k, v, alibi_slopes=slopes).sum())(jnp.ones(4)),
+        lambda q, k, v: jax.grad(
+            lambda slopes: fulmen.attention(q, k, v, alibi_slopes=slopes).sum()
+        )(jnp.ones(4)),
         ValueError,
         "alibi_slopes is differentiated: it has no gradient here",
     ),
-    "kernel": (lambda q, k, v: fulmen.attention(q, k, v, kernel="fast"), ValueError, 'kernel is "fast"'),
-    "refused": (lambda q, k, v: fulmen.attention(q, k, v, kernel="cpu.decode.scalar"), NotImplementedError, "query rows"),
+    "kernel": (
+        lambda q, k, v: fulmen.attention(q, k, v, kernel="fast"),
+        ValueError,
+        'kernel is "fast"',
+    ),
+    "refused": (
+        lambda q, k, v: fulmen.attention(q, k, v, kernel="cpu.decode.scalar"),
+        NotImplementedError,
+        "query rows",
+    ),
     "twice": (
-        lambda q, k, v: jax.grad(lambda q: jax.grad(lambda q: fulmen.attention(q, k, v).sum())(q).sum())(q),
+        lambda q, k, v: jax.grad(
+            lambda q: jax.grad(lambda q: fulmen.attention(q, k, v).sum())(q).sum()
+        )(q),
         NotImplementedError,
         "fulmen.attention has no derivative by forward mode .* no second one",
     ),

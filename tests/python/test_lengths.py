@@ -50,7 +50,12 @@ def check(out, lse, q, k, v, dtype, options):
         expected, expected_lse = attention_float64(one_q[None], one_k[None], one_v[None], **options)
         assert_close(out[n], expected[0], dtype, f"out of sequence {n}")
         finite = np.isfinite(expected_lse[0])
-        assert_close(np.where(finite, lse[n], 0), np.where(finite, expected_lse[0], 0), "fp32", f"lse of sequence {n}")
+        assert_close(
+            np.where(finite, lse[n], 0),
+            np.where(finite, expected_lse[0], 0),
+            "fp32",
+            f"lse of sequence {n}",
+        )
         assert (np.asarray(lse[n])[~finite] == -np.inf).all()
 
 
@@ -73,7 +78,9 @@ def test_attention(name, keys, dtype, rng):
         tensors = padded(k, 43, before), padded(v, 43, before)
         options.update(seqlens_k=before + lengths_k, leftpad_k=before)
     else:
-        pages, options["block_table"] = paged(rng, [np.concatenate([a, b], -1) for a, b in zip(k, v, strict=True)], 8)
+        pages, options["block_table"] = paged(
+            rng, [np.concatenate([a, b], -1) for a, b in zip(k, v, strict=True)], 8
+        )
         tensors = pages[..., :24], pages[..., 24:]
         options.update(seqlens_k=lengths_k)
     out, lse = fulmen.attention(np.concatenate(q), *tensors, **options)
@@ -86,18 +93,37 @@ def test_gradients(name, rng):
     q, dout = (np.concatenate(sequences(rng, LENGTHS_Q, 4, 24, "fp32")) for _ in range(2))
     k, v = (np.concatenate(sequences(rng, LENGTHS_K, 2, 24, "fp32")) for _ in range(2))
     cu_q, cu_k = cumulative(LENGTHS_Q), cumulative(LENGTHS_K)
-    options = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "max_seqlen_q": 30, "max_seqlen_k": 40, **OPTIONS[name]}
+    options = {
+        "cu_seqlens_q": cu_q,
+        "cu_seqlens_k": cu_k,
+        "max_seqlen_q": 30,
+        "max_seqlen_k": 40,
+        **OPTIONS[name],
+    }
     out, lse = fulmen.attention(q, k, v, return_lse=True, **options)
     gradients = fulmen.attention_backward(dout, q, k, v, out, lse, **options)
     reference = fulmen.attention_backward_reference(dout, q, k, v, **options)
     for n in range(len(LENGTHS_Q)):
         at_q, at_k = slice(cu_q[n], cu_q[n + 1]), slice(cu_k[n], cu_k[n + 1])
-        alone = fulmen.attention_backward_reference(dout[None, at_q], q[None, at_q], k[None, at_k], v[None, at_k], **OPTIONS[name])
+        alone = fulmen.attention_backward_reference(
+            dout[None, at_q], q[None, at_q], k[None, at_k], v[None, at_k], **OPTIONS[name]
+        )
         for what, at in (("dq", at_q), ("dk", at_k), ("dv", at_k)):
             expected = getattr(alone, what)[0]
             np.testing.assert_allclose(getattr(reference, what)[at], expected, atol=1e-9)
             assert_close(getattr(gradients, what)[at], expected, "fp32", what)
-    assert fulmen.verify(q, k, v, out, lse=lse, dout=dout, dq=gradients.dq, dk=gradients.dk, dv=gradients.dv, **options).ok
+    assert fulmen.verify(
+        q,
+        k,
+        v,
+        out,
+        lse=lse,
+        dout=dout,
+        dq=gradients.dq,
+        dk=gradients.dk,
+        dv=gradients.dv,
+        **options,
+    ).ok
     assert "backward" in fulmen.plan(q, k, v, backward=True, **options).kernel
 
 
@@ -107,26 +133,62 @@ ERRORS = {
         ValueError,
         r"q has shape \[1, 44, 4, 24\]: beside cu_seqlens_q \[total_q, heads, head_dim\]",
     ),
-    "dims of k": ({"k": lambda k: k[None]}, ValueError, r"k has shape .*: beside cu_seqlens_k \[total_k, kv_heads, head_dim\]"),
+    "dims of k": (
+        {"k": lambda k: k[None]},
+        ValueError,
+        r"k has shape .*: beside cu_seqlens_k \[total_k, kv_heads, head_dim\]",
+    ),
     "dtype": (
         {"cu_seqlens_q": lambda c: c.astype(float)},
         TypeError,
         "cu_seqlens_q has dtype float64: int32 is accepted, and other",
     ),
-    "packed by halves": ({"cu_seqlens_k": lambda _: None}, ValueError, r"k has shape .*: without cu_seqlens_k \[batch, seqlen_k, "),
+    "packed by halves": (
+        {"cu_seqlens_k": lambda _: None},
+        ValueError,
+        r"k has shape .*: without cu_seqlens_k \[batch, seqlen_k, ",
+    ),
     "longest": (
         {"max_seqlen_q": lambda _: None},
         ValueError,
         "max_seqlen_q is None: beside cu_seqlens_q the length of the longest",
     ),
-    "longest of k": ({"max_seqlen_k": lambda _: None}, ValueError, "max_seqlen_k is None: beside cu_seqlens_k"),
-    "list of floats": ({"cu_seqlens_q": lambda c: [0.5, *c[1:]]}, TypeError, r"cu_seqlens_q is \[0.5, .*: a list of integers"),
-    "a number": ({"cu_seqlens_q": lambda _: 44}, TypeError, "cu_seqlens_q is 44, of type int: an array or a list of integers"),
-    "beyond int32": ({"cu_seqlens_q": lambda c: [*c[:-1].tolist(), 2**40]}, ValueError, r"cu_seqlens_q\[5\] is 2147483647: "),
-    "rows": ({"cu_seqlens_k": lambda c: c + 1}, ValueError, r"cu_seqlens_k\[5\] is 93: k has 92 rows"),
+    "longest of k": (
+        {"max_seqlen_k": lambda _: None},
+        ValueError,
+        "max_seqlen_k is None: beside cu_seqlens_k",
+    ),
+    "list of floats": (
+        {"cu_seqlens_q": lambda c: [0.5, *c[1:]]},
+        TypeError,
+        r"cu_seqlens_q is \[0.5, .*: a list of integers",
+    ),
+    "a number": (
+        {"cu_seqlens_q": lambda _: 44},
+        TypeError,
+        "cu_seqlens_q is 44, of type int: an array or a list of integers",
+    ),
+    "beyond int32": (
+        {"cu_seqlens_q": lambda c: [*c[:-1].tolist(), 2**40]},
+        ValueError,
+        r"cu_seqlens_q\[5\] is 2147483647: ",
+    ),
+    "rows": (
+        {"cu_seqlens_k": lambda c: c + 1},
+        ValueError,
+        r"cu_seqlens_k\[5\] is 93: k has 92 rows",
+    ),
     "too long": ({"max_seqlen_k": lambda _: 39}, ValueError, "max_seqlen_k"),
-    "shape": ({"cu_seqlens_q": lambda c: c[None]}, ValueError, r"cu_seqlens_q has shape \[1, 6\]: \[batch \+ 1\] is accepted"),
-    "layout": ({"layout": lambda _: "bhsd"}, ValueError, 'layout is "bhsd": "bshd" is accepted with cu_seqlens_q'),
+    "shape": (
+        {"cu_seqlens_q": lambda c: c[None]},
+        ValueError,
+        r"cu_seqlens_q has shape \[1, 6\]: \[batch \+ 1\] is accepted",
+    ),
+    "layout": (
+        {"layout": lambda _: "bhsd"},
+        ValueError,
+        'layout is "bhsd": "bshd" is accepted with cu_seqlens_q',
+    ),
     "not in both": ({"seqlens_k": lambda _: np.zeros(5, np.int32)}, ValueError, "seqlens_k"),
 }
 

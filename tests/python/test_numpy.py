@@ -1,4 +1,5 @@
-"""fulmen's functions on NumPy arrays: every option against float64, layouts, and what errors say."""
+"""fulmen's functions on NumPy arrays: every option against float64, layouts, and what errors
+say."""
 
 import inspect
 
@@ -31,7 +32,10 @@ def tensor_options(rng: np.random.Generator) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", [*OPTIONS, "bias", "bias_by_head", "mask", "mask_2d", "alibi", "alibi_by_sequence", "sinks"])
+@pytest.mark.parametrize(
+    "name",
+    [*OPTIONS, "bias", "bias_by_head", "mask", "mask_2d", "alibi", "alibi_by_sequence", "sinks"],
+)
 def test_options(rng, name, dtype):
     options = OPTIONS[name] if name in OPTIONS else tensor_options(rng)[name]
     q, k, v = qkv(rng, dtype=dtype)
@@ -53,7 +57,11 @@ def test_rows_without_keys(rng):
     keep = np.ones((2, 1, 37, 53), bool)
     keep[1, 0, 5] = False
     out, lse = fulmen.attention(q, k, v, keep_mask=keep, return_lse=True)
-    assert (out[1, 5] == 0).all() and (lse[1, :, 5] == -np.inf).all() and np.isfinite(np.delete(lse, 5, 2)).all()
+    assert (
+        (out[1, 5] == 0).all()
+        and (lse[1, :, 5] == -np.inf).all()
+        and np.isfinite(np.delete(lse, 5, 2)).all()
+    )
 
 
 @pytest.mark.parametrize("shape", [{"b": 0}, {"sq": 0}, {"sk": 0}])
@@ -83,11 +91,17 @@ def test_layouts_give_the_same_bits(rng):
     q, k, v = qkv(rng)
     out = fulmen.attention(q, k, v, causal=True)
     bhsd = [np.ascontiguousarray(t.swapaxes(1, 2)) for t in (q, k, v)]
-    np.testing.assert_array_equal(fulmen.attention(*bhsd, causal=True, layout="bhsd").swapaxes(1, 2), out)
-    np.testing.assert_array_equal(fulmen.attention(*(t.swapaxes(1, 2) for t in bhsd), causal=True), out)
+    np.testing.assert_array_equal(
+        fulmen.attention(*bhsd, causal=True, layout="bhsd").swapaxes(1, 2), out
+    )
+    np.testing.assert_array_equal(
+        fulmen.attention(*(t.swapaxes(1, 2) for t in bhsd), causal=True), out
+    )
     packed = np.full((2, 53, 3, 4, 24), np.nan, np.float32)
     packed[:, :, 1, :2], packed[:, :, 2, :2] = k, v
-    np.testing.assert_array_equal(fulmen.attention(q, packed[:, :, 1, :2], packed[:, :, 2, :2], causal=True), out)
+    np.testing.assert_array_equal(
+        fulmen.attention(q, packed[:, :, 1, :2], packed[:, :, 2, :2], causal=True), out
+    )
     assert fulmen.attention(q, k, v[..., :7]).shape == (2, 37, 4, 7)
 
 
@@ -106,7 +120,9 @@ def test_out_is_written_and_nothing_else(rng):
     np.testing.assert_array_equal(fulmen.attention(frozen, k, v), out)
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True, "softcap": 3.0}, {"window_left": 5, "window_right": 5}])
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True, "softcap": 3.0}, {"window_left": 5, "window_right": 5}]
+)
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 def test_gradients(rng, options, layout):
     shape = {"b": 2, "sq": 19, "sk": 23}
@@ -120,10 +136,14 @@ def test_gradients(rng, options, layout):
     wanted = {"gradients": ("q", "k", "v", "bias", "sinks"), "dlse": dlse}
     gradients = fulmen.attention_backward(dout, q, k, v, out, lse, **wanted, **options)
     expected = fulmen.attention_backward_reference(dout, q, k, v, **wanted, **options)
-    for name, ours, theirs, like in zip(gradients._fields, gradients, expected, (q, k, v, bias, sinks), strict=True):
+    for name, ours, theirs, like in zip(
+        gradients._fields, gradients, expected, (q, k, v, bias, sinks), strict=True
+    ):
         assert ours.shape == like.shape and ours.dtype == np.float32 and theirs.dtype == np.float64
         assert_close(ours, theirs, "fp32", name)
-    assert fulmen.verify(q, k, v, out, lse=lse, dout=dout, dlse=dlse, **gradients._asdict(), **options).ok
+    assert fulmen.verify(
+        q, k, v, out, lse=lse, dout=dout, dlse=dlse, **gradients._asdict(), **options
+    ).ok
     some = fulmen.attention_backward(dout, q, k, v, out, lse, gradients=["v"], **options)
     assert some.dq is None and some.dsinks is None and some.dv.shape == v.shape
 
@@ -131,7 +151,9 @@ def test_gradients(rng, options, layout):
 def test_gradients_against_differences(rng):
     q, k, v = qkv(rng, {"b": 1, "sq": 3, "sk": 4, "hq": 2, "hkv": 1, "d": 4})
     weights = rng.standard_normal(q.shape)
-    gradients = fulmen.attention_backward_reference(weights.astype(np.float32), q, k, v, causal=True)
+    gradients = fulmen.attention_backward_reference(
+        weights.astype(np.float32), q, k, v, causal=True
+    )
     weights = weights.astype(np.float32).astype(np.float64)
     for at, gradient in enumerate(gradients[:3]):
         difference = np.empty(gradient.shape)
@@ -164,7 +186,9 @@ def test_kernels_and_devices(rng):
     assert plan.explanation == fulmen.explain(q, k, v) and plan.explanation.startswith(plan.kernel)
     forced = fulmen.plan(q, k, v, kernel="cpu.prefill.scalar")
     assert forced.kernel == "cpu.prefill.scalar"
-    assert_close(fulmen.attention(q, k, v, kernel=forced.kernel), attention_float64(q, k, v)[0], "fp32")
+    assert_close(
+        fulmen.attention(q, k, v, kernel=forced.kernel), attention_float64(q, k, v)[0], "fp32"
+    )
     assert "backward" in fulmen.plan(q, k, v, backward=True).kernel
     cpu = next(device for device in fulmen.devices() if device.name == "cpu")
     assert cpu.usable and cpu.host_memory and cpu.features
@@ -176,7 +200,11 @@ def test_verify_finds_an_error(rng):
     out = fulmen.attention(q, k, v, verify=True)
     out[1, 2, 3, 4] += 1
     report = fulmen.verify(q, k, v, out)
-    assert not report.ok and report.worst_error > 0.9 > report.bound and "[1, 2, 3, 4]" in report.message
+    assert (
+        not report.ok
+        and report.worst_error > 0.9 > report.bound
+        and "[1, 2, 3, 4]" in report.message
+    )
 
 
 def bad(change):
@@ -184,17 +212,37 @@ def bad(change):
 
 
 ERRORS = {
-    "list": (bad(lambda q, k, v: {"k": k.tolist()}), TypeError, "k is of type list: a NumPy array, a torch tensor or another"),
-    "no queries": (bad(lambda q, k, v: {"q": None}), TypeError, "q is None: a NumPy array, a torch tensor or another array with"),
-    "contents": (bad(lambda q, k, v: {"num_threads": q}), TypeError, "num_threads is of type ndarray: an integer is accepted"),
+    "list": (
+        bad(lambda q, k, v: {"k": k.tolist()}),
+        TypeError,
+        "k is of type list: a NumPy array, a torch tensor or another",
+    ),
+    "no queries": (
+        bad(lambda q, k, v: {"q": None}),
+        TypeError,
+        "q is None: a NumPy array, a torch tensor or another array with",
+    ),
+    "contents": (
+        bad(lambda q, k, v: {"num_threads": q}),
+        TypeError,
+        "num_threads is of type ndarray: an integer is accepted",
+    ),
     "none": (bad(lambda q, k, v: {"v": None}), TypeError, "v is of type NoneType: a NumPy array"),
-    "masked": (bad(lambda q, k, v: {"k": np.ma.masked_less(k, 0)}), TypeError, "k is of type MaskedArray: a NumPy array, a torch"),
+    "masked": (
+        bad(lambda q, k, v: {"k": np.ma.masked_less(k, 0)}),
+        TypeError,
+        "k is of type MaskedArray: a NumPy array, a torch",
+    ),
     "seed type": (
         bad(lambda q, k, v: {"dropout": 0.5, "dropout_seed": 1.5}),
         TypeError,
         "dropout_seed is 1.5, of type float: an integer is accepted",
     ),
-    "float64": (bad(lambda q, k, v: {"q": q.astype(float)}), TypeError, "q has dtype float64: float32, float16 and bfloat16"),
+    "float64": (
+        bad(lambda q, k, v: {"q": q.astype(float)}),
+        TypeError,
+        "q has dtype float64: float32, float16 and bfloat16",
+    ),
     "byte order": (
         bad(lambda q, k, v: {"q": q.astype(">f4")}),
         TypeError,
@@ -208,7 +256,11 @@ ERRORS = {
         r"q has shape \[37, 4, 24\]: \[batch, seqlen, heads, head_dim\] is acc",
     ),
     "5 dims": (bad(lambda q, k, v: {"q": q[None]}), ValueError, "q has 5 dims: 4 at most"),
-    "heads": (bad(lambda q, k, v: {"q": q[:, :, :3]}), ValueError, "num_kv_heads is 2, it must divide num_heads = 3"),
+    "heads": (
+        bad(lambda q, k, v: {"q": q[:, :, :3]}),
+        ValueError,
+        "num_kv_heads is 2, it must divide num_heads = 3",
+    ),
     "head_dim": (bad(lambda q, k, v: {"k": k[..., :8]}), ValueError, "k.shape"),
     "stride": (bad(lambda q, k, v: {"v": v[..., ::2]}), ValueError, "v.strides"),
     "negative, written": (
@@ -216,36 +268,96 @@ ERRORS = {
         ValueError,
         r"out.strides is .*: negative strides",
     ),
-    "bias": (bad(lambda q, k, v: {"bias": q}), ValueError, r"bias.shape is \[2, 37, 4, 24\]: .* \[2, 4, 37, 53\] is needed"),
-    "sinks": (bad(lambda q, k, v: {"sinks": q}), ValueError, r"sinks has shape .*: \[heads\] is accepted"),
-    "alibi": (bad(lambda q, k, v: {"alibi_slopes": q}), ValueError, r"alibi_slopes has shape .*: \[heads\] or \[batch, heads\] is"),
+    "bias": (
+        bad(lambda q, k, v: {"bias": q}),
+        ValueError,
+        r"bias.shape is \[2, 37, 4, 24\]: .* \[2, 4, 37, 53\] is needed",
+    ),
+    "sinks": (
+        bad(lambda q, k, v: {"sinks": q}),
+        ValueError,
+        r"sinks has shape .*: \[heads\] is accepted",
+    ),
+    "alibi": (
+        bad(lambda q, k, v: {"alibi_slopes": q}),
+        ValueError,
+        r"alibi_slopes has shape .*: \[heads\] or \[batch, heads\] is",
+    ),
     "out": (
         bad(lambda q, k, v: {"out": q, "kernel": "cpu.standard.plain"}),
         ValueError,
         "kernel cpu.standard.plain does not write over q; those that do for this problem: cpu",
     ),
-    "read-only": (bad(lambda q, k, v: {"out": np.broadcast_to(q[:1], q.shape)}), ValueError, "out is read-only"),
-    "causal": (bad(lambda q, k, v: {"causal": "left"}), ValueError, 'causal is "left": False, True, "none"'),
-    "causal type": (bad(lambda q, k, v: {"causal": 2}), TypeError, "causal is 2, of type int: False, True"),
-    "scale": (bad(lambda q, k, v: {"softmax_scale": "1"}), TypeError, "softmax_scale is '1', of type str: a number is accepted"),
-    "nan": (bad(lambda q, k, v: {"softmax_scale": float("nan")}), ValueError, "softmax_scale is nan: a finite number, or None"),
+    "read-only": (
+        bad(lambda q, k, v: {"out": np.broadcast_to(q[:1], q.shape)}),
+        ValueError,
+        "out is read-only",
+    ),
+    "causal": (
+        bad(lambda q, k, v: {"causal": "left"}),
+        ValueError,
+        'causal is "left": False, True, "none"',
+    ),
+    "causal type": (
+        bad(lambda q, k, v: {"causal": 2}),
+        TypeError,
+        "causal is 2, of type int: False, True",
+    ),
+    "scale": (
+        bad(lambda q, k, v: {"softmax_scale": "1"}),
+        TypeError,
+        "softmax_scale is '1', of type str: a number is accepted",
+    ),
+    "nan": (
+        bad(lambda q, k, v: {"softmax_scale": float("nan")}),
+        ValueError,
+        "softmax_scale is nan: a finite number, or None",
+    ),
     "softcap": (bad(lambda q, k, v: {"softcap": -1}), ValueError, "softcap is -1"),
     "window": (bad(lambda q, k, v: {"window_left": -2}), ValueError, "window_left is -2: -1 to"),
-    "dropout": (bad(lambda q, k, v: {"dropout": 1.5, "dropout_seed": 0}), ValueError, "dropout is 1.5"),
-    "seed": (bad(lambda q, k, v: {"dropout": 0.5}), ValueError, "dropout_seed is None and dropout is not 0"),
-    "kernel": (bad(lambda q, k, v: {"kernel": "fast"}), ValueError, 'kernel is "fast": device "cpu" has no kernel of that name'),
+    "dropout": (
+        bad(lambda q, k, v: {"dropout": 1.5, "dropout_seed": 0}),
+        ValueError,
+        "dropout is 1.5",
+    ),
+    "seed": (
+        bad(lambda q, k, v: {"dropout": 0.5}),
+        ValueError,
+        "dropout_seed is None and dropout is not 0",
+    ),
+    "kernel": (
+        bad(lambda q, k, v: {"kernel": "fast"}),
+        ValueError,
+        'kernel is "fast": device "cpu" has no kernel of that name',
+    ),
     "threads": (bad(lambda q, k, v: {"num_threads": -1}), ValueError, "num_threads is -1: 0 to"),
-    "verify": (bad(lambda q, k, v: {"verify": 2}), TypeError, "verify is 2, of type int: True or False is accepted"),
+    "verify": (
+        bad(lambda q, k, v: {"verify": 2}),
+        TypeError,
+        "verify is 2, of type int: True or False is accepted",
+    ),
     "layout": (bad(lambda q, k, v: {"layout": "sbhd"}), ValueError, "layout is 'sbhd': \"bshd\""),
     "device": (bad(lambda q, k, v: {"device": "tpu"}), RuntimeError, 'device is "tpu"'),
-    "refused": (bad(lambda q, k, v: {"kernel": "cpu.decode.scalar"}), NotImplementedError, "cpu.decode.scalar.*query rows"),
-    "option": (lambda q, k, v: fulmen.plan(q, k, v, scale=1), TypeError, r"plan\(\) got an unexpected keyword argument 'scale'"),
+    "refused": (
+        bad(lambda q, k, v: {"kernel": "cpu.decode.scalar"}),
+        NotImplementedError,
+        "cpu.decode.scalar.*query rows",
+    ),
+    "option": (
+        lambda q, k, v: fulmen.plan(q, k, v, scale=1),
+        TypeError,
+        r"plan\(\) got an unexpected keyword argument 'scale'",
+    ),
     "gradients": (
         lambda q, k, v: fulmen.plan(q, k, v, backward=True, gradients="q"),
         ValueError,
         "gradients is 'q': a sequence of",
     ),
-    "gradients, forward": (lambda q, k, v: fulmen.plan(q, k, v, gradients=["w"]), ValueError, r"gradients is \['w'\]: "),
+    "gradients, forward": (
+        lambda q, k, v: fulmen.plan(q, k, v, gradients=["w"]),
+        ValueError,
+        r"gradients is \['w'\]: ",
+    ),
     "no bias": (
         lambda q, k, v: fulmen.plan(q, k, v, backward=True, gradients=["bias"]),
         TypeError,
@@ -277,7 +389,9 @@ def test_every_argument_of_the_signature_is_known(rng, plans):
     parameters = inspect.signature(fulmen.attention).parameters
     assert list(parameters)[:3] == ["q", "k", "v"] and len(parameters) == 34
     defaults = {
-        name: parameter.default for name, parameter in parameters.items() if parameter.default is not inspect.Parameter.empty
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if parameter.default is not inspect.Parameter.empty
     }
     expected = fulmen.attention(q, k, v)
     for name, default in defaults.items():
@@ -285,7 +399,9 @@ def test_every_argument_of_the_signature_is_known(rng, plans):
         assert np.array_equal(fulmen.attention(q, k, v, **{made_now: default}), expected), name
     assert np.array_equal(fulmen.attention(v=v, q=q, k=k, **defaults), expected)
     assert len(set(plans())) == 1
-    with pytest.raises(TypeError, match=r"attention\(\) got an unexpected keyword argument 'scale'"):
+    with pytest.raises(
+        TypeError, match=r"attention\(\) got an unexpected keyword argument 'scale'"
+    ):
         fulmen.attention(q, k, v, scale=1.0)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'v'"):
         fulmen.attention(q, k)

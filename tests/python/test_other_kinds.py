@@ -21,21 +21,32 @@ def tensors(rng):
 def test_masks_of_bytes(rng, tensors):
     mask = rng.integers(0, 3, (37, 53), np.uint8)
     expected = attention_float64(*tensors, keep_mask=mask != 0)[0]
-    for q, k, v, keep in ((*tensors, torch.from_numpy(mask)), (*(t.numpy() for t in tensors), mask)):
+    for q, k, v, keep in (
+        (*tensors, torch.from_numpy(mask)),
+        (*(t.numpy() for t in tensors), mask),
+    ):
         assert_close(fulmen.attention(q, k, v, keep_mask=keep), expected, "fp32")
     with torch.overrides.BaseTorchFunctionMode():  # through the dispatcher
         assert_close(fulmen.attention(*tensors, keep_mask=torch.from_numpy(mask)), expected, "fp32")
     jnp = pytest.importorskip("jax.numpy")
-    assert_close(fulmen.attention(*(jnp.asarray(t.numpy()) for t in tensors), keep_mask=jnp.asarray(mask)), expected, "fp32")
+    assert_close(
+        fulmen.attention(*(jnp.asarray(t.numpy()) for t in tensors), keep_mask=jnp.asarray(mask)),
+        expected,
+        "fp32",
+    )
 
 
 def test_slopes_and_windows_of_flash_attn(tensors):
     slopes = torch.tensor([0.5, 0.25, 0.125, 1.0])
     expected = flash_attn.flash_attn_func(*tensors, alibi_slopes=slopes, window_size=(5, -1))
     for window in ((5, -2), (np.int64(5), -100), (torch.tensor(5), torch.tensor(-7))):
-        out = flash_attn.flash_attn_func(*tensors, alibi_slopes=slopes.bfloat16(), window_size=window)
+        out = flash_attn.flash_attn_func(
+            *tensors, alibi_slopes=slopes.bfloat16(), window_size=window
+        )
         assert torch.equal(out, expected)
-    cache = flash_attn.flash_attn_with_kvcache(*tensors, alibi_slopes=slopes.half(), window_size=(-3, -2))
+    cache = flash_attn.flash_attn_with_kvcache(
+        *tensors, alibi_slopes=slopes.half(), window_size=(-3, -2)
+    )
     assert_close(cache, attention_float64(*tensors, alibi_slopes=slopes)[0], "fp32")
 
 
@@ -59,7 +70,9 @@ def test_zeros_without_memory(tensors):
         given[at], plain[at] = zeros[at], torch.zeros_like(tensors[at])
         assert torch.equal(fulmen.attention(*given), fulmen.attention(*plain))
     leaf = q.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(fulmen.attention(leaf, k, v), leaf, torch._efficientzerotensor(tuple(q.shape)))
+    (gradient,) = torch.autograd.grad(
+        fulmen.attention(leaf, k, v), leaf, torch._efficientzerotensor(tuple(q.shape))
+    )
     assert not gradient.any()
     with pytest.raises(fulmen.ArgumentError, match=r"^out is read-only: it is written"):
         fulmen.attention(q, k, v, out=zeros[0])
@@ -67,7 +80,9 @@ def test_zeros_without_memory(tensors):
     fulmen.append_kv(cache, cache.clone(), torch.zeros(2, dtype=torch.int32), rows, rows)
     assert not cache[:, 0].any() and cache[:, 1:].all()
     with pytest.raises(fulmen.ArgumentError, match=r"^k_cache is read-only: it is written"):
-        fulmen.append_kv(torch._efficientzerotensor((2, 4, 1, 8)), cache, torch.zeros(2, dtype=torch.int32))
+        fulmen.append_kv(
+            torch._efficientzerotensor((2, 4, 1, 8)), cache, torch.zeros(2, dtype=torch.int32)
+        )
 
 
 def test_meta_beside_the_cpu(tensors):

@@ -1,4 +1,5 @@
-"""The package in a process: memory that is given back, the GIL, threads, fork, other libraries' arrays."""
+"""The package in a process: memory that is given back, the GIL, threads, fork, other libraries'
+arrays."""
 
 import ctypes
 import faulthandler
@@ -70,7 +71,10 @@ def test_arrays_of_other_libraries(rng):
     into = np.full_like(q, np.nan)
     fulmen.attention(q, DlpackAlone(k), DlpackAlone(v), causal=True, out=into)
     np.testing.assert_array_equal(into, expected)
-    with pytest.raises(TypeError, match="q is of type DlpackAlone: results of this kind can't be made here, pass out"):
+    with pytest.raises(
+        TypeError,
+        match="q is of type DlpackAlone: results of this kind can't be made here, pass out",
+    ):
         fulmen.attention(DlpackAlone(q), k, v)
 
 
@@ -150,7 +154,10 @@ def test_gil_is_released(rng):
 
 
 def test_threads(rng):
-    problems = [qkv(rng, {"sq": int(rng.integers(1, 200)), "sk": int(rng.integers(1, 200))}) for _ in range(6)]
+    problems = [
+        qkv(rng, {"sq": int(rng.integers(1, 200)), "sk": int(rng.integers(1, 200))})
+        for _ in range(6)
+    ]
     expected = [fulmen.attention(*p, causal=True) for p in problems]
     failures = []
 
@@ -208,11 +215,13 @@ for call in calls + [None] + later:
     except (TypeError, RuntimeError):
         refused += 1
 print(refused == len(calls) + len(later))
-"""
+"""  # noqa: E501
 
 
 def test_the_modules_own_functions_refuse_what_they_do_not_take():
-    program = subprocess.run([sys.executable, "-c", MISUSED], capture_output=True, text=True, timeout=100)
+    program = subprocess.run(
+        [sys.executable, "-c", MISUSED], capture_output=True, text=True, timeout=100
+    )
     assert program.stdout == "True\n", (program.returncode, program.stderr)
 
 
@@ -227,8 +236,13 @@ fulmen.attention(q, q, q)
 """
 
 
-@pytest.mark.skipif("asan" not in os.environ.get("LD_PRELOAD", ""), reason="./dev test python_asan has a module that sees it")
+@pytest.mark.skipif(
+    "asan" not in os.environ.get("LD_PRELOAD", ""),
+    reason="./dev test python_asan has a module that sees it",
+)
 def test_a_freed_array_is_seen():
     """Seeds errors to prove that the stage can find them."""
-    program = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, timeout=100)
+    program = subprocess.run(
+        [sys.executable, "-c", FREED], capture_output=True, text=True, timeout=100
+    )
     assert program.returncode != 0 and "heap-use-after-free" in program.stderr

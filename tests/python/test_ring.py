@@ -1,4 +1,5 @@
-"""Attention of a sequence that is spread over 2, 3 and 4 processes beside attention of the whole sequence in one."""
+"""Attention of a sequence that is spread over 2, 3 and 4 processes beside attention of the whole
+sequence in one."""
 
 import datetime
 import itertools
@@ -20,14 +21,24 @@ OPTIONS = [{}, {"causal": True}, {"causal": True, "softcap": 2.0, "softmax_scale
 
 def tensors(seed, dtype, batch=2, length=24, heads=4, kv_heads=2):
     generator = torch.Generator().manual_seed(seed)
-    shapes = (batch, length, heads, 16), (batch, length, kv_heads, 16), (batch, length, kv_heads, 8), (batch, length, heads, 8)
-    q, k, v, dout, dlse = (torch.randn(shape, generator=generator) for shape in (*shapes, (batch, heads, length)))
+    shapes = (
+        (batch, length, heads, 16),
+        (batch, length, kv_heads, 16),
+        (batch, length, kv_heads, 8),
+        (batch, length, heads, 8),
+    )
+    q, k, v, dout, dlse = (
+        torch.randn(shape, generator=generator) for shape in (*shapes, (batch, heads, length))
+    )
     return [t.to(dtype) for t in (q, k, v, dout)] + [dlse]
 
 
 def close(ours, theirs, dtype, what):
     assert ours.shape == theirs.shape, f"{what} has shape {ours.shape}, expected {theirs.shape}"
-    error, bound = (ours.double() - theirs.double()).abs().max(), {torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
+    error, bound = (
+        (ours.double() - theirs.double()).abs().max(),
+        {torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype],
+    )
     assert error <= bound * max(1, theirs.abs().max()), f"{what}: error {error:.3g}"
 
 
@@ -37,7 +48,9 @@ def judged(ours, theirs, whole, options):
     report = fulmen.verify(q, k, v, ours[0], lse=ours[1], **options)
     assert report.ok, report.message
     dq, dk, dv = ours[2:]
-    report = fulmen.verify(q, k, v, theirs[0], lse=theirs[1], dout=dout, dlse=dlse, dq=dq, dk=dk, dv=dv, **options)
+    report = fulmen.verify(
+        q, k, v, theirs[0], lse=theirs[1], dout=dout, dlse=dlse, dq=dq, dk=dk, dv=dv, **options
+    )
     assert report.ok, report.message
 
 
@@ -48,7 +61,11 @@ def compare(ring, method, options, dtype, group, seed, documents=None, **shape):
     shard, gather = ring.ring_shard, ring.ring_gather
     shards = [shard(t.detach(), group=group).requires_grad_() for t in inputs]
     cotangents = [shard(dout, group=group), shard(dlse, 2, group)]
-    spread = {"cu_seqlens": documents, "seqlens": ring.ring_seqlens(dout.shape[1], group), "group": group}
+    spread = {
+        "cu_seqlens": documents,
+        "seqlens": ring.ring_seqlens(dout.shape[1], group),
+        "group": group,
+    }
     if method is None:
         function = ring.ring_attention
     else:
@@ -69,11 +86,25 @@ def compare(ring, method, options, dtype, group, seed, documents=None, **shape):
         judged(ours, [t.detach() for t in theirs], [t.detach() for t in whole], options)
     else:
         lengths = [b - a for a, b in itertools.pairwise(documents)]
-        packed = {"cu_seqlens_q": documents, "cu_seqlens_k": documents, "max_seqlen_q": max(lengths), "max_seqlen_k": max(lengths)}
+        packed = {
+            "cu_seqlens_q": documents,
+            "cu_seqlens_k": documents,
+            "max_seqlen_q": max(lengths),
+            "max_seqlen_k": max(lengths),
+        }
         out, lse = fulmen.attention(*(t[0] for t in leaves), return_lse=True, **packed, **options)
-        theirs = [out[None], lse[None], *torch.autograd.grad([out, lse], leaves, [dout[0], dlse[0]])]
+        theirs = [
+            out[None],
+            lse[None],
+            *torch.autograd.grad([out, lse], leaves, [dout[0], dlse[0]]),
+        ]
     for what, one, other in zip(("out", "lse", "dq", "dk", "dv"), ours, theirs, strict=True):
-        close(one, other, torch.float32 if what == "lse" else dtype, f"{method} {options} {documents}: {what}")
+        close(
+            one,
+            other,
+            torch.float32 if what == "lse" else dtype,
+            f"{method} {options} {documents}: {what}",
+        )
 
 
 def through_out_alone(ring, method, group, seed):
@@ -84,7 +115,12 @@ def through_out_alone(ring, method, group, seed):
     leaves = [t.requires_grad_() for t in (q, k, v)]
     theirs = torch.autograd.grad(fulmen.attention(*leaves, causal=True).square().sum(), leaves)
     for what, one, other in zip("qkv", ours, theirs, strict=True):
-        close(ring.ring_gather(one, group=group), other, torch.float32, f"{method}: d{what} of out alone")
+        close(
+            ring.ring_gather(one, group=group),
+            other,
+            torch.float32,
+            f"{method}: d{what} of out alone",
+        )
 
 
 def refuse(ring, group):
@@ -92,13 +128,31 @@ def refuse(ring, group):
     size = torch.distributed.get_world_size(group)
     attention = ring.context_parallel_attention
     for call, text in (
-        (lambda: ring.ring_attention(q, q[:, :2], q[:, :2], group=group), r"k \[1, 2, 2, 8\] .* with the same seqlen is accepted"),
-        (lambda: ring.ring_attention(q, q.half(), q.half(), group=group), "q, k and v are .*: the same dtype is accepted"),
-        (lambda: ring.ring_attention(q, q, q, seqlens=[4], group=group), rf"seqlens is \[4\]: one number .* each of {size}"),
-        (lambda: ring.ring_attention(q, q, q, seqlens=[5] * size, group=group), r"is 5, and q has 4 rows in that process"),
-        (lambda: ring.ring_attention(q, q, q, cu_seqlens=[0, 3], group=group), rf"cu_seqlens is \[0, 3\]: .* 0 to {4 * size}"),
+        (
+            lambda: ring.ring_attention(q, q[:, :2], q[:, :2], group=group),
+            r"k \[1, 2, 2, 8\] .* with the same seqlen is accepted",
+        ),
+        (
+            lambda: ring.ring_attention(q, q.half(), q.half(), group=group),
+            "q, k and v are .*: the same dtype is accepted",
+        ),
+        (
+            lambda: ring.ring_attention(q, q, q, seqlens=[4], group=group),
+            rf"seqlens is \[4\]: one number .* each of {size}",
+        ),
+        (
+            lambda: ring.ring_attention(q, q, q, seqlens=[5] * size, group=group),
+            r"is 5, and q has 4 rows in that process",
+        ),
+        (
+            lambda: ring.ring_attention(q, q, q, cu_seqlens=[0, 3], group=group),
+            rf"cu_seqlens is \[0, 3\]: .* 0 to {4 * size}",
+        ),
         (lambda: ring.ring_shard(q[:, :1], group=group), rf"seqlen is 1: {size} or more"),
-        (lambda: attention(q, q, q, method="tree", group=group), "method is 'tree': None, 'ring', 'all_gather', 'ulysses' are"),
+        (
+            lambda: attention(q, q, q, method="tree", group=group),
+            "method is 'tree': None, 'ring', 'all_gather', 'ulysses' are",
+        ),
         (
             lambda: attention(q[:, :, :1], q[:, :, :1], q[:, :, :1], method="ulysses", group=group),
             f'method is "ulysses": impossible: 1 heads are not a multiple of {size} processes',
@@ -115,11 +169,17 @@ def explain(ring, group):
     size = torch.distributed.get_world_size(group)
 
     def first(length, heads=12, kv_heads=12, **options):
-        q, k = (torch.empty(1, length, n, 64, device="meta", dtype=torch.bfloat16) for n in (heads, kv_heads))
+        q, k = (
+            torch.empty(1, length, n, 64, device="meta", dtype=torch.bfloat16)
+            for n in (heads, kv_heads)
+        )
         return ring.context_parallel_explain(q, k, k, group=group, **options).splitlines()
 
     long = first(65536)
-    assert long[0].startswith(f"ring of {size} processes: kernels hide the transfers") and len(long) == 4
+    assert (
+        long[0].startswith(f"ring of {size} processes: kernels hide the transfers")
+        and len(long) == 4
+    )
     assert first(256)[0].startswith("ulysses of ") and "does not hide" in first(256)[0]
     assert first(256, kv_heads=1)[0].startswith("all_gather of ")
     assert any("ulysses: impossible: 7 heads" in line for line in first(65536, heads=7, kv_heads=7))
@@ -132,7 +192,10 @@ def explain(ring, group):
 
 def refuse_others(ring, group, is_member):
     q = torch.randn(1, 4, 2, 8)
-    for call in (lambda: ring.ring_attention(q, q, q, group=group), lambda: ring.ring_shard(q, group=group)):
+    for call in (
+        lambda: ring.ring_attention(q, q, q, group=group),
+        lambda: ring.ring_shard(q, group=group),
+    ):
         if is_member:
             call()
             continue
@@ -156,7 +219,10 @@ def be_late(ring, rank):
     q = torch.randn(1, 4, 4, 8)
     if rank == 3:
         return
-    with pytest.raises(RuntimeError, match=rf"process {rank} of 4 could not exchange .* late by more than timeout, 0\.5 s"):
+    with pytest.raises(
+        RuntimeError,
+        match=rf"process {rank} of 4 could not exchange .* late by more than timeout, 0\.5 s",
+    ):
         ring.ring_attention(q, q, q, timeout=0.5)
 
 
@@ -194,7 +260,18 @@ def process(rank, size, folder, seed, failures):
                 for documents in ([0, 29], [0, 1, 4, 4, 17, 29], list(range(30))):
                     for causal in (False, True):
                         options = {"causal": causal}
-                        compare(ring, method, options, torch.float32, group, seed, documents, batch=1, length=29, kv_heads=4)
+                        compare(
+                            ring,
+                            method,
+                            options,
+                            torch.float32,
+                            group,
+                            seed,
+                            documents,
+                            batch=1,
+                            length=29,
+                            kv_heads=4,
+                        )
             refuse(ring, group)
             explain(ring, group)
             go_on_after_an_error(ring, group)
@@ -216,7 +293,9 @@ def one_is_killed(rank, size, folder, seed, failures):
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         with pytest.raises(
-            RuntimeError, match=r"could not exchange keys .* has failed, or is late by more than the group's timeout, 20 s"
+            RuntimeError,
+            match=r"could not exchange keys .* has failed, or is late by more than the group's "
+            r"timeout, 20 s",
         ):
             ring.ring_attention(q, q, q, causal=True).sum().backward()
     except BaseException:
@@ -227,7 +306,10 @@ def exit_codes(target, size, folder):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "pytest", "numpy"])
     failures = context.SimpleQueue()
-    processes = [context.Process(target=target, args=(r, size, folder, problems.SEED, failures)) for r in range(size)]
+    processes = [
+        context.Process(target=target, args=(r, size, folder, problems.SEED, failures))
+        for r in range(size)
+    ]
     for one in processes:
         one.start()
     for one in processes:

@@ -1,4 +1,5 @@
-"""scaled_dot_product_attention: torch's signature and semantics, and torch's own function routed to Fulmen."""
+"""scaled_dot_product_attention: torch's signature and semantics, and torch's own function routed to
+Fulmen."""
 
 import inspect
 import threading
@@ -29,7 +30,10 @@ CASES = {
     "scale": lambda q, k, v: ((q, k, v), {"scale": 0.3}),
     "positional": lambda q, k, v: ((q, k, v, None, 0.0, True), {}),
     "bool mask": lambda q, k, v: ((q, k, v, torch.rand(2, 1, 9, 11) < 0.6), {}),
-    "rows without keys": lambda q, k, v: ((q, k, v, torch.arange(9)[:, None] > torch.arange(11)), {}),
+    "rows without keys": lambda q, k, v: (
+        (q, k, v, torch.arange(9)[:, None] > torch.arange(11)),
+        {},
+    ),
     "float mask": lambda q, k, v: ((q, k, v), {"attn_mask": randn(2, 4, 9, 11)}),
     "2d mask": lambda q, k, v: ((q, k, v), {"attn_mask": randn(9, 11)}),
     "mask without keys": lambda q, k, v: ((q, k, v), {"attn_mask": randn(2, 1, 9, 1)}),
@@ -48,7 +52,10 @@ CASES = {
     "3 dims, mask": lambda q, k, v: ((q[0], k[0], v[0], randn(4, 9, 11)), {}),
     "2 dims": lambda q, k, v: ((q[0, 0], k[0, 0], v[0, 0]), {}),
     "5 dims": lambda q, k, v: (tuple(t.expand(3, -1, -1, -1, -1) for t in (q, k, v)), {}),
-    "5 dims, mask": lambda q, k, v: (tuple(t.expand(3, -1, -1, -1, -1) for t in (q, k, v)), {"attn_mask": randn(2, 1, 9, 11)}),
+    "5 dims, mask": lambda q, k, v: (
+        tuple(t.expand(3, -1, -1, -1, -1) for t in (q, k, v)),
+        {"attn_mask": randn(2, 1, 9, 11)},
+    ),
     "5 dims, own mask": lambda q, k, v: (
         tuple(t.expand(3, -1, -1, -1, -1) for t in (q, k, v)),
         {"attn_mask": randn(3, 1, 1, 9, 11)},
@@ -63,9 +70,17 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_semantics(name, plans):
     arguments, options = CASES[name](*qkv())
-    leaves = [t.detach().requires_grad_(t.is_floating_point()) if isinstance(t, torch.Tensor) else t for t in arguments]
-    options = {n: o.requires_grad_() if isinstance(o, torch.Tensor) and o.is_floating_point() else o for n, o in options.items()}
-    wanted = [t for t in [*leaves, *options.values()] if isinstance(t, torch.Tensor) and t.requires_grad]
+    leaves = [
+        t.detach().requires_grad_(t.is_floating_point()) if isinstance(t, torch.Tensor) else t
+        for t in arguments
+    ]
+    options = {
+        n: o.requires_grad_() if isinstance(o, torch.Tensor) and o.is_floating_point() else o
+        for n, o in options.items()
+    }
+    wanted = [
+        t for t in [*leaves, *options.values()] if isinstance(t, torch.Tensor) and t.requires_grad
+    ]
 
     def run(function, cast):
         out = function(*map(cast, leaves), **{n: cast(o) for n, o in options.items()})
@@ -74,11 +89,14 @@ def test_semantics(name, plans):
     out, gradients = run(sdpa, lambda t: t)
     assert len(plans()) == 2  # both passes
     expected, expected_gradients = run(
-        TORCH_SDPA, lambda t: t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t
+        TORCH_SDPA,
+        lambda t: t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t,
     )
     assert_close(out.detach(), expected.detach(), "fp32")
     _, baseline = run(TORCH_SDPA, lambda t: t)
-    for at, (ours, theirs, standard) in enumerate(zip(gradients, expected_gradients, baseline, strict=True)):
+    for at, (ours, theirs, standard) in enumerate(
+        zip(gradients, expected_gradients, baseline, strict=True)
+    ):
         error = (standard.double() - theirs).abs().max().item() if standard.numel() > 0 else 0.0
         assert_close(ours, theirs, "fp32", f"gradient {at}", error)
     with torch.no_grad():
@@ -109,7 +127,12 @@ def test_what_is_expanded_is_copied_once(kind, heads, monkeypatch):
     copied = masks_copied(monkeypatch)
     out = sdpa(q, k, v, leaf.mT.expand(2, 4, 9, 11))
     assert copied == [leaf.numel() * leaf.element_size()]
-    expected = TORCH_SDPA(q.double(), k.double(), v.double(), right.mT.expand(2, 4, 9, 11) if kind == "bool" else right.double().mT)
+    expected = TORCH_SDPA(
+        q.double(),
+        k.double(),
+        v.double(),
+        right.mT.expand(2, 4, 9, 11) if kind == "bool" else right.double().mT,
+    )
     assert_close(out.detach(), expected.detach(), "fp32")
     if kind == "learned":
         out.sum().backward()
@@ -118,7 +141,14 @@ def test_what_is_expanded_is_copied_once(kind, heads, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("leading", "of_mask"), [((3, 2), (2,)), ((3, 2), (3, 1)), ((2, 3, 2), (3, 1)), ((1, 3, 2), (2,)), ((2, 3, 2), (2, 1, 2))]
+    ("leading", "of_mask"),
+    [
+        ((3, 2), (2,)),
+        ((3, 2), (3, 1)),
+        ((2, 3, 2), (3, 1)),
+        ((1, 3, 2), (2,)),
+        ((2, 3, 2), (2, 1, 2)),
+    ],
 )
 def test_windows(leading, of_mask, monkeypatch):
     """Swin's masks: the batch is two dims, and the mask the same along one. It is copied if small;
@@ -138,7 +168,12 @@ def test_windows(leading, of_mask, monkeypatch):
         copied.clear()
         out = sdpa(*leaves)
         assert_close(out.detach(), expected.detach(), "fp32")
-        for name, ours, theirs in zip(("dq", "dk", "dv", "dmask"), torch.autograd.grad(out, leaves, weight), wanted, strict=True):
+        for name, ours, theirs in zip(
+            ("dq", "dk", "dv", "dmask"),
+            torch.autograd.grad(out, leaves, weight),
+            wanted,
+            strict=True,
+        ):
             assert_close(ours, theirs, "fp32", name, 1e-5)
         calls.append(len(copied))
         assert calls[-1] == 1 or max(copied) <= max(most, mask.numel() * 4)
@@ -150,7 +185,16 @@ def test_signature():
     assert list(inspect.signature(sdpa).parameters) == names
     q, k, v = qkv()
     mask = torch.rand(9, 11) < 0.5
-    out = sdpa(query=q, key=k, value=v, attn_mask=mask, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False)
+    out = sdpa(
+        query=q,
+        key=k,
+        value=v,
+        attn_mask=mask,
+        dropout_p=0.0,
+        is_causal=False,
+        scale=None,
+        enable_gqa=False,
+    )
     assert_close(out, TORCH_SDPA(q, k, v, mask), "fp32")
 
 
@@ -166,24 +210,40 @@ def test_dropout():
 def test_errors():
     q, k, v = qkv()
     for call, message in {
-        lambda: sdpa(q, k, v, torch.ones(9, 11), is_causal=True): "is_causal is True and attn_mask is given",
-        lambda: sdpa(q, k[:, :2], v[:, :2]): "key has 2 heads, value 2, query 4: the same is accepted",
+        lambda: sdpa(
+            q, k, v, torch.ones(9, 11), is_causal=True
+        ): "is_causal is True and attn_mask is given",
+        lambda: sdpa(
+            q, k[:, :2], v[:, :2]
+        ): "key has 2 heads, value 2, query 4: the same is accepted",
         lambda: sdpa(q, k, v, dropout_p=1.5): "dropout_p is 1.5: 0 to 1 is accepted",
         lambda: sdpa(q, k, v, dropout_p=-0.5): "dropout_p is -0.5: 0 to 1 is accepted",
-        lambda: sdpa(q, k[..., :8], v): "^key has a head_dim of 8, query of 16: the same is accepted",
+        lambda: sdpa(
+            q, k[..., :8], v
+        ): "^key has a head_dim of 8, query of 16: the same is accepted",
         lambda: sdpa(q, k, v[:, :, :3]): "^value has 3 rows, key 11: the same is accepted",
-        lambda: sdpa(q, k[:, :3], v[:, :3], enable_gqa=True): "^key has 3 heads, value 3: divisors of query's 4 are accepted",
-        lambda: sdpa(q, k, v, torch.ones(9, 10)): r"^attn_mask has shape \[9, 10\]: what broadcasts to \[2, 4, 9, 11\] is accepted",
-        lambda: sdpa(q, k, v, torch.ones(3, 9, 11)): r"^attn_mask has shape \[3, 9, 11\]: what broadcasts",
+        lambda: sdpa(
+            q, k[:, :3], v[:, :3], enable_gqa=True
+        ): "^key has 3 heads, value 3: divisors of query's 4 are accepted",
+        lambda: sdpa(
+            q, k, v, torch.ones(9, 10)
+        ): r"^attn_mask has shape \[9, 10\]: what broadcasts to \[2, 4, 9, 11\] is accepted",
+        lambda: sdpa(
+            q, k, v, torch.ones(3, 9, 11)
+        ): r"^attn_mask has shape \[3, 9, 11\]: what broadcasts",
         lambda: sdpa(q, k, v, torch.ones(9, 11, dtype=torch.int32)): "^attn_mask.dtype is int32",
-        lambda: sdpa(q, k.half(), v): "^key.dtype is fp16, value.dtype is fp32: key and value must agree",
+        lambda: sdpa(
+            q, k.half(), v
+        ): "^key.dtype is fp16, value.dtype is fp32: key and value must agree",
         lambda: sdpa(q[0, 0, 0], k, v): "query has 1 dims: 2 or more",
     }.items():
         with pytest.raises(ValueError, match=message):
             call()
     for call, message in {
         lambda: sdpa(q.double(), k.double(), v.double()): "^query has dtype float64",
-        lambda: sdpa(q, k, v, torch.zeros(9, 11, dtype=torch.float64)): "^attn_mask has dtype float64",
+        lambda: sdpa(
+            q, k, v, torch.zeros(9, 11, dtype=torch.float64)
+        ): "^attn_mask has dtype float64",
         lambda: sdpa(q, k.numpy(), v): "^key is of type ndarray: a torch tensor is needed",
         lambda: sdpa(q, k, v, scale="x"): "^scale is 'x', of type str: a number is accepted",
     }.items():
@@ -200,10 +260,18 @@ def test_with_block(plans, capfd):
         assert len(plans()) == 1
         assert_close(TORCH_SDPA(query=q, key=k, value=v, is_causal=True), expected, "fp32")
         assert len(plans()) == 1
-        assert F.scaled_dot_product_attention(q.double(), k.double(), v.double()).dtype == torch.float64
-        assert "torch computes this scaled_dot_product_attention: query has dtype torch.float64" in capfd.readouterr().err
+        assert (
+            F.scaled_dot_product_attention(q.double(), k.double(), v.double()).dtype
+            == torch.float64
+        )
+        assert (
+            "torch computes this scaled_dot_product_attention: query has dtype torch.float64"
+            in capfd.readouterr().err
+        )
         wide = randn(1, 1, 4, 300)
-        assert_close(F.scaled_dot_product_attention(wide, wide, wide), TORCH_SDPA(wide, wide, wide), "fp32")
+        assert_close(
+            F.scaled_dot_product_attention(wide, wide, wide), TORCH_SDPA(wide, wide, wide), "fp32"
+        )
     F.scaled_dot_product_attention(q, k, v)
     assert not plans()
 

@@ -36,7 +36,9 @@ def routed(request):
 
 
 def qkv(seqlen_q=6, seqlen_k=9, dtype=torch.float32):
-    return tuple(torch.randn(2, 4, n, 16).to(dtype).requires_grad_() for n in (seqlen_q, seqlen_k, seqlen_k))
+    return tuple(
+        torch.randn(2, 4, n, 16).to(dtype).requires_grad_() for n in (seqlen_q, seqlen_k, seqlen_k)
+    )
 
 
 def gradients(out, leaves):
@@ -57,7 +59,9 @@ def test_causal_bias(name, dtype, routed, plans):
         served = plans()
         # torch computes float64; otherwise the kernel gets the band, and reads no mask.
         assert len(served) == (dtype == torch.float32)
-        assert all(f"diagonal={diagonal}" in line and "mask" not in line.split(":")[1] for line in served)
+        assert all(
+            f"diagonal={diagonal}" in line and "mask" not in line.split(":")[1] for line in served
+        )
         ours = gradients(out, leaves)
     assert_close(out.detach(), expected.detach(), "fp32")
     for one, theirs in zip(ours, gradients(expected, leaves), strict=True):
@@ -80,7 +84,9 @@ def test_compiled_causal_bias():
     torch.manual_seed(SEED)
     q, k, v = qkv()
     with process_wide():
-        compiled = torch.compile(lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask), backend="aot_eager")
+        compiled = torch.compile(
+            lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask), backend="aot_eager"
+        )
         out = compiled(q, k, v, causal_lower_right(6, 9))
     expected = TORCH_SDPA(q, k, v, torch.ones(6, 9, dtype=torch.bool).tril(3))
     assert_close(out.detach(), expected.detach(), "fp32")
@@ -123,7 +129,9 @@ def test_sdpa_kernel_is_honoured(routed, plans, capfd):
     with routed(), sdpa_kernel(SDPBackend.MATH):
         F.scaled_dot_product_attention(q, k, v)
         err = capfd.readouterr().err
-        assert "torch computes" in err and "sdpa_kernel chooses" in err and " on cpu for " not in err
+        assert (
+            "torch computes" in err and "sdpa_kernel chooses" in err and " on cpu for " not in err
+        )
     with routed():
         F.scaled_dot_product_attention(q, k, v)
     assert len(plans()) == 1
@@ -155,12 +163,16 @@ def mesh(tmp_path):
 
 def test_dtensor_is_torchs(routed, mesh, capfd, plans):
     rows, bias = torch.randn(2, 4, 6, 16), torch.randn(6, 6)
-    # With a mask that requires grad torch takes operators for which its DTensor has rules on the CPU, too.
+    # With a mask that requires grad torch takes operators for which its DTensor has rules on the
+    # CPU, too.
     x = distribute_tensor(rows, mesh, [Shard(1)]).requires_grad_()
     mask = distribute_tensor(bias, mesh, [Replicate()]).requires_grad_()
     with routed():
         out = F.scaled_dot_product_attention(x, x, x, mask)
-        assert "torch computes this scaled_dot_product_attention: query is a DTensor" in capfd.readouterr().err
+        assert (
+            "torch computes this scaled_dot_product_attention: query is a DTensor"
+            in capfd.readouterr().err
+        )
         out.sum().backward()
     assert_close(out.full_tensor().detach(), TORCH_SDPA(rows, rows, rows, bias), "fp32")
     assert x.grad.shape == rows.shape
@@ -193,15 +205,21 @@ def test_what_torch_says_of_other_types_it_says(routed):
 def test_transforms_and_shadows(routed):
     q, k, v = (t.detach() for t in qkv())
     expected = TORCH_SDPA(q, k, v)
-    nested = torch.nested.nested_tensor([torch.randn(n, 4, 16) for n in (3, 5)], layout=torch.jagged).transpose(1, 2)
+    nested = torch.nested.nested_tensor(
+        [torch.randn(n, 4, 16) for n in (3, 5)], layout=torch.jagged
+    ).transpose(1, 2)
     with routed():
         assert_close(torch.vmap(F.scaled_dot_product_attention)(q, k, v), expected, "fp32")
-        assert F.scaled_dot_product_attention(*(t.to("meta") for t in (q, k, v))).device.type == "meta"
+        assert (
+            F.scaled_dot_product_attention(*(t.to("meta") for t in (q, k, v))).device.type == "meta"
+        )
         assert F.scaled_dot_product_attention(nested, nested, nested).is_nested
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert F.scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
         with torch._subclasses.FakeTensorMode() as fake:
-            assert F.scaled_dot_product_attention(*map(fake.from_tensor, (q, k, v))).shape == q.shape
+            assert (
+                F.scaled_dot_product_attention(*map(fake.from_tensor, (q, k, v))).shape == q.shape
+            )
 
 
 def test_random_calls_agree():
@@ -235,4 +253,9 @@ def test_random_calls_agree():
             options["attn_mask"] = options["attn_mask"].double()
         expected = TORCH_SDPA(*(t.double() for t in tensors), **options)
         assert out.dtype == torch.float32
-        assert_close(out, expected, "fp32", f"out of {leading} {sizes}, mask {name}, scale {options['scale']}")
+        assert_close(
+            out,
+            expected,
+            "fp32",
+            f"out of {leading} {sizes}, mask {name}, scale {options['scale']}",
+        )

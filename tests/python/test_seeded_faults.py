@@ -24,7 +24,10 @@ class Fault(NamedTuple):
 
 FAULTS = {
     "top left for bottom right": Fault(
-        "flash_attn/flash_attn_interface.py", '"causal": bool(causal),', '"causal": causal and "top_left",', "flash_attn dense"
+        "flash_attn/flash_attn_interface.py",
+        '"causal": bool(causal),',
+        '"causal": causal and "top_left",',
+        "flash_attn dense",
     ),
     "a window's sides change places": Fault(
         "flash_attn/flash_attn_interface.py",
@@ -33,23 +36,43 @@ FAULTS = {
         "flash_attn dense",
     ),
     "is_causal from the last key": Fault(
-        "torch/_sdpa.py", 'causal = "top_left" if is_causal', "causal = True if is_causal", "sdpa semantics"
+        "torch/_sdpa.py",
+        'causal = "top_left" if is_causal',
+        "causal = True if is_causal",
+        "sdpa semantics",
     ),
-    "scale left out": Fault("torch/_sdpa.py", "options = (scale, 0.0, causal", "options = (None, 0.0, causal", "sdpa"),
+    "scale left out": Fault(
+        "torch/_sdpa.py", "options = (scale, 0.0, causal", "options = (None, 0.0, causal", "sdpa"
+    ),
     "a gradient under another's name": Fault(
-        "torch/_ops.py", "results[at] = computed[bit]", "results[at] = computed[bit ^ 1 if bit < 2 else bit]", "torch gradients"
+        "torch/_ops.py",
+        "results[at] = computed[bit]",
+        "results[at] = computed[bit ^ 1 if bit < 2 else bit]",
+        "torch gradients",
     ),
     "the gradient of lse dropped": Fault(
-        "torch/_ops.py", "last_dim_contiguous(dout), dlse)", "last_dim_contiguous(dout), None)", "torch gradients"
+        "torch/_ops.py",
+        "last_dim_contiguous(dout),\n        dlse,",
+        "last_dim_contiguous(dout),\n        None,",
+        "torch gradients",
     ),
     "scale left out of xformers": Fault(
-        "xformers/_attention.py", '"softmax_scale": scale', '"softmax_scale": None', "xformers simple"
+        "xformers/_attention.py",
+        '"softmax_scale": scale',
+        '"softmax_scale": None',
+        "xformers simple",
     ),
     "groups of xformers mixed": Fault(
-        "xformers/_attention.py", "return out.reshape(shape)", "return out.flip(2).reshape(shape)", "xformers simple"
+        "xformers/_attention.py",
+        "return out.reshape(shape)",
+        "return out.flip(2).reshape(shape)",
+        "xformers simple",
     ),
     "lengths in each other's places": Fault(
-        "_arguments.py", "len(tensors)), *lengths)", "len(tensors)), *lengths[1::-1], *lengths[2:])", "lengths"
+        "_arguments.py",
+        "len(tensors)), *lengths)",
+        "len(tensors)), *lengths[1::-1], *lengths[2:])",
+        "lengths",
     ),
     "slopes of another head": Fault(
         "_numbers.py",
@@ -58,13 +81,20 @@ FAULTS = {
         "arguments",
     ),
     "jax is causal for all": Fault(
-        "jax.py", '"causal": np.int64(_CAUSAL[given["causal"]])', '"causal": np.int64(1)', "jax options"
+        "jax.py",
+        '"causal": np.int64(_CAUSAL[given["causal"]])',
+        '"causal": np.int64(1)',
+        "jax options",
     ),
 }
 
 
 def _drawn() -> list[str]:
-    return list(FAULTS) if problems.LONG_RUN else random.Random(problems.SEED).sample(sorted(FAULTS), 2)
+    return (
+        list(FAULTS)
+        if problems.LONG_RUN
+        else random.Random(problems.SEED).sample(sorted(FAULTS), 2)
+    )
 
 
 @pytest.mark.parametrize("name", _drawn())
@@ -72,7 +102,13 @@ def test_is_found(name, tmp_path):
     fault = FAULTS[name]
     package = pathlib.Path(importlib.util.find_spec("fulmen").origin).parent
     copy = tmp_path / "fulmen"
-    shutil.copytree(package, copy, symlinks=True, copy_function=os.symlink, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        package,
+        copy,
+        symlinks=True,
+        copy_function=os.symlink,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     seeded = copy / fault.file
     text = seeded.read_text()
     assert text.count(fault.right) >= 1, f"{fault.file} has no {fault.right!r} any more"
@@ -80,9 +116,25 @@ def test_is_found(name, tmp_path):
     seeded.write_text(text.replace(fault.right, fault.wrong))
     file, *pattern = fault.tests.split()
     tests = pathlib.Path(__file__).parent / f"test_{file}.py"
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(tests)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        str(tests),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     environment = {key: value for key, value in environment.items() if not key.startswith("PYTEST")}
-    run = subprocess.run([*command, *(["-k", pattern[0]] if pattern else [])], env=environment, capture_output=True, text=True)
+    run = subprocess.run(
+        [*command, *(["-k", pattern[0]] if pattern else [])],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert run.returncode == 1, f"no test found it:\n{run.stdout[-2000:]}{run.stderr[-1000:]}"
     assert " failed" in run.stdout

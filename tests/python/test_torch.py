@@ -1,4 +1,5 @@
-"""torch tensors: every option and its gradients against torch's own arithmetic in float64, views, autograd, the module."""
+"""torch tensors: every option and its gradients against torch's own arithmetic in float64, views,
+autograd, the module."""
 
 import fulmen
 import fulmen.torch
@@ -29,7 +30,9 @@ def cases():
         "causal": {"causal": True},
         "top_left": {"causal": "top_left", "window_left": 7},
         "bias": {"bias": torch.randn(2, 4, 29, 41, requires_grad=True)},
-        "bias_of_heads": {"bias": torch.randn(1, 4, 1, 41, dtype=torch.bfloat16, requires_grad=True)},
+        "bias_of_heads": {
+            "bias": torch.randn(1, 4, 1, 41, dtype=torch.bfloat16, requires_grad=True)
+        },
         "mask": {"keep_mask": torch.rand(2, 1, 29, 41) < 0.8},
         "alibi": {"alibi_slopes": torch.rand(4), "causal": True},
         "sinks": {"sinks": torch.randn(4, requires_grad=True)},
@@ -41,11 +44,20 @@ def cases():
 @pytest.mark.parametrize("path", ["eager", "op"])
 def test_options_and_gradients(name, dtype, path):
     options = cases()[name]
-    inputs = [*problem(dtype), *(t for t in options.values() if isinstance(t, torch.Tensor) and t.requires_grad)]
+    inputs = [
+        *problem(dtype),
+        *(t for t in options.values() if isinstance(t, torch.Tensor) and t.requires_grad),
+    ]
 
     def run(function, **more):
         out, lse = function(*inputs[:3], **options, **more)
-        return out, lse, torch.autograd.grad((out.double() * weights).sum() + (lse.double() * lse_weights).sum(), inputs)
+        return (
+            out,
+            lse,
+            torch.autograd.grad(
+                (out.double() * weights).sum() + (lse.double() * lse_weights).sum(), inputs
+            ),
+        )
 
     q = inputs[0]
     weights, lse_weights = torch.randn(q.shape).to(q.dtype).double(), torch.randn(2, 4, 29).double()
@@ -58,9 +70,17 @@ def test_options_and_gradients(name, dtype, path):
     assert out.dtype == q.dtype and lse.dtype == torch.float32
     assert_close(out.detach().double(), expected.detach(), dtype)
     assert_close(lse.detach(), expected_lse.detach(), "fp32", "lse")
-    for at, (ours, theirs, like) in enumerate(zip(gradients, expected_gradients, inputs, strict=True)):
+    for at, (ours, theirs, like) in enumerate(
+        zip(gradients, expected_gradients, inputs, strict=True)
+    ):
         assert ours.dtype == like.dtype and ours.shape == like.shape
-        exact = "fp32" if like.dtype == torch.float32 == q.dtype else "bf16" if like.dtype == torch.bfloat16 else dtype
+        exact = (
+            "fp32"
+            if like.dtype == torch.float32 == q.dtype
+            else "bf16"
+            if like.dtype == torch.bfloat16
+            else dtype
+        )
         assert_close(ours.double(), theirs.double(), exact, f"gradient {at}")
 
 
@@ -88,7 +108,9 @@ def _backward_by_operator(q, **options):
 BACKWARD = {
     "eager": lambda q, **options: fulmen.attention(q, q, q, **options).sum().backward(),
     "operator": _backward_by_operator,
-    "function": lambda q, **options: torch.func.grad(lambda x: fulmen.attention(x, x, x, **options).sum())(q.detach()),
+    "function": lambda q, **options: torch.func.grad(
+        lambda x: fulmen.attention(x, x, x, **options).sum()
+    )(q.detach()),
     "by hand": lambda q, **options: _backward_by_hand(q.detach(), **options),
 }
 
@@ -104,7 +126,9 @@ def test_gradients_are_deterministic_where_torch_or_the_caller_asks(plans, path,
     finally:
         torch.use_deterministic_algorithms(False)
     forward, backward = plans()
-    assert " nondeterministic " not in forward and (" nondeterministic " in backward) == (not setting and not asked)
+    assert " nondeterministic " not in forward and (" nondeterministic " in backward) == (
+        not setting and not asked
+    )
 
 
 @pytest.mark.parametrize("asked", [None, True, False])
@@ -119,7 +143,9 @@ def test_plans_are_deterministic_as_calls_are(asked, setting):
         torch.use_deterministic_algorithms(False)
     assert (" nondeterministic " in text) == (not setting and not asked)
     n = q.numpy()
-    assert (" nondeterministic " in fulmen.explain(n, n, n, backward=True, **options)) == (asked is False)
+    assert (" nondeterministic " in fulmen.explain(n, n, n, backward=True, **options)) == (
+        asked is False
+    )
 
 
 def test_gradcheck():
@@ -127,9 +153,13 @@ def test_gradcheck():
     bias, sinks = torch.randn(2, 5, 6, requires_grad=True), torch.randn(2, requires_grad=True)
 
     def function(q, k, v, bias, sinks):
-        return fulmen.attention(q, k, v, bias=bias, sinks=sinks, softcap=5.0, causal=True, return_lse=True)
+        return fulmen.attention(
+            q, k, v, bias=bias, sinks=sinks, softcap=5.0, causal=True, return_lse=True
+        )
 
-    assert torch.autograd.gradcheck(function, (q, k, v, bias, sinks), eps=1e-2, atol=2e-3, rtol=2e-2, fast_mode=True)
+    assert torch.autograd.gradcheck(
+        function, (q, k, v, bias, sinks), eps=1e-2, atol=2e-3, rtol=2e-2, fast_mode=True
+    )
 
 
 def test_double_backward_is_refused():
@@ -155,7 +185,9 @@ def test_views_are_read_in_place():
     out = fulmen.attention(*bhsd, causal=True, layout="bhsd")
     assert torch.equal(out, expected.transpose(1, 2)) and out.transpose(1, 2).is_contiguous()
     into = torch.full((2, 4, 41, 16), torch.nan)
-    assert fulmen.attention(*bhsd, causal=True, layout="bhsd", out=into) is into and torch.equal(into, out)
+    assert fulmen.attention(*bhsd, causal=True, layout="bhsd", out=into) is into and torch.equal(
+        into, out
+    )
     leaves = [t.clone().requires_grad_() for t in bhsd]
     fulmen.attention(*leaves, causal=True, layout="bhsd").square().sum().backward()
     straight = [t.clone().requires_grad_() for t in (q, k, v)]
@@ -169,7 +201,9 @@ def test_dropout_draws_from_torch():
     torch.manual_seed(5)
     first, second = (fulmen.attention(q, k, v, dropout=0.4) for _ in range(2))
     torch.manual_seed(5)
-    assert torch.equal(fulmen.attention(q, k, v, dropout=0.4), first) and not torch.equal(first, second)
+    assert torch.equal(fulmen.attention(q, k, v, dropout=0.4), first) and not torch.equal(
+        first, second
+    )
     fixed = {"dropout": 0.25, "dropout_seed": 2**64 - 5, "dropout_offset": 1}
     out = fulmen.attention(q, k, v, **fixed)
     with torch.overrides.BaseTorchFunctionMode():
@@ -192,15 +226,21 @@ def test_module_and_checkpointing(reentrant):
     plain = gradient(lambda f, *t: f(*t))
     if reentrant:  # works by backward() alone
         torch.manual_seed(11)
-        checkpoint(lambda *t: attn(*t, causal=True) * 1.0, q, k, v, use_reentrant=True).square().sum().backward()
+        checkpoint(
+            lambda *t: attn(*t, causal=True) * 1.0, q, k, v, use_reentrant=True
+        ).square().sum().backward()
         again = tuple(t.grad for t in (q, k, v))
     else:
         again = gradient(lambda f, *t: checkpoint(f, *t, use_reentrant=False))
     for a, b in zip(plain, again, strict=True):
         assert torch.equal(a, b)
     attn.eval()
-    assert torch.equal(attn(q, k, v, causal=True), fulmen.attention(q, k, v, causal=True, softmax_scale=0.2))
-    with pytest.raises(ValueError, match=r"attention_dropout is 1.5: 0 or more, and less than 1, is accepted"):
+    assert torch.equal(
+        attn(q, k, v, causal=True), fulmen.attention(q, k, v, causal=True, softmax_scale=0.2)
+    )
+    with pytest.raises(
+        ValueError, match=r"attention_dropout is 1.5: 0 or more, and less than 1, is accepted"
+    ):
         fulmen.torch.FlashAttention(attention_dropout=1.5)
 
 
@@ -213,7 +253,9 @@ def test_reference_and_verify():
     assert fulmen.verify(q, k, v, out, lse=lse, causal=True).ok
     gradients = fulmen.attention_backward(out, q, k, v, out, lse, causal=True)
     assert gradients.dk.dtype == torch.bfloat16 and gradients.dbias is None
-    assert fulmen.verify(q, k, v, out, lse=lse, dout=out, dq=gradients.dq, dk=gradients.dk, causal=True).ok
+    assert fulmen.verify(
+        q, k, v, out, lse=lse, dout=out, dq=gradients.dq, dk=gradients.dk, causal=True
+    ).ok
     assert fulmen.plan(q, k, v, causal=True).kernel in fulmen.explain(q, k, v, causal=True)
 
 
@@ -262,7 +304,11 @@ def test_arrays_that_are_no_tensors_beside_a_gradient():
         name = next(iter(arrays), "k" if tensors[1] is not k else "v")
         expected = fulmen.attention(*tensors, **arrays)
         leaf = q.clone().requires_grad_()
-        with pytest.raises(TypeError, match=f"{name} is of type ndarray: a torch tensor is needed where an input requires grad"):
+        with pytest.raises(
+            TypeError,
+            match=f"{name} is of type ndarray: a torch tensor is needed where an input requires "
+            "grad",
+        ):
             fulmen.attention(leaf, *tensors[1:], **arrays)
         with torch.no_grad():
             assert torch.equal(fulmen.attention(leaf, *tensors[1:], **arrays), expected)
@@ -291,7 +337,8 @@ def test_gradients_of_nothing():
         k, v = torch.randn(2, batch, 7, 4, 8)
         bias = torch.randn(1, 4, 1, 7, requires_grad=True)
         for _ in range(3):
-            torch.full_like(bias, torch.nan)  # what the next tensor of that size is likely to be made of
+            # What the next tensor of that size is likely to be made of.
+            torch.full_like(bias, torch.nan)
             (gradient,) = torch.autograd.grad(fulmen.attention(q, k, v, bias=bias).sum(), bias)
             assert not gradient.any()
 
@@ -301,29 +348,66 @@ ERRORS = {
     "learned scale": (
         lambda q, k, v: fulmen.attention(q, k, v, softmax_scale=LEARNED),
         ValueError,
-        r"softmax_scale requires grad: it has no gradient here, pass softmax_scale.item\(\), or scale q by what is learned",
+        r"softmax_scale requires grad: it has no gradient here, pass softmax_scale.item\(\), or "
+        r"scale q by what is learned",
     ),
     "learned scale, autocast": (
         lambda q, k, v: torch.autocast("cpu")(fulmen.attention)(q, k, v, softmax_scale=LEARNED),
         ValueError,
         "softmax_scale requires grad",
     ),
-    "learned softcap": (lambda q, k, v: fulmen.attention(q, k, v, softcap=LEARNED), ValueError, "softcap requires grad"),
+    "learned softcap": (
+        lambda q, k, v: fulmen.attention(q, k, v, softcap=LEARNED),
+        ValueError,
+        "softcap requires grad",
+    ),
     "nested": (
         lambda q, k, v: fulmen.attention(torch.nested.as_nested_tensor([q[0], q[1, :3]]), k, v),
         ValueError,
         "q is a nested tensor: sequences of different lengths are accepted packed, with cu_seqlens",
     ),
-    "float8": (lambda q, k, v: fulmen.attention(q.to(torch.float8_e4m3fn), k, v), TypeError, "q has dtype float8_e4m3fn: "),
-    "float64": (lambda q, k, v: fulmen.attention(q.double(), k, v), TypeError, "q has dtype float64: float32, float16"),
+    "float8": (
+        lambda q, k, v: fulmen.attention(q.to(torch.float8_e4m3fn), k, v),
+        TypeError,
+        "q has dtype float8_e4m3fn: ",
+    ),
+    "float64": (
+        lambda q, k, v: fulmen.attention(q.double(), k, v),
+        TypeError,
+        "q has dtype float64: float32, float16",
+    ),
     "mixed": (lambda q, k, v: fulmen.attention(q, k.half(), v), ValueError, "k.dtype is fp16"),
     "numpy": (lambda q, k, v: fulmen.attention(q, k.tolist(), v), TypeError, "k is of type list"),
-    "no queries": (lambda q, k, v: fulmen.attention(None, k, v), TypeError, "q is None: a NumPy array, a torch tensor or another"),
-    "stride": (lambda q, k, v: fulmen.attention(q.mT.contiguous().mT, k, v), ValueError, "q.strides is .* last dim must be contig"),
-    "meta": (lambda q, k, v: fulmen.attention(q, k.to("meta"), v), ValueError, "k is on device meta: cpu and cuda are accepted"),
-    "sparse": (lambda q, k, v: fulmen.attention(q.to_sparse(), k, v), ValueError, "q has layout torch.sparse_coo: strided is"),
-    "conj": (lambda q, k, v: fulmen.attention(torch.view_as_complex(q.reshape(2, 29, 4, 8, 2)), k, v), TypeError, "complex"),
-    "out": (lambda q, k, v: fulmen.attention(q.requires_grad_(), k, v, out=torch.empty_like(q)), ValueError, "out is given and an"),
+    "no queries": (
+        lambda q, k, v: fulmen.attention(None, k, v),
+        TypeError,
+        "q is None: a NumPy array, a torch tensor or another",
+    ),
+    "stride": (
+        lambda q, k, v: fulmen.attention(q.mT.contiguous().mT, k, v),
+        ValueError,
+        "q.strides is .* last dim must be contig",
+    ),
+    "meta": (
+        lambda q, k, v: fulmen.attention(q, k.to("meta"), v),
+        ValueError,
+        "k is on device meta: cpu and cuda are accepted",
+    ),
+    "sparse": (
+        lambda q, k, v: fulmen.attention(q.to_sparse(), k, v),
+        ValueError,
+        "q has layout torch.sparse_coo: strided is",
+    ),
+    "conj": (
+        lambda q, k, v: fulmen.attention(torch.view_as_complex(q.reshape(2, 29, 4, 8, 2)), k, v),
+        TypeError,
+        "complex",
+    ),
+    "out": (
+        lambda q, k, v: fulmen.attention(q.requires_grad_(), k, v, out=torch.empty_like(q)),
+        ValueError,
+        "out is given and an",
+    ),
     "slopes": (
         lambda q, k, v: fulmen.attention(q, k, v, alibi_slopes=torch.rand(4, requires_grad=True)),
         ValueError,

@@ -62,7 +62,10 @@ def test_opcheck():
     out, lse = (t.detach() for t in op.attention_varlen(*arguments, True))
     plain = [t.detach() if isinstance(t, torch.Tensor) else t for t in arguments]
     torch.library.opcheck(op.attention_varlen.default, (*plain, False))
-    torch.library.opcheck(op.attention_varlen_backward.default, (*plain, out, lse, randn(out.shape), randn(lse.shape), 0b10111))
+    torch.library.opcheck(
+        op.attention_varlen_backward.default,
+        (*plain, out, lse, randn(out.shape), randn(lse.shape), 0b10111),
+    )
     pages, table = randn(6, 4, 2, 8), torch.tensor([[0, 2], [3, 5]], dtype=torch.int32)
     lengths = (
         None,
@@ -74,12 +77,28 @@ def test_opcheck():
         True,
     )
     torch.library.opcheck(
-        op.attention_varlen.default, (randn(2, 3, 2, 8), pages, pages + 1, *(None,) * 4, *OPTIONS, *lengths, True)
+        op.attention_varlen.default,
+        (randn(2, 3, 2, 8), pages, pages + 1, *(None,) * 4, *OPTIONS, *lengths, True),
     )
     used, new, angles = torch.tensor([3, 6], dtype=torch.int32), randn(2, 2, 2, 8), randn(8, 4)
     torch.library.opcheck(
         op.append_kv.default,
-        (pages, pages + 1, used, table, new, new + 1, angles, angles.sin(), randn(2, 2, 4, 8), True, True, 0, True, None),
+        (
+            pages,
+            pages + 1,
+            used,
+            table,
+            new,
+            new + 1,
+            angles,
+            angles.sin(),
+            randn(2, 2, 4, 8),
+            True,
+            True,
+            0,
+            True,
+            None,
+        ),
     )
 
 
@@ -91,16 +110,24 @@ def test_packed_training_is_compiled_once(backend):
         graphs.append(module)
         return torch._dynamo.lookup_backend(backend)(module, inputs)
 
-    compiled = torch.compile(lambda q, *rest: ours(q * 1.5, *rest) + 1, fullgraph=True, dynamic=True, backend=counted)
-    sizes = [([7, 0, 12, 1], [9, 4, 13, 21]), ([3, 5], [6, 8])] + [([10, 27, 30], [11, 28, 31])] * (backend == "aot_eager")
+    compiled = torch.compile(
+        lambda q, *rest: ours(q * 1.5, *rest) + 1, fullgraph=True, dynamic=True, backend=counted
+    )
+    sizes = [([7, 0, 12, 1], [9, 4, 13, 21]), ([3, 5], [6, 8])] + [([10, 27, 30], [11, 28, 31])] * (
+        backend == "aot_eager"
+    )
     for of in sizes:
         q, k, v = packed(*of, requires_grad=True)
         dout = randn(q.shape)
         expected = one_by_one(q * 1.5, k, v, *of) + 1
-        # Keys of a sequence without queries have gradients of zero in both; a query without keys does not occur.
+        # Keys of a sequence without queries have gradients of zero in both; a query without keys
+        # does not occur.
         out = compiled(q, k, v, *lengths_of(*of))
         close(out, expected)
-        close(torch.autograd.grad(out, (q, k, v), dout), torch.autograd.grad(expected, (q, k, v), dout))
+        close(
+            torch.autograd.grad(out, (q, k, v), dout),
+            torch.autograd.grad(expected, (q, k, v), dout),
+        )
     assert sum("attention_varlen" in graph.code for graph in graphs) == 1
 
 
@@ -115,7 +142,15 @@ def test_generation_is_compiled():
     def step(q, k, v, used, k_cache, v_cache):
         rotary = {"rotary_cos": angles.cos(), "rotary_sin": angles.sin()}
         out = flash_attn.flash_attn_with_kvcache(
-            q * 2, k_cache, v_cache, k, v, cache_seqlens=used, block_table=table, causal=True, **rotary
+            q * 2,
+            k_cache,
+            v_cache,
+            k,
+            v,
+            cache_seqlens=used,
+            block_table=table,
+            causal=True,
+            **rotary,
         )
         return out + 1, used + k.shape[1]
 
@@ -141,12 +176,24 @@ def test_padded_keys_are_compiled():
         heads_first = (t.transpose(1, 2) for t in (q, k, v))
         return fulmen.attention(*heads_first, seqlens_k=used, layout="bhsd").transpose(1, 2)
 
-    out = torch.compile(function, fullgraph=True, backend="aot_eager")(*(t.detach() for t in (q, k, v)))
+    out = torch.compile(function, fullgraph=True, backend="aot_eager")(
+        *(t.detach() for t in (q, k, v))
+    )
     for n in range(3):
-        close(out[n], fulmen.attention(q[n : n + 1], k[n : n + 1, : used[n]], v[n : n + 1, : used[n]])[0])
-    with pytest.raises(ValueError, match='layout is "bhsd": "bshd" is accepted with cu_seqlens_q or cu_seqlens_k'):
-        torch.compile(lambda q: fulmen.attention(q, q, q, cu_seqlens_q=used, layout="bhsd", max_seqlen_q=4), backend="eager")(q[0])
-    with pytest.raises(ValueError, match="seqlens_k is given: the backward pass takes packed sequences"):
+        close(
+            out[n],
+            fulmen.attention(q[n : n + 1], k[n : n + 1, : used[n]], v[n : n + 1, : used[n]])[0],
+        )
+    with pytest.raises(
+        ValueError, match='layout is "bhsd": "bshd" is accepted with cu_seqlens_q or cu_seqlens_k'
+    ):
+        torch.compile(
+            lambda q: fulmen.attention(q, q, q, cu_seqlens_q=used, layout="bhsd", max_seqlen_q=4),
+            backend="eager",
+        )(q[0])
+    with pytest.raises(
+        ValueError, match="seqlens_k is given: the backward pass takes packed sequences"
+    ):
         function(q, k, v).sum().backward()
 
 
@@ -164,7 +211,10 @@ def test_func():
         vjp(lambda *t: one_by_one(*t, *of), q, k, v)[1](torch.ones_like(q)),
     )
     queries = randn(3, *q.shape)
-    close(vmap(lambda q: ours(q, k, v, *lengths))(queries), torch.stack([one_by_one(one, k, v, *of) for one in queries]))
+    close(
+        vmap(lambda q: ours(q, k, v, *lengths))(queries),
+        torch.stack([one_by_one(one, k, v, *of) for one in queries]),
+    )
     mapped = vmap(loss(ours, *lengths), (0, None, None))(queries, k, v)
     close(mapped[1][2], loss(one_by_one, *of)(queries[2], k, v)[1])
     jacobian = jacrev(lambda q: ours(q, k, v, *lengths)[:2, 0, :3])(q)
@@ -172,7 +222,9 @@ def test_func():
     with pytest.raises(RuntimeError, match="no second derivative"):
         grad(lambda q: grad(lambda q: ours(q, k, v, *lengths).square().sum())(q).sum())(q)
     leaf = q.clone().requires_grad_()
-    (first,) = torch.autograd.grad(ours(leaf, k, v, *lengths).square().sum(), leaf, create_graph=True)
+    (first,) = torch.autograd.grad(
+        ours(leaf, k, v, *lengths).square().sum(), leaf, create_graph=True
+    )
     with pytest.raises(RuntimeError, match="no second derivative"):
         first.sum().backward()
 
@@ -185,8 +237,22 @@ def test_meta_and_fake():
         out, lse = fulmen.attention(q, k, v[..., :3], return_lse=True, **settings)
         assert out.shape == (9, 4, 3) and lse.shape == (4, 9)
         pages = torch.empty(6, 4, 2, 8)
-        out, lse = fulmen.attention(q, pages, pages, return_lse=True, block_table=torch.empty(3, 2, dtype=torch.int32), **settings)
+        out, lse = fulmen.attention(
+            q,
+            pages,
+            pages,
+            return_lse=True,
+            block_table=torch.empty(3, 2, dtype=torch.int32),
+            **settings,
+        )
         assert out.shape == (9, 4, 8) and lse.shape == (4, 9)
-        with pytest.raises(ValueError, match=r"k has 4 dims: \[total, heads, head_dim\] is accepted"):
+        with pytest.raises(
+            ValueError, match=r"k has 4 dims: \[total, heads, head_dim\] is accepted"
+        ):
             fulmen.attention(q, k[None], v, **settings)
-        assert fulmen.append_kv(pages, pages, cu[:3], block_table=torch.empty(3, 2, dtype=torch.int32))[0] is None
+        assert (
+            fulmen.append_kv(
+                pages, pages, cu[:3], block_table=torch.empty(3, 2, dtype=torch.int32)
+            )[0]
+            is None
+        )

@@ -1,4 +1,5 @@
-"""What torch's own tools see of Fulmen: the profiler, the counter of operations, tensors that are more than their memory."""
+"""What torch's own tools see of Fulmen: the profiler, the counter of operations, tensors that are
+more than their memory."""
 
 import fulmen
 import fulmen.torch
@@ -27,7 +28,12 @@ def bounds(*numbers):
     return torch.tensor(numbers, dtype=torch.int32)
 
 
-PACKED = {"cu_seqlens_q": bounds(0, 5, 6), "cu_seqlens_k": bounds(0, 2, 9), "max_seqlen_q": 5, "max_seqlen_k": 7}
+PACKED = {
+    "cu_seqlens_q": bounds(0, 5, 6),
+    "cu_seqlens_k": bounds(0, 2, 9),
+    "max_seqlen_q": 5,
+    "max_seqlen_k": 7,
+}
 
 
 def appended():
@@ -43,15 +49,24 @@ def backward_alone():
 
 CALLS = {
     "attention": (lambda: fulmen.attention(*qkv()), ["attention"]),
-    "with autograd": (lambda: fulmen.attention(*qkv(True)).sum().backward(), ["attention", "attention_backward"]),
+    "with autograd": (
+        lambda: fulmen.attention(*qkv(True)).sum().backward(),
+        ["attention", "attention_backward"],
+    ),
     "attention_backward": (backward_alone, ["attention", "attention_backward"]),
     "varlen": (
         lambda: fulmen.attention(*(t[0] for t in qkv(True)), **PACKED).sum().backward(),
         ["attention_varlen", "attention_varlen_backward"],
     ),
-    "sdpa": (lambda: fulmen.torch.scaled_dot_product_attention(*(t.transpose(1, 2) for t in qkv())), ["attention"]),
+    "sdpa": (
+        lambda: fulmen.torch.scaled_dot_product_attention(*(t.transpose(1, 2) for t in qkv())),
+        ["attention"],
+    ),
     "append_kv": (appended, ["append_kv"]),
-    "dispatched": (lambda: torch.func.vmap(fulmen.attention)(*(t[None] for t in qkv())), ["attention"]),
+    "dispatched": (
+        lambda: torch.func.vmap(fulmen.attention)(*(t[None] for t in qkv())),
+        ["attention"],
+    ),
 }
 
 
@@ -72,9 +87,16 @@ def products(pairs, dims):
 
 def test_flop_counter():
     forward, backward = DIM + DIM_V, 3 * DIM + 2 * DIM_V
-    for options, pairs in (({}, [(6, 9)] * 2), (PACKED, [(5, 2), (1, 7)]), ({"seqlens_k": bounds(4, 9)}, [(6, 4), (6, 9)])):
+    for options, pairs in (
+        ({}, [(6, 9)] * 2),
+        (PACKED, [(5, 2), (1, 7)]),
+        ({"seqlens_k": bounds(4, 9)}, [(6, 4), (6, 9)]),
+    ):
         packed = options is PACKED
-        q, k, v = (t[0].detach().requires_grad_() if packed else t for t in qkv(packed or not options, kv_heads=2))
+        q, k, v = (
+            t[0].detach().requires_grad_() if packed else t
+            for t in qkv(packed or not options, kv_heads=2)
+        )
         name = "attention_varlen" if options else "attention"
         expected = {getattr(torch.ops.fulmen, name): products(pairs, forward)}
         with FlopCounterMode(display=False) as counted:
@@ -85,7 +107,10 @@ def test_flop_counter():
         assert counted.get_flop_counts()["Global"] == expected
     # Packed tensors on meta count the most possible.
     with FlopCounterMode(display=False) as counted:
-        lengths = {name: value.to("meta") if isinstance(value, torch.Tensor) else value for name, value in PACKED.items()}
+        lengths = {
+            name: value.to("meta") if isinstance(value, torch.Tensor) else value
+            for name, value in PACKED.items()
+        }
         fulmen.attention(*(t[0].to("meta") for t in qkv()), **lengths)
     assert counted.get_total_flops() == products([(5, 7)] * 2, forward)
     # The operators themselves, as compiled code calls them.
@@ -114,7 +139,8 @@ OPTIONAL = {
 @pytest.mark.parametrize("name", ["q", "k", "v", "dout", "dlse", *OPTIONAL])
 @pytest.mark.parametrize("way", ["autograd", "functions", "sdpa"])
 def test_negative_bit_of_inputs(name, way):
-    """A tensor that conj().imag may give: its elements are those of its memory with the other sign."""
+    """A tensor that conj().imag may give: its elements are those of its memory with the other
+    sign."""
     tensors = dict(zip("qkv", qkv(), strict=True))
     options = {name: OPTIONAL[name]()} if name in OPTIONAL else {}
     dout, dlse = torch.randn(2, 6, HEADS, DIM_V), torch.randn(2, HEADS, 6)
@@ -124,20 +150,32 @@ def test_negative_bit_of_inputs(name, way):
 
     leaves = {what: tensor.double().requires_grad_() for what, tensor in tensors.items()}
     expected, lse = attention_float64(**leaves, **options)
-    wanted = torch.autograd.grad((expected * dout).sum() + (lse * dlse).sum(), list(leaves.values()))
+    wanted = torch.autograd.grad(
+        (expected * dout).sum() + (lse * dlse).sum(), list(leaves.values())
+    )
     if way == "functions":
         given = [turn(what, tensor) for what, tensor in tensors.items()]
         options = {what: turn(what, tensor) for what, tensor in options.items()}
         out, lse_ = fulmen.attention(*given, return_lse=True, **options)
-        gradients = fulmen.attention_backward(turn("dout", dout), *given, out, lse_, dlse=turn("dlse", dlse), **options)[:3]
+        gradients = fulmen.attention_backward(
+            turn("dout", dout), *given, out, lse_, dlse=turn("dlse", dlse), **options
+        )[:3]
         close(fulmen.attention_reference(*given, **options), expected.detach())
         assert fulmen.verify(*given, out, **options).ok
         if name in ("q", "k", "v"):
-            assert f"{name} is copied before: it has torch's negative bit" in fulmen.explain(*given, **options)
+            assert f"{name} is copied before: it has torch's negative bit" in fulmen.explain(
+                *given, **options
+            )
     elif way == "autograd":
         given = [turn(what, tensor).requires_grad_() for what, tensor in tensors.items()]
-        out, lse_ = fulmen.attention(*given, return_lse=True, **{what: turn(what, tensor) for what, tensor in options.items()})
-        gradients = torch.autograd.grad((out, lse_), given, (turn("dout", dout), turn("dlse", dlse)))
+        out, lse_ = fulmen.attention(
+            *given,
+            return_lse=True,
+            **{what: turn(what, tensor) for what, tensor in options.items()},
+        )
+        gradients = torch.autograd.grad(
+            (out, lse_), given, (turn("dout", dout), turn("dlse", dlse))
+        )
     else:
         if name not in ("q", "k", "v", "bias", "dout"):
             return
@@ -146,7 +184,9 @@ def test_negative_bit_of_inputs(name, way):
         mask = turn("bias", options["bias"]) if options else None
         out = fulmen.torch.scaled_dot_product_attention(*heads_first, mask).transpose(1, 2)
         gradients = torch.autograd.grad(out, given, turn("dout", dout))
-        wanted = torch.autograd.grad(attention_float64(**leaves, **options)[0], list(leaves.values()), dout.double())
+        wanted = torch.autograd.grad(
+            attention_float64(**leaves, **options)[0], list(leaves.values()), dout.double()
+        )
     close(out.detach(), expected.detach())
     for gradient, right in zip(gradients, wanted, strict=True):
         close(gradient, right)
@@ -154,25 +194,45 @@ def test_negative_bit_of_inputs(name, way):
 
 def test_imaginary_part_of_a_conjugate():
     q, k, v = qkv()
-    imaginary = torch.complex(torch.randn_like(q), -q).permute(0, 1, 3, 2).conj().imag.permute(0, 1, 3, 2)[..., :1]
+    imaginary = (
+        torch.complex(torch.randn_like(q), -q)
+        .permute(0, 1, 3, 2)
+        .conj()
+        .imag.permute(0, 1, 3, 2)[..., :1]
+    )
     assert imaginary.is_neg() and torch.equal(imaginary, q[..., :1])
-    close(fulmen.attention(imaginary, k[..., :1], v), attention_float64(q[..., :1], k[..., :1], v)[0])
+    close(
+        fulmen.attention(imaginary, k[..., :1], v), attention_float64(q[..., :1], k[..., :1], v)[0]
+    )
 
 
 def test_negative_bit_of_a_cache():
     cache, new = torch.zeros(2, 9, HEADS, DIM), torch.randn(2, 3, HEADS, DIM)
     cos, sin = torch.rand(9, 4), torch.rand(9, 4)
-    expected = fulmen.append_kv(cache, cache.clone(), [1, 2], new, new, rotary_cos=cos, rotary_sin=sin, q=new)[0]
+    expected = fulmen.append_kv(
+        cache, cache.clone(), [1, 2], new, new, rotary_cos=cos, rotary_sin=sin, q=new
+    )[0]
     rows = cache.clone()
     cache.zero_()
     turned = [negated(t) for t in (new, new, cos, sin, new)]
-    found = fulmen.append_kv(cache, cache.clone(), [1, 2], *turned[:2], rotary_cos=turned[2], rotary_sin=turned[3], q=turned[4])[0]
+    found = fulmen.append_kv(
+        cache,
+        cache.clone(),
+        [1, 2],
+        *turned[:2],
+        rotary_cos=turned[2],
+        rotary_sin=turned[3],
+        q=turned[4],
+    )[0]
     assert torch.equal(found, expected) and torch.equal(cache, rows) and cache.abs().sum() > 0
 
 
 def test_negative_bit_of_what_is_written():
     q, k, v = qkv()
-    message = "has torch's negative bit, its memory the other sign: it is written, a tensor without is accepted"
+    message = (
+        "has torch's negative bit, its memory the other sign: it is written, a tensor without is "
+        "accepted"
+    )
     with pytest.raises(fulmen.ArgumentError, match=f"^out {message}"):
         fulmen.attention(q, k, v, out=torch._neg_view(torch.empty(2, 6, HEADS, DIM_V)))
     for at, name in enumerate(("k_cache", "v_cache")):
@@ -181,7 +241,10 @@ def test_negative_bit_of_what_is_written():
         with pytest.raises(fulmen.ArgumentError, match=f"^{name} {message}"):
             fulmen.append_kv(*caches, [1, 2], k[:, :3], k[:, :3])
     array = np.zeros((2, 6, HEADS, DIM), np.float32)
-    close(torch.from_numpy(fulmen.attention(array, negated(k), negated(v))), v.double().mean(1, keepdim=True).expand(2, 6, -1, -1))
+    close(
+        torch.from_numpy(fulmen.attention(array, negated(k), negated(v))),
+        v.double().mean(1, keepdim=True).expand(2, 6, -1, -1),
+    )
 
 
 def test_inference_mode():

@@ -49,7 +49,9 @@ def test_numpy_booleans_go_through_the_dispatcher():
         return grad(lambda x: fulmen.attention(x, x, x, **options).square().sum())(q)
 
     expected = gradient(causal=True, deterministic=True)
-    torch.testing.assert_close(gradient(causal=np.bool_(True), deterministic=np.bool_(True)), expected, rtol=0, atol=0)
+    torch.testing.assert_close(
+        gradient(causal=np.bool_(True), deterministic=np.bool_(True)), expected, rtol=0, atol=0
+    )
     assert not torch.equal(gradient(causal=np.bool_(False)), expected)
 
 
@@ -59,14 +61,20 @@ def test_opcheck():
     arguments = (q, k, v, bias, torch.rand(7, 9) < 0.9, torch.rand(2), sinks, *OPTIONS)
     torch.library.opcheck(torch.ops.fulmen.attention.default, (*arguments, True))
     torch.library.opcheck(
-        torch.ops.fulmen.attention.default, (*(t.detach() if isinstance(t, torch.Tensor) else t for t in arguments), False)
+        torch.ops.fulmen.attention.default,
+        (*(t.detach() if isinstance(t, torch.Tensor) else t for t in arguments), False),
     )
     out, lse = torch.ops.fulmen.attention(*arguments, True)
     dropped = (*arguments[:7], torch.tensor([1, 2]), *OPTIONS[1:6], 0.5, *OPTIONS[7:])
     torch.library.opcheck(torch.ops.fulmen.attention.default, (*dropped, True))
-    detached = [t.detach() if isinstance(t, torch.Tensor) else t for t in (*arguments, out, lse, randn(out.shape), None, 0b11111)]
+    detached = [
+        t.detach() if isinstance(t, torch.Tensor) else t
+        for t in (*arguments, out, lse, randn(out.shape), None, 0b11111)
+    ]
     torch.library.opcheck(torch.ops.fulmen.attention_backward.default, tuple(detached))
-    torch.library.opcheck(torch.ops.fulmen.attention_backward.default, (*detached[:-2], randn(lse.shape), 0b00101))
+    torch.library.opcheck(
+        torch.ops.fulmen.attention_backward.default, (*detached[:-2], randn(lse.shape), 0b00101)
+    )
 
 
 def graphs():
@@ -98,7 +106,9 @@ def test_compile_trains_by_inductor():
         return torch.autograd.grad((function(q, k, v, bias) * 2).sin().sum(), (q, k, v, bias))
 
     compiled = torch.compile(
-        lambda q, k, v, b: fulmen.attention(q * 1.5, k, v.relu(), bias=b, causal=True) + 1, fullgraph=True, dynamic=True
+        lambda q, k, v, b: fulmen.attention(q * 1.5, k, v.relu(), bias=b, causal=True) + 1,
+        fullgraph=True,
+        dynamic=True,
     )
     for size in (9, 12):
         q, k, v = qkv(sq=size, sk=size + 1, requires_grad=True)
@@ -109,10 +119,13 @@ def test_compile_trains_by_inductor():
 
 @pytest.mark.parametrize("way", ["dispatched", "compiled", "grad"])
 def test_gradients_are_computed_where_they_are_needed(way, monkeypatch):
-    """The kernels are asked for no gradient but of what requires it: autograd would drop the others."""
+    """The kernels are asked for no gradient but of what requires it: autograd would drop the
+    others."""
     needed = []
     backward = fulmen.torch._ops.core_backward
-    monkeypatch.setattr(fulmen.torch._ops, "core_backward", lambda *args: needed.append(args[-1]) or backward(*args))
+    monkeypatch.setattr(
+        fulmen.torch._ops, "core_backward", lambda *args: needed.append(args[-1]) or backward(*args)
+    )
 
     def loss(q, k, v, bias, sinks):
         return fulmen.attention(q, k, v, bias=bias, sinks=sinks, causal=True).sum()
@@ -123,7 +136,11 @@ def test_gradients_are_computed_where_they_are_needed(way, monkeypatch):
             grad(loss, tuple(wanted))(*tensors)
         else:
             torch._dynamo.reset()
-            function = torch.compile(loss, fullgraph=True, backend="aot_eager") if way == "compiled" else loss
+            function = (
+                torch.compile(loss, fullgraph=True, backend="aot_eager")
+                if way == "compiled"
+                else loss
+            )
             leaves = [t.clone().requires_grad_(at in wanted) for at, t in enumerate(tensors)]
             with torch.autocast("cpu", enabled=way == "dispatched", dtype=torch.bfloat16):
                 out = function(*leaves)
@@ -161,14 +178,21 @@ def test_compiled_sdpa_is_routed():
         with fulmen.torch.sdpa():
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    for function in (in_block, lambda q, k, v: fulmen.torch.scaled_dot_product_attention(q, k, v, is_causal=True)):
+    for function in (
+        in_block,
+        lambda q, k, v: fulmen.torch.scaled_dot_product_attention(q, k, v, is_causal=True),
+    ):
         seen, backend = graphs()
         close(torch.compile(function, fullgraph=True, backend=backend)(q, k, v), expected)
         assert has_op(seen[0])
     fulmen.torch.enable_sdpa()
     try:
         seen, backend = graphs()
-        compiled = torch.compile(lambda *t: F.scaled_dot_product_attention(*t, is_causal=True), fullgraph=True, backend=backend)
+        compiled = torch.compile(
+            lambda *t: F.scaled_dot_product_attention(*t, is_causal=True),
+            fullgraph=True,
+            backend=backend,
+        )
         close(compiled(q, k, v), expected)
         assert has_op(seen[0])
     finally:
@@ -190,16 +214,33 @@ def test_vmap():
     q, k, v = qkv(3)
     close(vmap(by_fulmen)(q, k, v), vmap(by_torch)(q, k, v))
     mixed = (q.movedim(0, 2), k[0], v)
-    close(vmap(by_fulmen, in_dims=(2, None, 0), out_dims=1)(*mixed), vmap(by_torch, in_dims=(2, None, 0), out_dims=1)(*mixed))
-    for bias, dim in ((randn(3, 2, 1, 9), 0), (randn(2, 2, 7, 9), None), (randn(2, 1, 9), None), (randn(7, 9, 3), 2)):
-        close(vmap(by_fulmen, in_dims=(0, 0, 0, dim))(q, k, v, bias), vmap(by_torch, in_dims=(0, 0, 0, dim))(q, k, v, bias))
+    close(
+        vmap(by_fulmen, in_dims=(2, None, 0), out_dims=1)(*mixed),
+        vmap(by_torch, in_dims=(2, None, 0), out_dims=1)(*mixed),
+    )
+    for bias, dim in (
+        (randn(3, 2, 1, 9), 0),
+        (randn(2, 2, 7, 9), None),
+        (randn(2, 1, 9), None),
+        (randn(7, 9, 3), 2),
+    ):
+        close(
+            vmap(by_fulmen, in_dims=(0, 0, 0, dim))(q, k, v, bias),
+            vmap(by_torch, in_dims=(0, 0, 0, dim))(q, k, v, bias),
+        )
     slopes, sinks = torch.rand(3, 2), randn(3, 2)
-    mapped = vmap(lambda q, k, v, a, s: fulmen.attention(q, k, v, alibi_slopes=a, sinks=s, return_lse=True))(q, k, v, slopes, sinks)
+    mapped = vmap(
+        lambda q, k, v, a, s: fulmen.attention(q, k, v, alibi_slopes=a, sinks=s, return_lse=True)
+    )(q, k, v, slopes, sinks)
     for n in range(3):
-        alone = fulmen.attention(q[n], k[n], v[n], alibi_slopes=slopes[n], sinks=sinks[n], return_lse=True)
+        alone = fulmen.attention(
+            q[n], k[n], v[n], alibi_slopes=slopes[n], sinks=sinks[n], return_lse=True
+        )
         close((mapped[0][n], mapped[1][n]), alone)
     slopes = torch.rand(2, 2)
-    mapped = vmap(lambda q, k, v, a: fulmen.attention(q, k, v, alibi_slopes=a), in_dims=(0, 0, 0, None))(q, k, v, slopes)
+    mapped = vmap(
+        lambda q, k, v, a: fulmen.attention(q, k, v, alibi_slopes=a), in_dims=(0, 0, 0, None)
+    )(q, k, v, slopes)
     close(mapped[1], fulmen.attention(q[1], k[1], v[1], alibi_slopes=slopes))
     nested = vmap(vmap(by_fulmen))(*(t.unflatten(0, (3, 1)) for t in (q, k, v)))
     close(nested[:, 0], vmap(by_torch)(q, k, v))
@@ -227,9 +268,12 @@ def test_forward_mode_is_refused():
     with forward_ad.dual_level():
         assert fulmen.attention(q, k, v).shape == q.shape
         for at, name in enumerate("qkv"):
-            tensors = [forward_ad.make_dual(t, t) if n == at else t for n, t in enumerate((q, k, v))]
+            tensors = [
+                forward_ad.make_dual(t, t) if n == at else t for n, t in enumerate((q, k, v))
+            ]
             with pytest.raises(
-                NotImplementedError, match=f"{name} has a tangent: fulmen.attention has no derivative by forward mode"
+                NotImplementedError,
+                match=f"{name} has a tangent: fulmen.attention has no derivative by forward mode",
             ):
                 fulmen.attention(*tensors)
 
@@ -241,7 +285,9 @@ def test_errors_name_the_argument():
             fulmen.attention(q, k.numpy(), v)
         with pytest.raises(TypeError, match="bias is of type float: a torch tensor is needed"):
             fulmen.attention(q, k, v, bias=1.0)
-        with pytest.raises(ValueError, match=r"out has shape \[4, 7, 2, 8\]: \[1, 7, 2, 8\] is needed"):
+        with pytest.raises(
+            ValueError, match=r"out has shape \[4, 7, 2, 8\]: \[1, 7, 2, 8\] is needed"
+        ):
             fulmen.attention(q[:1], k[:1], v[:1], out=torch.empty(4, 7, 2, 8))
 
 
@@ -263,7 +309,10 @@ def test_func_gradients():
     batched = qkv(3)
     close(vmap(loss(by_fulmen, (0, 1, 2)))(*batched), vmap(loss(by_torch, (0, 1, 2)))(*batched))
     dims = (0, 0, 0, None)
-    close(vmap(loss(by_fulmen, (0, 3)), dims)(*batched, bias), vmap(loss(by_torch, (0, 3)), dims)(*batched, bias))
+    close(
+        vmap(loss(by_fulmen, (0, 3)), dims)(*batched, bias),
+        vmap(loss(by_torch, (0, 3)), dims)(*batched, bias),
+    )
     close(vjp(by_fulmen, q, k, v)[1](q), vjp(by_torch, q, k, v)[1](q))
     small = [t[:1, :3, :1, :4] for t in (q, k, v)]
     close(jacrev(by_fulmen, (0, 1, 2))(*small), jacrev(by_torch, (0, 1, 2))(*small))
@@ -275,12 +324,18 @@ def test_func_gradients():
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_autocast(compiled):
-    function = torch.compile(by_fulmen, fullgraph=True, backend="aot_eager") if compiled else by_fulmen
+    function = (
+        torch.compile(by_fulmen, fullgraph=True, backend="aot_eager") if compiled else by_fulmen
+    )
     q, k, v = qkv(requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
         out = function(q, k.detach().bfloat16(), v)
     assert out.dtype == torch.bfloat16
-    assert_close(out.detach().double(), by_torch(*(t.detach().bfloat16().double() for t in (q, k, v))), "bf16")
+    assert_close(
+        out.detach().double(),
+        by_torch(*(t.detach().bfloat16().double() for t in (q, k, v))),
+        "bf16",
+    )
     out.float().square().sum().backward()
     assert q.grad.dtype == torch.float32 and v.grad.abs().max() > 0
     with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", enabled=False):
@@ -345,7 +400,12 @@ def test_transforms_of_a_mask(function):
         with torch.no_grad():
             close(function(leaf, k, v, left), expected[0])
     mask = randn(5, 5)
-    close(*(grad(lambda mask, by=by: by(q, k, v, mask).square().sum())(mask) for by in (function, by_torch)))
+    close(
+        *(
+            grad(lambda mask, by=by: by(q, k, v, mask).square().sum())(mask)
+            for by in (function, by_torch)
+        )
+    )
 
 
 def test_compiled_autograd():

@@ -1,4 +1,5 @@
-"""Models of transformers with attn_implementation="fulmen" beside "eager": a real encoder, and tiny random models."""
+"""Models of transformers with attn_implementation="fulmen" beside "eager": a real encoder, and tiny
+random models."""
 
 import copy
 import pathlib
@@ -97,7 +98,10 @@ def test_logits_and_gradients(name, padding, rng, monkeypatch):
     if padding == "right":
         mask[1, -5:] = 0
     seen = calls(monkeypatch)
-    weight = torch.from_numpy(rng.standard_normal((2, 19, TINY["vocab_size"]))).float() * mask[:, :, None]
+    weight = (
+        torch.from_numpy(rng.standard_normal((2, 19, TINY["vocab_size"]))).float()
+        * mask[:, :, None]
+    )
     logits = []
     for m in (model, eager):
         out = m(ids, attention_mask=mask).logits
@@ -150,7 +154,12 @@ def test_generate(name, cache, rng, monkeypatch):
 
 def test_encoders(rng):
     vit = transformers.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=24, patch_size=8
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        image_size=24,
+        patch_size=8,
     )
     eager, model = pair(transformers.ViTModel, vit, rng)
     image = torch.from_numpy(rng.standard_normal((2, 3, 24, 24))).float()
@@ -170,12 +179,26 @@ def test_encoders(rng):
     ids, mask = tokens(rng), torch.ones(2, 19, dtype=torch.long)
     close(model(ids).last_hidden_state, eager(ids).last_hidden_state)
     mask[0, 12:] = 0
-    ours_, theirs = (m(ids, attention_mask=mask).last_hidden_state[mask.bool()] for m in (model, eager))
+    ours_, theirs = (
+        m(ids, attention_mask=mask).last_hidden_state[mask.bool()] for m in (model, eager)
+    )
     close(ours_, theirs)
 
-    t5 = transformers.T5Config(vocab_size=97, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    t5 = transformers.T5Config(
+        vocab_size=97,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
+    )
     eager, model = pair(transformers.T5Model, t5, rng)
-    arguments = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": tokens(rng, length=7)}
+    arguments = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "decoder_input_ids": tokens(rng, length=7),
+    }
     ours_, theirs = (m(**arguments).last_hidden_state for m in (model, eager))
     close(ours_, theirs)
     for m in (model, eager):
@@ -193,9 +216,13 @@ def test_custom_and_packed_masks(rng, monkeypatch):
     theirs = eager(ids, attention_mask=added).logits
     close(model(ids, attention_mask=added).logits, theirs)
     close(model(ids, attention_mask=kept).logits, theirs)
-    # Sequences one after another in a row, told by their positions: no band, so the whole mask is read.
+    # Sequences one after another in a row, told by their positions: no band, so the whole mask is
+    # read.
     positions = torch.cat([torch.arange(8), torch.arange(11)])[None].expand(2, -1)
-    close(model(ids, position_ids=positions, use_cache=False).logits, eager(ids, position_ids=positions, use_cache=False).logits)
+    close(
+        model(ids, position_ids=positions, use_cache=False).logits,
+        eager(ids, position_ids=positions, use_cache=False).logits,
+    )
     assert seen[-1]["keep_mask"].shape == (2, 1, 19, 19)
 
 
@@ -207,7 +234,10 @@ def test_traced(rng):
     compiled = torch.compile(model.model, backend="eager", fullgraph=True)
     with torch.no_grad():
         traced = compiled(ids, attention_mask=mask, use_cache=False).last_hidden_state
-        close(traced[mask.bool()], eager.model(ids, attention_mask=mask, use_cache=False).last_hidden_state[mask.bool()])
+        close(
+            traced[mask.bool()],
+            eager.model(ids, attention_mask=mask, use_cache=False).last_hidden_state[mask.bool()],
+        )
 
 
 def test_traced_static_cache(rng):
@@ -224,10 +254,14 @@ def test_traced_static_cache(rng):
             found = [model(ids, attention_mask=kept, past_key_values=cache).logits[:, -1:]]
             for _ in range(3):
                 kept = torch.cat([kept, torch.ones(2, 1, dtype=kept.dtype)], 1)
-                found.append(step(found[-1].argmax(-1), attention_mask=kept, past_key_values=cache).logits)
+                found.append(
+                    step(found[-1].argmax(-1), attention_mask=kept, past_key_values=cache).logits
+                )
         return torch.cat(found, 1)
 
-    close(logits(model, torch.compile(model, backend="eager", fullgraph=True)), logits(eager, eager))
+    close(
+        logits(model, torch.compile(model, backend="eager", fullgraph=True)), logits(eager, eager)
+    )
 
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
@@ -241,7 +275,13 @@ def test_a_mask_that_was_changed_is_read(mode, rng, monkeypatch):
     module = torch.nn.Module()
     with mode():
         padding = torch.arange(9).repeat(2, 1) < 7
-        mask = ours.attention_mask(batch_size=2, q_length=9, kv_length=9, attention_mask=padding, allow_is_causal_skip=False)
+        mask = ours.attention_mask(
+            batch_size=2,
+            q_length=9,
+            kv_length=9,
+            attention_mask=padding,
+            allow_is_causal_skip=False,
+        )
 
         def expected():
             scores = (q.double() @ k.double().mT / 4).masked_fill(~mask, -torch.inf)
@@ -264,18 +304,22 @@ def test_a_mask_that_was_changed_is_read(mode, rng, monkeypatch):
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
 @pytest.mark.parametrize("positions", [True, False])
 def test_flattened_documents(name, positions, rng, monkeypatch):
-    """As flash attention's collator flattens batches: each document is as if it were alone, also its gradients."""
+    """As flash attention's collator flattens batches: each document is as if it were alone, also
+    its gradients."""
     eager, model = decoder(name, rng)
     lengths = [7, 1, 11]
     collate = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)
-    batch = collate([{"input_ids": rng.integers(2, TINY["vocab_size"], n).tolist()} for n in lengths])
+    batch = collate(
+        [{"input_ids": rng.integers(2, TINY["vocab_size"], n).tolist()} for n in lengths]
+    )
     labels, given = batch.pop("labels"), batch["position_ids"]
     assert labels.shape == (1, 19)
     if not positions:  # rotary positions then continue across documents
         batch.pop("position_ids")
     seen = calls(monkeypatch)
     logits = model(**batch, use_cache=False).logits[0]
-    # From positions transformers itself may have found the documents, and made a mask: no band, so it is read, too.
+    # From positions transformers itself may have found the documents, and made a mask: no band, so
+    # it is read, too.
     assert positions or all(options.get("cu_seqlens_q") is not None for options in seen)
     parts = batch["input_ids"].split(lengths, 1)
     expected = torch.cat([eager(part, use_cache=False).logits[0] for part in parts])
@@ -290,7 +334,8 @@ def test_flattened_documents(name, positions, rng, monkeypatch):
 
 
 def test_documents_beside_masks(rng):
-    """A bias, or a mask that is no band: documents are a mask then, too. Rows of all of a batch are counted."""
+    """A bias, or a mask that is no band: documents are a mask then, too. Rows of all of a batch are
+    counted."""
     module = torch.nn.Module()
     q, k, v = (torch.from_numpy(rng.standard_normal((2, 4, 6, 16))).float() for _ in "qkv")
     cu = torch.tensor([0, 4, 9, 12], dtype=torch.int32)
@@ -298,31 +343,60 @@ def test_documents_beside_masks(rng):
     same = (document[:, :, None] == document[:, None, :])[:, None]
     bias = torch.from_numpy(rng.standard_normal((1, 4, 6, 6))).float()
     keep = torch.from_numpy(rng.random((2, 1, 6, 6)) < 0.5) | torch.eye(6, dtype=torch.bool)
-    lengths = dict(cu_seq_lens_q=cu, cu_seq_lens_k=cu, max_length_q=torch.tensor(5), max_length_k=None)
+    lengths = dict(
+        cu_seq_lens_q=cu, cu_seq_lens_k=cu, max_length_q=torch.tensor(5), max_length_k=None
+    )
     tril = torch.ones(6, 6, dtype=torch.bool).tril()
-    for mask, position_bias, causal in ((keep, None, False), (keep, bias, False), (bias, bias, False), (None, bias, True)):
+    for mask, position_bias, causal in (
+        (keep, None, False),
+        (keep, bias, False),
+        (bias, bias, False),
+        (None, bias, True),
+    ):
         added = torch.zeros(()) if position_bias is None else position_bias
         if mask is not None and mask.dtype != torch.bool:
             added = added + mask
-        attended = same & (mask if mask is keep else tril if causal else torch.ones(6, 6, dtype=torch.bool))
-        scores = (q.double() @ k.double().mT / 4 + added.double()).masked_fill(~attended, -torch.inf)
-        out, _ = ours.attention_forward(module, q, k, v, mask, position_bias=position_bias, is_causal=causal, **lengths)
+        attended = same & (
+            mask if mask is keep else tril if causal else torch.ones(6, 6, dtype=torch.bool)
+        )
+        scores = (q.double() @ k.double().mT / 4 + added.double()).masked_fill(
+            ~attended, -torch.inf
+        )
+        out, _ = ours.attention_forward(
+            module, q, k, v, mask, position_bias=position_bias, is_causal=causal, **lengths
+        )
         close(out, (scores.softmax(-1) @ v.double()).transpose(1, 2))
     # Documents alone go over the end of a row of the batch, as flash attention takes them.
     out, _ = ours.attention_forward(module, q, k, v, None, is_causal=True, **lengths)
     rows = [t.transpose(1, 2).reshape(12, 4, 16).transpose(0, 1).double() for t in (q, k, v)]
     joined = document.view(-1, 1) == document.view(1, -1)
-    scores = (rows[0] @ rows[1].mT / 4).masked_fill(~(joined & torch.ones(12, 12).tril().bool()), -torch.inf)
+    scores = (rows[0] @ rows[1].mT / 4).masked_fill(
+        ~(joined & torch.ones(12, 12).tril().bool()), -torch.inf
+    )
     close(out.reshape(12, 4, 16), (scores.softmax(-1) @ rows[2]).transpose(0, 1))
 
 
 def test_prefill_in_chunks(rng):
     """T5's mask of a decoder's first token is one element for all keys."""
-    t5 = transformers.T5Config(vocab_size=97, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0)
+    t5 = transformers.T5Config(
+        vocab_size=97,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
+    )
     eager, model = pair(transformers.T5ForConditionalGeneration, t5, rng)
     ids, mask = tokens(rng, 3, 11), torch.ones(3, 11, dtype=torch.long)
     mask[1, 7:] = 0
-    settings = dict(max_new_tokens=5, do_sample=False, prefill_chunk_size=4, output_logits=True, return_dict_in_generate=True)
+    settings = dict(
+        max_new_tokens=5,
+        do_sample=False,
+        prefill_chunk_size=4,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
     ours_, theirs = (m.generate(ids, attention_mask=mask, **settings) for m in (model, eager))
     close(torch.stack(ours_.logits), torch.stack(theirs.logits), 5e-5)
 
@@ -340,7 +414,9 @@ def test_what_is_not_served_is_sdpas(rng, monkeypatch):
         (plain, torch.float64, "query has dtype torch.float64"),
     ):
         eager, model = pair(transformers.LlamaForCausalLM, config, rng)
-        theirs, found = (m(ids, attention_mask=mask).logits[mask.bool()] for m in (eager, model.to(dtype)))
+        theirs, found = (
+            m(ids, attention_mask=mask).logits[mask.bool()] for m in (eager, model.to(dtype))
+        )
         close(found, theirs)
         said = f"fulmen: {reason}: torch's scaled_dot_product_attention computes such attention"
         assert not seen and set(lines) == {said}
@@ -352,16 +428,30 @@ def test_what_is_not_served_is_sdpas(rng, monkeypatch):
 
 @pytest.mark.parametrize("family", ["PegasusX", "BigBirdPegasus"])
 def test_models_that_are_not_made_for_sdpa(family, rng):
-    """One leaves it to masks that its decoder is causal, and one adds masks to its encoder's scores itself."""
+    """One leaves it to masks that its decoder is causal, and one adds masks to its encoder's scores
+    itself."""
     sizes = {
         f"{part}_{what}": n
         for part in ("encoder", "decoder")
         for what, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))
     }
-    special = {"block_size": 8, **({"num_global_tokens": 4} if family == "PegasusX" else {"attention_type": "original_full"})}
-    config = getattr(transformers, family + "Config")(vocab_size=97, d_model=48, max_position_embeddings=64, **sizes, **special)
+    special = {
+        "block_size": 8,
+        **(
+            {"num_global_tokens": 4}
+            if family == "PegasusX"
+            else {"attention_type": "original_full"}
+        ),
+    }
+    config = getattr(transformers, family + "Config")(
+        vocab_size=97, d_model=48, max_position_embeddings=64, **sizes, **special
+    )
     eager, model = pair(getattr(transformers, family + "ForConditionalGeneration"), config, rng)
-    inputs = {"input_ids": tokens(rng), "attention_mask": torch.ones(2, 19).long(), "decoder_input_ids": tokens(rng, length=7)}
+    inputs = {
+        "input_ids": tokens(rng),
+        "attention_mask": torch.ones(2, 19).long(),
+        "decoder_input_ids": tokens(rng, length=7),
+    }
     inputs["attention_mask"][1, :8] = 0
     close(model(**inputs).logits, eager(**inputs).logits)
 
@@ -383,7 +473,8 @@ def test_models_with_attention_of_their_own_only(family, rng):
     except KeyError:  # has a list of its own
         return
     with pytest.raises(
-        NotImplementedError, match=f'{family} has attention of its own only: attn_implementation="eager" is accepted'
+        NotImplementedError,
+        match=f'{family} has attention of its own only: attn_implementation="eager" is accepted',
     ):
         model(tokens(rng))
 
@@ -391,7 +482,10 @@ def test_models_with_attention_of_their_own_only(family, rng):
 def test_refusals(rng):
     module = torch.nn.Module()
     q = torch.randn(1, 2, 3, 8)
-    with pytest.raises(NotImplementedError, match=r'cache is given: attn_implementation="fulmen" has no such attention'):
+    with pytest.raises(
+        NotImplementedError,
+        match=r'cache is given: attn_implementation="fulmen" has no such attention',
+    ):
         ours.attention_forward(module, q, q, q, None, cache=object())
     with pytest.raises(ValueError, match=r'output_attentions is True: .* "eager" has'):
         ours.attention_forward(module, q, q, q, None, output_attentions=True)
@@ -421,7 +515,9 @@ def test_real_encoder():
     assert not batch["attention_mask"].all()
     embeddings = []
     for implementation in ("fulmen", "eager"):
-        model = transformers.AutoModel.from_pretrained(folder, attn_implementation=implementation).eval()
+        model = transformers.AutoModel.from_pretrained(
+            folder, attn_implementation=implementation
+        ).eval()
         with torch.no_grad():
             hidden = model(**batch).last_hidden_state
         keep = batch["attention_mask"][:, :, None]
@@ -433,18 +529,24 @@ def test_real_encoder():
 
 @pytest.mark.parametrize("layer", [0, 5])
 def test_real_layers(layer):
-    """Queries, keys and values of a real encoder's layer, most of them padding: scaled scores up to 97, beside float64."""
+    """Queries, keys and values of a real encoder's layer, most of them padding: scaled scores up to
+    97, beside float64."""
     folder, batch = real_encoder(padding="max_length", max_length=128)
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     attention = model.encoder.layer[layer].attention.self
     inputs = {}
     for name in ("query", "key", "value"):
-        getattr(attention, name).register_forward_hook(lambda _, __, out, name=name: inputs.update({name: out.numpy()}))
+        getattr(attention, name).register_forward_hook(
+            lambda _, __, out, name=name: inputs.update({name: out.numpy()})
+        )
     with torch.no_grad():
         model(**batch)
     keep = batch["attention_mask"].numpy().astype(bool)[:, None, None, :]
     for dtype in ("fp32", "fp16", "bf16"):
-        q, k, v = (inputs[name].reshape(4, 128, 12, 32).astype(problems.DTYPES[dtype]) for name in ("query", "key", "value"))
+        q, k, v = (
+            inputs[name].reshape(4, 128, 12, 32).astype(problems.DTYPES[dtype])
+            for name in ("query", "key", "value")
+        )
         out, lse = fulmen.attention(q, k, v, keep_mask=keep, return_lse=True)
         expected, expected_lse = problems.attention_float64(q, k, v, keep_mask=keep)
         problems.assert_close(out, expected, dtype)

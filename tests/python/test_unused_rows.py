@@ -1,4 +1,5 @@
-"""Rows of packed results that belong to no sequence: zeros in everything that Python gets, gradients included."""
+"""Rows of packed results that belong to no sequence: zeros in everything that Python gets,
+gradients included."""
 
 import itertools
 
@@ -55,9 +56,18 @@ def expected(q, k, v, dout, dlse):
 def dirty():
     """Allocates and frees memory filled with NaN: the next new array holds it."""
     for _ in range(3):
-        for shape in ((TOTAL_Q, HEADS, DIM), (TOTAL_K, KV_HEADS, DIM), (TOTAL_K, KV_HEADS, DIM_V), (TOTAL_Q, HEADS, DIM_V)):
-            kept = [np.full(shape, np.nan, np.float32) for _ in range(4)] + [torch.full(shape, torch.nan) for _ in range(4)]
-            kept += [np.full(shape, np.nan) for _ in range(4)] + [torch.full((HEADS, TOTAL_Q), torch.nan) for _ in range(4)]
+        for shape in (
+            (TOTAL_Q, HEADS, DIM),
+            (TOTAL_K, KV_HEADS, DIM),
+            (TOTAL_K, KV_HEADS, DIM_V),
+            (TOTAL_Q, HEADS, DIM_V),
+        ):
+            kept = [np.full(shape, np.nan, np.float32) for _ in range(4)] + [
+                torch.full(shape, torch.nan) for _ in range(4)
+            ]
+            kept += [np.full(shape, np.nan) for _ in range(4)] + [
+                torch.full((HEADS, TOTAL_Q), torch.nan) for _ in range(4)
+            ]
             del kept
 
 
@@ -95,7 +105,9 @@ def by_torch(arrays):
 def by_autograd(arrays, attention=fulmen.attention):
     *leaves, dout, dlse = [a.clone().requires_grad_(at < 3) for at, a in enumerate(arrays)]
     bounds = tensors_of()
-    out, lse = attention(*leaves, return_lse=True, cu_seqlens_q=bounds[0], cu_seqlens_k=bounds[1], **LENGTHS)
+    out, lse = attention(
+        *leaves, return_lse=True, cu_seqlens_q=bounds[0], cu_seqlens_k=bounds[1], **LENGTHS
+    )
     return (out.detach(), lse.detach(), *torch.autograd.grad((out, lse), leaves, (dout, dlse)))
 
 
@@ -109,7 +121,9 @@ def by_jax(arrays):
     bounds = [jax.numpy.asarray(cu, dtype=jax.numpy.int32) for cu in (CU_Q, CU_K)]
 
     def results(q, k, v):
-        return fulmen.attention(q, k, v, return_lse=True, cu_seqlens_q=bounds[0], cu_seqlens_k=bounds[1], **LENGTHS)
+        return fulmen.attention(
+            q, k, v, return_lse=True, cu_seqlens_q=bounds[0], cu_seqlens_k=bounds[1], **LENGTHS
+        )
 
     found, backward = jax.vjp(results, q, k, v)
     return (*found, *backward((dout, dlse)))
@@ -125,7 +139,9 @@ def test_zeros(way):
     for _ in range(4):
         dirty()
         found = [torch.from_numpy(np.asarray(t).copy()) for t in way(arrays)]
-        for name, tensor, double in zip(("out", "lse", "dq", "dk", "dv"), found, right, strict=True):
+        for name, tensor, double in zip(
+            ("out", "lse", "dq", "dk", "dv"), found, right, strict=True
+        ):
             nobodys = NOBODYS_K if name in ("dk", "dv") else NOBODYS_Q
             rows = tensor[:, nobodys] if name == "lse" else tensor[nobodys]
             assert (rows == 0).all(), f"{name} has {rows.flatten()[:4]} where no sequence is"
@@ -147,7 +163,12 @@ def test_out_that_is_given(over_q):
     v = torch.cat([v, v], -1) if over_q else v
     bounds = tensors_of()
     given = out if over_q else q
-    assert fulmen.attention(given, k, v, out=out, cu_seqlens_q=bounds[0], cu_seqlens_k=bounds[1], **LENGTHS) is out
+    assert (
+        fulmen.attention(
+            given, k, v, out=out, cu_seqlens_q=bounds[0], cu_seqlens_k=bounds[1], **LENGTHS
+        )
+        is out
+    )
     close(out[..., :DIM_V], expected(*arrays)[0])
     if not over_q:
         assert out._base[:, 1::2].isnan().all()
@@ -163,11 +184,18 @@ def test_weight_gradients():
 
     doubles = [p.detach().double().requires_grad_() for p in (projection.weight, projection.bias)]
     q, k, v = heads(*doubles, rows.double())
-    parts = [attention_float64(q[None, a:b], k[None, a:b], v[None, a:b], causal=True)[0] for a, b in itertools.pairwise(CU_Q)]
+    parts = [
+        attention_float64(q[None, a:b], k[None, a:b], v[None, a:b], causal=True)[0]
+        for a, b in itertools.pairwise(CU_Q)
+    ]
     wanted = torch.autograd.grad(sum(part.square().sum() for part in parts), doubles)
     for _ in range(8):
         dirty()
         q, k, v = heads(projection.weight, projection.bias, rows)
         out = flash_attn_varlen_func(q, k, v, *tensors_of((CU_Q, CU_Q)), 3, 3, causal=True)
-        for found, right in zip(torch.autograd.grad(out.square().sum(), list(projection.parameters())), wanted, strict=True):
+        for found, right in zip(
+            torch.autograd.grad(out.square().sum(), list(projection.parameters())),
+            wanted,
+            strict=True,
+        ):
             close(found, right)

@@ -1,4 +1,5 @@
-"""FLASH_ATTENTION_VERIFY=1: every function that computes attention says PASSED, with what was compared."""
+"""FLASH_ATTENTION_VERIFY=1: every function that computes attention says PASSED, with what was
+compared."""
 
 import re
 
@@ -8,8 +9,8 @@ import pytest
 from problems import qkv
 
 LINE = re.compile(
-    r"fulmen: PASSED (?P<tensors>[\w, ]+) of (?P<kernel>cpu\.[\w.]+) on cpu, .*: (?P<elements>\d+) elements, "
-    r"worst error [\d.e-]+ \(\w+, [\d.e-]+ is allowed there\), mean error [\d.e-]+"
+    r"fulmen: PASSED (?P<tensors>[\w, ]+) of (?P<kernel>cpu\.[\w.]+) on cpu, .*: (?P<elements>\d+) "
+    r"elements, worst error [\d.e-]+ \(\w+, [\d.e-]+ is allowed there\), mean error [\d.e-]+"
 )
 
 
@@ -19,7 +20,11 @@ def passed(monkeypatch, capfd):
     monkeypatch.setenv("FLASH_ATTENTION_VERIFY", "1")
 
     def lines():
-        found = [LINE.fullmatch(line) for line in capfd.readouterr().err.splitlines() if line.startswith("fulmen: ")]
+        found = [
+            LINE.fullmatch(line)
+            for line in capfd.readouterr().err.splitlines()
+            if line.startswith("fulmen: ")
+        ]
         assert all(found), found
         return [(one["tensors"], int(one["elements"])) for one in found]
 
@@ -43,7 +48,9 @@ def test_reports_say_how_much(rng):
     exact = fulmen.attention_reference(q, k, v)
     report = fulmen.verify(q, k, v, out)
     assert report.elements == out.size
-    np.testing.assert_allclose(report.mean_error, np.abs(out.astype(np.float64) - exact).mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        report.mean_error, np.abs(out.astype(np.float64) - exact).mean(), rtol=1e-6
+    )
 
 
 def test_jax(rng, passed):
@@ -56,7 +63,8 @@ def test_jax(rng, passed):
 
 
 def torch_calls():
-    """Name, what is called with q, k, v of [batch, seqlen, heads, dim], which all have as many heads."""
+    """Name, what is called with q, k, v of [batch, seqlen, heads, dim], which all have as many
+    heads."""
 
     def heads_first(call):
         return lambda q, k, v: call(*(t.transpose(1, 2) for t in (q, k, v)))
@@ -66,7 +74,9 @@ def torch_calls():
         import torch
 
         with fulmen.torch.sdpa():
-            return torch.nn.functional.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)))
+            return torch.nn.functional.scaled_dot_product_attention(
+                *(t.transpose(1, 2) for t in (q, k, v))
+            )
 
     def module(q, k, v):
         import fulmen.torch
@@ -83,7 +93,9 @@ def torch_calls():
         import torch
 
         lengths = torch.tensor([0, q.shape[1]], dtype=torch.int32)
-        return fulmen.flash_attn.flash_attn_varlen_func(q[0], k[0], v[0], lengths, lengths, q.shape[1], q.shape[1])
+        return fulmen.flash_attn.flash_attn_varlen_func(
+            q[0], k[0], v[0], lengths, lengths, q.shape[1], q.shape[1]
+        )
 
     def cached(q, k, v):
         import fulmen.flash_attn

@@ -1,4 +1,5 @@
-"""fulmen.xformers: memory_efficient_attention with every bias, against float64 and masks that are written out here."""
+"""fulmen.xformers: memory_efficient_attention with every bias, against float64 and masks that are
+written out here."""
 
 import inspect
 import itertools
@@ -19,7 +20,10 @@ def normal(rng, *shape, grad=True):
 
 def expected_of(q, k, v, attended, added=0.0, scale=None):
     """float64, [batch, seqlen, heads, dim]: (out, lse)."""
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale) + added
+    scores = (
+        torch.einsum("bqhd,bkhd->bhqk", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+        + added
+    )
     scores = torch.where(attended, scores, -torch.inf)
     return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1).nan_to_num(), v), scores.logsumexp(-1)
 
@@ -29,16 +33,22 @@ def check(rng, q, k, v, bias, attended, added=None, **options):
         inputs = [t.detach().requires_grad_(grad) for t in (q, k, v)]
         out, lse = xops.memory_efficient_attention_forward_requires_grad(*inputs, bias, **options)
         leaves = [t.detach().double().requires_grad_(grad) for t in inputs]
-        expected, expected_lse = expected_of(*leaves, attended, 0.0 if added is None else added.double(), options.get("scale"))
+        expected, expected_lse = expected_of(
+            *leaves, attended, 0.0 if added is None else added.double(), options.get("scale")
+        )
         assert_close(out.detach(), expected.detach(), "fp32")
         used = expected_lse.isfinite()
         assert_close(lse.detach()[used], expected_lse.detach()[used], "fp32", "lse")
         if grad:
             weight = normal(rng, *out.shape, grad=False)
             ours = torch.autograd.grad((out * weight).sum(), inputs)
-            for one, other in zip(ours, torch.autograd.grad((expected * weight).sum(), leaves), strict=True):
+            for one, other in zip(
+                ours, torch.autograd.grad((expected * weight).sum(), leaves), strict=True
+            ):
                 assert_close(one, other.nan_to_num(), "fp32", "gradient")
-    assert torch.equal(xops.memory_efficient_attention(q, k, v, bias, **options).detach(), out.detach())
+    assert torch.equal(
+        xops.memory_efficient_attention(q, k, v, bias, **options).detach(), out.detach()
+    )
 
 
 def mask(sq, sk, rule):
@@ -53,7 +63,10 @@ SIMPLE = {  # bias, (query, key, keys - queries) -> attended
         biases.LowerTriangularFromBottomRightMask().make_local_attention(4),
         lambda i, j, o: i + o - 4 < j <= i + o,
     ),
-    "local": (biases.LocalAttentionFromBottomRightMask(3, 2), lambda i, j, o: i + o - 3 <= j <= i + o + 2),
+    "local": (
+        biases.LocalAttentionFromBottomRightMask(3, 2),
+        lambda i, j, o: i + o - 3 <= j <= i + o + 2,
+    ),
 }
 
 
@@ -75,7 +88,9 @@ def test_tensor_biases_and_layouts(rng):
     check(rng, q, k, v, xops.LowerTriangularMask().add_bias(bias), lower, bias)
     plain = xops.memory_efficient_attention(q, k, v, bias)
     five = [t.unflatten(2, (2, 3)) for t in (q, k, v)]
-    out, lse = xops.memory_efficient_attention_forward_requires_grad(*five, bias.unflatten(1, (2, 3)))
+    out, lse = xops.memory_efficient_attention_forward_requires_grad(
+        *five, bias.unflatten(1, (2, 3))
+    )
     assert lse.shape == (2, 2, 3, 9) and torch.equal(out.flatten(2, 3), plain)
     three = xops.memory_efficient_attention(q[:, :, 0], k[:, :, 0], v[:, :, 0], bias[:, 0])
     assert_close(three.detach(), plain[:, :, 0].detach(), "fp32")
@@ -91,11 +106,18 @@ def test_tensor_biases_and_layouts(rng):
     for a, b in zip(ours, torch.autograd.grad((expected * weight).sum(), leaves), strict=True):
         assert_close(a, b, "fp32", "gradient")
     learned = normal(rng, 2, 6, 9, 13)
-    (gradient,) = torch.autograd.grad(xops.memory_efficient_attention(q, k, v, learned).square().sum(), learned)
+    (gradient,) = torch.autograd.grad(
+        xops.memory_efficient_attention(q, k, v, learned).square().sum(), learned
+    )
     double = learned.detach().double().requires_grad_()
     expected = expected_of(*(t.detach().double() for t in (q, k, v)), everything, double)[0]
-    assert_close(gradient, torch.autograd.grad(expected.square().sum(), double)[0], "fp32", "bias gradient")
-    assert xops.memory_efficient_attention(q, k, v, output_dtype=torch.bfloat16).dtype == torch.bfloat16
+    assert_close(
+        gradient, torch.autograd.grad(expected.square().sum(), double)[0], "fp32", "bias gradient"
+    )
+    assert (
+        xops.memory_efficient_attention(q, k, v, output_dtype=torch.bfloat16).dtype
+        == torch.bfloat16
+    )
 
 
 Q, K = [3, 1, 5], [4, 6, 7]
@@ -115,7 +137,10 @@ def from_bottom_right(i, j, o):
 
 
 def paged_rows(starts):
-    return [[int(TABLE[n, r // 4]) * 4 + r % 4 for r in range(s, s + m)] for n, (s, m) in enumerate(zip(starts, K, strict=True))]
+    return [
+        [int(TABLE[n, r // 4]) * 4 + r % 4 for r in range(s, s + m)]
+        for n, (s, m) in enumerate(zip(starts, K, strict=True))
+    ]
 
 
 PACKED_ROWS = [list(range(s, s + m)) for s, m in zip((0, 4, 10), K, strict=True)]
@@ -138,9 +163,15 @@ BLOCKS = {  # bias, rows of keys, rule
         PADDED_ROWS,
         from_bottom_right,
     ),
-    "padded_local": (PADDED.make_local_attention(2, 1), PADDED_ROWS, lambda i, j, o: i + o - 2 <= j <= i + o + 1),
+    "padded_local": (
+        PADDED.make_local_attention(2, 1),
+        PADDED_ROWS,
+        lambda i, j, o: i + o - 2 <= j <= i + o + 1,
+    ),
     "padded_causal_local": (
-        biases.BlockDiagonalCausalLocalAttentionPaddedKeysMask(PADDED.q_seqinfo, PADDED.k_seqinfo, 2),
+        biases.BlockDiagonalCausalLocalAttentionPaddedKeysMask(
+            PADDED.q_seqinfo, PADDED.k_seqinfo, 2
+        ),
         PADDED_ROWS,
         lambda i, j, o: i + o - 2 < j <= i + o,
     ),
@@ -191,12 +222,18 @@ def test_lists_of_tensors(rng):
     parts = [normal(rng, b, n, 2, 8, grad=False) for b, n in ((2, 3), (1, 5), (3, 1))]
     bias, x = biases.BlockDiagonalMask.from_tensor_list(parts)
     assert x.shape == (1, 14, 2, 8)
-    for part, one in zip(bias.split(xops.memory_efficient_attention(x, x, x, bias.make_causal())), parts, strict=True):
-        expected = expected_of(*(one.double(),) * 3, mask(one.shape[1], one.shape[1], lambda i, j: j <= i))[0]
+    for part, one in zip(
+        bias.split(xops.memory_efficient_attention(x, x, x, bias.make_causal())), parts, strict=True
+    ):
+        expected = expected_of(
+            *(one.double(),) * 3, mask(one.shape[1], one.shape[1], lambda i, j: j <= i)
+        )[0]
         assert_close(part, expected, "fp32")
     keys = [normal(rng, b, 4, 2, 8, grad=False) for b in (2, 1, 3)]
     bias, q, k, v = biases.BlockDiagonalMask.from_tensor_lists_qkv(parts, keys, keys)
-    assert [t.shape for t in bias.split_queries(q)] == [t.shape for t in parts] and len(bias.split_kv(k)) == 3
+    assert [t.shape for t in bias.split_queries(q)] == [t.shape for t in parts] and len(
+        bias.split_kv(k)
+    ) == 3
     assert torch.equal(k, v)
     with pytest.raises(ValueError, match="split_queries and split_kv are accepted"):
         bias.split(q)
@@ -211,17 +248,25 @@ def test_classes_by_name_and_others(rng):
             return torch.zeros(shape, dtype=dtype, device=device)
 
     out = xops.memory_efficient_attention(q, q, q, Everything())
-    assert_close(out, expected_of(*(q.double(),) * 3, torch.ones(9, 9, dtype=torch.bool))[0], "fp32")
+    assert_close(
+        out, expected_of(*(q.double(),) * 3, torch.ones(9, 9, dtype=torch.bool))[0], "fp32"
+    )
     theirs = type("LowerTriangularMask", (), {"__module__": "xformers.ops.fmha.attn_bias"})()
     assert torch.equal(
-        xops.memory_efficient_attention(q, q, q, theirs), xops.memory_efficient_attention(q, q, q, xops.LowerTriangularMask())
+        xops.memory_efficient_attention(q, q, q, theirs),
+        xops.memory_efficient_attention(q, q, q, xops.LowerTriangularMask()),
     )
 
 
 def test_signature_dropout_and_refusals(rng):
     parameters = inspect.signature(xops.memory_efficient_attention).parameters.values()
     expected = "query, key, value, attn_bias=None, p=0.0, scale=None, op=None, output_dtype=None"
-    assert ", ".join(str(p.replace(annotation=p.empty, kind=p.POSITIONAL_OR_KEYWORD)) for p in parameters) == expected
+    assert (
+        ", ".join(
+            str(p.replace(annotation=p.empty, kind=p.POSITIONAL_OR_KEYWORD)) for p in parameters
+        )
+        == expected
+    )
     q = normal(rng, 1, 40, 2, 16, grad=False)
     outs = []
     for seed in (problems.SEED, problems.SEED, problems.SEED + 1):
@@ -232,8 +277,13 @@ def test_signature_dropout_and_refusals(rng):
         xops.memory_efficient_attention_forward_requires_grad(q, q, q, p=0.3)
     with pytest.raises(ValueError, match=r"shapes are query \[1, 40, 2, 16\], key \[40, 2, 16\]"):
         xops.memory_efficient_attention(q, q[0], q)
-    with pytest.raises(ValueError, match="query has batch 2 and key 2: 1 is accepted with BlockDiagonalMask"):
-        xops.memory_efficient_attention(*(q.expand(2, -1, -1, -1),) * 3, biases.BlockDiagonalMask.from_seqlens([40], device="cpu"))
+    with pytest.raises(
+        ValueError, match="query has batch 2 and key 2: 1 is accepted with BlockDiagonalMask"
+    ):
+        xops.memory_efficient_attention(
+            *(q.expand(2, -1, -1, -1),) * 3,
+            biases.BlockDiagonalMask.from_seqlens([40], device="cpu"),
+        )
     with pytest.raises(ValueError, match="window_size is 0: 1 or more is accepted"):
         PACKED.make_local_attention(0)
     with pytest.raises(ValueError, match="block 0 has 5 queries and 4 keys"):

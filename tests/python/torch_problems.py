@@ -1,4 +1,5 @@
-"""Attention by torch's own arithmetic in float64, differentiable, and how near to it results of float32 must be."""
+"""Attention by torch's own arithmetic in float64, differentiable, and how near to it results of
+float32 must be."""
 
 import torch
 from problems import SEED
@@ -19,7 +20,8 @@ def attention_float64(
     kept=None,
     p=0.0,
 ):
-    """(out, lse) of [batch, seqlen, heads, head_dim]; kept, p: what dropout keeps, and its probability."""
+    """(out, lse) of [batch, seqlen, heads, head_dim]; kept, p: what dropout keeps, and its
+    probability."""
     q, k, v = (t.double().transpose(1, 2) for t in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)

@@ -20,10 +20,13 @@ class _Backend(ctypes.Structure):  # fulmen_backend
 
 
 def register(name: str, run: Any, context: int | None = None, supports: Any = None) -> None:
-    """run, a C function, is called for attention(device=name) with context, the stream, the tensors and the options; supports when
-    a call is planned."""
+    """run, a C function, is called for attention(device=name) with context, the stream, the tensors
+    and the options; supports when a call is planned."""
     library = ctypes.CDLL(str(next(Path(fulmen.__file__).parent.glob("libfulmen.so*"))))
     names = name.encode(), f"{name}.kernel.c".encode()
-    asked, called = (None if function is None else ctypes.cast(function, ctypes.c_void_p) for function in (supports, run))
+    asked, called = (
+        None if function is None else ctypes.cast(function, ctypes.c_void_p)
+        for function in (supports, run)
+    )
     backend = _Backend(ctypes.sizeof(_Backend), *names, 1.0, context, asked, called)
     assert library.fulmen_register_backend(ctypes.byref(backend)) == 0

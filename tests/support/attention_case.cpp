@@ -21,7 +21,8 @@ const char* name_of(Layout layout) {
 }
 
 std::string broadcast_text(const std::array<bool, 3>& broadcast) {
-  return fmt::format("[{},{},{},k]", broadcast[0] ? "1" : "b", broadcast[1] ? "1" : "h", broadcast[2] ? "1" : "q");
+  return fmt::format("[{},{},{},k]", broadcast[0] ? "1" : "b", broadcast[1] ? "1" : "h",
+                     broadcast[2] ? "1" : "q");
 }
 
 int64_t offset(const Tensor& t, const std::array<int64_t, 4>& index) {
@@ -44,21 +45,29 @@ void for_each(const Tensor& t, const Body& body) {
 }  // namespace
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 std::string to_string(const CaseSpec& s) {
-  std::string text = fmt::format("seed={} {} b={} sq={} sk={} h={}/{} d={}/{} {} flush={}", test_seed(), fulmen::to_string(s.dtype),
-                                 s.batch, s.seqlen_q, s.seqlen_k, s.num_heads, s.num_kv_heads, s.head_dim, s.head_dim_v,
-                                 name_of(s.layout), s.flush == GuardedBuffer::Flush::end ? "end" : "start");
-  if (s.causal != Causal::none) text += s.causal == Causal::top_left ? " causal=top_left" : " causal=bottom_right";
-  if (s.window_left >= 0 || s.window_right >= 0) text += fmt::format(" window={},{}", s.window_left, s.window_right);
+  std::string text =
+      fmt::format("seed={} {} b={} sq={} sk={} h={}/{} d={}/{} {} flush={}", test_seed(),
+                  fulmen::to_string(s.dtype), s.batch, s.seqlen_q, s.seqlen_k, s.num_heads,
+                  s.num_kv_heads, s.head_dim, s.head_dim_v, name_of(s.layout),
+                  s.flush == GuardedBuffer::Flush::end ? "end" : "start");
+  if (s.causal != Causal::none)
+    text += s.causal == Causal::top_left ? " causal=top_left" : " causal=bottom_right";
+  if (s.window_left >= 0 || s.window_right >= 0)
+    text += fmt::format(" window={},{}", s.window_left, s.window_right);
   if (s.softcap > 0) text += fmt::format(" softcap={}", s.softcap);
   if (s.scale != 0) text += fmt::format(" scale={}", s.scale);
-  if (s.bias) text += fmt::format(" bias={}{}", fulmen::to_string(s.bias_dtype), broadcast_text(s.bias_broadcast));
+  if (s.bias)
+    text += fmt::format(" bias={}{}", fulmen::to_string(s.bias_dtype),
+                        broadcast_text(s.bias_broadcast));
   if (s.huge_bias) text += " huge_bias";
   if (s.keep) {
-    text += fmt::format(" keep={} share={} documents={}", broadcast_text(s.keep_broadcast), s.keep_share, s.keep_documents);
+    text += fmt::format(" keep={} share={} documents={}", broadcast_text(s.keep_broadcast),
+                        s.keep_share, s.keep_documents);
   }
   if (s.nan_in_masked) text += " nan_in_masked";
   if (s.alibi != 0) text += fmt::format(" alibi={}", s.alibi);
@@ -72,10 +81,12 @@ std::string to_string(const CaseSpec& s) {
   if (s.even_lengths) text += " even_lengths";
   if (s.dropout > 0) text += fmt::format(" dropout={}", s.dropout);
   if (s.backward) {
-    text += fmt::format(" backward gradients={}{}{}{}{}", s.gradients[0] ? "q" : "", s.gradients[1] ? "k" : "",
-                        s.gradients[2] ? "v" : "", s.gradients[3] ? "b" : "", s.gradients[4] ? "s" : "");
+    text += fmt::format(" backward gradients={}{}{}{}{}", s.gradients[0] ? "q" : "",
+                        s.gradients[1] ? "k" : "", s.gradients[2] ? "v" : "",
+                        s.gradients[3] ? "b" : "", s.gradients[4] ? "s" : "");
     if (s.dlse) text += " dlse";
-    if (s.dbias_summed != std::array<bool, 3>{}) text += " dbias_summed=" + broadcast_text(s.dbias_summed);
+    if (s.dbias_summed != std::array<bool, 3>{})
+      text += " dbias_summed=" + broadcast_text(s.dbias_summed);
   }
   if (s.q_size != 1 || s.kv_size != 1) text += fmt::format(" sizes={},{}", s.q_size, s.kv_size);
   return text;
@@ -86,12 +97,16 @@ CaseSpec random_spec(Random& random) {
   s.dtype = random.pick({DType::fp32, DType::fp16, DType::bf16});
   s.batch = random.pick<int64_t>({1, 1, 2, 3});
   s.seqlen_q = random.chance(0.1) ? random.pick<int64_t>({0, 1}) : random.between(1, 150);
-  s.seqlen_k = random.chance(0.1) ? random.pick<int64_t>({0, 1}) : random.chance(0.3) ? s.seqlen_q : random.between(1, 200);
+  s.seqlen_k = random.chance(0.1)   ? random.pick<int64_t>({0, 1})
+               : random.chance(0.3) ? s.seqlen_q
+                                    : random.between(1, 200);
   s.num_kv_heads = random.pick<int64_t>({1, 1, 2, 3});
   s.num_heads = s.num_kv_heads * random.pick<int64_t>({1, 1, 2, 4, 5});
-  s.head_dim = random.chance(0.5) ? random.pick<int64_t>({16, 32, 64, 128}) : random.between(1, 130);
+  s.head_dim =
+      random.chance(0.5) ? random.pick<int64_t>({16, 32, 64, 128}) : random.between(1, 130);
   s.head_dim_v = random.chance(0.6) ? s.head_dim : random.between(1, 130);
-  s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::packed_qkv, Layout::odd_strides});
+  s.layout = random.pick(
+      {Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::packed_qkv, Layout::odd_strides});
   s.flush = random.pick({GuardedBuffer::Flush::end, GuardedBuffer::Flush::start});
   s.causal = random.pick({Causal::none, Causal::none, Causal::bottom_right, Causal::top_left});
   if (random.chance(0.25)) s.window_left = random.between(0, 60);
@@ -108,7 +123,8 @@ CaseSpec random_spec(Random& random) {
   s.sinks = random.chance(0.2);
   s.lse = random.chance(0.7);
   if (random.chance(0.06)) {
-    // Keys enough to be split among workgroups or threads, and windows that begin anywhere in a split.
+    // Keys enough to be split among workgroups or threads, and windows that begin anywhere in a
+    // split.
     s.seqlen_q = random.between(1, 3);
     s.seqlen_k = random.between(600, 2600);
     if (random.chance(0.7)) s.window_left = random.between(0, s.seqlen_k);
@@ -139,7 +155,8 @@ Case::Case(const CaseSpec& given, Random& random) : spec(given) {
   if (s.scale != 0) options.softmax_scale = s.scale;
 
   draw_sequences(random);
-  if (s.layout == Layout::packed_qkv && !variable_lengths(s) && s.seqlen_q == s.seqlen_k && s.head_dim == s.head_dim_v) {
+  if (s.layout == Layout::packed_qkv && !variable_lengths(s) && s.seqlen_q == s.seqlen_k &&
+      s.head_dim == s.head_dim_v) {
     packed_inputs();
   } else {
     tensors.q = query_rows(s.head_dim);
@@ -167,11 +184,15 @@ Case::Case(const CaseSpec& given, Random& random) : spec(given) {
                             DType::fp32,
                             {batches, 1, 1, s.num_heads},
                             {batches == 1 ? 0 : s.num_heads, 0, 0, 1}};
-    for_each(tensors.alibi_slopes,
-             [&](const auto& at) { set(tensors.alibi_slopes, at, 0.01F * static_cast<float>(1 + at[3] + 2 * at[0])); });
+    for_each(tensors.alibi_slopes, [&](const auto& at) {
+      set(tensors.alibi_slopes, at, 0.01F * static_cast<float>(1 + at[3] + 2 * at[0]));
+    });
   }
   if (s.sinks) {
-    tensors.sinks = {allocate(static_cast<std::size_t>(s.num_heads) * 4), DType::fp32, {1, 1, 1, s.num_heads}, {0, 0, 0, 1}};
+    tensors.sinks = {allocate(static_cast<std::size_t>(s.num_heads) * 4),
+                     DType::fp32,
+                     {1, 1, 1, s.num_heads},
+                     {0, 0, 0, 1}};
     fill_normal(tensors.sinks, 1, random);
   }
   if (s.lse || s.backward) {
@@ -193,7 +214,8 @@ Case::Case(const CaseSpec& given, Random& random) : spec(given) {
 }
 
 Tensor Case::row_statistics() {
-  const int64_t batch = spec.packed_q ? 1 : spec.batch, rows = spec.packed_q ? rows_q_ : spec.seqlen_q;
+  const int64_t batch = spec.packed_q ? 1 : spec.batch,
+                rows = spec.packed_q ? rows_q_ : spec.seqlen_q;
   return {allocate(static_cast<std::size_t>(batch * spec.num_heads * rows) * 4),
           DType::fp32,
           {batch, spec.num_heads, rows, 1},
@@ -236,7 +258,10 @@ void Case::add_gradients(Random& random) {
     output(&T::dbias);
   }
   if (s.gradients[4] && s.sinks) {
-    tensors.dsinks = {allocate(static_cast<std::size_t>(s.num_heads) * 4), DType::fp32, {1, 1, 1, s.num_heads}, {0, 0, 0, 1}};
+    tensors.dsinks = {allocate(static_cast<std::size_t>(s.num_heads) * 4),
+                      DType::fp32,
+                      {1, 1, 1, s.num_heads},
+                      {0, 0, 0, 1}};
     output(&T::dsinks);
   }
   // One at least.
@@ -247,7 +272,8 @@ void Case::add_gradients(Random& random) {
 }
 
 Problem Case::problem() const {
-  Result<Problem> problem = spec.backward ? make_backward_problem(tensors, options) : make_problem(tensors, options);
+  Result<Problem> problem =
+      spec.backward ? make_backward_problem(tensors, options) : make_problem(tensors, options);
   if (!problem.ok()) throw std::runtime_error(to_string(spec) + ": " + problem.status().message());
   return problem.value();
 }
@@ -279,7 +305,8 @@ Tensor Case::strided(DType dtype, int64_t batch, int64_t seqlen, int64_t heads, 
   // Exactly up to the last element: the gap that would follow it belongs to the guard page.
   int64_t elements = 1;
   for (std::size_t n = 0; n < 4; ++n)
-    elements = t.shape[n] == 0 ? 0 : elements + (elements > 0 ? (t.shape[n] - 1) * t.strides[n] : 0);
+    elements =
+        t.shape[n] == 0 ? 0 : elements + (elements > 0 ? (t.shape[n] - 1) * t.strides[n] : 0);
   for (const int64_t size : t.shape) elements = size == 0 ? 0 : elements;
   t.data = allocate(static_cast<std::size_t>(elements * size_of(dtype)));
   return t;
@@ -290,9 +317,12 @@ void Case::packed_inputs() {
   const int64_t dim = spec.head_dim;
   const auto bytes = static_cast<std::size_t>(size_of(spec.dtype));
   const std::array<int64_t, 4> strides{spec.seqlen_q * heads * dim, heads * dim, dim, 1};
-  std::byte* data = allocate(static_cast<std::size_t>(spec.batch * spec.seqlen_q * heads * dim) * bytes);
+  std::byte* data =
+      allocate(static_cast<std::size_t>(spec.batch * spec.seqlen_q * heads * dim) * bytes);
   const auto part = [&](int64_t first_head, int64_t count) {
-    std::byte* start = data + (spec.batch * spec.seqlen_q == 0 ? 0 : static_cast<std::size_t>(first_head * dim) * bytes);
+    std::byte* start =
+        data +
+        (spec.batch * spec.seqlen_q == 0 ? 0 : static_cast<std::size_t>(first_head * dim) * bytes);
     return Tensor{start, spec.dtype, {spec.batch, spec.seqlen_q, count, dim}, strides};
   };
   tensors.q = part(0, spec.num_heads);
@@ -304,8 +334,9 @@ Tensor Case::broadcastable(DType dtype, const std::array<bool, 3>& broadcast) {
   const int64_t b = broadcast[0] ? 1 : spec.batch;
   const int64_t h = broadcast[1] ? 1 : spec.num_heads;
   const int64_t q = broadcast[2] ? 1 : spec.seqlen_q;
-  return Tensor::bhqk(allocate(static_cast<std::size_t>(b * h * q * spec.seqlen_k * size_of(dtype))), dtype, b, h, q,
-                      spec.seqlen_k);
+  return Tensor::bhqk(
+      allocate(static_cast<std::size_t>(b * h * q * spec.seqlen_k * size_of(dtype))), dtype, b, h,
+      q, spec.seqlen_k);
 }
 
 void Case::fill_normal(const Tensor& tensor, float size, Random& random) {
@@ -317,14 +348,18 @@ void Case::fill_keep(Random& random) {
   for (int64_t b = 0; b < keep.shape[0]; ++b) {
     for (int64_t h = 0; h < keep.shape[1]; ++h) {
       for (int64_t i = 0; i < keep.shape[2]; ++i) {
-        const int64_t size = spec.keep_documents, token = std::max<int64_t>(0, i + spec.seqlen_k - spec.seqlen_q);
+        const int64_t size = spec.keep_documents,
+                      token = std::max<int64_t>(0, i + spec.seqlen_k - spec.seqlen_q);
         const bool scattered = random.chance(0.5);
         const int64_t kept = random.between(0, spec.seqlen_k);
         for (int64_t j = 0; j < spec.seqlen_k; ++j) {
           // Any byte but 0 is true.
-          const bool keeps = size > 0 ? j / size == token / size : scattered ? random.chance(spec.keep_share) : j < kept;
+          const bool keeps = size > 0    ? j / size == token / size
+                             : scattered ? random.chance(spec.keep_share)
+                                         : j < kept;
           const int value = keeps ? random.pick({1, 1, 255}) : 0;
-          static_cast<uint8_t*>(keep.data)[offset(keep, {b, h, i, j})] = static_cast<uint8_t>(value);
+          static_cast<uint8_t*>(keep.data)[offset(keep, {b, h, i, j})] =
+              static_cast<uint8_t>(value);
         }
       }
     }
@@ -344,12 +379,15 @@ void Case::hide_nan_behind_mask() {
             attended = !(spec.causal != Causal::none && j > i + diagonal) &&
                        !(spec.window_left >= 0 && j < i + diagonal - spec.window_left) &&
                        !(spec.window_right >= 0 && j > i + diagonal + spec.window_right) &&
-                       !(spec.keep && static_cast<uint8_t*>(tensors.keep_mask.data)[offset(tensors.keep_mask, {b, h, i, j})] == 0);
+                       !(spec.keep &&
+                         static_cast<uint8_t*>(
+                             tensors.keep_mask.data)[offset(tensors.keep_mask, {b, h, i, j})] == 0);
           }
         }
         if (attended) continue;
         for (int64_t d = 0; d < spec.head_dim; ++d) set(tensors.k, key_at(b, j, kv_head, d), NAN);
-        for (int64_t d = 0; d < spec.head_dim_v; ++d) set(tensors.v, key_at(b, j, kv_head, d), d % 2 == 0 ? NAN : HUGE_VALF);
+        for (int64_t d = 0; d < spec.head_dim_v; ++d)
+          set(tensors.v, key_at(b, j, kv_head, d), d % 2 == 0 ? NAN : HUGE_VALF);
       }
     }
   }
@@ -359,7 +397,8 @@ void Case::mask_key(int64_t key) {
   for (int64_t b = 0; b < spec.batch; ++b) {
     for (int64_t h = 0; h < spec.num_heads; ++h) {
       for (int64_t i = 0; i < spec.seqlen_q; ++i) {
-        static_cast<uint8_t*>(tensors.keep_mask.data)[offset(tensors.keep_mask, {b, h, i, key})] = 0;
+        static_cast<uint8_t*>(tensors.keep_mask.data)[offset(tensors.keep_mask, {b, h, i, key})] =
+            0;
       }
     }
   }
@@ -379,14 +418,17 @@ std::string Case::stray_writes() const {
     const auto bytes = static_cast<std::size_t>(size_of(tensor.dtype));
     std::vector<bool> ours(buffer.size() / bytes);
     for_each(tensor, [&](const auto& at) {
-      if (belongs_to_sequence(one.tensor, at)) ours[static_cast<std::size_t>(offset(tensor, at))] = true;
+      if (belongs_to_sequence(one.tensor, at))
+        ours[static_cast<std::size_t>(offset(tensor, at))] = true;
     });
     for (std::size_t element = 0; element < ours.size(); ++element) {
       if (ours[element]) continue;
       for (std::size_t byte = 0; byte < bytes; ++byte) {
         if (static_cast<unsigned char>(buffer.data()[element * bytes + byte]) != kPoison) {
-          return fmt::format("element {} of an output's buffer, {}, lies in a gap, or in no sequence, and was written", element,
-                             fulmen::to_string(tensor));
+          return fmt::format(
+              "element {} of an output's buffer, {}, lies in a gap, or in no sequence, and was "
+              "written",
+              element, fulmen::to_string(tensor));
         }
       }
     }
@@ -396,7 +438,9 @@ std::string Case::stray_writes() const {
 
 std::vector<float> Case::out_values() const { return values(&AttentionTensors::out); }
 
-std::vector<float> Case::lse_values() const { return spec.lse ? values(&AttentionTensors::lse) : std::vector<float>(); }
+std::vector<float> Case::lse_values() const {
+  return spec.lse ? values(&AttentionTensors::lse) : std::vector<float>();
+}
 
 std::vector<float> Case::output_values() const {
   std::vector<float> all;
@@ -426,7 +470,8 @@ void Case::set(const Tensor& tensor, const std::array<int64_t, 4>& index, float 
 
 void Case::make_inputs_read_only() {
   for (std::size_t n = 0; n < buffers_.size(); ++n) {
-    const bool written = std::any_of(outputs_.begin(), outputs_.end(), [n](const Output& one) { return one.buffer == n; });
+    const bool written = std::any_of(outputs_.begin(), outputs_.end(),
+                                     [n](const Output& one) { return one.buffer == n; });
     if (!written) buffers_[n].make_read_only();
   }
 }

@@ -1,5 +1,5 @@
-// One attention call built from a short description, with everything around it that can go wrong made visible: guard pages,
-// read-only inputs, NaN in every gap, poisoned outputs.
+// One attention call built from a short description, with everything around it that can go wrong
+// made visible: guard pages, read-only inputs, NaN in every gap, poisoned outputs.
 #pragma once
 
 #include <array>
@@ -14,7 +14,8 @@
 namespace fulmen::testing {
 
 // For grids: whole operands of every instruction set, and dims between them.
-inline constexpr std::array<int64_t, 13> kHeadDims{16, 32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256};
+inline constexpr std::array<int64_t, 13> kHeadDims{16,  32,  40,  59,  64,  80, 96,
+                                                   111, 128, 160, 192, 224, 256};
 
 // Bits, so that NaN counts, too.
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
@@ -23,7 +24,8 @@ enum class Layout {
   bshd,        // [batch, seqlen, head, dim]: also interleaved heads
   bhsd,        // head-major
   sbhd,        // sequence first
-  packed_qkv,  // q, k and v rows beside each other in one buffer; bshd where the shapes do not allow it
+  packed_qkv,  // q, k and v rows beside each other in one buffer; bshd where the shapes do not
+               // allow it
   odd_strides  // bshd with gaps of 3, 5 and 7 elements, so rows start at odd addresses
 };
 
@@ -46,12 +48,14 @@ struct CaseSpec {
   bool bias = false;
   DType bias_dtype = DType::fp32;
   std::array<bool, 3> bias_broadcast{};  // over batch, head, query
-  bool huge_bias = false;                // rows whose bias is large everywhere (support/huge_bias.h)
+  bool huge_bias = false;                // rows whose bias is large everywhere
+                                         // (support/huge_bias.h)
   bool keep = false;
   std::array<bool, 3> keep_broadcast{};
-  double keep_share = 0.7;  // of the keys, for a random half of the rows; the others keep a prefix
-  int64_t keep_documents =
-      0;  // > 0: instead documents of so many tokens, each of which attends itself; queries are the last tokens
+  double keep_share = 0.7;     // of the keys, for a random half of the rows; the others keep a
+                               // prefix
+  int64_t keep_documents = 0;  // > 0: instead documents of so many tokens, each of which attends
+                               // itself; queries are the last tokens
   bool nan_in_masked = false;  // K and V rows that no query may attend hold NaN
   int alibi = 0;               // 0 none, 1 a slope a head, 2 a slope a batch and head
   bool sinks = false;
@@ -59,10 +63,13 @@ struct CaseSpec {
   float q_size = 1;
   float kv_size = 1;
   float dropout = 0;
-  bool backward = false;  // out and lse are given, by the double-precision reference; the gradients are what a kernel computes
+  // out and lse are given, by the double-precision reference; the gradients are what a kernel
+  // computes.
+  bool backward = false;
   bool dlse = false;
-  std::array<bool, 3> dbias_summed{};  // over batch, head, query; a bias's dims that are broadcast always are
-  bool packed_q = false;               // by cu_seqlens_q, with rows before and after that belong to no sequence
+  // Over batch, head, query; a bias's dims that are broadcast always are.
+  std::array<bool, 3> dbias_summed{};
+  bool packed_q = false;  // by cu_seqlens_q, with rows before and after that belong to no sequence
   bool packed_k = false;
   bool used_k = false;    // seqlens_k
   int64_t page_size = 0;  // 0: no pages
@@ -72,7 +79,9 @@ struct CaseSpec {
   std::array<bool, 5> gradients{true, true, true, true, true};
 };
 std::string to_string(const CaseSpec& spec);
-inline bool variable_lengths(const CaseSpec& s) { return s.packed_q || s.packed_k || s.used_k || s.page_size > 0 || s.leftpad_k; }
+inline bool variable_lengths(const CaseSpec& s) {
+  return s.packed_q || s.packed_k || s.used_k || s.page_size > 0 || s.leftpad_k;
+}
 
 // A small case of any features.
 CaseSpec random_spec(Random& random);
@@ -95,8 +104,8 @@ class Case {
   void poison_outputs();
   // Which byte outside an output's logical elements was written, or "".
   std::string stray_writes() const;
-  // Logical out [batch, seqlen_q, head, head_dim_v] and lse [batch, head, seqlen_q] as floats, row-major; of packed tensors the
-  // rows of sequences.
+  // Logical out [batch, seqlen_q, head, head_dim_v] and lse [batch, head, seqlen_q] as floats,
+  // row-major; of packed tensors the rows of sequences.
   std::vector<float> out_values() const;
   std::vector<float> lse_values() const;
   // All outputs of the pass, one after the other.
@@ -112,7 +121,8 @@ class Case {
  private:
   Tensor strided(DType dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t dim);
   Tensor query_rows(int64_t dim) {
-    return strided(spec.dtype, spec.packed_q ? 1 : spec.batch, spec.packed_q ? rows_q_ : spec.seqlen_q, spec.num_heads, dim);
+    return strided(spec.dtype, spec.packed_q ? 1 : spec.batch,
+                   spec.packed_q ? rows_q_ : spec.seqlen_q, spec.num_heads, dim);
   }
   Tensor key_rows(int64_t dim);
   // case_sequences.cpp: lengths and tables, and where they put keys and queries.
@@ -121,7 +131,8 @@ class Case {
   std::array<int64_t, 4> key_at(int64_t b, int64_t j, int64_t head, int64_t d) const;
   void fill_queries(const Tensor& tensor, float size, Random& random);
   void fill_keys(const Tensor& tensor, float size, Random& random);
-  bool belongs_to_sequence(Tensor AttentionTensors::* tensor, const std::array<int64_t, 4>& at) const;
+  bool belongs_to_sequence(Tensor AttentionTensors::* tensor,
+                           const std::array<int64_t, 4>& at) const;
   Tensor row_statistics();
   void packed_inputs();
   Tensor broadcastable(DType dtype, const std::array<bool, 3>& broadcast);
@@ -134,7 +145,9 @@ class Case {
   void add_gradients(Random& random);
   void forward_results();
   // The tensor written last among buffers_ is an output of the pass.
-  void output(Tensor AttentionTensors::* tensor) { outputs_.push_back({tensor, buffers_.size() - 1}); }
+  void output(Tensor AttentionTensors::* tensor) {
+    outputs_.push_back({tensor, buffers_.size() - 1});
+  }
 
   struct Output {
     Tensor AttentionTensors::* tensor;

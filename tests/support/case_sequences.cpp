@@ -60,10 +60,12 @@ void Case::draw_sequences(Random& random) {
   if (s.leftpad_k) tensors.leftpad_k = int32_tensor(begins, 1);
   if (s.page_size == 0) return;
 
-  // Pages of a pool in any order, more than are used; what lies behind a sequence's end is never read.
+  // Pages of a pool in any order, more than are used; what lies behind a sequence's end is never
+  // read.
   if (!s.used_k) {
     spec.seqlen_k = (s.seqlen_k + s.page_size - 1) / s.page_size * s.page_size;
-    for (std::size_t b = 0; b < sequences_.size(); ++b) sequences_[b].k_len = spec.seqlen_k - sequences_[b].k_row;
+    for (std::size_t b = 0; b < sequences_.size(); ++b)
+      sequences_[b].k_len = spec.seqlen_k - sequences_[b].k_row;
   } else {
     options.max_seqlen_k = s.seqlen_k;
   }
@@ -72,13 +74,15 @@ void Case::draw_sequences(Random& random) {
   std::vector<int> pool(static_cast<std::size_t>(num_pages_));
   std::iota(pool.begin(), pool.end(), 0);
   for (std::size_t n = pool.size(); n > 1; --n) {
-    std::swap(pool[n - 1], pool[static_cast<std::size_t>(random.between(0, static_cast<int64_t>(n) - 1))]);
+    std::swap(pool[n - 1],
+              pool[static_cast<std::size_t>(random.between(0, static_cast<int64_t>(n) - 1))]);
   }
   std::vector<int> table;
   for (const Sequence& one : sequences_) {
     std::vector<int> mine;
     for (int64_t page = 0; page < most; ++page) {
-      const bool used = (page + 1) * s.page_size > one.k_row && page * s.page_size < one.k_row + one.k_len;
+      const bool used =
+          (page + 1) * s.page_size > one.k_row && page * s.page_size < one.k_row + one.k_len;
       mine.push_back(used ? pool.back() : -12345);
       pool.pop_back();
     }
@@ -90,7 +94,10 @@ void Case::draw_sequences(Random& random) {
 
 Tensor Case::int32_tensor(const std::vector<int>& values, int64_t rows) {
   const int64_t columns = rows == 0 ? 0 : static_cast<int64_t>(values.size()) / rows;
-  const Tensor t{allocate(values.size() * sizeof(int)), DType::int32, {1, 1, rows, columns}, {0, 0, columns, 1}};
+  const Tensor t{allocate(values.size() * sizeof(int)),
+                 DType::int32,
+                 {1, 1, rows, columns},
+                 {0, 0, columns, 1}};
   std::copy(values.begin(), values.end(), static_cast<int*>(t.data));
   return t;
 }
@@ -105,7 +112,8 @@ Tensor Case::key_rows(int64_t dim) {
 std::array<int64_t, 4> Case::key_at(int64_t b, int64_t j, int64_t head, int64_t d) const {
   const int64_t row = sequences_[static_cast<std::size_t>(b)].k_row + j;
   if (spec.page_size == 0) return {spec.packed_k ? 0 : b, row, head, d};
-  const int page = pages_[static_cast<std::size_t>(b)][static_cast<std::size_t>(row / spec.page_size)];
+  const int page =
+      pages_[static_cast<std::size_t>(b)][static_cast<std::size_t>(row / spec.page_size)];
   return {page, row % spec.page_size, head, d};
 }
 
@@ -125,17 +133,20 @@ void Case::fill_keys(const Tensor& tensor, float size, Random& random) {
   for (int64_t b = 0; b < spec.batch; ++b) {
     for (int64_t j = 0; j < sequences_[static_cast<std::size_t>(b)].k_len; ++j) {
       for (int64_t h = 0; h < tensor.shape[2]; ++h) {
-        for (int64_t d = 0; d < tensor.shape[3]; ++d) set(tensor, key_at(b, j, h, d), size * random.normal());
+        for (int64_t d = 0; d < tensor.shape[3]; ++d)
+          set(tensor, key_at(b, j, h, d), size * random.normal());
       }
     }
   }
 }
 
-bool Case::belongs_to_sequence(Tensor AttentionTensors::* tensor, const std::array<int64_t, 4>& at) const {
+bool Case::belongs_to_sequence(Tensor AttentionTensors::* tensor,
+                               const std::array<int64_t, 4>& at) const {
   using T = AttentionTensors;
   const bool queries = tensor == &T::out || tensor == &T::dq, numbers = tensor == &T::lse;
   const bool keys = tensor == &T::dk || tensor == &T::dv;
-  if (sequences_.empty()) return !(spec.packed_q && (queries || numbers)) && !(spec.packed_k && keys);
+  if (sequences_.empty())
+    return !(spec.packed_q && (queries || numbers)) && !(spec.packed_k && keys);
   const Sequence &first = sequences_.front(), &last = sequences_.back();
   if (spec.packed_q && (queries || numbers)) {
     const int64_t row = at[numbers ? 2 : 1];

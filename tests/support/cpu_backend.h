@@ -15,8 +15,9 @@ namespace fulmen::testing {
 
 inline bool has_avx512() {
   const auto& all = cpu::instruction_sets();
-  return std::any_of(all.begin(), all.end(),
-                     [](const cpu::InstructionSet& isa) { return std::string_view(isa.table->name) == "avx512" && isa.available; });
+  return std::any_of(all.begin(), all.end(), [](const cpu::InstructionSet& isa) {
+    return std::string_view(isa.table->name) == "avx512" && isa.available;
+  });
 }
 
 // One device with the backend's name. A derived class adds the kernels, and owns their instruction

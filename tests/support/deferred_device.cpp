@@ -23,7 +23,8 @@ constexpr std::size_t kMostBytes = std::size_t{1} << 28U;
 bool is_of_device(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory) >= kShift; }
 void* to_device(void* memory) { return static_cast<std::byte*>(memory) + kShift; }
 void* to_host(const void* memory) {
-  return const_cast<std::byte*>(static_cast<const std::byte*>(memory)) - (is_of_device(memory) ? kShift : 0);
+  return const_cast<std::byte*>(static_cast<const std::byte*>(memory)) -
+         (is_of_device(memory) ? kShift : 0);
 }
 
 std::atomic<int> allocations{0};
@@ -53,16 +54,21 @@ Queue& queue() {
 
 class DeferredRunner final : public Runner {
  public:
-  DeferredRunner(Plan plan, std::string_view name) : plan_(std::move(plan)), config_(plan_.config()) { config_.kernel = name; }
+  DeferredRunner(Plan plan, std::string_view name)
+      : plan_(std::move(plan)), config_(plan_.config()) {
+    config_.kernel = name;
+  }
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override { return plan_.workspace_bytes(); }
   Status run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const override {
     AttentionTensors host = tensors;
-    for (Tensor* t : std::initializer_list<Tensor*>{&host.q, &host.k, &host.v, &host.out, &host.bias, &host.keep_mask,
-                                                    &host.alibi_slopes, &host.sinks, &host.lse, &host.dout, &host.dlse, &host.dq,
-                                                    &host.dk, &host.dv, &host.dbias, &host.dsinks}) {
+    for (Tensor* t : std::initializer_list<Tensor*>{
+             &host.q, &host.k, &host.v, &host.out, &host.bias, &host.keep_mask, &host.alibi_slopes,
+             &host.sinks, &host.lse, &host.dout, &host.dlse, &host.dq, &host.dk, &host.dv,
+             &host.dbias, &host.dsinks}) {
       if (t->data == nullptr) continue;
-      if (!is_of_device(t->data)) return {StatusCode::invalid_argument, "a tensor is in the host's memory"};
+      if (!is_of_device(t->data))
+        return {StatusCode::invalid_argument, "a tensor is in the host's memory"};
       t->data = to_host(t->data);
     }
     if (workspace != nullptr && !is_of_device(workspace))
@@ -82,10 +88,14 @@ class DeferredRunner final : public Runner {
 class DeferredKernel final : public Kernel {
  public:
   explicit DeferredKernel(Pass pass) : pass_(pass) {}
-  std::string_view name() const noexcept override { return pass_ == Pass::forward ? "deferred.prefill" : "deferred.backward"; }
+  std::string_view name() const noexcept override {
+    return pass_ == Pass::forward ? "deferred.prefill" : "deferred.backward";
+  }
   Pass pass() const noexcept override { return pass_; }
   bool dropout() const noexcept override { return pass_ == Pass::backward; }
-  Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
+  Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override {
+    return {};
+  }
   double rank(const Problem& /*problem*/) const override { return 1; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
@@ -94,7 +104,8 @@ class DeferredKernel final : public Kernel {
     inner.num_threads = options.num_threads;
     Result<Plan> planned = plan(problem, "cpu", inner);
     if (!planned.ok()) return planned.status();
-    return std::unique_ptr<Runner>(std::make_unique<DeferredRunner>(std::move(planned).value(), name()));
+    return std::unique_ptr<Runner>(
+        std::make_unique<DeferredRunner>(std::move(planned).value(), name()));
   }
 
  private:
@@ -104,7 +115,9 @@ class DeferredKernel final : public Kernel {
 class DeferredBackend final : public Backend {
  public:
   std::string_view name() const noexcept override { return "deferred"; }
-  std::vector<DeviceInfo> devices() const override { return {{"deferred:0", "a test", "", true, ""}}; }
+  std::vector<DeviceInfo> devices() const override {
+    return {{"deferred:0", "a test", "", true, ""}};
+  }
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
   bool uses_host_memory() const noexcept override { return false; }
   void* allocate(const std::string& device, std::size_t bytes) const noexcept override {
@@ -118,7 +131,8 @@ class DeferredBackend final : public Backend {
     --allocations;
     Backend::free(device, to_host(memory));
   }
-  Status copy(const std::string& device, void* to, const void* from, std::size_t bytes) const override {
+  Status copy(const std::string& device, void* to, const void* from,
+              std::size_t bytes) const override {
     queue().finish();
     return Backend::copy(device, to_host(to), to_host(from), bytes);
   }

@@ -4,8 +4,8 @@
 
 namespace fulmen::testing {
 
-// Registers the backend "deferred" with the device "deferred:0", once a process. Alignments and sizes are as everywhere,
-// allocations over 256 MiB fail.
+// Registers the backend "deferred" with the device "deferred:0", once a process. Alignments and
+// sizes are as everywhere, allocations over 256 MiB fail.
 void register_deferred_device();
 // Allocations that were not freed.
 int deferred_allocations();

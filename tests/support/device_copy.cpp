@@ -28,28 +28,37 @@ std::size_t bytes_of(const Tensor& tensor) {
 }  // namespace
 
 DeviceCopy::DeviceCopy(std::string device, std::shared_ptr<const Backend> backend)
-    : device_(std::move(device)), backend_(std::move(backend)), guard_(backend_->name().starts_with("emulated") ? 0 : kGuard) {}
+    : device_(std::move(device)),
+      backend_(std::move(backend)),
+      guard_(backend_->name().starts_with("emulated") ? 0 : kGuard) {}
 
 DeviceCopy::~DeviceCopy() {
   for (const Block& block : blocks_) backend_->free(device_, block.memory);
 }
 
-Result<void*> DeviceCopy::place(const char* name, const void* data, std::size_t size, std::size_t shift, bool output) {
+Result<void*> DeviceCopy::place(const char* name, const void* data, std::size_t size,
+                                std::size_t shift, bool output) {
   Block block{name, nullptr, guard_ + shift, {}, output, nullptr, size};
   // A tensor without elements still has an address.
   block.bytes.assign(guard_ + shift + std::max<std::size_t>(size, 1) + guard_, kGuardByte);
   if (data != nullptr && size > 0) std::memcpy(block.bytes.data() + block.before, data, size);
-  if (data == nullptr) std::fill_n(block.bytes.begin() + static_cast<std::ptrdiff_t>(block.before), size, kPoisonByte);
+  if (data == nullptr)
+    std::fill_n(block.bytes.begin() + static_cast<std::ptrdiff_t>(block.before), size, kPoisonByte);
   block.memory = static_cast<std::byte*>(backend_->allocate(device_, block.bytes.size()));
-  if (block.memory == nullptr) return Status(StatusCode::out_of_memory, fmt::format("no memory for {} on {}", name, device_));
+  if (block.memory == nullptr)
+    return Status(StatusCode::out_of_memory, fmt::format("no memory for {} on {}", name, device_));
   blocks_.push_back(std::move(block));
   const Block& placed = blocks_.back();
-  if (Status status = backend_->copy(device_, placed.memory, placed.bytes.data(), placed.bytes.size()); !status.ok()) return status;
+  if (Status status =
+          backend_->copy(device_, placed.memory, placed.bytes.data(), placed.bytes.size());
+      !status.ok())
+    return status;
   return static_cast<void*>(placed.memory + placed.before);
 }
 
-Result<std::unique_ptr<DeviceCopy>> DeviceCopy::make(const std::string& device, const AttentionTensors& host, std::size_t shift,
-                                                     Pass pass) {
+Result<std::unique_ptr<DeviceCopy>> DeviceCopy::make(const std::string& device,
+                                                     const AttentionTensors& host,
+                                                     std::size_t shift, Pass pass) {
   auto backend = backend_of(device);
   if (backend == nullptr) return Status(StatusCode::unavailable, "no backend of device " + device);
   std::unique_ptr<DeviceCopy> made(new DeviceCopy(device, std::move(backend)));
@@ -62,7 +71,8 @@ Result<std::unique_ptr<DeviceCopy>> DeviceCopy::make(const std::string& device, 
     if (tensor.data == nullptr) continue;
     void* from = tensor.data;
     const Result<void*> placed =
-        made->place(name, from, bytes_of(tensor), shift * static_cast<std::size_t>(size_of(tensor.dtype)), output);
+        made->place(name, from, bytes_of(tensor),
+                    shift * static_cast<std::size_t>(size_of(tensor.dtype)), output);
     if (!placed.ok()) return placed.status();
     tensor.data = placed.value();
     made->blocks_.back().host = from;
@@ -78,7 +88,10 @@ Result<void*> DeviceCopy::make_workspace(std::size_t bytes) {
 Status DeviceCopy::download() const {
   for (const Block& block : blocks_) {
     if (!block.output || block.host == nullptr || block.size == 0) continue;
-    if (Status status = backend_->copy(device_, block.host, block.memory + block.before, block.size); !status.ok()) return status;
+    if (Status status =
+            backend_->copy(device_, block.host, block.memory + block.before, block.size);
+        !status.ok())
+      return status;
   }
   return {};
 }
@@ -86,7 +99,8 @@ Status DeviceCopy::download() const {
 std::string DeviceCopy::damage() const {
   for (const Block& block : blocks_) {
     std::vector<std::byte> now(block.bytes.size());
-    if (Status status = backend_->copy(device_, now.data(), block.memory, now.size()); !status.ok()) return status.message();
+    if (Status status = backend_->copy(device_, now.data(), block.memory, now.size()); !status.ok())
+      return status.message();
     for (std::size_t i = 0; i < now.size(); ++i) {
       const bool data = i >= block.before && i < block.before + block.size;
       if (now[i] == block.bytes[i] || (data && block.output)) continue;

@@ -10,12 +10,15 @@
 
 namespace fulmen::testing {
 
-// Copies of tensors on a device that does not use the host's memory. Around each allocation lie guards, bytes that no kernel may
-// change; not on an emulated device, whose emulator refuses every access outside an allocation, reads included.
+// Copies of tensors on a device that does not use the host's memory. Around each allocation lie
+// guards, bytes that no kernel may change; not on an emulated device, whose emulator refuses every
+// access outside an allocation, reads included.
 class DeviceCopy {
  public:
-  // Every tensor begins `shift` elements after an aligned address. Outputs are copied, too: poison stays poison.
-  static Result<std::unique_ptr<DeviceCopy>> make(const std::string& device, const AttentionTensors& host, std::size_t shift,
+  // Every tensor begins `shift` elements after an aligned address. Outputs are copied, too: poison
+  // stays poison.
+  static Result<std::unique_ptr<DeviceCopy>> make(const std::string& device,
+                                                  const AttentionTensors& host, std::size_t shift,
                                                   Pass pass = Pass::forward);
   DeviceCopy(const DeviceCopy&) = delete;
   DeviceCopy& operator=(const DeviceCopy&) = delete;
@@ -41,7 +44,8 @@ class DeviceCopy {
   };
 
   DeviceCopy(std::string device, std::shared_ptr<const Backend> backend);
-  Result<void*> place(const char* name, const void* data, std::size_t size, std::size_t shift, bool output);
+  Result<void*> place(const char* name, const void* data, std::size_t size, std::size_t shift,
+                      bool output);
 
   std::string device_;
   std::shared_ptr<const Backend> backend_;

@@ -1,4 +1,5 @@
-// Attention by plain loops with one seeded fault, for the question whether the tolerance rule catches it.
+// Attention by plain loops with one seeded fault, for the question whether the tolerance rule
+// catches it.
 #pragma once
 
 #include "fulmen/attention.h"
@@ -103,8 +104,8 @@ enum class Fault : int {
 };
 const char* name_of(Fault fault);
 
-// Computes the outputs of the problem's pass in double, probabilities and the scores' gradients rounded to the dtype once, as
-// kernels do. Sequences as long as the shapes only.
+// Computes the outputs of the problem's pass in double, probabilities and the scores' gradients
+// rounded to the dtype once, as kernels do. Sequences as long as the shapes only.
 void faulty_attention(const Problem& problem, const AttentionTensors& tensors, Fault fault);
 
 }  // namespace fulmen::testing

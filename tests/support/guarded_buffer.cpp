@@ -20,7 +20,8 @@ GuardedBuffer::GuardedBuffer(std::size_t bytes, Flush flush) : size_(bytes) {
   void* mapping = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();
   mapping_ = static_cast<std::byte*>(mapping);
-  if (inside > 0 && mprotect(mapping_ + page, inside, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+  if (inside > 0 && mprotect(mapping_ + page, inside, PROT_READ | PROT_WRITE) != 0)
+    throw std::bad_alloc();
   data_ = mapping_ + page + (flush == Flush::end ? inside - bytes : 0);
 }
 
@@ -40,7 +41,8 @@ GuardedBuffer& GuardedBuffer::operator=(GuardedBuffer&& other) noexcept {
 
 void GuardedBuffer::make_read_only() {
   const std::size_t page = page_bytes();
-  if (mapped_ > 2 * page && mprotect(mapping_ + page, mapped_ - 2 * page, PROT_READ) != 0) throw std::bad_alloc();
+  if (mapped_ > 2 * page && mprotect(mapping_ + page, mapped_ - 2 * page, PROT_READ) != 0)
+    throw std::bad_alloc();
 }
 
 }  // namespace fulmen::testing

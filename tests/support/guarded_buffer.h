@@ -1,4 +1,5 @@
-// Memory between two pages that cannot be touched: reading or writing one byte outside it stops the test.
+// Memory between two pages that cannot be touched: reading or writing one byte outside it stops the
+// test.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,8 @@ namespace fulmen::testing {
 
 class GuardedBuffer {
  public:
-  // flush says which guard page the data touches. At the end the data is only as aligned as its size allows.
+  // flush says which guard page the data touches. At the end the data is only as aligned as its
+  // size allows.
   enum class Flush { end, start };
   GuardedBuffer() = default;
   explicit GuardedBuffer(std::size_t bytes, Flush flush = Flush::end);

@@ -42,7 +42,9 @@ constexpr std::array kKinds{
 };
 
 bool has(DType dtype, float x) {
-  return std::isinf(x) || std::fabs(x) <= (dtype == DType::fp32 ? kLargest : dtype == DType::bf16 ? kLargestBf16 : kLargestFp16);
+  return std::isinf(x) || std::fabs(x) <= (dtype == DType::fp32   ? kLargest
+                                           : dtype == DType::bf16 ? kLargestBf16
+                                                                  : kLargestFp16);
 }
 
 struct SoftmaxRow {
@@ -53,10 +55,12 @@ struct SoftmaxRow {
 struct Expected {
   const Case& c;
   const CaseSpec& s = c.spec;
-  double scale = s.scale != 0 ? static_cast<double>(s.scale) : 1 / std::sqrt(static_cast<double>(s.head_dim));
+  double scale =
+      s.scale != 0 ? static_cast<double>(s.scale) : 1 / std::sqrt(static_cast<double>(s.head_dim));
 
   static double get(const Tensor& t, int64_t a, int64_t b, int64_t c, int64_t d) {
-    const std::array<int64_t, 4> at{t.shape[0] == 1 ? 0 : a, t.shape[1] == 1 ? 0 : b, t.shape[2] == 1 ? 0 : c, d};
+    const std::array<int64_t, 4> at{t.shape[0] == 1 ? 0 : a, t.shape[1] == 1 ? 0 : b,
+                                    t.shape[2] == 1 ? 0 : c, d};
     return Case::get(t, at);
   }
   int64_t kv_head(int64_t h) const { return h / (s.num_heads / s.num_kv_heads); }
@@ -65,7 +69,8 @@ struct Expected {
     const int64_t diagonal = s.causal == Causal::top_left ? 0 : s.seqlen_k - s.seqlen_q;
     return std::clamp<int64_t>(i + diagonal + 1, 0, s.seqlen_k);
   }
-  double dot(const Tensor& a, const Tensor& b, int64_t n, int64_t i, int64_t h, int64_t j, int64_t dim) const {
+  double dot(const Tensor& a, const Tensor& b, int64_t n, int64_t i, int64_t h, int64_t j,
+             int64_t dim) const {
     double sum = 0;
     for (int64_t d = 0; d < dim; ++d) sum += get(a, n, i, h, d) * get(b, n, j, kv_head(h), d);
     return sum;
@@ -76,7 +81,8 @@ struct Expected {
     const double sink = s.sinks ? get(c.tensors.sinks, 0, 0, 0, h) : -HUGE_VAL;
     double max = sink, sum = 0;
     for (int64_t j = 0; j < keys_of(i); ++j) {
-      const double exact = scale * dot(c.tensors.q, c.tensors.k, n, i, h, j, s.head_dim) + get(c.tensors.bias, n, h, i, j);
+      const double exact = scale * dot(c.tensors.q, c.tensors.k, n, i, h, j, s.head_dim) +
+                           get(c.tensors.bias, n, h, i, j);
       r.probabilities.push_back(static_cast<float>(exact));
       max = std::fmax(max, r.probabilities.back());
     }
@@ -93,12 +99,13 @@ struct Expected {
 // Sums of a tensor's shape.
 struct Sums {
   const Tensor& tensor;
-  std::vector<double> values =
-      std::vector<double>(static_cast<std::size_t>(tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3]));
+  std::vector<double> values = std::vector<double>(static_cast<std::size_t>(
+      tensor.shape[0] * tensor.shape[1] * tensor.shape[2] * tensor.shape[3]));
   double& at(int64_t a, int64_t b, int64_t c, int64_t d) {
     const auto& n = tensor.shape;
     return values[static_cast<std::size_t>(
-        (((n[0] == 1 ? 0 : a) * n[1] + (n[1] == 1 ? 0 : b)) * n[2] + (n[2] == 1 ? 0 : c)) * n[3] + d)];
+        (((n[0] == 1 ? 0 : a) * n[1] + (n[1] == 1 ? 0 : b)) * n[2] + (n[2] == 1 ? 0 : c)) * n[3] +
+        d)];
   }
   // `size`: the smallest magnitude that values count as.
   ::testing::AssertionResult match(const char* name, double relative, double size) const {
@@ -106,11 +113,13 @@ struct Sums {
     for (std::size_t index = 0; index < values.size(); ++index) {
       const auto& n = tensor.shape;
       const auto flat = static_cast<int64_t>(index);
-      const std::array<int64_t, 4> at{flat / (n[1] * n[2] * n[3]), flat / (n[2] * n[3]) % n[1], flat / n[3] % n[2], flat % n[3]};
+      const std::array<int64_t, 4> at{flat / (n[1] * n[2] * n[3]), flat / (n[2] * n[3]) % n[1],
+                                      flat / n[3] % n[2], flat % n[3]};
       const double value = Case::get(tensor, at), expected = values[index];
       if (!(std::fabs(value - expected) <= relative * size)) {
-        return ::testing::AssertionFailure() << name << "[" << at[0] << ", " << at[1] << ", " << at[2] << ", " << at[3] << "] is "
-                                             << value << ", expected " << expected << " within " << relative * size;
+        return ::testing::AssertionFailure()
+               << name << "[" << at[0] << ", " << at[1] << ", " << at[2] << ", " << at[3] << "] is "
+               << value << ", expected " << expected << " within " << relative * size;
       }
     }
     return ::testing::AssertionSuccess();
@@ -128,7 +137,9 @@ void add_forward(const Expected& e, Sums& out, std::vector<double>& lse) {
         const SoftmaxRow r = e.row(n, h, i);
         for (std::size_t j = 0; j < r.probabilities.size(); ++j) {
           for (int64_t d = 0; d < s.head_dim_v; ++d)
-            out.at(n, i, h, d) += r.probabilities[j] * Expected::get(e.c.tensors.v, n, static_cast<int64_t>(j), e.kv_head(h), d);
+            out.at(n, i, h, d) +=
+                r.probabilities[j] *
+                Expected::get(e.c.tensors.v, n, static_cast<int64_t>(j), e.kv_head(h), d);
         }
         lse.push_back(r.lse);
       }
@@ -156,7 +167,8 @@ double add_backward(const Expected& e, Sums& dq, Sums& dk, Sums& dv, Sums& dbias
         if (t.dsinks.data != nullptr) dsinks.at(0, 0, 0, h) -= r.of_sink * delta;
         squares[static_cast<std::size_t>(h)] += std::pow(r.of_sink * delta, 2);
         for (int64_t j = 0; j < keys; ++j) {
-          const double p = r.probabilities[static_cast<std::size_t>(j)], ds = p * (dp[static_cast<std::size_t>(j)] - delta);
+          const double p = r.probabilities[static_cast<std::size_t>(j)],
+                       ds = p * (dp[static_cast<std::size_t>(j)] - delta);
           const int64_t kv = e.kv_head(h);
           if (t.dbias.data != nullptr) dbias.at(n, h, i, j) += ds;
           for (int64_t d = 0; t.dq.data != nullptr && d < s.head_dim; ++d)
@@ -177,7 +189,8 @@ double add_backward(const Expected& e, Sums& dq, Sums& dk, Sums& dv, Sums& dbias
 void fill_huge_bias(const Tensor& bias) {
   std::vector<RowKind> kinds;
   for (const RowKind& kind : kKinds) {
-    if (has(bias.dtype, kind.even) && has(bias.dtype, kind.odd) && has(bias.dtype, kind.fourth)) kinds.push_back(kind);
+    if (has(bias.dtype, kind.even) && has(bias.dtype, kind.odd) && has(bias.dtype, kind.fourth))
+      kinds.push_back(kind);
   }
   std::size_t row = 0;
   for (int64_t n = 0; n < bias.shape[0]; ++n) {
@@ -207,9 +220,11 @@ SoftmaxOfDifferences::SoftmaxOfDifferences(const Case& c) : c_(c) {
   const AttentionTensors& t = c_.tensors;
   for (std::size_t row = 0; c_.spec.lse && row < lse_.size(); ++row) {
     const auto flat = static_cast<int64_t>(row), rows = c_.spec.seqlen_q, heads = c_.spec.num_heads;
-    const double lse = Case::get(t.lse, {flat / rows / heads, flat / rows % heads, flat % rows, 0}), right = lse_[row];
+    const double lse = Case::get(t.lse, {flat / rows / heads, flat / rows % heads, flat % rows, 0}),
+                 right = lse_[row];
     if (lse != right && !(std::fabs(lse - right) <= 1e-5 + 2e-7 * std::fabs(right)))
-      return ::testing::AssertionFailure() << "lse of row " << row << " is " << lse << ", expected " << right;
+      return ::testing::AssertionFailure()
+             << "lse of row " << row << " is " << lse << ", expected " << right;
   }
   struct Named {
     const char* name;
@@ -228,7 +243,9 @@ SoftmaxOfDifferences::SoftmaxOfDifferences(const Case& c) : c_(c) {
     const auto& [name, tensor, of] = all[n];
     if (tensor.data == nullptr) continue;
     const double size = std::fmax(1e-2, tensor.data == t.dsinks.data ? dsinks_size_ : 0);
-    if (auto result = Sums{tensor, sums_[n]}.match(name, (n == 0 ? 1 : 2) * tolerance(of), size); !result) return result;
+    if (auto result = Sums{tensor, sums_[n]}.match(name, (n == 0 ? 1 : 2) * tolerance(of), size);
+        !result)
+      return result;
   }
   return ::testing::AssertionSuccess();
 }

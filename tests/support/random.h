@@ -1,4 +1,5 @@
-// Fresh randomness for every run of a test program, reproducible from the seed that a failure prints.
+// Fresh randomness for every run of a test program, reproducible from the seed that a failure
+// prints.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +15,17 @@ namespace fulmen::testing {
 // $FULMEN_TEST_SEED, or one from the machine's entropy; the same throughout the process.
 uint64_t test_seed();
 
-// Whether `./dev test --long` runs this ($FULMEN_TEST_LONG is 1): whole grids, where a random sample of them is taken otherwise.
+// Whether `./dev test --long` runs this ($FULMEN_TEST_LONG is 1): whole grids, where a random
+// sample of them is taken otherwise.
 bool long_run();
 
 class Random {
  public:
   // stream tells apart the tests, and cases, that share the process's seed.
   explicit Random(uint64_t stream) : engine_(test_seed() + 0x9E3779B97F4A7C15U * (stream + 1)) {}
-  int64_t between(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(engine_); }
+  int64_t between(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(engine_);
+  }
   bool chance(double probability) { return std::bernoulli_distribution(probability)(engine_); }
   float normal() { return normal_(engine_); }
   template <class T>

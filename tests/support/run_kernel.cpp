@@ -17,9 +17,11 @@ namespace {
 [[maybe_unused]] const bool kCacheIsSet = ::setenv("FULMEN_CACHE_DIR", FULMEN_TEST_CACHE, 0) == 0;
 
 Status run_on_host(const Plan& plan, const Case& c) {
-  const std::size_t bytes = (plan.workspace_bytes() + 63) / 64 * 64;  // so that its start is aligned as the contract says
+  // So that its start is aligned as the contract says.
+  const std::size_t bytes = (plan.workspace_bytes() + 63) / 64 * 64;
   const GuardedBuffer workspace(bytes);
-  if (bytes > 0) std::memset(workspace.data(), 0xFF, bytes);  // NaN in every dtype: scratch must not be read before it is written
+  // NaN in every dtype: scratch must not be read before it is written.
+  if (bytes > 0) std::memset(workspace.data(), 0xFF, bytes);
   return plan.run(nullptr, c.tensors, bytes > 0 ? workspace.data() : nullptr, bytes);
 }
 
@@ -28,7 +30,8 @@ Status run_on_copies(const Plan& plan, const Case& c, const Backend& backend, st
   if (!there.ok()) return there.status();
   const Result<void*> workspace = there.value()->make_workspace(plan.workspace_bytes());
   if (!workspace.ok()) return workspace.status();
-  Status status = plan.run(nullptr, there.value()->tensors(), workspace.value(), plan.workspace_bytes());
+  Status status =
+      plan.run(nullptr, there.value()->tensors(), workspace.value(), plan.workspace_bytes());
   if (status.ok()) status = backend.synchronize(plan.device(), nullptr);
   if (status.ok()) status = there.value()->download();
   if (!status.ok()) return status;
@@ -36,8 +39,10 @@ Status run_on_copies(const Plan& plan, const Case& c, const Backend& backend, st
   return damage.empty() ? Status{} : Status{StatusCode::internal, damage};
 }
 
-// Every third case runs by a plan for more sequences than it has, or for more keys, where the kernel runs those.
-Result<Plan> plan_for(const Case& c, const Problem& problem, const std::string& device, const AttentionOptions& options) {
+// Every third case runs by a plan for more sequences than it has, or for more keys, where the
+// kernel runs those.
+Result<Plan> plan_for(const Case& c, const Problem& problem, const std::string& device,
+                      const AttentionOptions& options) {
   const std::size_t drawn = std::hash<std::string>{}(to_string(c.spec)) % 6;
   if (!problem.packed_q() && !problem.packed_k() && problem.seqlen_k > 0) {
     AttentionOptions range = options;
@@ -68,15 +73,18 @@ std::vector<std::string> kernels_for(const Problem& problem, const std::string& 
     if (candidate.support.yes) {
       names.push_back(candidate.kernel);
     } else {
-      EXPECT_FALSE(candidate.support.reason.empty()) << candidate.kernel << " refuses without a reason";
+      EXPECT_FALSE(candidate.support.reason.empty())
+          << candidate.kernel << " refuses without a reason";
     }
   }
   return names;
 }
 
-Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options, const Where& where) {
+Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options,
+                  const Where& where) {
   options.kernel = kernel;
-  Result<Problem> problem = c.spec.backward ? make_backward_problem(c.tensors, options) : make_problem(c.tensors, options);
+  Result<Problem> problem = c.spec.backward ? make_backward_problem(c.tensors, options)
+                                            : make_problem(c.tensors, options);
   if (!problem.ok()) return problem.status();
   const Result<Plan> planned = plan_for(c, problem.value(), where.device, options);
   if (!planned.ok()) return planned.status();
@@ -84,19 +92,24 @@ Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options, 
     return {StatusCode::internal, "asked for " + kernel + ", got " + planned->config().kernel};
   c.poison_outputs();
   const auto backend = backend_of(where.device);
-  return backend->uses_host_memory() ? run_on_host(planned.value(), c) : run_on_copies(planned.value(), c, *backend, where.shift);
+  return backend->uses_host_memory() ? run_on_host(planned.value(), c)
+                                     : run_on_copies(planned.value(), c, *backend, where.shift);
 }
 
 ::testing::AssertionResult verified(Case& c, const std::string& kernel, const Where& where) {
   const auto failure = [&](const std::string& what) {
     const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    const std::string filter = test == nullptr ? "*" : std::string(test->test_suite_name()) + "." + test->name();
-    return ::testing::AssertionFailure() << kernel << " on " << where.device << ": " << what << "\n  " << to_string(c.spec)
-                                         << "\n  repeat it: FULMEN_TEST_SEED=" << test_seed() << " " << program_invocation_name
-                                         << " --gtest_filter=" << filter;
+    const std::string filter =
+        test == nullptr ? "*" : std::string(test->test_suite_name()) + "." + test->name();
+    return ::testing::AssertionFailure()
+           << kernel << " on " << where.device << ": " << what << "\n  " << to_string(c.spec)
+           << "\n  repeat it: FULMEN_TEST_SEED=" << test_seed() << " " << program_invocation_name
+           << " --gtest_filter=" << filter;
   };
-  if (const Status status = run_kernel(c, kernel, where); !status.ok()) return failure(status.message());
-  if (const VerifyReport report = verify_result(c.problem(), c.tensors); !report.ok) return failure(report.message);
+  if (const Status status = run_kernel(c, kernel, where); !status.ok())
+    return failure(status.message());
+  if (const VerifyReport report = verify_result(c.problem(), c.tensors); !report.ok)
+    return failure(report.message);
   if (const std::string stray = c.stray_writes(); !stray.empty()) return failure(stray);
   return ::testing::AssertionSuccess();
 }

@@ -13,7 +13,9 @@ namespace fulmen::testing {
 // Where a case runs.
 struct Where {
   std::string device = "cpu";
-  std::size_t shift = 0;  // elements by which each tensor begins after an aligned address, on devices with memory of their own
+  // Elements by which each tensor begins after an aligned address, on devices with memory of their
+  // own.
+  std::size_t shift = 0;
 };
 
 // The device's kernels that support the problem, by name.
@@ -22,7 +24,8 @@ std::vector<std::string> kernels_for(const Problem& problem, const std::string& 
 // Plans with options.kernel = kernel, checks that this kernel was planned, poisons the outputs and
 // runs in a guarded workspace of exactly the size that the plan asks for. On a device with memory
 // of its own it runs on copies, and checks that neither inputs nor guards changed.
-Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options, const Where& where = {});
+Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options,
+                  const Where& where = {});
 inline Status run_kernel(Case& c, const std::string& kernel, const Where& where = {}) {
   return run_kernel(c, kernel, c.options, where);
 }

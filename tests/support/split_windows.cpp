@@ -26,19 +26,24 @@ CaseSpec laid_out(CaseSpec s, KeyLayout layout, Random& random) {
     case KeyLayout::pages_of_7:
     case KeyLayout::pages_of_16:
     case KeyLayout::pages_of_64:
-      s.page_size = layout == KeyLayout::pages_of_7 ? 7 : layout == KeyLayout::pages_of_16 ? 16 : 64;
+      s.page_size = layout == KeyLayout::pages_of_7    ? 7
+                    : layout == KeyLayout::pages_of_16 ? 16
+                                                       : 64;
       s.used_k = true;
       break;
   }
-  // Short sequences have few windows that meet several splits, and short packed ones have no room for several.
+  // Short sequences have few windows that meet several splits, and short packed ones have no room
+  // for several.
   s.even_lengths = s.packed_k || (variable_lengths(s) && random.chance(0.5));
   return s;
 }
 
 }  // namespace
 
-void expect_split_windows_verified(const std::string& device, KeyLayout layout, CaseSpec spec, const std::vector<int>& splits,
-                                   const std::function<bool(const std::string& kernel)>& asked, Random& random) {
+void expect_split_windows_verified(const std::string& device, KeyLayout layout, CaseSpec spec,
+                                   const std::vector<int>& splits,
+                                   const std::function<bool(const std::string& kernel)>& asked,
+                                   Random& random) {
   spec.nan_in_masked = true;
   int runs = 0;
   for (const int count : splits) {

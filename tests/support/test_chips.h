@@ -8,10 +8,12 @@
 
 namespace fulmen::testing {
 
-// A chip of each target, or all that its file names. Targets that extend another have its kernels, too, and lists of their own.
+// A chip of each target, or all that its file names. Targets that extend another have its kernels,
+// too, and lists of their own.
 enum class Chips { all, one_of_each_target };
 
-inline std::vector<std::string> test_chips(bool (*asked)(const gpu::Target&), Chips chips = Chips::all) {
+inline std::vector<std::string> test_chips(bool (*asked)(const gpu::Target&),
+                                           Chips chips = Chips::all) {
   std::vector<std::string> names;
   for (const gpu::Target* target : gpu::targets()) {
     if (!asked(*target)) continue;
@@ -23,7 +25,9 @@ inline std::vector<std::string> test_chips(bool (*asked)(const gpu::Target&), Ch
 
 inline bool is_amd(const gpu::Target& target) { return target.vendor == gpu::Vendor::amd; }
 // RDNA's waves have 32 lanes, CDNA's 64.
-inline bool is_rdna(const gpu::Target& target) { return is_amd(target) && target.chips.front().wave_size == 32; }
+inline bool is_rdna(const gpu::Target& target) {
+  return is_amd(target) && target.chips.front().wave_size == 32;
+}
 inline bool extends_none(const gpu::Target& target) { return target.extends == nullptr; }
 inline bool has_warpgroups(const gpu::Target& target) { return target.panel_columns > 0; }
 

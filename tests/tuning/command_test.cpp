@@ -24,8 +24,9 @@ class TuneCommand : public ProgramTest {
     ProgramTest::TearDown();
   }
   static std::vector<std::string> small(std::vector<std::string> more) {
-    more.insert(more.begin(), {"tune", "--device", "cpu", "--kernel", "cpu.prefill.scalar", "--threads", "1", "--minutes", "0.02",
-                               "--problem", "seqlen_q=130,heads=1,head_dim=8,dtype=fp32"});
+    more.insert(more.begin(),
+                {"tune", "--device", "cpu", "--kernel", "cpu.prefill.scalar", "--threads", "1",
+                 "--minutes", "0.02", "--problem", "seqlen_q=130,heads=1,head_dim=8,dtype=fp32"});
     return more;
   }
 };
@@ -33,7 +34,8 @@ class TuneCommand : public ProgramTest {
 TEST_F(TuneCommand, ShowsEveryCandidate) {
   const Outcome outcome = fulmen(small({"--json", "all.json", "--csv", "all.csv"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("fp32 1 x 1 x 8 q130: cpu.prefill.scalar on cpu"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("fp32 1 x 1 x 8 q130: cpu.prefill.scalar on cpu"), std::string::npos)
+      << outcome.out;
   const auto json = nlohmann::json::parse(read_text(path("all.json")));
   ASSERT_EQ(json.size(), 1U);
   const auto& candidates = json[0]["candidates"];
@@ -41,7 +43,8 @@ TEST_F(TuneCommand, ShowsEveryCandidate) {
   EXPECT_GT(candidates[0]["median_s"].get<double>(), 0);
   for (const auto& candidate : candidates) EXPECT_EQ(candidate["problem"], "") << candidate;
   const std::string csv = read_text(path("all.csv"));
-  EXPECT_EQ(static_cast<std::size_t>(std::count(csv.begin(), csv.end(), '\n')), candidates.size() + 1);
+  EXPECT_EQ(static_cast<std::size_t>(std::count(csv.begin(), csv.end(), '\n')),
+            candidates.size() + 1);
 }
 
 TEST_F(TuneCommand, TakesListsExportsAndDeletesResults) {
@@ -54,10 +57,12 @@ TEST_F(TuneCommand, TakesListsExportsAndDeletesResults) {
   record.compute_units = 132;
   record.gain = 0.125;
   write_bytes("in.json", "[" + tools::records_text(record.chip, {record}) + "]");
-  EXPECT_EQ(fulmen({"tune", "--import", "in.json"}).out, "1 results are now among this user's own\n");
+  EXPECT_EQ(fulmen({"tune", "--import", "in.json"}).out,
+            "1 results are now among this user's own\n");
   EXPECT_NE(fulmen({"tune", "--list"}).out.find("block_m=64, 12.5 % less time"), std::string::npos);
   EXPECT_EQ(fulmen({"tune", "--export", "out.json"}).exit_code, 0);
-  EXPECT_EQ(nlohmann::json::parse(read_text(path("out.json"))), nlohmann::json::parse(read_text(path("in.json"))));
+  EXPECT_EQ(nlohmann::json::parse(read_text(path("out.json"))),
+            nlohmann::json::parse(read_text(path("in.json"))));
   EXPECT_EQ(fulmen({"tune", "--reset"}).out, "1 files of own results deleted\n");
   EXPECT_NE(fulmen({"tune", "--list"}).out.find("0 own results"), std::string::npos);
 }
@@ -91,7 +96,8 @@ TEST_F(TuneCommand, ListsNoFileThatPlansRefuse) {
   ASSERT_EQ(::mkfifo((folder / "fifo.json").c_str(), 0600), 0);
   write_bytes("cache/tuned/large.json", "{");
   ::chmod((folder / "large.json").c_str(), 0600);
-  const bool sparse = ::truncate((folder / "large.json").c_str(), off_t{1} << 42) == 0;  // no disk has as much
+  // No disk has as much.
+  const bool sparse = ::truncate((folder / "large.json").c_str(), off_t{1} << 42) == 0;
   write_bytes("cache/tuned/others.json", "{}");
   ::chmod((folder / "others.json").c_str(), 0666);
   std::filesystem::create_symlink("others.json", folder / "link.json");
@@ -106,7 +112,9 @@ TEST_F(TuneCommand, ListsNoFileThatPlansRefuse) {
     }
     EXPECT_EQ(outcome.exit_code, 0) << said;
     EXPECT_NE(said.find("fifo.json: no regular file"), std::string::npos) << said;
-    EXPECT_TRUE(!sparse || said.find("large.json: it has 4398046511104 bytes, up to 16777216 are read") != std::string::npos)
+    EXPECT_TRUE(!sparse ||
+                said.find("large.json: it has 4398046511104 bytes, up to 16777216 are read") !=
+                    std::string::npos)
         << said;
     EXPECT_NE(said.find("others.json: others can write it"), std::string::npos) << said;
     EXPECT_NE(said.find("0 own results"), std::string::npos) << said;
@@ -130,64 +138,85 @@ TEST_F(TuneCommand, ListsNoFileThatPlansRefuse) {
 TEST_F(TuneCommand, TakesAChipsFileAsItIs) {
   const Outcome outcome = fulmen({"tune", "--import", FULMEN_SOURCE_DIR "/data/tuned/sm_90a.json"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  const auto shipped = nlohmann::json::parse(read_text(FULMEN_SOURCE_DIR "/data/tuned/sm_90a.json"));
+  const auto shipped =
+      nlohmann::json::parse(read_text(FULMEN_SOURCE_DIR "/data/tuned/sm_90a.json"));
   const std::string count = std::to_string(shipped["entries"].size());
   EXPECT_EQ(outcome.out, count + " results are now among this user's own\n");
   EXPECT_NE(fulmen({"tune", "--list"}).out.find(count + " own results"), std::string::npos);
 }
 
 TEST_F(TuneCommand, BadInputIsOneSentence) {
-  const auto problem = [&](const std::string& text) { return fulmen({"tune", "--device", "cpu", "--problem", text}); };
+  const auto problem = [&](const std::string& text) {
+    return fulmen({"tune", "--device", "cpu", "--problem", text});
+  };
   expect_one_sentence(problem("heads=1"), "seqlen_q and head_dim are needed");
-  expect_one_sentence(problem("seqlen_q=0,head_dim=8"), "seqlen_q is a number from 1 to 1099511627776");
-  expect_one_sentence(problem("seqlen_q=99999999999999999999,head_dim=8"), "seqlen_q is a number from 1 to 1099511627776");
-  expect_one_sentence(problem("seqlen_q=64,head_dim=8,heads=3,kv_heads=2"), "heads is no multiple of kv_heads");
+  expect_one_sentence(problem("seqlen_q=0,head_dim=8"),
+                      "seqlen_q is a number from 1 to 1099511627776");
+  expect_one_sentence(problem("seqlen_q=99999999999999999999,head_dim=8"),
+                      "seqlen_q is a number from 1 to 1099511627776");
+  expect_one_sentence(problem("seqlen_q=64,head_dim=8,heads=3,kv_heads=2"),
+                      "heads is no multiple of kv_heads");
   expect_one_sentence(problem("seqlen_q=64,head_dim=8,wide"), "wide is not known");
   expect_one_sentence(problem("seqlen_q=64,head_dim=8,dtype=fp64"), "dtype is fp32, fp16 or bf16");
-  expect_one_sentence(fulmen({"tune", "--device", "cpu", "--model", "gpt"}), "--model gpt: all, t82, llama3-8b, sdxl are known");
+  expect_one_sentence(fulmen({"tune", "--device", "cpu", "--model", "gpt"}),
+                      "--model gpt: all, t82, llama3-8b, sdxl are known");
   expect_one_sentence(fulmen({"tune", "--quick", "--full"}), "--quick and --full: one of them");
   write_bytes("bad.json", "{}");
-  expect_one_sentence(fulmen({"tune", "--import", "bad.json"}), "bad.json: it is no file of tuned results");
+  expect_one_sentence(fulmen({"tune", "--import", "bad.json"}),
+                      "bad.json: it is no file of tuned results");
   write_bytes("bad.json", "7");
   expect_one_sentence(fulmen({"tune", "--import", "bad.json"}),
                       "bad.json: a chip's file of results, or what --export wrote, is accepted");
   for (const char* minutes : {"0", "-1", "1e400", "nan"}) {
     expect_one_sentence(fulmen({"tune", "--minutes", minutes}),
-                        std::string("--minutes: '") + minutes + "' is given, a number above 0, up to 1e+09, is accepted");
+                        std::string("--minutes: '") + minutes +
+                            "' is given, a number above 0, up to 1e+09, is accepted");
   }
   expect_one_sentence(fulmen({"tune", "--import", "none.json"}), "it cannot be read");
-  expect_one_sentence(fulmen({"explain", "--seqlen-q", "8", "--heads", "1", "--head-dim", "8", "--set", "block"}),
-                      "options.tuning is \"block\": name=number");
-  expect_one_sentence(fulmen({"explain", "--seqlen-q", "8", "--heads", "1", "--head-dim", "8", "--set", "block_m=99999999999"}),
-                      "options.tuning is \"block_m=99999999999\": block_m is a number from 0 to 2147483647");
+  expect_one_sentence(
+      fulmen({"explain", "--seqlen-q", "8", "--heads", "1", "--head-dim", "8", "--set", "block"}),
+      "options.tuning is \"block\": name=number");
+  expect_one_sentence(
+      fulmen({"explain", "--seqlen-q", "8", "--heads", "1", "--head-dim", "8", "--set",
+              "block_m=99999999999"}),
+      "options.tuning is \"block_m=99999999999\": block_m is a number from 0 to 2147483647");
 }
 
 TEST_F(TuneCommand, TakesTheProblemsOfALog) {
   write_bytes("log",
-              "other lines\nfulmen: cpu.prefill.avx2 on cpu for fp32 b=1 sq=130 sk=130 h=1/1 d=8 scale=0.3: the highest rank\n"
-              "fulmen: cpu.prefill.avx2 on cpu for fp32 b=1 sq=130 sk=130 h=1/1 d=8 softcap=3: the highest rank\n");
-  const Outcome outcome = fulmen({"tune", "--device", "cpu", "--kernel", "cpu.prefill.scalar", "--threads", "1", "--minutes",
-                                  "0.02", "--from-log", "log", "--html", "page.html"});
+              "other lines\nfulmen: cpu.prefill.avx2 on cpu for fp32 b=1 sq=130 sk=130 h=1/1 d=8 "
+              "scale=0.3: the highest rank\n"
+              "fulmen: cpu.prefill.avx2 on cpu for fp32 b=1 sq=130 sk=130 h=1/1 d=8 softcap=3: the "
+              "highest rank\n");
+  const Outcome outcome =
+      fulmen({"tune", "--device", "cpu", "--kernel", "cpu.prefill.scalar", "--threads", "1",
+              "--minutes", "0.02", "--from-log", "log", "--html", "page.html"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("log: line 3: left out: it has softcap"), std::string::npos) << outcome.out;
-  EXPECT_NE(outcome.out.find("fp32 1 x 1 x 8 q130: cpu.prefill.scalar on cpu"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("log: line 3: left out: it has softcap"), std::string::npos)
+      << outcome.out;
+  EXPECT_NE(outcome.out.find("fp32 1 x 1 x 8 q130: cpu.prefill.scalar on cpu"), std::string::npos)
+      << outcome.out;
   EXPECT_NE(read_text(path("page.html")).find("<h2>Every candidate</h2>"), std::string::npos);
   expect_one_sentence(fulmen({"tune", "--from-log", "none"}), "--from-log none: it cannot be read");
-  expect_one_sentence(fulmen({"tune", "--from-log", "log", "--problem", "seqlen_q=8,head_dim=8"}), "one of them");
+  expect_one_sentence(fulmen({"tune", "--from-log", "log", "--problem", "seqlen_q=8,head_dim=8"}),
+                      "one of them");
 }
 
 TEST_F(TuneCommand, ADeviceThatIsNotThereIsTold) {
-  const Outcome outcome = fulmen({"tune", "--device", "nothing:0", "--problem", "seqlen_q=64,head_dim=8"});
+  const Outcome outcome =
+      fulmen({"tune", "--device", "nothing:0", "--problem", "seqlen_q=64,head_dim=8"});
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_NE(outcome.out.find("there is no such device here"), std::string::npos) << outcome.out;
 }
 
 TEST_F(TuneCommand, NothingIsTimedOnAnEmulatedDevice) {
-  const Outcome outcome = fulmen({"tune", "--device", "emulated:sm_80", "--kernel", "emulated.short.sm80", "--problem",
-                                  "seqlen_q=16,heads=1,head_dim=32", "--json", "all.json", "--minutes", "0.01"});
+  const Outcome outcome =
+      fulmen({"tune", "--device", "emulated:sm_80", "--kernel", "emulated.short.sm80", "--problem",
+              "seqlen_q=16,heads=1,head_dim=32", "--json", "all.json", "--minutes", "0.01"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   if (outcome.out.find("cannot be used") != std::string::npos) GTEST_SKIP() << outcome.out;
-  EXPECT_NE(outcome.out.find("nothing is timed and nothing is kept"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("nothing is timed and nothing is kept"), std::string::npos)
+      << outcome.out;
   const auto json = nlohmann::json::parse(read_text(path("all.json")));
   for (const auto& candidate : json[0]["candidates"]) EXPECT_FALSE(candidate["timed"].get<bool>());
   EXPECT_NE(fulmen({"tune", "--list"}).out.find("0 own results"), std::string::npos);

@@ -48,7 +48,8 @@ TEST_P(Configurations, GiveTheSameResults) {
   c.options.num_threads = 2;
   const Problem problem = c.problem();
   const Result<KernelTuning> tuning = kernel_tuning(problem, t.device, c.options);
-  if (!tuning.ok() && tuning.status().code() == StatusCode::unavailable) GTEST_SKIP() << tuning.status().message();
+  if (!tuning.ok() && tuning.status().code() == StatusCode::unavailable)
+    GTEST_SKIP() << tuning.status().message();
   ASSERT_TRUE(tuning.ok()) << tuning.status().message();
   const std::vector<std::string>& all = tuning->configurations;
   ASSERT_GT(all.size(), 1U);
@@ -66,33 +67,39 @@ TEST_P(Configurations, GiveTheSameResults) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Configurations,
-                         ::testing::Values(Tuned{"cpu", "cpu.prefill.scalar", 300, 200, 20},
-                                           Tuned{"cpu", "cpu.decode.scalar", 1, 3000, 20},
-                                           Tuned{"cpu", "cpu.short.scalar", 60, 60, 20},
-                                           Tuned{"emulated:gfx1100", "emulated.prefill.gfx11", 50, 70, 1},
-                                           Tuned{"emulated:gfx942", "emulated.decode.cdna3", 1, 700, 1},
-                                           Tuned{"emulated:sm_80", "emulated.prefill.sm80", 50, 70, 1},
-                                           Tuned{"emulated:sm_80", "emulated.short.sm80", 50, 60, 1},
-                                           Tuned{"emulated:sm_80", "emulated.boards.sm80", 64, 64, 1},
-                                           Tuned{"emulated:sm_80", "emulated.short_backward.sm80", 50, 60, 1, true},
-                                           Tuned{"emulated:sm_80", "emulated.backward.sm80", 50, 70, 1, true},
-                                           Tuned{"emulated:sm_80", "emulated.backward_atomic.sm80", 50, 70, 1, true},
-                                           Tuned{"emulated:sm_90a", "emulated.backward_wgmma.sm90", 50, 70, 1, true},
-                                           Tuned{"emulated:sm_90a", "emulated.backward_wgmma_atomic.sm90", 50, 70, 1, true},
-                                           Tuned{"emulated:sm_90a", "emulated.prefill_wgmma.sm90", 50, 70, 1},
-                                           Tuned{"emulated:sm_90a", "emulated.prefill_tma.sm90", 50, 70, 1}));
+INSTANTIATE_TEST_SUITE_P(
+    All, Configurations,
+    ::testing::Values(Tuned{"cpu", "cpu.prefill.scalar", 300, 200, 20},
+                      Tuned{"cpu", "cpu.decode.scalar", 1, 3000, 20},
+                      Tuned{"cpu", "cpu.short.scalar", 60, 60, 20},
+                      Tuned{"emulated:gfx1100", "emulated.prefill.gfx11", 50, 70, 1},
+                      Tuned{"emulated:gfx942", "emulated.decode.cdna3", 1, 700, 1},
+                      Tuned{"emulated:sm_80", "emulated.prefill.sm80", 50, 70, 1},
+                      Tuned{"emulated:sm_80", "emulated.short.sm80", 50, 60, 1},
+                      Tuned{"emulated:sm_80", "emulated.boards.sm80", 64, 64, 1},
+                      Tuned{"emulated:sm_80", "emulated.short_backward.sm80", 50, 60, 1, true},
+                      Tuned{"emulated:sm_80", "emulated.backward.sm80", 50, 70, 1, true},
+                      Tuned{"emulated:sm_80", "emulated.backward_atomic.sm80", 50, 70, 1, true},
+                      Tuned{"emulated:sm_90a", "emulated.backward_wgmma.sm90", 50, 70, 1, true},
+                      Tuned{"emulated:sm_90a", "emulated.backward_wgmma_atomic.sm90", 50, 70, 1,
+                            true},
+                      Tuned{"emulated:sm_90a", "emulated.prefill_wgmma.sm90", 50, 70, 1},
+                      Tuned{"emulated:sm_90a", "emulated.prefill_tma.sm90", 50, 70, 1}));
 
 // Without compiling: each configuration that a space calls legal gives a plan within the chip's
 // LDS, and its usual values give the family's own plan.
 TEST(Spaces, KeepToTheChip) {
   std::set<std::string> tuned;
-  for (const std::string& name : test_chips([](const gpu::Target&) { return true; }, Chips::one_of_each_target)) {
+  for (const std::string& name :
+       test_chips([](const gpu::Target&) { return true; }, Chips::one_of_each_target)) {
     std::string storage;
     gpu::Chip chip{};
     ASSERT_TRUE(gpu::find_chip(name, storage, chip));
-    for (const auto& [seqlen_q, seqlen_k, backward] :
-         {std::tuple{64, 64, false}, {1000, 1000, false}, {1, 5000, false}, {64, 64, true}, {300, 300, true}}) {
+    for (const auto& [seqlen_q, seqlen_k, backward] : {std::tuple{64, 64, false},
+                                                       {1000, 1000, false},
+                                                       {1, 5000, false},
+                                                       {64, 64, true},
+                                                       {300, 300, true}}) {
       CaseSpec spec;
       spec.dtype = DType::bf16;
       spec.batch = 3;
@@ -104,25 +111,31 @@ TEST(Spaces, KeepToTheChip) {
       Random random(2610);
       const Problem problem = Case(spec, random).problem();
       for (const gpu::Family* family : gpu::families()) {
-        if (!chip.runs(family->target()) || family->pass() != problem.pass || !family->supports(problem, chip).yes) continue;
+        if (!chip.runs(family->target()) || family->pass() != problem.pass ||
+            !family->supports(problem, chip).yes)
+          continue;
         const tuning::Space space = family->space(problem, chip, 4);
         if (space.parameters.empty()) continue;
         tuned.insert(std::string(family->name()));
-        for (const tuning::ParameterRange& parameter : space.parameters) EXPECT_TRUE(is_listed(parameter.name)) << parameter.name;
+        for (const tuning::ParameterRange& parameter : space.parameters)
+          EXPECT_TRUE(is_listed(parameter.name)) << parameter.name;
         const std::vector<tuning::Values> all = tuning::configurations(space);
         EXPECT_TRUE(space.takes(all.front()).yes) << family->name() << " on " << name;
         for (const tuning::Values& values : all) {
           const gpu::LaunchPlan plan = family->tuned_plan(problem, chip, 4, values);
           for (const gpu::KernelLaunch& launch : plan.launches) {
-            EXPECT_LE(launch.specialisation.lds_bytes, chip.lds_bytes) << family->name() << " " << tuning::to_text(space, values);
-            EXPECT_GT(launch.workgroups, 0) << family->name() << " " << tuning::to_text(space, values);
+            EXPECT_LE(launch.specialisation.lds_bytes, chip.lds_bytes)
+                << family->name() << " " << tuning::to_text(space, values);
+            EXPECT_GT(launch.workgroups, 0)
+                << family->name() << " " << tuning::to_text(space, values);
           }
         }
       }
     }
   }
-  for (const char* name : {"backward", "backward_atomic", "backward_wgmma", "backward_wgmma_atomic", "boards", "decode", "prefill",
-                           "prefill_tma", "prefill_wgmma", "short", "short_backward"}) {
+  for (const char* name :
+       {"backward", "backward_atomic", "backward_wgmma", "backward_wgmma_atomic", "boards",
+        "decode", "prefill", "prefill_tma", "prefill_wgmma", "short", "short_backward"}) {
     EXPECT_TRUE(tuned.contains(name)) << name;
   }
 }
@@ -137,7 +150,8 @@ TEST(TuningOption, IsRefusedWhereAKernelHasNoParameters) {
   const Result<Plan> planned = plan(problem.value(), "cpu", options);
   EXPECT_EQ(planned.status().code(), StatusCode::invalid_argument);
   EXPECT_EQ(planned.status().message(),
-            "options.tuning is \"block_n=64\": kernel \"cpu.reference.double\" has no parameters for this problem");
+            "options.tuning is \"block_n=64\": kernel \"cpu.reference.double\" has no parameters "
+            "for this problem");
 }
 
 TEST(TuningOption, OverLdsIsRefusedWithTheNumbers) {
@@ -148,9 +162,11 @@ TEST(TuningOption, OverLdsIsRefusedWithTheNumbers) {
   const Result<Problem> problem = make_problem({.q = q, .k = q, .v = q, .out = q}, options);
   ASSERT_TRUE(problem.ok());
   const Result<Plan> planned = plan(problem.value(), "emulated:gfx1100", options);
-  if (planned.status().code() == StatusCode::unavailable) GTEST_SKIP() << planned.status().message();
+  if (planned.status().code() == StatusCode::unavailable)
+    GTEST_SKIP() << planned.status().message();
   EXPECT_EQ(planned.status().code(), StatusCode::invalid_argument);
-  EXPECT_NE(planned.status().message().find("bytes of LDS are needed, gfx1100 has 65536"), std::string::npos)
+  EXPECT_NE(planned.status().message().find("bytes of LDS are needed, gfx1100 has 65536"),
+            std::string::npos)
       << planned.status().message();
 }
 

@@ -33,7 +33,13 @@ TEST(TuneLog, ReadsWhatThePlansPrint) {
     EXPECT_EQ(read.name, tune_problem_name(c, problem.pass));
     EXPECT_EQ(read.training, c.training);
   }
-  BenchCase paged{.suite = "paged", .name = {}, .dtype = DType::fp16, .batch = 3, .seqlen_q = 1, .seqlen_k = 100, .heads = 4};
+  BenchCase paged{.suite = "paged",
+                  .name = {},
+                  .dtype = DType::fp16,
+                  .batch = 3,
+                  .seqlen_q = 1,
+                  .seqlen_k = 100,
+                  .heads = 4};
   paged.kv_heads = 2;
   paged.head_dim = 32;
   paged.page_size = 16;
@@ -45,8 +51,10 @@ TEST(TuneLog, ReadsWhatThePlansPrint) {
 
 TEST(TuneLog, TakesAProblemOnceAndPassesOverOtherLines) {
   const std::string line =
-      "fulmen: k on cuda:0 for bf16 b=1 sq=64 sk=64 h=2/1 d=32 scale=0.1768 window=-1,0 diagonal=0: forced by name\n";
-  const Result<LogProblems> found = problems_of_log("starting b=3\n" + line + "loss 0.3\n" + line + "no end", "log");
+      "fulmen: k on cuda:0 for bf16 b=1 sq=64 sk=64 h=2/1 d=32 scale=0.1768 window=-1,0 "
+      "diagonal=0: forced by name\n";
+  const Result<LogProblems> found =
+      problems_of_log("starting b=3\n" + line + "loss 0.3\n" + line + "no end", "log");
   ASSERT_TRUE(found.ok()) << found.status().message();
   ASSERT_EQ(found->problems.size(), 1U);
   EXPECT_EQ(found->problems[0].bench_case.name, "bf16 1 x 2/1 x 32 q64 causal");
@@ -60,21 +68,34 @@ TEST(TuneLog, NamesLinesThatItLeavesOut) {
     EXPECT_TRUE(found.ok()) << found.status().message();
     return found.ok() && found->left_out.size() == 1 ? found->left_out[0] : "";
   };
-  EXPECT_EQ(left_out("bf16 b=1 sq=x sk=64 h=2/2 d=32"), "line 2: left out: sq is \"x\": a number from 1 on is expected");
-  EXPECT_EQ(left_out("bf16 b=1 sq=0 sk=64 h=2/2 d=32"), "line 2: left out: sq is \"0\": a number from 1 on is expected");
+  EXPECT_EQ(left_out("bf16 b=1 sq=x sk=64 h=2/2 d=32"),
+            "line 2: left out: sq is \"x\": a number from 1 on is expected");
+  EXPECT_EQ(left_out("bf16 b=1 sq=0 sk=64 h=2/2 d=32"),
+            "line 2: left out: sq is \"0\": a number from 1 on is expected");
   EXPECT_NE(left_out("bf16 b=1 sq=8 sk=64 h=3/2 d=32").find("h is \"3/2\""), std::string::npos);
-  EXPECT_NE(left_out("bf16 b=1 sq=8 sk=8 d=32").find("one of b, sq, sk, h and d is not there"), std::string::npos);
-  EXPECT_NE(left_out("fp64 b=1 sq=8 sk=64 h=2/2 d=32").find("a dtype is expected"), std::string::npos);
-  EXPECT_NE(left_out("bf16 b=1 sq=8 sk=64 h=2/2 d=32/64").find("its head_dim_v is another one"), std::string::npos);
-  EXPECT_NE(left_out("bf16 b=1 sq=8 sk=64 h=2/2 d=32 softcap=30").find("it has softcap"), std::string::npos);
-  EXPECT_NE(left_out("bf16 b=1 sq=8 sk=64 h=2/2 d=32 window=64,0 diagonal=56").find("it has a window of 64,0"), std::string::npos);
-  EXPECT_NE(left_out("bf16 b=1 sq=8 sk=64 h=2/2 d=32 window=-1,0 diagonal=0").find("top-left"), std::string::npos);
-  EXPECT_NE(left_out("backward bf16 b=1 sq=8 sk=8 h=2/2 d=32 gives dq").find("without one of dq, dk and dv"), std::string::npos);
-  EXPECT_NE(left_out("bf16 b=1 sq=8 sk=8 h=2/2 d=32 colour=red").find("colour is not known"), std::string::npos);
+  EXPECT_NE(left_out("bf16 b=1 sq=8 sk=8 d=32").find("one of b, sq, sk, h and d is not there"),
+            std::string::npos);
+  EXPECT_NE(left_out("fp64 b=1 sq=8 sk=64 h=2/2 d=32").find("a dtype is expected"),
+            std::string::npos);
+  EXPECT_NE(left_out("bf16 b=1 sq=8 sk=64 h=2/2 d=32/64").find("its head_dim_v is another one"),
+            std::string::npos);
+  EXPECT_NE(left_out("bf16 b=1 sq=8 sk=64 h=2/2 d=32 softcap=30").find("it has softcap"),
+            std::string::npos);
+  EXPECT_NE(left_out("bf16 b=1 sq=8 sk=64 h=2/2 d=32 window=64,0 diagonal=56")
+                .find("it has a window of 64,0"),
+            std::string::npos);
+  EXPECT_NE(left_out("bf16 b=1 sq=8 sk=64 h=2/2 d=32 window=-1,0 diagonal=0").find("top-left"),
+            std::string::npos);
+  EXPECT_NE(left_out("backward bf16 b=1 sq=8 sk=8 h=2/2 d=32 gives dq")
+                .find("without one of dq, dk and dv"),
+            std::string::npos);
+  EXPECT_NE(left_out("bf16 b=1 sq=8 sk=8 h=2/2 d=32 colour=red").find("colour is not known"),
+            std::string::npos);
   const Result<LogProblems> none = problems_of_log("hello\n", "my.log");
   EXPECT_EQ(none.status().code(), StatusCode::invalid_argument);
   EXPECT_EQ(none.status().message(),
-            "--from-log my.log: no problem of it can be tuned: a line a plan is expected, which programs print under "
+            "--from-log my.log: no problem of it can be tuned: a line a plan is expected, which "
+            "programs print under "
             "FLASH_ATTENTION_DEBUG=1");
 }
 

@@ -41,8 +41,8 @@ TEST(Model, CountsWhatTheProductsAre) {
   const Result<ModelledRow> row = modelled(full);
   if (row.status().code() == StatusCode::unavailable) GTEST_SKIP() << row.status().message();
   ASSERT_TRUE(row.ok()) << row.status().message();
-  // Two products, of whole tiles, by an A100's 312 TFLOP/s; one exponential a score and one where a row's maximum moves, 16 a
-  // cycle of each of 108 multiprocessors.
+  // Two products, of whole tiles, by an A100's 312 TFLOP/s; one exponential a score and one where a
+  // row's maximum moves, 16 a cycle of each of 108 multiprocessors.
   const double scores = 6.0 * 1536 * 1536;
   EXPECT_DOUBLE_EQ(row->matrix_s, scores * 4 * 64 / 312e12);
   EXPECT_GE(row->exponential_s, scores / (16 * 108 * 1.41e9));
@@ -62,7 +62,8 @@ TEST(Model, CountsWhatTheProductsAre) {
 TEST(Model, KnowsBackwardPasses) {
   BenchCase c = of_length(384, false);
   c.training = true;
-  const Result<ModelledRow> row = model_case(c, Pass::backward, "emulated:sm_80", by("emulated.backward.sm80"));
+  const Result<ModelledRow> row =
+      model_case(c, Pass::backward, "emulated:sm_80", by("emulated.backward.sm80"));
   if (row.status().code() == StatusCode::unavailable) GTEST_SKIP() << row.status().message();
   ASSERT_TRUE(row.ok()) << row.status().message();
   const double scores = 6.0 * 384 * 384;
@@ -98,20 +99,24 @@ TEST(Model, KnowsDecode) {
 
 // AMD's machine code is executed, too, so its vector instructions count.
 TEST(Model, CountsVectorInstructionsOfAmd) {
-  const Result<ModelledRow> row =
-      model_case(of_length(384, false), Pass::forward, "emulated:gfx1100", by("emulated.prefill.gfx11"));
+  const Result<ModelledRow> row = model_case(of_length(384, false), Pass::forward,
+                                             "emulated:gfx1100", by("emulated.prefill.gfx11"));
   if (row.status().code() == StatusCode::unavailable) GTEST_SKIP() << row.status().message();
   ASSERT_TRUE(row.ok()) << row.status().message();
   EXPECT_GT(row->vector_s, 0.5 * row->exponential_s);
   EXPECT_LT(row->vector_s, row->matrix_s);
-  EXPECT_DOUBLE_EQ(row->seconds, row->matrix_s + row->exponential_s + row->vector_s + row->launch_s);
+  EXPECT_DOUBLE_EQ(row->seconds,
+                   row->matrix_s + row->exponential_s + row->vector_s + row->launch_s);
   EXPECT_LT(modelled(of_length(384, false))->vector_s, 0) << "of NVIDIA's nothing counts them";
 }
 
 TEST(Model, SaysWhatItDoesNotTake) {
-  EXPECT_EQ(model_case(of_length(512, false), Pass::forward, "cpu", {}).status().code(), StatusCode::invalid_argument);
-  const Status chip = model_case(of_length(512, false), Pass::forward, "emulated:sm_70", {}).status();
-  EXPECT_NE(chip.message().find("--model on emulated:sm_70: emulated:{gfx1100,"), std::string::npos) << chip.message();
+  EXPECT_EQ(model_case(of_length(512, false), Pass::forward, "cpu", {}).status().code(),
+            StatusCode::invalid_argument);
+  const Status chip =
+      model_case(of_length(512, false), Pass::forward, "emulated:sm_70", {}).status();
+  EXPECT_NE(chip.message().find("--model on emulated:sm_70: emulated:{gfx1100,"), std::string::npos)
+      << chip.message();
   BenchCase chunk = of_length(512, true);
   chunk.seqlen_k = 1024;  // 512 queries
   EXPECT_EQ(modelled(chunk).status().code(), StatusCode::unsupported);
@@ -126,7 +131,8 @@ TEST(EmulatedWork, IsCountedWhileItIsAskedFor) {
   AttentionOptions options;
   options.kernel = "emulated.prefill.sm80";
   Result<Plan> planned = plan(data.value()->problem, "emulated:sm_80", options);
-  if (planned.status().code() == StatusCode::unavailable) GTEST_SKIP() << planned.status().message();
+  if (planned.status().code() == StatusCode::unavailable)
+    GTEST_SKIP() << planned.status().message();
   ASSERT_TRUE(planned.ok()) << planned.status().message();
   const auto there = DeviceTensors::make("emulated:sm_80", data.value()->tensors);
   ASSERT_TRUE(there.ok()) << there.status().message();

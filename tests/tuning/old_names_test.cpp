@@ -20,22 +20,28 @@ namespace {
 class OldNames : public ::testing::Test {
  protected:
   void TearDown() override {
-    for (const char* name : {"NTHREADS", "OCCUPANCY", "NBATCH_FA", "NBATCH_K2", "NBATCH_V2", "NBATCH_COMBINE", "NSTAGES"}) {
+    for (const char* name : {"NTHREADS", "OCCUPANCY", "NBATCH_FA", "NBATCH_K2", "NBATCH_V2",
+                             "NBATCH_COMBINE", "NSTAGES"}) {
       ::unsetenv(variable(name).c_str());
     }
   }
   static std::string variable(const std::string& name, int head_dim = 40) {
     return "FATTN_" + name + "_D" + std::to_string(head_dim);
   }
-  static void set(const std::string& name, const std::string& value) { ::setenv(variable(name).c_str(), value.c_str(), 1); }
+  static void set(const std::string& name, const std::string& value) {
+    ::setenv(variable(name).c_str(), value.c_str(), 1);
+  }
   static Problem problem() {
-    const Tensor q = Tensor::bshd(nullptr, DType::bf16, 1, 512, 2, 40), v = Tensor::bshd(nullptr, DType::bf16, 1, 512, 2, 72);
+    const Tensor q = Tensor::bshd(nullptr, DType::bf16, 1, 512, 2, 40),
+                 v = Tensor::bshd(nullptr, DType::bf16, 1, 512, 2, 72);
     return make_problem({.q = q, .k = q, .v = v, .out = v}, {}).value();
   }
   static Space space() {
     Space space;
-    space.parameters = {
-        {"block_n", 32, {16, 32, 64}}, {"waves", 4, {1, 2, 4, 8}}, {"buffers", 2, {1, 2}}, {"min_waves", 1, {1, 2, 3}}};
+    space.parameters = {{"block_n", 32, {16, 32, 64}},
+                        {"waves", 4, {1, 2, 4, 8}},
+                        {"buffers", 2, {1, 2}},
+                        {"min_waves", 1, {1, 2, 3}}};
     space.takes = [](std::span<const int>) { return Support{}; };
     space.wave_size = 32;
     return space;
@@ -74,12 +80,14 @@ TEST_F(OldNames, TakeTheNearestLegalValue) {
 TEST_F(OldNames, AreRefusedWithTheReasonAndTheLegalValues) {
   set("NTHREADS", "100");
   EXPECT_EQ(chosen().status().message(),
-            "FATTN_NTHREADS_D40 is \"100\": a workgroup has a whole number of waves of 32 lanes, 32, 64, 128, 256 are accepted");
+            "FATTN_NTHREADS_D40 is \"100\": a workgroup has a whole number of waves of 32 lanes, "
+            "32, 64, 128, 256 are accepted");
   set("NTHREADS", "many");
   for (const char* wrong : {"many", "0", "-1", "4294967296", "64 "}) {
     for (const char* name : {"NTHREADS", "NBATCH_K2"}) {
       set(name, wrong);
-      EXPECT_EQ(chosen().status().message(), variable(name) + " is \"" + wrong + "\": a number from 1 to 2147483647 is accepted");
+      EXPECT_EQ(chosen().status().message(), variable(name) + " is \"" + wrong +
+                                                 "\": a number from 1 to 2147483647 is accepted");
       ::unsetenv(variable(name).c_str());
     }
   }
@@ -91,10 +99,13 @@ TEST_F(OldNames, WhatNothingHereIsLikeIsNoted) {
   const Result<Choice> choice = chosen();
   ASSERT_TRUE(choice.ok()) << choice.status().message();
   ASSERT_EQ(choice->notes.size(), 2U);
-  EXPECT_EQ(choice->notes[0], "FATTN_NBATCH_V2_D40=20 changes nothing: V's tiles have all dims of their rows here, 36 pairs");
+  EXPECT_EQ(choice->notes[0],
+            "FATTN_NBATCH_V2_D40=20 changes nothing: V's tiles have all dims of their rows here, "
+            "36 pairs");
 }
 
-// A row of the guide's table: chips, threads (and those of head_dim 32), occupancy, keys, K2 and V2, stages.
+// A row of the guide's table: chips, threads (and those of head_dim 32), occupancy, keys, K2 and
+// V2, stages.
 struct StartingPoint {
   std::string chips;
   std::vector<std::pair<std::string, std::string>> values;
@@ -122,7 +133,8 @@ std::vector<StartingPoint> documented_starting_points() {
                        {"NSTAGES", number(6)}}});
     if (const std::size_t other = cells.at(2).find('('); other != std::string::npos) {
       points.push_back(points.back());
-      points.back().values.front().second = std::to_string(std::stoi(cells.at(2).substr(other + 1)));
+      points.back().values.front().second =
+          std::to_string(std::stoi(cells.at(2).substr(other + 1)));
     }
   }
   return points;
@@ -134,7 +146,8 @@ TEST_F(OldNames, DocumentedStartingPointsAreAccepted) {
   const std::vector<StartingPoint> points = documented_starting_points();
   ASSERT_EQ(points.size(), 4U);
   int accepted = 0;
-  for (const std::string& arch : {std::string("gfx1100"), std::string("gfx1151"), std::string("gfx942"), std::string("sm_80")}) {
+  for (const std::string& arch : {std::string("gfx1100"), std::string("gfx1151"),
+                                  std::string("gfx942"), std::string("sm_80")}) {
     std::string storage;
     gpu::Chip chip{};
     ASSERT_TRUE(gpu::find_chip(arch, storage, chip));
@@ -144,17 +157,23 @@ TEST_F(OldNames, DocumentedStartingPointsAreAccepted) {
                      k = Tensor::bshd(nullptr, DType::bf16, 1, keys, 2, dim);
         const Problem p = make_problem({.q = q, .k = k, .v = k, .out = q}, {}).value();
         for (const gpu::Family* family : gpu::families()) {
-          if (!chip.runs(family->target()) || family->pass() != Pass::forward || !family->supports(p, chip).yes) continue;
+          if (!chip.runs(family->target()) || family->pass() != Pass::forward ||
+              !family->supports(p, chip).yes)
+            continue;
           const Space space = family->space(p, chip, 60);
           for (const StartingPoint& point : points) {
-            SCOPED_TRACE(arch + " " + std::string(family->name()) + " head_dim " + std::to_string(dim) + ", " + point.chips);
-            for (const auto& [name, value] : point.values) ::setenv(variable(name, dim).c_str(), value.c_str(), 1);
+            SCOPED_TRACE(arch + " " + std::string(family->name()) + " head_dim " +
+                         std::to_string(dim) + ", " + point.chips);
+            for (const auto& [name, value] : point.values)
+              ::setenv(variable(name, dim).c_str(), value.c_str(), 1);
             std::vector<std::string> notes;
             const auto asked = asked_by_old_names(p, space, notes);
             for (const auto& [name, value] : point.values) ::unsetenv(variable(name, dim).c_str());
             ASSERT_TRUE(asked.ok()) << asked.status().message();
-            EXPECT_EQ(asked->size() + notes.size(), point.values.size()) << "each is taken, or noted";
-            const Result<Choice> choice = choose("emulated." + std::string(family->name()), space, asked.value());
+            EXPECT_EQ(asked->size() + notes.size(), point.values.size())
+                << "each is taken, or noted";
+            const Result<Choice> choice =
+                choose("emulated." + std::string(family->name()), space, asked.value());
             ASSERT_TRUE(choice.ok()) << choice.status().message();
             EXPECT_TRUE(choice->values == space.usual() || space.takes(choice->values).yes);
             ++accepted;
@@ -175,7 +194,8 @@ TEST_F(OldNames, AKernelWithoutParametersIsPlanned) {
   AttentionOptions options;
   options.kernel = "emulated.prefill.portable";
   const Result<Plan> planned = plan(problem(), "emulated:gfx1100", options);
-  ASSERT_TRUE(planned.ok() || planned.status().code() == StatusCode::unavailable) << planned.status().message();
+  ASSERT_TRUE(planned.ok() || planned.status().code() == StatusCode::unavailable)
+      << planned.status().message();
 }
 
 TEST_F(OldNames, AreOfOneHeadDim) {
@@ -192,7 +212,9 @@ TEST_F(OldNames, APlanNamesThem) {
   const Result<Problem> p = make_problem({.q = q, .k = q, .v = q, .out = q}, {});
   const Result<Plan> planned = plan(p.value(), "cpu", options);
   ASSERT_TRUE(planned.ok()) << planned.status().message();
-  EXPECT_NE(planned->explain().find("FATTN_NTHREADS_D40=256 changes nothing: the kernel has no waves"), std::string::npos)
+  EXPECT_NE(
+      planned->explain().find("FATTN_NTHREADS_D40=256 changes nothing: the kernel has no waves"),
+      std::string::npos)
       << planned->explain();
 }
 

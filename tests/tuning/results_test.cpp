@@ -69,12 +69,15 @@ TEST_F(TunedResults, AreUsedAndNamed) {
   ASSERT_EQ(::stat(file().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777U, 0600U);
   forget_results();
-  EXPECT_NE(explained().find("block_n=64 (own), tiles_per_task=1 (own)"), std::string::npos) << explained();
+  EXPECT_NE(explained().find("block_n=64 (own), tiles_per_task=1 (own)"), std::string::npos)
+      << explained();
   ::setenv("FULMEN_TUNING", "tiles_per_task=2", 1);
-  EXPECT_NE(explained().find("block_n=64 (own), tiles_per_task=2 (environment)"), std::string::npos) << explained();
+  EXPECT_NE(explained().find("block_n=64 (own), tiles_per_task=2 (environment)"), std::string::npos)
+      << explained();
   AttentionOptions options = scalar();
   options.tuning = "tiles_per_task=4";
-  EXPECT_NE(plan(problem(), "cpu", options)->explain().find("tiles_per_task=4 (option)"), std::string::npos);
+  EXPECT_NE(plan(problem(), "cpu", options)->explain().find("tiles_per_task=4 (option)"),
+            std::string::npos);
 }
 
 // The environment applies to all kernels: a parameter of another kernel is noted, one that no
@@ -82,18 +85,22 @@ TEST_F(TunedResults, AreUsedAndNamed) {
 TEST_F(TunedResults, NamesOfTheEnvironmentAreKnown) {
   ::setenv("FULMEN_TUNING", "ping_pong=1,block_n=64", 1);
   EXPECT_NE(explained().find("block_n=64 (environment)"), std::string::npos) << explained();
-  EXPECT_NE(explained().find("not used: ping_pong=1 (environment): cpu.prefill.scalar has no such parameter; it has block_n"),
+  EXPECT_NE(explained().find("not used: ping_pong=1 (environment): cpu.prefill.scalar has no such "
+                             "parameter; it has block_n"),
             std::string::npos)
       << explained();
   AttentionOptions reference = scalar();
   reference.kernel = "cpu.reference.double";
-  EXPECT_NE(plan(problem(), "cpu", reference)->explain().find("FULMEN_TUNING changes nothing: the kernel has no parameters"),
+  EXPECT_NE(plan(problem(), "cpu", reference)
+                ->explain()
+                .find("FULMEN_TUNING changes nothing: the kernel has no parameters"),
             std::string::npos);
   ::setenv("FULMEN_TUNING", "blok_n=64", 1);
   for (const AttentionOptions& options : {scalar(), reference}) {
     const Status status = plan(problem(), "cpu", options).status();
     EXPECT_EQ(status.code(), StatusCode::invalid_argument);
-    EXPECT_EQ(status.message().find("FULMEN_TUNING is \"blok_n=64\": no kernel has a parameter blok_n; the names are block_m, "),
+    EXPECT_EQ(status.message().find("FULMEN_TUNING is \"blok_n=64\": no kernel has a parameter "
+                                    "blok_n; the names are block_m, "),
               0U)
         << status.message();
   }
@@ -104,7 +111,8 @@ TEST_F(TunedResults, NamesOfTheEnvironmentAreKnown) {
 // Options win over the environment, then own results, shipped ones, the kernel's choice: each is
 // removed, one after the other.
 TEST_F(TunedResults, SourcesHaveAnOrder) {
-  ship_instead({{identity().chip, tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=4")})}});
+  ship_instead({{identity().chip,
+                 tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=4")})}});
   ASSERT_TRUE(tools::merge_records(file(), {record("block_n=64,tiles_per_task=1")}).ok());
   forget_results();
   ::setenv("FULMEN_TUNING", "block_n=128", 1);
@@ -129,16 +137,20 @@ TEST_F(TunedResults, SourcesHaveAnOrder) {
 TEST_F(TunedResults, AShippedOneServesWhereTheOwnDoesNotFit) {
   TuneRecord stale = record("block_n=64,tiles_per_task=1");
   stale.build = "fulmen 0.0.1";
-  ship_instead({{identity().chip, tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=4")})}});
+  ship_instead({{identity().chip,
+                 tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=4")})}});
   ASSERT_TRUE(tools::merge_records(file(), {stale}).ok());
   forget_results();
   EXPECT_NE(explained().find("tiles_per_task=4 (shipped)"), std::string::npos) << explained();
-  EXPECT_NE(explained().find("the own tuned result of this problem is not used: it was measured with other code"),
-            std::string::npos)
+  EXPECT_NE(
+      explained().find(
+          "the own tuned result of this problem is not used: it was measured with other code"),
+      std::string::npos)
       << explained();
   ship_instead({{identity().chip, "{}"}});
   std::string said;
-  set_log_callback([](void* context, const char* line) { *static_cast<std::string*>(context) += line; }, &said);
+  set_log_callback(
+      [](void* context, const char* line) { *static_cast<std::string*>(context) += line; }, &said);
   EXPECT_NE(explained().find("tiles_per_task=2 (default)"), std::string::npos) << explained();
   set_log_callback(nullptr, nullptr);
   EXPECT_NE(said.find("it is not used: it has no version"), std::string::npos) << said;
@@ -155,20 +167,25 @@ TEST_F(TunedResults, OfAGpuFitItsProductAndSoftware) {
                         .product = "NVIDIA H200",
                         .driver = "CUDA 13.0",
                         .compiler = "NVRTC 13.0 0a1b --options"};
-  TunedResult result{"cuda.prefill.sm80", "forward bf16", "0123", "block_m=64", 132, "NVIDIA H200", "CUDA 13.0", "NVRTC 13.0"};
+  TunedResult result{"cuda.prefill.sm80", "forward bf16", "0123",      "block_m=64", 132,
+                     "NVIDIA H200",       "CUDA 13.0",    "NVRTC 13.0"};
   const auto found = [&](bool other_software) { return find_result({result}, is, other_software); };
   EXPECT_EQ(found(false).configuration, "block_m=64") << found(false).why_not;
   result.compiler = "NVRTC 13";
-  EXPECT_EQ(found(false).why_not, "it was measured with NVRTC 13, this is NVRTC 13.0 0a1b --options") << "13 is not 13.0";
+  EXPECT_EQ(found(false).why_not,
+            "it was measured with NVRTC 13, this is NVRTC 13.0 0a1b --options")
+      << "13 is not 13.0";
   EXPECT_EQ(found(true).configuration, "block_m=64");
   EXPECT_EQ(found(true).note, "it was measured with NVRTC 13, this is NVRTC 13.0 0a1b --options");
   result.compiler = "NVRTC 13.0";
   result.driver = "CUDA 12.8";
   EXPECT_EQ(found(false).why_not, "it was measured with CUDA 12.8, this is CUDA 13.0");
-  result.product = "NVIDIA H100 80GB HBM3";  // as many multiprocessors of the same kind, and slower memory
+  // As many multiprocessors of the same kind, and slower memory.
+  result.product = "NVIDIA H100 80GB HBM3";
   EXPECT_EQ(found(true).why_not, "it was measured on NVIDIA H100 80GB HBM3, this is NVIDIA H200");
   result.product = "NVIDIA";
-  EXPECT_EQ(found(true).why_not, "it was measured on NVIDIA, this is NVIDIA H200") << "a part of a name is another product's, too";
+  EXPECT_EQ(found(true).why_not, "it was measured on NVIDIA, this is NVIDIA H200")
+      << "a part of a name is another product's, too";
   result.compute_units = 114;
   EXPECT_EQ(found(true).why_not, "it was measured with 114 compute units, this has 132");
   result.problem_class = "forward fp16";
@@ -180,7 +197,9 @@ TEST_F(TunedResults, OfAnotherBuildOrOtherUnitsAreNotUsed) {
   other.build = "fulmen 0.0.1";
   ASSERT_TRUE(tools::merge_records(file(), {other}).ok());
   forget_results();
-  EXPECT_NE(explained().find("is not used: it was measured with other code of the kernel (fulmen 0.0.1"), std::string::npos)
+  EXPECT_NE(
+      explained().find("is not used: it was measured with other code of the kernel (fulmen 0.0.1"),
+      std::string::npos)
       << explained();
   other = record("block_n=64,tiles_per_task=1");
   other.compute_units = 77;
@@ -195,7 +214,8 @@ TEST_F(TunedResults, OfAnotherBuildOrOtherUnitsAreNotUsed) {
 }
 
 TEST_F(TunedResults, DamageOfEveryKindIsReportedAndIgnored) {
-  const std::string whole = tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=1")});
+  const std::string whole =
+      tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=1")});
   ASSERT_TRUE(parse_results(whole, identity().chip).ok());
   for (std::size_t length = 0; length + 1 < whole.size(); ++length) {
     const auto cut = parse_results(whole.substr(0, length), identity().chip);
@@ -207,7 +227,8 @@ TEST_F(TunedResults, DamageOfEveryKindIsReportedAndIgnored) {
     changed[at] = static_cast<char>(changed[at] ^ 0x15);
     static_cast<void>(parse_results(changed, identity().chip));  // whatever it is: no crash
   }
-  for (const char* text : {"[]", "{}", "null", "{\"version\": 2}", "{\"version\": 1, \"chip\": 3}", "\x80\xff", "1e999", "[[[["}) {
+  for (const char* text : {"[]", "{}", "null", "{\"version\": 2}", "{\"version\": 1, \"chip\": 3}",
+                           "\x80\xff", "1e999", "[[[["}) {
     EXPECT_FALSE(parse_results(text, identity().chip).ok()) << text;
   }
   EXPECT_FALSE(parse_results(std::string(100000, '['), identity().chip).ok());
@@ -216,7 +237,8 @@ TEST_F(TunedResults, DamageOfEveryKindIsReportedAndIgnored) {
   std::ofstream(file()) << whole.substr(0, whole.size() / 2);
   ::chmod(file().c_str(), 0600);
   std::string said;
-  set_log_callback([](void* context, const char* line) { *static_cast<std::string*>(context) += line; }, &said);
+  set_log_callback(
+      [](void* context, const char* line) { *static_cast<std::string*>(context) += line; }, &said);
   forget_results();
   EXPECT_NE(explained().find("(default)"), std::string::npos);
   EXPECT_NE(said.find("is not used"), std::string::npos) << said;
@@ -305,9 +327,11 @@ TEST_F(TunedResults, AKilledWriterLeavesAWholeFile) {
 }
 
 TEST_F(TunedResults, NumbersThatNoIntHasAreRefused) {
-  const std::string whole = tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=1")});
+  const std::string whole =
+      tools::records_text(identity().chip, {record("block_n=64,tiles_per_task=1")});
   for (const char* name : {"\"version\": ", "\"compute_units\": "}) {
-    for (const char* number : {"1e300", "-1", "4294967297", "1.5", "null", "18446744073709551615"}) {
+    for (const char* number :
+         {"1e300", "-1", "4294967297", "1.5", "null", "18446744073709551615"}) {
       std::string changed = whole;
       const std::size_t at = changed.find(name) + std::string(name).size();
       changed.replace(at, changed.find_first_of(",\n", at) - at, number);

@@ -26,19 +26,22 @@ using tools::TuneRecord;
 // The problem that a record's arguments give --problem.
 Result<Problem> problem_of(const std::string& arguments) {
   const Result<tools::TuneProblem> problem = tools::parse_tune_problem(arguments);
-  return problem.ok() ? tools::case_problem(problem->bench_case, problem->pass, {}) : problem.status();
+  return problem.ok() ? tools::case_problem(problem->bench_case, problem->pass, {})
+                      : problem.status();
 }
 
 const gpu::Family* family_of(const std::string& kernel) {
   const std::size_t first = kernel.find('.'), last = kernel.rfind('.');
   for (const gpu::Family* family : gpu::families()) {
-    if (family->name() == kernel.substr(first + 1, last - first - 1) && family->target().name == kernel.substr(last + 1))
+    if (family->name() == kernel.substr(first + 1, last - first - 1) &&
+        family->target().name == kernel.substr(last + 1))
       return family;
   }
   return nullptr;
 }
 
-// The kernel's code as it is now. It is the same on every driver, and the emulator's needs no device.
+// The kernel's code as it is now. It is the same on every driver, and the emulator's needs no
+// device.
 std::string build_of(const TuneRecord& r, const Problem& problem) {
   AttentionOptions options;
   options.kernel = "emulated" + r.kernel.substr(r.kernel.find('.'));
@@ -48,9 +51,11 @@ std::string build_of(const TuneRecord& r, const Problem& problem) {
 
 // Why a record must not be shipped; "" if it may.
 std::string fault_of(const TuneRecord& r) {
-  if (r.when.empty() || r.product.empty() || r.driver.empty() || r.compiler.empty()) return "it does not say how it was measured";
+  if (r.when.empty() || r.product.empty() || r.driver.empty() || r.compiler.empty())
+    return "it does not say how it was measured";
   if (!(r.gain > 0.01)) return "it gains nothing";
-  if (std::abs(r.gain - (1 - r.median_s / r.default_median_s)) > 0.002) return "its gain is not that of its times";
+  if (std::abs(r.gain - (1 - r.median_s / r.default_median_s)) > 0.002)
+    return "its gain is not that of its times";
   std::string storage;
   gpu::Chip chip{};
   if (!gpu::find_chip(r.chip, storage, chip)) return "no chip " + r.chip;
@@ -62,7 +67,8 @@ std::string fault_of(const TuneRecord& r) {
   if (const std::string now = build_of(r, problem.value()); now != r.build)
     return fmt::format("the kernel is another one now ({}): does it still win?", now);
   const Space space = family->space(problem.value(), chip, r.compute_units);
-  if (to_text(space, space.usual()) != r.usual) return "the default is another one now: does it still win?";
+  if (to_text(space, space.usual()) != r.usual)
+    return "the default is another one now: does it still win?";
   const auto asked = parse_tuning(r.configuration, r.problem, "shipped");
   if (!asked.ok()) return asked.status().message();
   const auto choice = choose(r.kernel, space, asked.value());
@@ -80,7 +86,8 @@ TEST(ShippedResults, AreWholeAndLegal) {
     EXPECT_EQ(parsed->size(), records->size());
     std::set<std::string> seen;
     for (const TuneRecord& r : records.value()) {
-      EXPECT_TRUE(seen.insert(r.kernel + r.problem_class + r.product).second) << r.problem << " is there twice";
+      EXPECT_TRUE(seen.insert(r.kernel + r.problem_class + r.product).second)
+          << r.problem << " is there twice";
       EXPECT_EQ(fault_of(r), "") << file->name << ": " << r.problem;
     }
   }
@@ -104,7 +111,8 @@ TuneRecord record_of(const std::string& kernel, const std::string& arguments) {
   r.build = build_of(r, problem.value());
   r.usual = to_text(space, space.usual());
   for (const Values& values : configurations(space)) {
-    if (r.configuration.empty() && values != space.usual()) r.configuration = to_text(space, values);
+    if (r.configuration.empty() && values != space.usual())
+      r.configuration = to_text(space, values);
   }
   r.when = "2026-11-25";
   r.product = "NVIDIA H200";
@@ -120,15 +128,18 @@ TuneRecord record_of(const std::string& kernel, const std::string& arguments) {
 TEST(TuneProblems, AreDifferentOnes) {
   for (const tools::CaseSize size : {tools::CaseSize::cpu, tools::CaseSize::gpu}) {
     std::set<std::string> names;
-    for (const tools::TuneProblem& one : tools::tune_problems("sdxl", DType::bf16, size, true).value()) {
-      EXPECT_TRUE(names.insert(tools::tune_problem_name(one.bench_case, one.pass)).second) << one.bench_case.name;
+    for (const tools::TuneProblem& one :
+         tools::tune_problems("sdxl", DType::bf16, size, true).value()) {
+      EXPECT_TRUE(names.insert(tools::tune_problem_name(one.bench_case, one.pass)).second)
+          << one.bench_case.name;
     }
     EXPECT_GE(names.size(), 2U);
   }
 }
 
 TEST(ShippedResults, NameAProblemThatCanBeMadeAgain) {
-  for (const tools::TuneProblem& one : tools::tune_problems("all", DType::fp16, tools::CaseSize::gpu, true).value()) {
+  for (const tools::TuneProblem& one :
+       tools::tune_problems("all", DType::fp16, tools::CaseSize::gpu, true).value()) {
     const Result<Problem> problem = tools::case_problem(one.bench_case, one.pass, {});
     ASSERT_TRUE(problem.ok()) << problem.status().message();
     const Result<Problem> again = problem_of(tools::tune_problem_text(one.bench_case, one.pass));
@@ -140,12 +151,19 @@ TEST(ShippedResults, NameAProblemThatCanBeMadeAgain) {
 TEST(ShippedResults, MayBeOfEveryKindOfProblem) {
   const std::string gpt = "batch=1,seqlen_q=4096,heads=32,kv_heads=8,head_dim=128,causal";
   for (const auto& [kernel, arguments] :
-       {std::pair{"prefill_tma.sm90", gpt}, std::pair{"prefill_wgmma.sm90", gpt}, std::pair{"backward_tma.sm90", gpt + ",backward"},
+       {std::pair{"prefill_tma.sm90", gpt}, std::pair{"prefill_wgmma.sm90", gpt},
+        std::pair{"backward_tma.sm90", gpt + ",backward"},
         std::pair{"backward.sm80", gpt + ",backward"},
-        std::pair{"decode.sm80", std::string("seqlen_q=1,seqlen_k=8192,heads=32,kv_heads=8,head_dim=128")},
-        std::pair{"decode.sm80", std::string("seqlen_q=1,seqlen_k=8192,heads=32,kv_heads=8,head_dim=128,page_size=16")},
-        std::pair{"boards.sm80", std::string("batch=64,seqlen_q=64,heads=24,head_dim=32,bias,dtype=fp16")},
-        std::pair{"short_backward.sm80", std::string("batch=64,seqlen_q=64,heads=24,head_dim=32,bias,backward,dtype=fp16")}}) {
+        std::pair{"decode.sm80",
+                  std::string("seqlen_q=1,seqlen_k=8192,heads=32,kv_heads=8,head_dim=128")},
+        std::pair{
+            "decode.sm80",
+            std::string("seqlen_q=1,seqlen_k=8192,heads=32,kv_heads=8,head_dim=128,page_size=16")},
+        std::pair{"boards.sm80",
+                  std::string("batch=64,seqlen_q=64,heads=24,head_dim=32,bias,dtype=fp16")},
+        std::pair{
+            "short_backward.sm80",
+            std::string("batch=64,seqlen_q=64,heads=24,head_dim=32,bias,backward,dtype=fp16")}}) {
     const TuneRecord record = record_of(std::string("cuda.") + kernel, arguments);
     EXPECT_EQ(record.build.size(), 16U) << kernel << ": " << record.build;
     EXPECT_EQ(fault_of(record), "") << kernel << " for " << arguments;
@@ -153,17 +171,22 @@ TEST(ShippedResults, MayBeOfEveryKindOfProblem) {
 }
 
 TEST(ShippedResults, ThatDoNotHoldAreFound) {
-  const TuneRecord good = record_of("cuda.prefill_wgmma.sm90", "batch=2,seqlen_q=1024,heads=20,head_dim=64");
+  const TuneRecord good =
+      record_of("cuda.prefill_wgmma.sm90", "batch=2,seqlen_q=1024,heads=20,head_dim=64");
   ASSERT_EQ(fault_of(good), "");
   const auto fault_with = [&](std::string TuneRecord::* field, const char* value) {
     TuneRecord bad = good;
     bad.*field = value;
     return fault_of(bad);
   };
-  EXPECT_NE(fault_with(&TuneRecord::build, "0123456789abcdef").find("the kernel is another one"), std::string::npos);
-  EXPECT_NE(fault_with(&TuneRecord::usual, "block_m=16").find("the default is another one"), std::string::npos);
-  EXPECT_NE(fault_with(&TuneRecord::problem_class, "forward fp16").find("another class"), std::string::npos);
-  EXPECT_NE(fault_with(&TuneRecord::arguments, "heads=2").find("seqlen_q and head_dim are needed"), std::string::npos);
+  EXPECT_NE(fault_with(&TuneRecord::build, "0123456789abcdef").find("the kernel is another one"),
+            std::string::npos);
+  EXPECT_NE(fault_with(&TuneRecord::usual, "block_m=16").find("the default is another one"),
+            std::string::npos);
+  EXPECT_NE(fault_with(&TuneRecord::problem_class, "forward fp16").find("another class"),
+            std::string::npos);
+  EXPECT_NE(fault_with(&TuneRecord::arguments, "heads=2").find("seqlen_q and head_dim are needed"),
+            std::string::npos);
   EXPECT_NE(fault_with(&TuneRecord::kernel, "cuda.nothing.sm90"), "");
   EXPECT_NE(fault_with(&TuneRecord::configuration, "block_m=17"), "");
 }
@@ -174,10 +197,13 @@ TEST(KernelSourceIdentity, IsOfTheCodeThatIsCompiled) {
   EXPECT_EQ(prefill, gpu::kernel_source_identity({"forward/prefill.h"}, "sm80"));
   std::set<std::string> all{prefill};
   for (const char* target : {"gfx11", "gfx12", "cdna3"}) {
-    EXPECT_TRUE(all.insert(gpu::kernel_source_identity({"forward/prefill.h"}, target)).second) << target;
+    EXPECT_TRUE(all.insert(gpu::kernel_source_identity({"forward/prefill.h"}, target)).second)
+        << target;
   }
   EXPECT_TRUE(all.insert(gpu::kernel_source_identity({"forward/decode.h"}, "sm80")).second);
-  EXPECT_TRUE(all.insert(gpu::kernel_source_identity({"forward/decode.h", "forward/decode_combine.h"}, "sm80")).second);
+  EXPECT_TRUE(all.insert(gpu::kernel_source_identity(
+                             {"forward/decode.h", "forward/decode_combine.h"}, "sm80"))
+                  .second);
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ struct Heard {
 
 Heard run(const std::function<void(const Teller&)>& work) {
   Heard heard;
-  heard.end = run_supervised(work, [&](const std::string& message) { heard.messages.push_back(message); });
+  heard.end =
+      run_supervised(work, [&](const std::string& message) { heard.messages.push_back(message); });
   return heard;
 }
 

@@ -18,7 +18,8 @@ class FakeDevice final : public TuneDevice {
 
   Status prepare(const std::string& c) override {
     clock_ += 1;
-    return does_not_compile.contains(c) ? Status{StatusCode::unavailable, "it does not compile"} : Status{};
+    return does_not_compile.contains(c) ? Status{StatusCode::unavailable, "it does not compile"}
+                                        : Status{};
   }
   Status verify(const std::string& c) override {
     clock_ += 1;
@@ -56,7 +57,8 @@ TuneOutcome outcome_of(FakeDevice& device, const TuneLimits& limits = {.seconds 
 
 FakeDevice twenty() {
   FakeDevice device;
-  for (int n = 0; n < 20; ++n) device.seconds["c" + std::to_string(10 + n)] = 1 + 0.01 * ((n * 7 + 3) % 20);
+  for (int n = 0; n < 20; ++n)
+    device.seconds["c" + std::to_string(10 + n)] = 1 + 0.01 * ((n * 7 + 3) % 20);
   return device;
 }
 
@@ -143,7 +145,8 @@ TEST(Tuner, KeepsToItsTime) {
 
 TEST(Tuner, NothingIsTimedWhereTimesMeanNothing) {
   FakeDevice device = twenty();
-  const TuneOutcome outcome = outcome_of(device, {.seconds = 1e6, .max_candidates = 64, .timed = false});
+  const TuneOutcome outcome =
+      outcome_of(device, {.seconds = 1e6, .max_candidates = 64, .timed = false});
   EXPECT_TRUE(device.steps.empty());
   EXPECT_EQ(outcome.winner, 0U);
 }
@@ -158,7 +161,8 @@ TEST(Tuner, StatisticsAreThoseOfTheSamples) {
 }
 
 TEST(Tuner, NeighboursOfTheDefaultComeFirst) {
-  EXPECT_EQ(nearest_first({"a=1,b=1", "a=2,b=2", "a=1,b=2"}), (std::vector<std::string>{"a=1,b=1", "a=1,b=2", "a=2,b=2"}));
+  EXPECT_EQ(nearest_first({"a=1,b=1", "a=2,b=2", "a=1,b=2"}),
+            (std::vector<std::string>{"a=1,b=1", "a=1,b=2", "a=2,b=2"}));
 }
 
 }  // namespace

@@ -17,7 +17,9 @@
 namespace fulmen::tools {
 namespace {
 
-std::size_t dense_bytes(const Tensor& tensor) { return stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)); }
+std::size_t dense_bytes(const Tensor& tensor) {
+  return stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype));
+}
 
 Memory checked_memory(std::size_t bytes) {
   Memory memory(bytes);
@@ -50,13 +52,18 @@ AttentionTensors tensors_of(const BenchCase& c) {
   t.k = t.v = view(c.seqlen_k, c.kv_heads);
   if (c.page_size > 0) {
     const int64_t pages = (c.seqlen_k + c.page_size - 1) / c.page_size;  // a sequence
-    t.k = t.v = Tensor::bshd(nullptr, c.dtype, c.batch * pages, c.page_size, c.kv_heads, c.head_dim);
+    t.k = t.v =
+        Tensor::bshd(nullptr, c.dtype, c.batch * pages, c.page_size, c.kv_heads, c.head_dim);
     t.block_table = {nullptr, DType::int32, {1, 1, c.batch, pages}, {0, 0, pages, 1}};
     t.seqlens_k = {nullptr, DType::int32, {1, 1, 1, c.batch}, {0, 0, 0, 1}};
   }
-  if (c.mask == CaseMask::triangle) t.keep_mask = Tensor::bhqk(nullptr, DType::boolean, 1, 1, c.seqlen_q, c.seqlen_k);
-  if (c.mask == CaseMask::padding) t.keep_mask = Tensor::bhqk(nullptr, DType::boolean, c.batch, 1, 1, c.seqlen_k);
-  if (c.bias) t.bias = Tensor::bhqk(nullptr, c.dtype, c.training ? 1 : c.batch, c.heads, c.seqlen_q, c.seqlen_k);
+  if (c.mask == CaseMask::triangle)
+    t.keep_mask = Tensor::bhqk(nullptr, DType::boolean, 1, 1, c.seqlen_q, c.seqlen_k);
+  if (c.mask == CaseMask::padding)
+    t.keep_mask = Tensor::bhqk(nullptr, DType::boolean, c.batch, 1, 1, c.seqlen_k);
+  if (c.bias)
+    t.bias =
+        Tensor::bhqk(nullptr, c.dtype, c.training ? 1 : c.batch, c.heads, c.seqlen_q, c.seqlen_k);
   if (c.training) {
     t.dout = t.dq = t.q;
     t.dk = t.dv = t.k;
@@ -74,8 +81,8 @@ void add_keep_mask(const BenchCase& c, CaseData& data) {
   auto* keep = static_cast<uint8_t*>(mask.data);
   const int64_t rows = c.mask == CaseMask::triangle ? c.seqlen_q : c.batch;
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t kept =
-        c.mask == CaseMask::triangle ? row + 1 + c.seqlen_k - c.seqlen_q : c.seqlen_k - c.seqlen_k * (row % 4 + 1) / 8;
+    const int64_t kept = c.mask == CaseMask::triangle ? row + 1 + c.seqlen_k - c.seqlen_q
+                                                      : c.seqlen_k - c.seqlen_k * (row % 4 + 1) / 8;
     for (int64_t j = 0; j < c.seqlen_k; ++j) keep[row * c.seqlen_k + j] = j < kept ? 1 : 0;
   }
 }
@@ -88,12 +95,15 @@ Status check_size(const AttentionTensors& t, std::size_t max_bytes) {
   std::size_t bytes = 0;
   for (const TensorField& field : kTensorTable) bytes += dense_bytes(t->*field.tensor);
   if (bytes <= max_bytes) return {};
-  return {StatusCode::out_of_memory, fmt::format("its tensors are {:.1f} GB, more than --max-gb {:.1f}",
-                                                 static_cast<double>(bytes) / 1e9, static_cast<double>(max_bytes) / 1e9)};
+  return {StatusCode::out_of_memory,
+          fmt::format("its tensors are {:.1f} GB, more than --max-gb {:.1f}",
+                      static_cast<double>(bytes) / 1e9, static_cast<double>(max_bytes) / 1e9)};
 }
 
 // Returns true if a tensor of the call has no data yet.
-bool is_missing(const Tensor& tensor) { return tensor.data == nullptr && tensor.shape != std::array<int64_t, 4>{}; }
+bool is_missing(const Tensor& tensor) {
+  return tensor.data == nullptr && tensor.shape != std::array<int64_t, 4>{};
+}
 
 Status random_case(const BenchCase& c, NormalPool& pool, std::size_t max_bytes, CaseData& data) {
   AttentionTensors& t = data.tensors;
@@ -112,7 +122,8 @@ constexpr double kKeptShare = 0.875;  // the ones in a bool mask that is given b
 constexpr uint64_t kDropoutSeed = 1;
 
 // Fills in what no file of --problem gives: random numbers, and ALiBi's slopes as in its paper.
-Status given_case(const GivenProblem& given, NormalPool& pool, std::size_t max_bytes, CaseData& data) {
+Status given_case(const GivenProblem& given, NormalPool& pool, std::size_t max_bytes,
+                  CaseData& data) {
   Result<GivenCall> made = make_call(given);
   if (!made.ok()) return made.status();
   data.files = std::move(made->files);
@@ -121,8 +132,10 @@ Status given_case(const GivenProblem& given, NormalPool& pool, std::size_t max_b
   t.dropout_seed = kDropoutSeed;
   const Result<Problem> sizes = make_problem(t, data.options);  // sizes fit into memory's addresses
   if (!sizes.ok()) return sizes.status();
-  if (Status status = check_size(t, max_bytes); !status.ok()) return {StatusCode::invalid_argument, status.message()};
-  for (Tensor* tensor : std::initializer_list<Tensor*>{&t.q, &t.k, &t.v, &t.bias, &t.sinks, &t.dout, &t.dlse}) {
+  if (Status status = check_size(t, max_bytes); !status.ok())
+    return {StatusCode::invalid_argument, status.message()};
+  for (Tensor* tensor :
+       std::initializer_list<Tensor*>{&t.q, &t.k, &t.v, &t.bias, &t.sinks, &t.dout, &t.dlse}) {
     if (is_missing(*tensor)) data.memory.push_back(random_tensor(pool, *tensor));
   }
   if (is_missing(t.keep_mask)) {
@@ -134,7 +147,8 @@ Status given_case(const GivenProblem& given, NormalPool& pool, std::size_t max_b
     data.memory.push_back(checked_memory(dense_bytes(t.alibi_slopes) + 1));
     auto* slopes = static_cast<float*>(t.alibi_slopes.data = data.memory.back().data());
     const int64_t heads = t.alibi_slopes.shape[3];
-    for (int64_t h = 0; h < heads; ++h) slopes[h] = std::exp2(-8.0F * static_cast<float>(h + 1) / static_cast<float>(heads));
+    for (int64_t h = 0; h < heads; ++h)
+      slopes[h] = std::exp2(-8.0F * static_cast<float>(h + 1) / static_cast<float>(heads));
   }
   return {};
 }
@@ -149,8 +163,10 @@ Status real_case(const BenchCase& c, CaseData& data) {
     NpyArray& array = read.value();
     const bool mask = array.dtype == DType::boolean;
     if (array.shape.size() != (mask ? 2U : 4U) || (!mask && array.dtype != DType::fp32)) {
-      return {StatusCode::invalid_argument,
-              fmt::format("{}: neither an fp32 [batch, seqlen, head, dim] nor a bool [batch, seqlen]", array.path)};
+      return {
+          StatusCode::invalid_argument,
+          fmt::format("{}: neither an fp32 [batch, seqlen, head, dim] nor a bool [batch, seqlen]",
+                      array.path)};
     }
     const auto& s = array.shape;
     Memory memory = std::move(array.data);
@@ -158,8 +174,10 @@ Status real_case(const BenchCase& c, CaseData& data) {
       *tensors[i] = Tensor::bhqk(memory.data(), DType::boolean, s[0], 1, 1, s[1]);
     } else {
       if (c.dtype != DType::fp32) {
-        Memory converted = checked_memory(array.element_count() * static_cast<std::size_t>(size_of(c.dtype)));
-        convert_from_fp32(static_cast<const float*>(memory.data()), c.dtype, converted.data(), array.element_count());
+        Memory converted =
+            checked_memory(array.element_count() * static_cast<std::size_t>(size_of(c.dtype)));
+        convert_from_fp32(static_cast<const float*>(memory.data()), c.dtype, converted.data(),
+                          array.element_count());
         memory = std::move(converted);
       }
       *tensors[i] = Tensor::bshd(memory.data(), c.dtype, s[0], s[1], s[2], s[3]);
@@ -179,17 +197,20 @@ std::array<std::string, 4> real_case_files(const std::string& folder) {
 Result<Problem> case_problem(const BenchCase& bench_case, Pass pass, AttentionOptions options) {
   add_masks(bench_case, options);
   const AttentionTensors tensors = tensors_of(bench_case);
-  return pass == Pass::forward ? make_problem(tensors, options) : make_backward_problem(tensors, options);
+  return pass == Pass::forward ? make_problem(tensors, options)
+                               : make_backward_problem(tensors, options);
 }
 
-Result<std::unique_ptr<CaseData>> make_case_data(const BenchCase& bench_case, NormalPool& pool, const AttentionOptions& options,
+Result<std::unique_ptr<CaseData>> make_case_data(const BenchCase& bench_case, NormalPool& pool,
+                                                 const AttentionOptions& options,
                                                  std::size_t max_bytes) {
   auto data = std::make_unique<CaseData>();
   data->options = options;
   add_masks(bench_case, data->options);
-  const Status status = bench_case.given != nullptr  ? given_case(*bench_case.given, pool, max_bytes, *data)
-                        : !bench_case.folder.empty() ? real_case(bench_case, *data)
-                                                     : random_case(bench_case, pool, max_bytes, *data);
+  const Status status =
+      bench_case.given != nullptr  ? given_case(*bench_case.given, pool, max_bytes, *data)
+      : !bench_case.folder.empty() ? real_case(bench_case, *data)
+                                   : random_case(bench_case, pool, max_bytes, *data);
   if (!status.ok()) return status;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     for (Tensor AttentionTensors::* const one : outputs_of(pass)) {

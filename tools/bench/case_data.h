@@ -34,7 +34,8 @@ Result<Problem> case_problem(const BenchCase& bench_case, Pass pass, AttentionOp
 std::array<std::string, 4> real_case_files(const std::string& folder);
 
 // Errors: a file is bad; the tensors would need more memory than max_bytes.
-Result<std::unique_ptr<CaseData>> make_case_data(const BenchCase& bench_case, NormalPool& pool, const AttentionOptions& options,
+Result<std::unique_ptr<CaseData>> make_case_data(const BenchCase& bench_case, NormalPool& pool,
+                                                 const AttentionOptions& options,
                                                  std::size_t max_bytes);
 
 }  // namespace fulmen::tools

@@ -12,8 +12,9 @@ namespace fulmen::tools {
 
 struct GivenProblem;
 
-// A bool mask, the same for all heads. triangle: what a causal mask says, [1, 1, seqlen_q, seqlen_k]. padding: keys at the end that
-// nobody attends, more or fewer of each sequence, [batch, 1, 1, seqlen_k].
+// A bool mask, the same for all heads. triangle: what a causal mask says,
+// [1, 1, seqlen_q, seqlen_k]. padding: keys at the end that nobody attends, more or fewer of each
+// sequence, [batch, 1, 1, seqlen_k].
 enum class CaseMask { none, triangle, padding };
 inline const char* to_string(CaseMask mask) {
   return mask == CaseMask::triangle ? "triangle" : mask == CaseMask::padding ? "padding" : "none";
@@ -42,13 +43,16 @@ struct BenchCase {
 };
 
 // Returns true for one or a few queries a sequence over a cache, which memory limits.
-inline bool is_decode(const BenchCase& c) { return c.suite == "decode" || c.suite == "paged" || c.few_queries; }
+inline bool is_decode(const BenchCase& c) {
+  return c.suite == "decode" || c.suite == "paged" || c.few_queries;
+}
 
 // The size of cases that a device can do in the time that a case gets. emulated: enough to run
 // every kind of kernel.
 enum class CaseSize { cpu, gpu, emulated };
 
 // The cases of a suite ("all": every one) for a dtype. brief leaves one case of a suite's kind.
-std::vector<BenchCase> bench_cases(const std::string& suite, DType dtype, CaseSize size, bool brief);
+std::vector<BenchCase> bench_cases(const std::string& suite, DType dtype, CaseSize size,
+                                   bool brief);
 
 }  // namespace fulmen::tools

@@ -29,13 +29,16 @@ void plan_all(const GridCase& grid_case, const std::string& device, const std::s
 
 }  // namespace
 
-CompileAhead::CompileAhead(const std::vector<GridCase>& cases, const std::string& device, const std::string& kernel)
-    : CompileAhead(uses_host_memory(device) ? 0 : cases.size(),
-                   [&cases, device, kernel](std::size_t n) { plan_all(cases[n], device, kernel); }) {}
+CompileAhead::CompileAhead(const std::vector<GridCase>& cases, const std::string& device,
+                           const std::string& kernel)
+    : CompileAhead(
+          uses_host_memory(device) ? 0 : cases.size(),
+          [&cases, device, kernel](std::size_t n) { plan_all(cases[n], device, kernel); }) {}
 
 CompileAhead::CompileAhead(std::size_t count, std::function<void(std::size_t)> plan_one)
     : count_(count), plan_one_(std::move(plan_one)) {
-  const std::size_t threads = std::min<std::size_t>(std::max(1U, std::thread::hardware_concurrency()), count);
+  const std::size_t threads =
+      std::min<std::size_t>(std::max(1U, std::thread::hardware_concurrency()), count);
   for (std::size_t n = 0; n < threads; ++n) threads_.emplace_back([this] { work(); });
 }
 

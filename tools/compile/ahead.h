@@ -1,5 +1,5 @@
-// Compiles a GPU's kernels for a list of problems on all processors while the first problems run already: one after the other, each
-// takes a second when it is first planned.
+// Compiles a GPU's kernels for a list of problems on all processors while the first problems run
+// already: one after the other, each takes a second when it is first planned.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,8 @@ class CompileAhead {
   // Compiles every kernel of the device that supports a problem, or the one that is named. Devices
   // with host memory have nothing to compile. Errors appear when the problem itself is planned.
   // `cases` must outlive this.
-  CompileAhead(const std::vector<GridCase>& cases, const std::string& device, const std::string& kernel);
+  CompileAhead(const std::vector<GridCase>& cases, const std::string& device,
+               const std::string& kernel);
   // plan_one(n), n from 0 to count - 1, compiles what problem n needs; on several threads at once.
   CompileAhead(std::size_t count, std::function<void(std::size_t)> plan_one);
   // Waits for the kernels that are being compiled and begins no more.

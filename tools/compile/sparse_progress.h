@@ -18,7 +18,8 @@ class SparseProgress {
   static constexpr Clock::duration kApart = std::chrono::seconds(10);
 
   // say: takes "40 of 310 kernels, 12 s". now: a test's clock.
-  explicit SparseProgress(std::function<void(const std::string&)> say, std::function<Clock::time_point()> now = Clock::now)
+  explicit SparseProgress(std::function<void(const std::string&)> say,
+                          std::function<Clock::time_point()> now = Clock::now)
       : say_(std::move(say)), now_(std::move(now)), begin_(now_()), said_(begin_) {}
 
   // Prints a line, unless the last one is younger than kApart, or all is done and the result

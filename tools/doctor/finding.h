@@ -19,7 +19,9 @@ struct Finding {
 
 struct Findings {
   std::vector<Finding> list;
-  void pass(std::string id, std::string seen) { list.push_back({std::move(id), FindingVerdict::pass, std::move(seen), ""}); }
+  void pass(std::string id, std::string seen) {
+    list.push_back({std::move(id), FindingVerdict::pass, std::move(seen), ""});
+  }
   void warn(std::string id, std::string seen, std::string mend) {
     list.push_back({std::move(id), FindingVerdict::warn, std::move(seen), std::move(mend)});
   }

@@ -54,7 +54,8 @@ Support blas_support() {
 
 std::vector<int> groups_of_this_process() {
   std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
-  groups.resize(static_cast<std::size_t>(std::max(0, ::getgroups(static_cast<int>(groups.size()), groups.data()))));
+  groups.resize(static_cast<std::size_t>(
+      std::max(0, ::getgroups(static_cast<int>(groups.size()), groups.data()))));
   groups.push_back(::getegid());
   return {groups.begin(), groups.end()};
 }
@@ -77,7 +78,8 @@ std::string SystemFacts::read(const std::string& path, std::size_t most) const {
 std::vector<std::string> SystemFacts::names(const std::string& folder) const {
   std::vector<std::string> found;
   std::error_code error;
-  for (fs::directory_iterator at(root + folder, error), end; !error && at != end; at.increment(error)) {
+  for (fs::directory_iterator at(root + folder, error), end; !error && at != end;
+       at.increment(error)) {
     found.push_back(at->path().filename().string());
   }
   std::sort(found.begin(), found.end());
@@ -88,7 +90,8 @@ std::vector<std::string> SystemFacts::matches(const std::string& pattern) const 
   glob_t found{};
   std::vector<std::string> paths;
   if (::glob((root + pattern).c_str(), 0, nullptr, &found) == 0) {
-    for (std::size_t n = 0; n < found.gl_pathc; ++n) paths.emplace_back(found.gl_pathv[n] + root.size());
+    for (std::size_t n = 0; n < found.gl_pathc; ++n)
+      paths.emplace_back(found.gl_pathv[n] + root.size());
   }
   ::globfree(&found);
   return paths;
@@ -106,7 +109,9 @@ bool SystemFacts::listed_in_group(int id) const {
   return std::find(members.begin(), members.end(), user) != members.end();
 }
 
-bool SystemFacts::in_group(int id) const { return std::find(group_ids.begin(), group_ids.end(), id) != group_ids.end(); }
+bool SystemFacts::in_group(int id) const {
+  return std::find(group_ids.begin(), group_ids.end(), id) != group_ids.end();
+}
 
 std::vector<std::string> SystemFacts::pci_gpus(const std::string& vendor) const {
   std::vector<std::string> found;
@@ -119,17 +124,21 @@ std::vector<std::string> SystemFacts::pci_gpus(const std::string& vendor) const 
     if (field(device, "vendor") != vendor) continue;
     const std::string kind = field(device, "class");
     // Display controllers, and processing accelerators, which Instinct cards are.
-    if (kind.starts_with("03") || kind.starts_with("12")) found.push_back(fmt::format("{}:{}", vendor, field(device, "device")));
+    if (kind.starts_with("03") || kind.starts_with("12"))
+      found.push_back(fmt::format("{}:{}", vendor, field(device, "device")));
   }
   return found;
 }
 
 bool SystemFacts::is_wsl() const {
   const std::string version = read("/proc/version");
-  return version.find("microsoft") != std::string::npos || version.find("Microsoft") != std::string::npos;
+  return version.find("microsoft") != std::string::npos ||
+         version.find("Microsoft") != std::string::npos;
 }
 
-bool SystemFacts::in_container() const { return exists("/.dockerenv") || exists("/run/.containerenv"); }
+bool SystemFacts::in_container() const {
+  return exists("/.dockerenv") || exists("/run/.containerenv");
+}
 
 SystemFacts facts_of_this_system(const std::string& process) {
   SystemFacts facts;
@@ -157,6 +166,8 @@ SystemFacts facts_of_this_system(const std::string& process) {
   return facts;
 }
 
-std::string joined(const std::vector<std::string>& list) { return fmt::format("{}", fmt::join(list, ", ")); }
+std::string joined(const std::vector<std::string>& list) {
+  return fmt::format("{}", fmt::join(list, ", "));
+}
 
 }  // namespace fulmen::tools

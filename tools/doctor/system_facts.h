@@ -20,7 +20,8 @@ struct SystemFacts {
   // True: this process may read and write it. The path is without the root.
   std::function<bool(const std::string& path)> can_use;
   std::function<bool(const std::string& folder)> forbids_programs;  // mounted noexec
-  std::function<int(const std::string& path)> group_of;             // the group that a file belongs to, -1: unknown
+  // The group that a file belongs to, -1: unknown.
+  std::function<int(const std::string& path)> group_of;
   // The library's answers.
   std::vector<DeviceInfo> devices;
   std::string default_device;

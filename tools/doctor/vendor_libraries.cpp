@@ -13,7 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Below a Python environment's folder of packages, as PyTorch's ROCm wheels and AMD's own ones have it.
+// Below a Python environment's folder of packages, as PyTorch's ROCm wheels and AMD's own ones have
+// it.
 constexpr const char* kPackageFolders[] = {"torch/lib", "torch.libs", "_rocm_sdk_*/lib"};
 
 std::vector<std::string> system_folders(const SystemFacts& facts) {
@@ -28,8 +29,8 @@ std::vector<std::string> system_folders(const SystemFacts& facts) {
   for (std::string folder; std::getline(path, folder, ':');) {
     if (!folder.empty()) folders.push_back(folder);
   }
-  for (const char* folder : {"/opt/rocm/lib", "/opt/rocm-*/lib", "/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib",
-                             "/usr/lib/wsl/lib"}) {
+  for (const char* folder : {"/opt/rocm/lib", "/opt/rocm-*/lib", "/usr/lib/*-linux-gnu",
+                             "/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/lib/wsl/lib"}) {
     folders.emplace_back(folder);
   }
   return folders;
@@ -38,14 +39,17 @@ std::vector<std::string> system_folders(const SystemFacts& facts) {
 std::vector<std::string> python_folders(const SystemFacts& facts) {
   std::vector<std::string> roots;
   for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    if (std::string root = facts.environment(variable); !root.empty()) roots.push_back(std::move(root));
+    if (std::string root = facts.environment(variable); !root.empty())
+      roots.push_back(std::move(root));
   }
   roots.emplace_back("/usr/local");
-  if (const std::string home = facts.environment("HOME"); !home.empty()) roots.push_back(home + "/.local");
+  if (const std::string home = facts.environment("HOME"); !home.empty())
+    roots.push_back(home + "/.local");
   std::vector<std::string> folders;
   for (const std::string& root : roots) {
     for (const char* packages : {"site-packages", "dist-packages"}) {
-      for (const char* folder : kPackageFolders) folders.push_back(fmt::format("{}/lib/python3*/{}/{}", root, packages, folder));
+      for (const char* folder : kPackageFolders)
+        folders.push_back(fmt::format("{}/lib/python3*/{}/{}", root, packages, folder));
     }
   }
   return folders;
@@ -54,11 +58,13 @@ std::vector<std::string> python_folders(const SystemFacts& facts) {
 // Returns true for libhiprtc.so.7, .so.6, .so without a version, or with a wheel's hash, and for
 // libamdhip64.so.5. Longer versions are the files behind these.
 bool is_known(const std::string& file, const std::string& name) {
-  std::vector<std::string> patterns{name + ".so", name + ".so.[67]", name + ".so.[67].*",
-                                    name + "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*"};
+  std::vector<std::string> patterns{
+      name + ".so", name + ".so.[67]", name + ".so.[67].*",
+      name + "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*"};
   if (name == "libamdhip64") patterns.insert(patterns.end(), {name + ".so.5", name + ".so.5.*"});
-  return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& pattern) { return ::fnmatch(pattern.c_str(), file.c_str(), 0) == 0; });
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+    return ::fnmatch(pattern.c_str(), file.c_str(), 0) == 0;
+  });
 }
 
 }  // namespace
@@ -86,7 +92,8 @@ std::vector<LibraryFile> rocm_libraries(const SystemFacts& facts, const std::str
 
 std::vector<std::string> mapped_libraries(const SystemFacts& facts, const std::string& name) {
   std::set<std::string> paths;
-  std::istringstream maps(facts.read(fmt::format("/proc/{}/maps", facts.process), std::size_t{16} << 20));
+  std::istringstream maps(
+      facts.read(fmt::format("/proc/{}/maps", facts.process), std::size_t{16} << 20));
   for (std::string line; std::getline(maps, line);) {
     const std::size_t at = line.find('/');
     if (at == std::string::npos) continue;
@@ -116,8 +123,8 @@ std::vector<std::string> clangs(const SystemFacts& facts) {
   };
   add_by_name("amdclang++");
   add("/opt/rocm/llvm/bin/clang++");
-  for (const char* name :
-       {"clang++-19", "clang++-22", "clang++-21", "clang++-20", "clang++-18", "clang++-17", "clang++-16", "clang++"}) {
+  for (const char* name : {"clang++-19", "clang++-22", "clang++-21", "clang++-20", "clang++-18",
+                           "clang++-17", "clang++-16", "clang++"}) {
     add_by_name(name);
   }
   return found;

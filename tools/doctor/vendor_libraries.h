@@ -21,7 +21,8 @@ std::vector<LibraryFile> rocm_libraries(const SystemFacts& facts, const std::str
 // Paths of libraries that begin so and that the process has mapped.
 std::vector<std::string> mapped_libraries(const SystemFacts& facts, const std::string& name);
 
-// Programs in $PATH and in ROCm's folders that may be a clang for AMD chips, in the order in which they are tried.
+// Programs in $PATH and in ROCm's folders that may be a clang for AMD chips, in the order in which
+// they are tried.
 std::vector<std::string> clangs(const SystemFacts& facts);
 
 std::string paths_of(const std::vector<LibraryFile>& files);

@@ -42,7 +42,9 @@ std::string color(int n) { return fmt::format("var(--c{})", n % kColors); }
 struct Axis {
   double low = 0, high = 0;  // powers of ten
   double begin = 0, end = 0;
-  double at(double value) const { return begin + (std::log10(value) - low) / (high - low) * (end - begin); }
+  double at(double value) const {
+    return begin + (std::log10(value) - low) / (high - low) * (end - begin);
+  }
 };
 
 Axis axis_of(double least, double most, double begin, double end) {
@@ -68,14 +70,17 @@ std::vector<double> ticks(const Axis& axis) {
   std::vector<double> list;
   constexpr std::array kAll{1.0, 2.0, 5.0}, kFew{1.0, 0.0, 0.0};
   const std::array<double, 3>& digits = axis.high - axis.low > 2.5 ? kFew : kAll;
-  for (int power = static_cast<int>(std::floor(axis.low)); power <= static_cast<int>(std::ceil(axis.high)); ++power) {
+  for (int power = static_cast<int>(std::floor(axis.low));
+       power <= static_cast<int>(std::ceil(axis.high)); ++power) {
     for (const double digit : digits) {
       const double value = digit * std::pow(10.0, power);
-      if (value > 0 && std::log10(value) >= axis.low && std::log10(value) <= axis.high) list.push_back(value);
+      if (value > 0 && std::log10(value) >= axis.low && std::log10(value) <= axis.high)
+        list.push_back(value);
     }
   }
   constexpr std::size_t kEnough = 3;
-  return list.size() < kEnough ? even_ticks(std::pow(10.0, axis.low), std::pow(10.0, axis.high)) : list;
+  return list.size() < kEnough ? even_ticks(std::pow(10.0, axis.low), std::pow(10.0, axis.high))
+                               : list;
 }
 
 // Returns the values themselves where they are few, as lengths and batches are.
@@ -92,43 +97,49 @@ std::vector<double> ticks_at(const Axis& axis, std::vector<double> values) {
 }
 
 std::string number_text(double value) {
-  if (value >= 10000 && value < 1e6 && std::fmod(value, 1024) == 0) return fmt::format("{:g}k", value / 1024);
+  if (value >= 10000 && value < 1e6 && std::fmod(value, 1024) == 0)
+    return fmt::format("{:g}k", value / 1024);
   return fmt::format("{:g}", value);
 }
 
-std::string axes_svg(const Chart& chart, const Axis& x, const Axis& y, const std::vector<double>& x_values) {
+std::string axes_svg(const Chart& chart, const Axis& x, const Axis& y,
+                     const std::vector<double>& x_values) {
   std::string svg;
   for (const double value : ticks(y)) {
-    svg += fmt::format(R"(<line class="grid" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>)", x.begin, x.end, y.at(value),
-                       y.at(value));
-    svg +=
-        fmt::format(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="end">{}</text>)", x.begin - 5, y.at(value) + 4, number_text(value));
+    svg += fmt::format(R"(<line class="grid" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>)",
+                       x.begin, x.end, y.at(value), y.at(value));
+    svg += fmt::format(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="end">{}</text>)", x.begin - 5,
+                       y.at(value) + 4, number_text(value));
   }
   for (const double value : ticks_at(x, x_values)) {
-    svg += fmt::format(R"(<line class="grid" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>)", x.at(value), x.at(value), y.begin,
-                       y.begin + 4);
-    svg +=
-        fmt::format(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)", x.at(value), y.begin + 16, number_text(value));
+    svg += fmt::format(R"(<line class="grid" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>)",
+                       x.at(value), x.at(value), y.begin, y.begin + 4);
+    svg += fmt::format(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)", x.at(value),
+                       y.begin + 16, number_text(value));
   }
-  svg += fmt::format(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)", (x.begin + x.end) / 2, kHeight - 6,
-                     html_text(chart.x_label));
-  svg += fmt::format(R"svg(<text transform="translate(12 {:.1f}) rotate(-90)" text-anchor="middle">{}</text>)svg",
-                     (y.begin + y.end) / 2, html_text(chart.y_label));
+  svg += fmt::format(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)",
+                     (x.begin + x.end) / 2, kHeight - 6, html_text(chart.x_label));
+  svg += fmt::format(
+      R"svg(<text transform="translate(12 {:.1f}) rotate(-90)" text-anchor="middle">{}</text>)svg",
+      (y.begin + y.end) / 2, html_text(chart.y_label));
   return svg;
 }
 
 std::string series_svg(const ChartSeries& series, const Axis& x, const Axis& y) {
   std::string svg, path;
-  for (const ChartPoint& p : series.points) path += fmt::format("{:.1f},{:.1f} ", x.at(p.x), y.at(p.y));
+  for (const ChartPoint& p : series.points)
+    path += fmt::format("{:.1f},{:.1f} ", x.at(p.x), y.at(p.y));
   if (series.joined && series.points.size() > 1) {
-    svg += fmt::format(R"(<polyline fill="none" stroke="{}" stroke-width="1.8"{} points="{}"/>)", color(series.color),
-                       series.dashed ? R"( stroke-dasharray="5 4")" : "", path);
+    svg +=
+        fmt::format(R"(<polyline fill="none" stroke="{}" stroke-width="1.8"{} points="{}"/>)",
+                    color(series.color), series.dashed ? R"( stroke-dasharray="5 4")" : "", path);
   }
   for (const ChartPoint& p : series.points) {
     if (!series.marked) break;
     svg += fmt::format(
-        R"(<circle cx="{:.1f}" cy="{:.1f}" r="3.4" stroke="{}" stroke-width="1.6" fill="{}"><title>{}</title></circle>)", x.at(p.x),
-        y.at(p.y), color(series.color), series.dashed ? "var(--panel)" : color(series.color), html_text(p.label));
+        R"(<circle cx="{:.1f}" cy="{:.1f}" r="3.4" stroke="{}" stroke-width="1.6" fill="{}"><title>{}</title></circle>)",
+        x.at(p.x), y.at(p.y), color(series.color),
+        series.dashed ? "var(--panel)" : color(series.color), html_text(p.label));
   }
   return svg;
 }
@@ -173,53 +184,60 @@ std::string chart_html(const Chart& given) {
   }
   std::erase_if(chart.series, [](const ChartSeries& series) { return series.points.empty(); });
   if (chart.series.empty()) return "";
-  const Axis x = axis_of(left, right, kLeft, kWidth - kRight), y = axis_of(low, high, kHeight - kBottom, kTop);
-  std::string html = fmt::format(R"(<figure><figcaption>{}</figcaption><svg viewBox="0 0 {} {}" role="img" aria-label="{}">)",
-                                 html_text(chart.title), kWidth, kHeight, html_text(chart.title));
+  const Axis x = axis_of(left, right, kLeft, kWidth - kRight),
+             y = axis_of(low, high, kHeight - kBottom, kTop);
+  std::string html = fmt::format(
+      R"(<figure><figcaption>{}</figcaption><svg viewBox="0 0 {} {}" role="img" aria-label="{}">)",
+      html_text(chart.title), kWidth, kHeight, html_text(chart.title));
   html += axes_svg(chart, x, y, x_values);
   for (const ChartSeries& series : chart.series) html += series_svg(series, x, y);
   html += "</svg><ul class=\"legend\">";
   for (const ChartSeries& series : chart.series) {
     if (series.name.empty()) continue;
-    html += fmt::format(R"(<li><span style="border-color:{};border-top-style:{}"></span>{}</li>)", color(series.color),
-                        series.dashed ? "dashed" : "solid", html_text(series.name));
+    html += fmt::format(R"(<li><span style="border-color:{};border-top-style:{}"></span>{}</li>)",
+                        color(series.color), series.dashed ? "dashed" : "solid",
+                        html_text(series.name));
   }
   return html + "</ul></figure>\n";
 }
 
-std::string bars_html(const std::string& title, const std::string& unit, const std::vector<Bar>& bars) {
+std::string bars_html(const std::string& title, const std::string& unit,
+                      const std::vector<Bar>& bars) {
   double most = 0;
   for (const Bar& bar : bars) most = std::max({most, bar.value, bar.high});
   if (!(most > 0)) return "";
   constexpr double kRow = 34, kBar = 10, kText = 70;  // a name above each bar, its value behind it
   const double height = kRow * static_cast<double>(bars.size()) + 4;
   const auto at = [&](double value) { return value / most * (kWidth - kText); };
-  std::string html = fmt::format(R"(<figure><figcaption>{}</figcaption><svg viewBox="0 0 {} {:.0f}" role="img" aria-label="{}">)",
-                                 html_text(title), kWidth, height, html_text(title));
+  std::string html = fmt::format(
+      R"(<figure><figcaption>{}</figcaption><svg viewBox="0 0 {} {:.0f}" role="img" aria-label="{}">)",
+      html_text(title), kWidth, height, html_text(title));
   double y = 0;
   for (const Bar& bar : bars) {
     html += fmt::format(R"(<text x="0" y="{:.1f}">{}</text>)", y + 12, html_text(bar.name));
-    html += fmt::format(R"(<rect x="0" y="{:.1f}" width="{:.1f}" height="{}" rx="2" fill="{}"/>)", y + 17, at(bar.value), kBar,
-                        color(bar.color));
+    html += fmt::format(R"(<rect x="0" y="{:.1f}" width="{:.1f}" height="{}" rx="2" fill="{}"/>)",
+                        y + 17, at(bar.value), kBar, color(bar.color));
     if (bar.high > bar.low) {
-      html +=
-          fmt::format(R"svg(<line x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}" stroke="var(--text)" stroke-width="1.4"/>)svg",
-                      at(bar.low), at(bar.high), y + 17 + kBar / 2, y + 17 + kBar / 2);
+      html += fmt::format(
+          R"svg(<line x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}" stroke="var(--text)" stroke-width="1.4"/>)svg",
+          at(bar.low), at(bar.high), y + 17 + kBar / 2, y + 17 + kBar / 2);
     }
-    html += fmt::format(R"(<text x="{:.1f}" y="{:.1f}">{:.4g} {}</text>)", at(std::max(bar.value, bar.high)) + 6, y + 26, bar.value,
-                        html_text(unit));
+    html += fmt::format(R"(<text x="{:.1f}" y="{:.1f}">{:.4g} {}</text>)",
+                        at(std::max(bar.value, bar.high)) + 6, y + 26, bar.value, html_text(unit));
     y += kRow;
   }
   return html + "</svg></figure>\n";
 }
 
-std::string table_html(const std::vector<std::vector<std::string>>& rows, std::size_t numbers_from) {
+std::string table_html(const std::vector<std::vector<std::string>>& rows,
+                       std::size_t numbers_from) {
   std::string html = "<div class=\"scroll\"><table>\n";
   for (std::size_t n = 0; n < rows.size(); ++n) {
     html += "<tr>";
     for (std::size_t column = 0; column < rows[n].size(); ++column) {
       const char* tag = n == 0 ? "th" : "td";
-      html += fmt::format("<{}{}>{}</{}>", tag, column >= numbers_from ? " class=\"n\"" : "", html_text(rows[n][column]), tag);
+      html += fmt::format("<{}{}>{}</{}>", tag, column >= numbers_from ? " class=\"n\"" : "",
+                          html_text(rows[n][column]), tag);
     }
     html += "</tr>\n";
   }
@@ -229,7 +247,8 @@ std::string table_html(const std::vector<std::vector<std::string>>& rows, std::s
 std::string html_page(const std::string& title, const std::string& body) {
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" "
-      "content=\"width=device-width,initial-scale=1\">\n<title>{0}</title>\n<style>{1}</style></head>\n"
+      "content=\"width=device-width,initial-scale=1\">\n<title>{0}</title>\n<style>{1}</style></"
+      "head>\n"
       "<body><main>\n<h1>{0}</h1>\n{2}</main></body></html>\n",
       html_text(title), kStyle, body);
 }

@@ -37,7 +37,8 @@ struct Bar {
   double value = 0, low = 0, high = 0;
   int color = 0;
 };
-std::string bars_html(const std::string& title, const std::string& unit, const std::vector<Bar>& bars);
+std::string bars_html(const std::string& title, const std::string& unit,
+                      const std::vector<Bar>& bars);
 
 // The first row is the head. Columns from `numbers_from` on are right-aligned.
 std::string table_html(const std::vector<std::vector<std::string>>& rows, std::size_t numbers_from);

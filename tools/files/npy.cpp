@@ -20,7 +20,9 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kMaxRank = 32;  // NumPy's own limit
 
-Status malformed(std::string why) { return {StatusCode::invalid_argument, "malformed .npy header: " + std::move(why)}; }
+Status malformed(std::string why) {
+  return {StatusCode::invalid_argument, "malformed .npy header: " + std::move(why)};
+}
 
 // Just enough of Python's literal syntax for the dictionary that NumPy writes.
 class DictReader {
@@ -64,7 +66,9 @@ class DictReader {
 
  private:
   void skip_space() {
-    while (!text_.empty() && (text_.front() == ' ' || text_.front() == '\t' || text_.front() == '\n')) text_.remove_prefix(1);
+    while (!text_.empty() &&
+           (text_.front() == ' ' || text_.front() == '\t' || text_.front() == '\n'))
+      text_.remove_prefix(1);
   }
   std::string_view text_;
 };
@@ -89,19 +93,23 @@ Result<std::size_t> element_bytes(std::string_view descr) {
   if (descr == "<f2" || descr == "<u2") return std::size_t{2};
   if (descr == "|b1" || descr == "|u1") return std::size_t{1};
   if (descr.size() == 3 && descr.substr(1) == "f8") {
-    return Status{StatusCode::invalid_argument, "dtype float64 is not accepted: save it with .astype(numpy.float32)"};
+    return Status{StatusCode::invalid_argument,
+                  "dtype float64 is not accepted: save it with .astype(numpy.float32)"};
   }
   if (descr.starts_with('>')) {
-    return Status{StatusCode::invalid_argument,
-                  fmt::format("dtype '{}' is big-endian: save it as little-endian, with .astype('<{}')", printable(descr),
-                              printable(descr.substr(1)))};
+    return Status{
+        StatusCode::invalid_argument,
+        fmt::format("dtype '{}' is big-endian: save it as little-endian, with .astype('<{}')",
+                    printable(descr), printable(descr.substr(1)))};
   }
   return Status{StatusCode::invalid_argument,
-                fmt::format("dtype '{}' is not accepted: use float32, float16, uint16 holding bf16, bool or uint8, or int32",
+                fmt::format("dtype '{}' is not accepted: use float32, float16, uint16 holding "
+                            "bf16, bool or uint8, or int32",
                             printable(descr))};
 }
 
-// The text of the dictionary and where the data begin. Versions differ in the width of the length field only (3 is UTF-8).
+// The text of the dictionary and where the data begin. Versions differ in the width of the length
+// field only (3 is UTF-8).
 struct DictText {
   std::string_view text;
   std::size_t data_offset;
@@ -109,19 +117,23 @@ struct DictText {
 Result<DictText> find_dict(std::span<const std::byte> bytes) {
   const std::string_view file(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (!file.starts_with(kMagic) || file.size() < kMagic.size() + 2) {
-    return Status{StatusCode::invalid_argument, "not a .npy file: it does not begin with \\x93NUMPY and a version"};
+    return Status{StatusCode::invalid_argument,
+                  "not a .npy file: it does not begin with \\x93NUMPY and a version"};
   }
   const int major = static_cast<unsigned char>(file[6]);
   if (major < 1 || major > 3 || file[7] != 0) {
-    return Status{StatusCode::invalid_argument, fmt::format(".npy version {}.{} is unknown: 1.0, 2.0 and 3.0 are accepted", major,
-                                                            static_cast<unsigned char>(file[7]))};
+    return Status{StatusCode::invalid_argument,
+                  fmt::format(".npy version {}.{} is unknown: 1.0, 2.0 and 3.0 are accepted", major,
+                              static_cast<unsigned char>(file[7]))};
   }
   const std::size_t width = major == 1 ? 2 : 4;
   const std::size_t begin = kMagic.size() + 2 + width;
   if (file.size() < begin) return malformed("the file ends inside it");
   std::size_t length = 0;
-  for (std::size_t i = 0; i < width; ++i) length |= std::size_t{static_cast<unsigned char>(file[8 + i])} << (8 * i);
-  if (length > kMaxNpyHeader - begin) return malformed(fmt::format("it claims {} bytes, more than {}", length, kMaxNpyHeader));
+  for (std::size_t i = 0; i < width; ++i)
+    length |= std::size_t{static_cast<unsigned char>(file[8 + i])} << (8 * i);
+  if (length > kMaxNpyHeader - begin)
+    return malformed(fmt::format("it claims {} bytes, more than {}", length, kMaxNpyHeader));
   if (file.size() - begin < length) return malformed("the file ends inside it");
   return DictText{file.substr(begin, length), begin + length};
 }
@@ -139,7 +151,8 @@ struct CloseFile {
 };
 using File = std::unique_ptr<std::FILE, CloseFile>;
 
-Status in_file(const std::string& path, const std::string& why, StatusCode code = StatusCode::invalid_argument) {
+Status in_file(const std::string& path, const std::string& why,
+               StatusCode code = StatusCode::invalid_argument) {
   return {code, fmt::format("{}: {}", path == "-" ? "standard input" : printable(path), why)};
 }
 
@@ -147,7 +160,9 @@ Status in_file(const std::string& path, const std::string& why, StatusCode code 
 
 std::size_t NpyHeader::element_count() const noexcept { return product(shape); }
 std::size_t NpyArray::element_count() const noexcept { return product(shape); }
-std::string shape_text(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string shape_text(std::span<const int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 Result<NpyHeader> parse_npy_header(std::span<const std::byte> bytes) {
   const Result<DictText> dict = find_dict(bytes);
@@ -163,9 +178,12 @@ Result<NpyHeader> parse_npy_header(std::span<const std::byte> bytes) {
     if (!key || !reader.accept(':')) return malformed("a key and ':' are expected");
     if (*key == "descr") {
       descr = reader.string();
-      if (!descr) return malformed("'descr' is not a simple type: structured types are not accepted");
+      if (!descr)
+        return malformed("'descr' is not a simple type: structured types are not accepted");
     } else if (*key == "fortran_order") {
-      fortran = reader.accept("True") ? std::optional(true) : reader.accept("False") ? std::optional(false) : std::nullopt;
+      fortran = reader.accept("True")    ? std::optional(true)
+                : reader.accept("False") ? std::optional(false)
+                                         : std::nullopt;
       if (!fortran) return malformed("'fortran_order' is neither True nor False");
     } else if (*key == "shape") {
       shape = read_shape(reader);
@@ -186,7 +204,8 @@ Result<NpyHeader> parse_npy_header(std::span<const std::byte> bytes) {
   // The product of the sizes without the zeros must fit, so that no later arithmetic overflows.
   std::size_t bytes_total = element.value();
   for (const int64_t dim : *shape) {
-    if (dim != 0 && __builtin_mul_overflow(bytes_total, static_cast<std::size_t>(dim), &bytes_total)) {
+    if (dim != 0 &&
+        __builtin_mul_overflow(bytes_total, static_cast<std::size_t>(dim), &bytes_total)) {
       return malformed(fmt::format("the size of shape {} overflows", shape_text(*shape)));
     }
   }
@@ -194,7 +213,8 @@ Result<NpyHeader> parse_npy_header(std::span<const std::byte> bytes) {
     return malformed(fmt::format("the size of shape {} overflows", shape_text(*shape)));
   }
   if (*fortran && shape->size() > 1) {
-    return Status{StatusCode::invalid_argument, "Fortran order is not accepted: save it with numpy.ascontiguousarray"};
+    return Status{StatusCode::invalid_argument,
+                  "Fortran order is not accepted: save it with numpy.ascontiguousarray"};
   }
   return NpyHeader{std::string(*descr), std::move(*shape), dict->data_offset, element.value()};
 }
@@ -210,14 +230,15 @@ Result<NpyArray> read_npy(const std::string& path, bool uint16_is_bf16) {
   if (!parsed.ok()) return in_file(path, parsed.status().message(), parsed.status().code());
   const NpyHeader& header = parsed.value();
   if (header.descr == "<u2" && !uint16_is_bf16) {
-    return in_file(path, "dtype uint16 is not accepted as numbers: if it holds bf16 bits, say so with --bf16");
+    return in_file(
+        path, "dtype uint16 is not accepted as numbers: if it holds bf16 bits, say so with --bf16");
   }
   const std::size_t bytes = header.element_count() * header.element_bytes;
-  // The length is checked before the allocation, so that a false shape in a short file costs nothing.
-  // A pipe's length is known only at its end.
+  // The length is checked before the allocation, so that a false shape in a short file costs
+  // nothing. A pipe's length is known only at its end.
   const auto wrong_length = [&](std::size_t has, const char* more) {
-    return in_file(path, fmt::format("shape {} of '{}' needs {} bytes of data, the file has {}{}", shape_text(header.shape),
-                                     header.descr, bytes, has, more));
+    return in_file(path, fmt::format("shape {} of '{}' needs {} bytes of data, the file has {}{}",
+                                     shape_text(header.shape), header.descr, bytes, has, more));
   };
   struct stat info{};
   if (::fstat(::fileno(file.get()), &info) == 0 && S_ISREG(info.st_mode)) {
@@ -233,14 +254,18 @@ Result<NpyArray> read_npy(const std::string& path, bool uint16_is_bf16) {
                                         : DType::boolean;
   array.shape = header.shape;
   array.data = Memory(bytes);
-  if (bytes != 0 && array.data.data() == nullptr) return in_file(path, "no memory for its data", StatusCode::out_of_memory);
+  if (bytes != 0 && array.data.data() == nullptr)
+    return in_file(path, "no memory for its data", StatusCode::out_of_memory);
   const std::size_t had = std::min(head.size() - header.data_offset, bytes);
   if (had > 0) std::memcpy(array.data.data(), head.data() + header.data_offset, had);
   const std::size_t read =
-      had < bytes ? std::fread(static_cast<std::byte*>(array.data.data()) + had, 1, bytes - had, file.get()) : 0;
+      had < bytes
+          ? std::fread(static_cast<std::byte*>(array.data.data()) + had, 1, bytes - had, file.get())
+          : 0;
   if (std::ferror(file.get())) return in_file(path, "it cannot be read", StatusCode::unavailable);
   if (had + read != bytes) return wrong_length(had + read, "");
-  if (head.size() - header.data_offset > bytes || std::fgetc(file.get()) != EOF) return wrong_length(bytes, " and more");
+  if (head.size() - header.data_offset > bytes || std::fgetc(file.get()) != EOF)
+    return wrong_length(bytes, " and more");
   return array;
 }
 
@@ -250,9 +275,10 @@ std::string npy_header(DType dtype, std::span<const int64_t> shape) {
                       : dtype == DType::bf16  ? "<u2"
                       : dtype == DType::int32 ? "<i4"
                                               : "|b1";
-  std::string dict = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", descr, fmt::join(shape, ", "),
-                                 shape.size() == 1 ? "," : "");
-  // The data begin at a multiple of 64 bytes, the dictionary ends with a newline: both as NumPy writes them.
+  std::string dict = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}",
+                                 descr, fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
+  // The data begin at a multiple of 64 bytes, the dictionary ends with a newline: both as NumPy
+  // writes them.
   const std::size_t prefix = kMagic.size() + 2 + 2;
   dict.resize((prefix + dict.size() + 1 + 63) / 64 * 64 - prefix - 1, ' ');
   dict += '\n';

@@ -23,8 +23,9 @@ struct NpyHeader {
   std::size_t element_count() const noexcept;
 };
 
-// Parses the start of a file; at most kMaxNpyHeader bytes are looked at. Any bytes are safe. Errors: not a .npy file, an unknown
-// version or dtype, float64 (with advice), Fortran order, a malformed dictionary, a shape whose size overflows.
+// Parses the start of a file; at most kMaxNpyHeader bytes are looked at. Any bytes are safe.
+// Errors: not a .npy file, an unknown version or dtype, float64 (with advice), Fortran order, a
+// malformed dictionary, a shape whose size overflows.
 inline constexpr std::size_t kMaxNpyHeader = std::size_t{1} << 20;
 Result<NpyHeader> parse_npy_header(std::span<const std::byte> bytes);
 
@@ -36,8 +37,8 @@ struct NpyArray {
   std::size_t element_count() const noexcept;
 };
 
-// Reads a whole file or pipe; "-" is the standard input. uint16_is_bf16 says that "<u2" holds bf16 bits, which NumPy has no name
-// for.
+// Reads a whole file or pipe; "-" is the standard input. uint16_is_bf16 says that "<u2" holds bf16
+// bits, which NumPy has no name for.
 Result<NpyArray> read_npy(const std::string& path, bool uint16_is_bf16);
 
 // Version 1 header of an array; bf16 is stored as "<u2".

@@ -43,7 +43,8 @@ void watch_signals() {
   ours.sa_flags = static_cast<int>(SA_RESETHAND);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before{};
-    if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_DFL) ::sigaction(signal, &ours, nullptr);
+    if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
+      ::sigaction(signal, &ours, nullptr);
   }
 }
 
@@ -89,7 +90,9 @@ OutputFile::OutputFile(std::string path, std::unique_ptr<char[]> temporary, int 
     : path_(std::move(path)), temporary_(std::move(temporary)), descriptor_(descriptor) {}
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::move(other.path_)), temporary_(std::move(other.temporary_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+    : path_(std::move(other.path_)),
+      temporary_(std::move(other.temporary_)),
+      descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 OutputFile::~OutputFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
@@ -100,25 +103,32 @@ OutputFile::~OutputFile() {
 
 Result<OutputFile> OutputFile::create(const std::string& asked) {
   const auto cannot = [&](const char* why) {
-    return Status{StatusCode::unavailable, fmt::format("cannot write '{}': {}", printable(asked), why)};
+    return Status{StatusCode::unavailable,
+                  fmt::format("cannot write '{}': {}", printable(asked), why)};
   };
-  if (asked == "-") return cannot("results go to files, not to the standard output: give a name (./- for this one)");
+  if (asked == "-")
+    return cannot(
+        "results go to files, not to the standard output: give a name (./- for this one)");
   const std::filesystem::path target = followed(asked);
   const std::string path = target.string();
   struct stat existing{};
   const bool exists = ::stat(path.c_str(), &existing) == 0;
   if (!exists && errno != ENOENT) return cannot(std::strerror(errno));
-  if (path.empty() || (exists && !S_ISREG(existing.st_mode))) return cannot("it is not a regular file's name");
-  const std::string pattern = (target.parent_path() / "fulmen.XXXXXX").string();  // short: the target's may be as long as names get
+  if (path.empty() || (exists && !S_ISREG(existing.st_mode)))
+    return cannot("it is not a regular file's name");
+  // Short: the target's may be as long as names get.
+  const std::string pattern = (target.parent_path() / "fulmen.XXXXXX").string();
   auto temporary = std::make_unique<char[]>(pattern.size() + 1);
   std::memcpy(temporary.get(), pattern.c_str(), pattern.size() + 1);
   const int descriptor = ::mkstemp(temporary.get());
   if (descriptor < 0) return cannot(std::strerror(errno));
   remember(temporary.get());
-  // mkstemp makes a private file; the result should look like any other new file, or keep the mode of the one it replaces.
+  // mkstemp makes a private file; the result should look like any other new file, or keep the mode
+  // of the one it replaces.
   const mode_t mask = ::umask(0);
   ::umask(mask);
-  if (::fchmod(descriptor, exists ? existing.st_mode & 07777 : 0666 & ~mask) != 0) { /* the private mode is usable, too */
+  /* The private mode is usable, too. */
+  if (::fchmod(descriptor, exists ? existing.st_mode & 07777 : 0666 & ~mask) != 0) {
   }
   return OutputFile{path, std::move(temporary), descriptor};
 }
@@ -128,7 +138,8 @@ Status OutputFile::write(std::span<const std::byte> bytes) {
     const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0)
-      return {StatusCode::unavailable, fmt::format("cannot write '{}': {}", printable(path_), std::strerror(errno))};
+      return {StatusCode::unavailable,
+              fmt::format("cannot write '{}': {}", printable(path_), std::strerror(errno))};
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
   return {};
@@ -138,7 +149,8 @@ Status OutputFile::commit() {
   // close() is where a full network disk reports its error.
   const int closed = ::close(std::exchange(descriptor_, -1));
   if (closed != 0 || ::rename(temporary_.get(), path_.c_str()) != 0) {
-    return {StatusCode::unavailable, fmt::format("cannot write '{}': {}", printable(path_), std::strerror(errno))};
+    return {StatusCode::unavailable,
+            fmt::format("cannot write '{}': {}", printable(path_), std::strerror(errno))};
   }
   forget(temporary_.get());
   temporary_.reset();
@@ -156,17 +168,20 @@ Status flush_standard_output() {
   std::cout.flush();
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return {};
   return {StatusCode::unavailable,
-          fmt::format("cannot write the standard output: {}", errno != 0 ? std::strerror(errno) : "it is full or closed")};
+          fmt::format("cannot write the standard output: {}",
+                      errno != 0 ? std::strerror(errno) : "it is full or closed")};
 }
 
 Result<std::string> read_text_file(const char* option, const std::string& path) {
   constexpr std::size_t kMostBytes = std::size_t{256} << 20;
   const auto failure = [&](const std::string& why) {
-    return Status(StatusCode::invalid_argument, fmt::format("{} {}: it cannot be read: {}", option, printable(path), why));
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("{} {}: it cannot be read: {}", option, printable(path), why));
   };
   std::error_code error;
   if (!std::filesystem::is_fifo(path, error)) {
-    const Result<std::optional<std::string>> text = read_regular_file(path, kMostBytes, FileTrust::given);
+    const Result<std::optional<std::string>> text =
+        read_regular_file(path, kMostBytes, FileTrust::given);
     if (text.ok() && *text) return **text;
     return failure(text.ok() ? "there is no such file" : text.status().message());
   }

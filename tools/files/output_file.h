@@ -11,12 +11,12 @@
 
 namespace fulmen::tools {
 
-// A file that is written beside its final name and renamed by commit(). Destroyed before that it leaves nothing behind, and so does
-// a program that SIGINT, SIGTERM or SIGHUP ends.
+// A file that is written beside its final name and renamed by commit(). Destroyed before that it
+// leaves nothing behind, and so does a program that SIGINT, SIGTERM or SIGHUP ends.
 class OutputFile {
  public:
-  // Opens the temporary file, beside what a symbolic link leads to. Errors: the folder does not exist or cannot be written, or path
-  // is a folder.
+  // Opens the temporary file, beside what a symbolic link leads to. Errors: the folder does not
+  // exist or cannot be written, or path is a folder.
   static Result<OutputFile> create(const std::string& path);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&&) = delete;
@@ -31,7 +31,8 @@ class OutputFile {
  private:
   OutputFile(std::string path, std::unique_ptr<char[]> temporary, int descriptor);
   std::string path_;
-  std::unique_ptr<char[]> temporary_;  // its name, null once renamed; stays where it is, for the signals' handler
+  // Its name, null once renamed; stays where it is, for the signals' handler.
+  std::unique_ptr<char[]> temporary_;
   int descriptor_ = -1;
 };
 

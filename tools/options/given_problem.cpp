@@ -23,9 +23,10 @@ Tensor head_vector(int64_t heads) {
 Result<AttentionTensors> tensors_by_numbers(const GivenProblem& given) {
   const ProblemArguments& problem = given.problem;
   if (given.seqlen_q < 0 || problem.heads <= 0 || given.head_dim <= 0) {
-    return Status{StatusCode::invalid_argument,
-                  "the problem is given by files (--q, --k, --v) or by numbers: at least --seqlen-q, "
-                  "--heads and --head-dim"};
+    return Status{
+        StatusCode::invalid_argument,
+        "the problem is given by files (--q, --k, --v) or by numbers: at least --seqlen-q, "
+        "--heads and --head-dim"};
   }
   const Result<DType> dtype = parse_dtype(problem.dtype.empty() ? "fp32" : problem.dtype);
   if (!dtype.ok()) return dtype.status();
@@ -41,7 +42,8 @@ Result<AttentionTensors> tensors_by_numbers(const GivenProblem& given) {
   tensors.v = view(seqlen_k, kv_heads, head_dim_v);
   tensors.out = view(given.seqlen_q, problem.heads, head_dim_v);
   if (const auto& s = given.bias_shape; !s.empty()) {
-    const Result<DType> bias_dtype = given.bias_dtype.empty() ? dtype : parse_dtype(given.bias_dtype);
+    const Result<DType> bias_dtype =
+        given.bias_dtype.empty() ? dtype : parse_dtype(given.bias_dtype);
     if (!bias_dtype.ok()) return bias_dtype.status();
     tensors.bias = Tensor::bhqk(nullptr, bias_dtype.value(), s[0], s[1], s[2], s[3]);
   }
@@ -58,21 +60,27 @@ Status add_gradients(const GivenProblem& given, AttentionTensors& t) {
   t.dout = t.out;
   t.lse = Tensor::bhqk(nullptr, DType::fp32, t.q.shape[0], t.q.shape[2], t.q.shape[1], 1);
   if (given.dlse) t.dlse = t.lse;
-  const bool has_bias = t.bias.shape != std::array<int64_t, 4>{}, has_sinks = t.sinks.shape != std::array<int64_t, 4>{};
+  const bool has_bias = t.bias.shape != std::array<int64_t, 4>{},
+             has_sinks = t.sinks.shape != std::array<int64_t, 4>{};
   Tensor dbias = t.bias;
-  if (const auto& s = given.dbias_shape; !s.empty()) dbias = Tensor::bhqk(nullptr, t.bias.dtype, s[0], s[1], s[2], s[3]);
+  if (const auto& s = given.dbias_shape; !s.empty())
+    dbias = Tensor::bhqk(nullptr, t.bias.dtype, s[0], s[1], s[2], s[3]);
   struct Gradient {
     const char* name;
     bool there;
     const Tensor& like;
     Tensor& gradient;
   };
-  for (const Gradient& one : {Gradient{"dq", true, t.q, t.dq}, Gradient{"dk", true, t.k, t.dk}, Gradient{"dv", true, t.v, t.dv},
-                              Gradient{"dbias", has_bias, dbias, t.dbias}, Gradient{"dsinks", has_sinks, t.sinks, t.dsinks}}) {
-    const bool named = std::find(given.gradients.begin(), given.gradients.end(), one.name) != given.gradients.end();
+  for (const Gradient& one :
+       {Gradient{"dq", true, t.q, t.dq}, Gradient{"dk", true, t.k, t.dk},
+        Gradient{"dv", true, t.v, t.dv}, Gradient{"dbias", has_bias, dbias, t.dbias},
+        Gradient{"dsinks", has_sinks, t.sinks, t.dsinks}}) {
+    const bool named = std::find(given.gradients.begin(), given.gradients.end(), one.name) !=
+                       given.gradients.end();
     if (named && !one.there) {
-      return {StatusCode::invalid_argument,
-              fmt::format("--gradients {}: there is nothing here that it is a gradient of", one.name)};
+      return {
+          StatusCode::invalid_argument,
+          fmt::format("--gradients {}: there is nothing here that it is a gradient of", one.name)};
     }
     if (named || (given.gradients.empty() && one.there)) one.gradient = one.like;
   }
@@ -83,16 +91,22 @@ Status add_gradients(const GivenProblem& given, AttentionTensors& t) {
 
 void add_given_problem_options(CLI::App& parser, GivenProblem& given) {
   add_problem_options(parser, given.problem);
-  parser.add_option("--batch", given.batch, "instead of files: the problem's numbers")->transform(int64_from(0));
+  parser.add_option("--batch", given.batch, "instead of files: the problem's numbers")
+      ->transform(int64_from(0));
   parser.add_option("--seqlen-q", given.seqlen_q, "queries")->transform(int64_from(0));
-  parser.add_option("--seqlen-k", given.seqlen_k, "--seqlen-q when not given")->transform(int64_from(0));
+  parser.add_option("--seqlen-k", given.seqlen_k, "--seqlen-q when not given")
+      ->transform(int64_from(0));
   parser.add_option("--head-dim", given.head_dim, "of queries and keys")->transform(int64_from(1));
-  parser.add_option("--head-dim-v", given.head_dim_v, "--head-dim when not given")->transform(int64_from(1));
-  parser.add_option("--bias-shape", given.bias_shape, "a bias of batch,head,seqlen_q,seqlen_k, 1 where all are the same")
+  parser.add_option("--head-dim-v", given.head_dim_v, "--head-dim when not given")
+      ->transform(int64_from(1));
+  parser
+      .add_option("--bias-shape", given.bias_shape,
+                  "a bias of batch,head,seqlen_q,seqlen_k, 1 where all are the same")
       ->delimiter(',')
       ->expected(4)
       ->transform(int64_from(0));
-  parser.add_option("--bias-dtype", given.bias_dtype, "--dtype when not given")->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
+  parser.add_option("--bias-dtype", given.bias_dtype, "--dtype when not given")
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   parser.add_option("--keep-shape", given.keep_shape, "a mask of batch,head,seqlen_q,seqlen_k")
       ->delimiter(',')
       ->expected(4)
@@ -101,10 +115,14 @@ void add_given_problem_options(CLI::App& parser, GivenProblem& given) {
   parser.add_flag("--with-sinks", given.sinks, "attention sinks, fp32 [head]");
   parser.add_flag("--with-lse", given.lse, "the log-sum-exp is wanted, too");
   parser.add_flag("--backward", given.backward, "the backward pass of the problem");
-  parser.add_option("--gradients", given.gradients, "backward: which of dq,dk,dv,dbias,dsinks; all that there are when not given")
+  parser
+      .add_option("--gradients", given.gradients,
+                  "backward: which of dq,dk,dv,dbias,dsinks; all that there are when not given")
       ->delimiter(',')
       ->check(CLI::IsMember({"dq", "dk", "dv", "dbias", "dsinks"}));
-  parser.add_option("--dbias-shape", given.dbias_shape, "backward: batch,head,seqlen_q,seqlen_k, the sum over those that are 1")
+  parser
+      .add_option("--dbias-shape", given.dbias_shape,
+                  "backward: batch,head,seqlen_q,seqlen_k, the sum over those that are 1")
       ->delimiter(',')
       ->expected(4)
       ->transform(int64_from(0));
@@ -113,14 +131,16 @@ void add_given_problem_options(CLI::App& parser, GivenProblem& given) {
 
 Status check_use(const CLI::App& parser, const GivenProblem& given) {
   const bool by_files = given.by_files();
-  constexpr const char* kNumbers[] = {"--batch",      "--seqlen-q",   "--seqlen-k",   "--head-dim",   "--head-dim-v",
-                                      "--bias-shape", "--bias-dtype", "--keep-shape", "--with-alibi", "--with-sinks"};
+  constexpr const char* kNumbers[] = {
+      "--batch",      "--seqlen-q",   "--seqlen-k",   "--head-dim",   "--head-dim-v",
+      "--bias-shape", "--bias-dtype", "--keep-shape", "--with-alibi", "--with-sinks"};
   std::vector<const char*> files{"--bias", "--keep", "--bf16", "--max-seqlen-q", "--max-seqlen-k"};
   for (const VectorFile& file : kVectorFiles) files.push_back(file.option);
   constexpr const char* kBackward[] = {"--gradients", "--dbias-shape", "--with-dlse"};
   const auto refuse = [&](const auto& options, const char* why) -> Status {
     for (const char* option : options) {
-      if (parser.count(option) > 0) return {StatusCode::invalid_argument, fmt::format("{}: {}", option, why)};
+      if (parser.count(option) > 0)
+        return {StatusCode::invalid_argument, fmt::format("{}: {}", option, why)};
     }
     return {};
   };
@@ -136,9 +156,13 @@ Status check_use(const CLI::App& parser, const GivenProblem& given) {
       return {StatusCode::invalid_argument, "--dbias-shape: --gradients leaves dbias out"};
     }
   }
-  Status status = by_files ? refuse(kNumbers, "the problem is given by files, which say it: leave it out")
-                           : refuse(files, "it goes with a problem given by files (--q, --k, --v), this one is given by numbers");
-  if (status.ok() && !given.backward) status = refuse(kBackward, "it is of the backward pass, --backward is needed");
+  Status status =
+      by_files ? refuse(kNumbers, "the problem is given by files, which say it: leave it out")
+               : refuse(files,
+                        "it goes with a problem given by files (--q, --k, --v), this one is given "
+                        "by numbers");
+  if (status.ok() && !given.backward)
+    status = refuse(kBackward, "it is of the backward pass, --backward is needed");
   return status;
 }
 

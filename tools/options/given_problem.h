@@ -32,7 +32,8 @@ struct GivenProblem {
 // Adds the options of ProblemArguments and those above to a parser. `given` must outlive it.
 void add_given_problem_options(CLI::App& parser, GivenProblem& given);
 
-// Refuses an option that would say nothing here: a problem of numbers has no files, one of files no numbers.
+// Refuses an option that would say nothing here: a problem of numbers has no files, one of files no
+// numbers.
 Status check_use(const CLI::App& parser, const GivenProblem& given);
 
 // The call: tensors of files with their data, all others as views without, which planning takes.

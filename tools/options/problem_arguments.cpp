@@ -22,7 +22,8 @@ bool parse_window(std::string_view text, AttentionOptions& options) {
   const auto left = std::from_chars(text.data(), end, options.window_left);
   if (left.ec != std::errc{} || left.ptr == end || *left.ptr != ',') return false;
   const auto right = std::from_chars(left.ptr + 1, end, options.window_right);
-  return right.ec == std::errc{} && right.ptr == end && options.window_left >= -1 && options.window_right >= -1;
+  return right.ec == std::errc{} && right.ptr == end && options.window_left >= -1 &&
+         options.window_right >= -1;
 }
 
 // A file's array, converted to the dtype that was asked for when it is fp32.
@@ -32,70 +33,84 @@ Status read_file(const ProblemArguments& arguments, const std::string& path, Npy
   array = std::move(read).value();
   if (array.dtype == DType::boolean || array.dtype == DType::int32) {
     const char* name = array.dtype == DType::boolean ? "bool" : "int32";
-    return invalid(fmt::format("{}: dtype {} is not accepted here: use a float type", printable(path), name));
+    return invalid(
+        fmt::format("{}: dtype {} is not accepted here: use a float type", printable(path), name));
   }
   if (arguments.dtype.empty()) return {};
   const Result<DType> dtype = parse_dtype(arguments.dtype);
   if (!dtype.ok()) return dtype.status();
   if (array.dtype == dtype.value()) return {};
   if (array.dtype != DType::fp32) {
-    return invalid(fmt::format("{}: holds {}, and --dtype {} converts from fp32 only", printable(path), to_string(array.dtype),
-                               arguments.dtype));
+    return invalid(fmt::format("{}: holds {}, and --dtype {} converts from fp32 only",
+                               printable(path), to_string(array.dtype), arguments.dtype));
   }
   const std::size_t count = array.element_count();
   Memory converted(count * static_cast<std::size_t>(size_of(dtype.value())));
   if (count != 0 && converted.data() == nullptr)
     return {StatusCode::out_of_memory, fmt::format("{}: no memory to convert it", path)};
-  convert_from_fp32(static_cast<const float*>(array.data.data()), dtype.value(), converted.data(), count);
+  convert_from_fp32(static_cast<const float*>(array.data.data()), dtype.value(), converted.data(),
+                    count);
   array.data = std::move(converted);
   array.dtype = dtype.value();
   return {};
 }
 
-Result<Tensor> view_of_file(const ProblemArguments& arguments, const char* option, const NpyArray& array, int64_t heads) {
+Result<Tensor> view_of_file(const ProblemArguments& arguments, const char* option,
+                            const NpyArray& array, int64_t heads) {
   const auto& s = array.shape;
   if (arguments.layout == "interleaved") {
     if (s.size() != 3) {
-      return invalid(fmt::format("{} ({}): shape {} is not [batch, seqlen, heads * dim], which --layout interleaved takes", option,
-                                 array.path, shape_text(s)));
+      return invalid(fmt::format(
+          "{} ({}): shape {} is not [batch, seqlen, heads * dim], which --layout interleaved takes",
+          option, array.path, shape_text(s)));
     }
-    if (heads <= 0) return invalid("--layout interleaved needs --heads, the number of query heads, 1 or more");
+    if (heads <= 0)
+      return invalid("--layout interleaved needs --heads, the number of query heads, 1 or more");
     if (s[2] % heads != 0 || s[2] == 0) {
-      return invalid(fmt::format("{} ({}): the last size of shape {} is not a multiple of {} heads", option, array.path,
-                                 shape_text(s), heads));
+      return invalid(fmt::format("{} ({}): the last size of shape {} is not a multiple of {} heads",
+                                 option, array.path, shape_text(s), heads));
     }
-    return view_in_layout(arguments.layout, array.data.data(), array.dtype, s[0], s[1], heads, s[2] / heads);
+    return view_in_layout(arguments.layout, array.data.data(), array.dtype, s[0], s[1], heads,
+                          s[2] / heads);
   }
   const bool heads_first = arguments.layout == "bhsd";
   if (s.size() != 4) {
-    return invalid(fmt::format("{} ({}): shape {} is not [{}], which --layout {} takes", option, array.path, shape_text(s),
-                               heads_first ? "batch, head, seqlen, dim" : "batch, seqlen, head, dim", arguments.layout));
+    return invalid(fmt::format(
+        "{} ({}): shape {} is not [{}], which --layout {} takes", option, array.path, shape_text(s),
+        heads_first ? "batch, head, seqlen, dim" : "batch, seqlen, head, dim", arguments.layout));
   }
   const int64_t file_heads = heads_first ? s[1] : s[2];
   if (heads > 0 && file_heads != heads) {
-    return invalid(fmt::format("{} ({}): has {} heads in shape {}, but {} were asked for", option, array.path, file_heads,
-                               shape_text(s), heads));
+    return invalid(fmt::format("{} ({}): has {} heads in shape {}, but {} were asked for", option,
+                               array.path, file_heads, shape_text(s), heads));
   }
-  return view_in_layout(arguments.layout, array.data.data(), array.dtype, s[0], heads_first ? s[2] : s[1], file_heads, s[3]);
+  return view_in_layout(arguments.layout, array.data.data(), array.dtype, s[0],
+                        heads_first ? s[2] : s[1], file_heads, s[3]);
 }
 
 // Views a bias or keep mask: [batch, head, seqlen_q, seqlen_k], 1 where it is the same for all.
 // Fewer dims where the name says so.
-Result<Tensor> view_of_scores(const char* option, const NpyArray& array, bool two_dims_are_batch_key) {
+Result<Tensor> view_of_scores(const char* option, const NpyArray& array,
+                              bool two_dims_are_batch_key) {
   const auto& s = array.shape;
   void* data = array.data.data();
   if (s.size() == 4) return Tensor::bhqk(data, array.dtype, s[0], s[1], s[2], s[3]);
-  if (s.size() == 2 && two_dims_are_batch_key) return Tensor::bhqk(data, array.dtype, s[0], 1, 1, s[1]);
+  if (s.size() == 2 && two_dims_are_batch_key)
+    return Tensor::bhqk(data, array.dtype, s[0], 1, 1, s[1]);
   if (s.size() == 2) return Tensor::bhqk(data, array.dtype, 1, 1, s[0], s[1]);
-  if (s.size() == 3 && !two_dims_are_batch_key) return Tensor::bhqk(data, array.dtype, 1, s[0], s[1], s[2]);
+  if (s.size() == 3 && !two_dims_are_batch_key)
+    return Tensor::bhqk(data, array.dtype, 1, s[0], s[1], s[2]);
   return invalid(fmt::format(
-      "{} ({}): shape {} is not [batch, head, seqlen_q, seqlen_k] (1 where all are the same){}", option, array.path, shape_text(s),
-      two_dims_are_batch_key ? " or [batch, seqlen_k]" : ", [head, seqlen_q, seqlen_k] or [seqlen_q, seqlen_k]"));
+      "{} ({}): shape {} is not [batch, head, seqlen_q, seqlen_k] (1 where all are the same){}",
+      option, array.path, shape_text(s),
+      two_dims_are_batch_key ? " or [batch, seqlen_k]"
+                             : ", [head, seqlen_q, seqlen_k] or [seqlen_q, seqlen_k]"));
 }
 
 // Reads an optional file and stores a view of it.
 template <class MakeView>
-Status load_optional(const std::string& path, bool bf16, NpyArray& array, Tensor& tensor, const MakeView& make_view) {
+Status load_optional(const std::string& path, bool bf16, NpyArray& array, Tensor& tensor,
+                     const MakeView& make_view) {
   if (path.empty()) return {};
   Result<NpyArray> read = read_npy(path, bf16);
   if (!read.ok()) return read.status();
@@ -109,19 +124,24 @@ Status load_optional(const std::string& path, bool bf16, NpyArray& array, Tensor
 Status load_optional_tensors(const ProblemArguments& arguments, LoadedProblem& problem) {
   const bool bf16 = arguments.bf16 || arguments.dtype == "bf16";
   AttentionTensors& tensors = problem.tensors;
-  Status status = load_optional(arguments.bias, bf16, problem.bias, tensors.bias, [](const NpyArray& array) -> Result<Tensor> {
-    if (array.dtype == DType::boolean) {
-      return invalid(fmt::format("--bias ({}): dtype bool is a mask: give it as --keep", array.path));
-    }
-    return view_of_scores("--bias", array, false);
-  });
+  Status status =
+      load_optional(arguments.bias, bf16, problem.bias, tensors.bias,
+                    [](const NpyArray& array) -> Result<Tensor> {
+                      if (array.dtype == DType::boolean) {
+                        return invalid(fmt::format(
+                            "--bias ({}): dtype bool is a mask: give it as --keep", array.path));
+                      }
+                      return view_of_scores("--bias", array, false);
+                    });
   if (!status.ok()) return status;
-  return load_optional(arguments.keep, true, problem.keep, tensors.keep_mask, [](const NpyArray& array) -> Result<Tensor> {
-    if (array.dtype != DType::boolean) {
-      return invalid(fmt::format("--keep ({}): dtype {} is not bool or uint8", array.path, to_string(array.dtype)));
-    }
-    return view_of_scores("--keep", array, true);
-  });
+  return load_optional(arguments.keep, true, problem.keep, tensors.keep_mask,
+                       [](const NpyArray& array) -> Result<Tensor> {
+                         if (array.dtype != DType::boolean) {
+                           return invalid(fmt::format("--keep ({}): dtype {} is not bool or uint8",
+                                                      array.path, to_string(array.dtype)));
+                         }
+                         return view_of_scores("--keep", array, true);
+                       });
 }
 
 }  // namespace
@@ -129,8 +149,10 @@ Status load_optional_tensors(const ProblemArguments& arguments, LoadedProblem& p
 Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
 std::vector<InputFile> input_files(const ProblemArguments& a) {
-  std::vector<InputFile> files{{"--q", a.q}, {"--k", a.k}, {"--v", a.v}, {"--bias", a.bias}, {"--keep", a.keep}};
-  for (std::size_t i = 0; i < kVectorFiles.size(); ++i) files.push_back({kVectorFiles[i].option, a.vectors.paths[i]});
+  std::vector<InputFile> files{
+      {"--q", a.q}, {"--k", a.k}, {"--v", a.v}, {"--bias", a.bias}, {"--keep", a.keep}};
+  for (std::size_t i = 0; i < kVectorFiles.size(); ++i)
+    files.push_back({kVectorFiles[i].option, a.vectors.paths[i]});
   return files;
 }
 
@@ -139,31 +161,49 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option("--k", arguments.k, "keys");
   app.add_option("--v", arguments.v, "values");
   app.add_option("--bias", arguments.bias,
-                 "additive bias [batch, head, seqlen_q, seqlen_k], 1 where all are the same; or [head, q, k], [q, k]");
-  app.add_option("--keep", arguments.keep, "bool mask, true = attend: [batch, seqlen_k] or [batch, head, seqlen_q, seqlen_k]");
+                 "additive bias [batch, head, seqlen_q, seqlen_k], 1 where all are the same; or "
+                 "[head, q, k], [q, k]");
+  app.add_option(
+      "--keep", arguments.keep,
+      "bool mask, true = attend: [batch, seqlen_k] or [batch, head, seqlen_q, seqlen_k]");
   // The value may be left out. There are no arguments without a name that it could be taken for.
-  app.add_option("--causal", arguments.causal, "causal mask: --causal (bottom-right), --causal top-left or --causal none")
+  app.add_option("--causal", arguments.causal,
+                 "causal mask: --causal (bottom-right), --causal top-left or --causal none")
       ->expected(0, 1)
       ->type_name("[ALIGNMENT]");
-  app.add_option("--window", arguments.window, "keys to attend left and right of the diagonal: L,R, -1 is unlimited");
-  app.add_option("--dropout", arguments.dropout, "probability, below 1, that an element of the softmax is dropped; 0 is off")
+  app.add_option("--window", arguments.window,
+                 "keys to attend left and right of the diagonal: L,R, -1 is unlimited");
+  app.add_option("--dropout", arguments.dropout,
+                 "probability, below 1, that an element of the softmax is dropped; 0 is off")
       ->check(finite_number());
   app.add_flag("--deterministic,!--no-deterministic", arguments.deterministic,
-               "gradients are the same bits in every run, the default; without: also kernels that add them by atomics");
-  app.add_option("--softcap", arguments.softcap, "score = softcap * tanh(score / softcap); 0 is off")->check(finite_number());
-  app.add_option("--scale", arguments.scale, "of the scores; 1 / sqrt(head_dim) when not given")->check(finite_number());
-  app.add_option("--layout", arguments.layout, "memory order: bshd, bhsd or interleaved ([batch, seqlen, heads * dim])")
+               "gradients are the same bits in every run, the default; without: also kernels that "
+               "add them by atomics");
+  app.add_option("--softcap", arguments.softcap,
+                 "score = softcap * tanh(score / softcap); 0 is off")
+      ->check(finite_number());
+  app.add_option("--scale", arguments.scale, "of the scores; 1 / sqrt(head_dim) when not given")
+      ->check(finite_number());
+  app.add_option("--layout", arguments.layout,
+                 "memory order: bshd, bhsd or interleaved ([batch, seqlen, heads * dim])")
       ->check(CLI::IsMember({"bshd", "bhsd", "interleaved"}));
-  app.add_option("--heads", arguments.heads, "query heads (needed by interleaved)")->transform(int64_from(1));
-  app.add_option("--kv-heads", arguments.kv_heads, "heads of keys and values; --heads when not given")->transform(int64_from(1));
-  app.add_option("--dtype", arguments.dtype, "compute in fp32, fp16 or bf16: fp32 files are converted")
+  app.add_option("--heads", arguments.heads, "query heads (needed by interleaved)")
+      ->transform(int64_from(1));
+  app.add_option("--kv-heads", arguments.kv_heads,
+                 "heads of keys and values; --heads when not given")
+      ->transform(int64_from(1));
+  app.add_option("--dtype", arguments.dtype,
+                 "compute in fp32, fp16 or bf16: fp32 files are converted")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   app.add_flag("--bf16", arguments.bf16, "uint16 files hold bf16");
   add_vector_options(app, arguments.vectors);
   app.add_option("--device", arguments.device, "see `fulmen devices`");
   app.add_option("--kernel", arguments.kernel, "force a kernel by name, see `fulmen explain`");
-  app.add_option("--set", arguments.tuning, "the kernel's parameters, such as block_m=64,waves=4; `fulmen explain` names them");
-  app.add_option("--threads", arguments.threads, "CPU threads; 0 takes OMP_NUM_THREADS, else all processors")
+  app.add_option(
+      "--set", arguments.tuning,
+      "the kernel's parameters, such as block_m=64,waves=4; `fulmen explain` names them");
+  app.add_option("--threads", arguments.threads,
+                 "CPU threads; 0 takes OMP_NUM_THREADS, else all processors")
       ->transform(int_from(0));
 }
 
@@ -179,14 +219,19 @@ Status check_device_and_kernel(const std::string& device, const std::string& ker
   const Result<Problem> any = make_problem({.q = one, .k = one, .v = one, .out = one}, {});
   const Result<std::vector<Candidate>> known = candidates(any.value(), device);
   if (!known.ok() || kernel.empty()) return known.status();
-  if (std::any_of(known->begin(), known->end(), [&](const Candidate& c) { return c.kernel == kernel; })) return {};
+  if (std::any_of(known->begin(), known->end(),
+                  [&](const Candidate& c) { return c.kernel == kernel; }))
+    return {};
   std::vector<std::string> names;
   for (const Candidate& candidate : known.value()) names.push_back(candidate.kernel);
-  return invalid(fmt::format("--kernel {}: {} has no kernel of that name; {}, see `fulmen devices --all`", kernel, device,
-                             names_like(kernel, names)));
+  return invalid(
+      fmt::format("--kernel {}: {} has no kernel of that name; {}, see `fulmen devices --all`",
+                  kernel, device, names_like(kernel, names)));
 }
 
-std::string device_of(const ProblemArguments& arguments) { return arguments.device.empty() ? default_device() : arguments.device; }
+std::string device_of(const ProblemArguments& arguments) {
+  return arguments.device.empty() ? default_device() : arguments.device;
+}
 
 Result<AttentionOptions> attention_options(const ProblemArguments& arguments) {
   AttentionOptions options;
@@ -199,22 +244,25 @@ Result<AttentionOptions> attention_options(const ProblemArguments& arguments) {
   options.num_threads = arguments.threads;
   options.verify = arguments.verify;
   options.validate = arguments.validate;
-  if (arguments.causal.empty() || arguments.causal == "bottom-right" || arguments.causal == "true") {
+  if (arguments.causal.empty() || arguments.causal == "bottom-right" ||
+      arguments.causal == "true") {
     options.causal = Causal::bottom_right;
   } else if (arguments.causal == "top-left") {
     options.causal = Causal::top_left;
   } else if (arguments.causal != "none" && arguments.causal != "false") {
-    return invalid(fmt::format("--causal {}: bottom-right, top-left and none are accepted", arguments.causal));
+    return invalid(
+        fmt::format("--causal {}: bottom-right, top-left and none are accepted", arguments.causal));
   }
   if (!arguments.window.empty() && !parse_window(arguments.window, options)) {
-    return invalid(fmt::format("--window {}: two numbers L,R are expected, each from -1 (unlimited) to {}",
-                               printable(arguments.window), std::numeric_limits<int64_t>::max()));
+    return invalid(
+        fmt::format("--window {}: two numbers L,R are expected, each from -1 (unlimited) to {}",
+                    printable(arguments.window), std::numeric_limits<int64_t>::max()));
   }
   return options;
 }
 
-Tensor view_in_layout(const std::string& layout, void* data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads,
-                      int64_t dim) {
+Tensor view_in_layout(const std::string& layout, void* data, DType dtype, int64_t batch,
+                      int64_t seqlen, int64_t heads, int64_t dim) {
   return layout == "bhsd" ? Tensor::bhsd(data, dtype, batch, seqlen, heads, dim)
                           : Tensor::bshd(data, dtype, batch, seqlen, heads, dim);
 }
@@ -226,8 +274,8 @@ std::vector<int64_t> file_shape(const std::string& layout, const Tensor& tensor)
   return {batch, seqlen, heads, dim};
 }
 
-Result<Tensor> read_operand(const ProblemArguments& arguments, const char* option, const std::string& path, int64_t heads,
-                            NpyArray& array) {
+Result<Tensor> read_operand(const ProblemArguments& arguments, const char* option,
+                            const std::string& path, int64_t heads, NpyArray& array) {
   if (Status status = read_file(arguments, path, array); !status.ok()) return status;
   return view_of_file(arguments, option, array, heads);
 }
@@ -238,7 +286,8 @@ Status check_standard_input(const std::vector<InputFile>& files) {
     if (file.path != "-") continue;
     if (first != nullptr) {
       return invalid(
-          fmt::format("{} and {} are both -, the standard input, which can be read once: a file's name is needed for one",
+          fmt::format("{} and {} are both -, the standard input, which can be read once: a file's "
+                      "name is needed for one",
                       first->option, file.option));
     }
     first = &file;
@@ -247,14 +296,17 @@ Status check_standard_input(const std::vector<InputFile>& files) {
 }
 
 Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& arguments) {
-  if (arguments.q.empty() || arguments.k.empty() || arguments.v.empty()) return invalid("--q, --k and --v are all needed");
+  if (arguments.q.empty() || arguments.k.empty() || arguments.v.empty())
+    return invalid("--q, --k and --v are all needed");
   if (Status status = check_standard_input(input_files(arguments)); !status.ok()) return status;
   auto problem = std::make_unique<LoadedProblem>();
   Result<AttentionOptions> options = attention_options(arguments);
   if (!options.ok()) return options.status();
   problem->options = std::move(options).value();
 
-  const int64_t kv_heads = arguments.kv_heads > 0 ? arguments.kv_heads : arguments.layout == "interleaved" ? arguments.heads : 0;
+  const int64_t kv_heads = arguments.kv_heads > 0              ? arguments.kv_heads
+                           : arguments.layout == "interleaved" ? arguments.heads
+                                                               : 0;
   struct Operand {
     const char* option;
     const std::string& path;
@@ -262,19 +314,22 @@ Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& argu
     Tensor& tensor;
     int64_t heads;
   };
-  for (const Operand& operand : {Operand{"--q", arguments.q, problem->q, problem->tensors.q, arguments.heads},
-                                 Operand{"--k", arguments.k, problem->k, problem->tensors.k, kv_heads},
-                                 Operand{"--v", arguments.v, problem->v, problem->tensors.v, kv_heads}}) {
-    const Result<Tensor> view = read_operand(arguments, operand.option, operand.path, operand.heads, operand.array);
+  for (const Operand& operand :
+       {Operand{"--q", arguments.q, problem->q, problem->tensors.q, arguments.heads},
+        Operand{"--k", arguments.k, problem->k, problem->tensors.k, kv_heads},
+        Operand{"--v", arguments.v, problem->v, problem->tensors.v, kv_heads}}) {
+    const Result<Tensor> view =
+        read_operand(arguments, operand.option, operand.path, operand.heads, operand.array);
     if (!view.ok()) return view.status();
     operand.tensor = view.value();
   }
   if (Status status = load_optional_tensors(arguments, *problem); !status.ok()) return status;
-  Status status = load_vectors(arguments.vectors, problem->vectors, problem->tensors, problem->options);
+  Status status =
+      load_vectors(arguments.vectors, problem->vectors, problem->tensors, problem->options);
   if (!status.ok()) return status;
   const auto [batch, seqlen, heads, dim] = problem->tensors.q.shape;
-  problem->tensors.out =
-      view_in_layout(arguments.layout, nullptr, problem->tensors.q.dtype, batch, seqlen, heads, problem->tensors.v.shape[3]);
+  problem->tensors.out = view_in_layout(arguments.layout, nullptr, problem->tensors.q.dtype, batch,
+                                        seqlen, heads, problem->tensors.v.shape[3]);
   return problem;
 }
 

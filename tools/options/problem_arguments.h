@@ -1,4 +1,5 @@
-// Options that describe an attention problem, shared by run and explain, and the problem that they make.
+// Options that describe an attention problem, shared by run and explain, and the problem that they
+// make.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -72,12 +73,12 @@ Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& argu
 
 // Reads a file like q, k, v and out into array and views it. heads: what the tensor must have, 0:
 // any number. Errors name option.
-Result<Tensor> read_operand(const ProblemArguments& arguments, const char* option, const std::string& path, int64_t heads,
-                            NpyArray& array);
+Result<Tensor> read_operand(const ProblemArguments& arguments, const char* option,
+                            const std::string& path, int64_t heads, NpyArray& array);
 
 // A view of q, k, v or out in the layout's memory order.
-Tensor view_in_layout(const std::string& layout, void* data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads,
-                      int64_t dim);
+Tensor view_in_layout(const std::string& layout, void* data, DType dtype, int64_t batch,
+                      int64_t seqlen, int64_t heads, int64_t dim);
 // The shape of a .npy file in the layout.
 std::vector<int64_t> file_shape(const std::string& layout, const Tensor& tensor);
 

@@ -30,8 +30,8 @@ struct LoadedGradients {
 // Reads dout and what else is given, and sets problem's views. Those of dout, dlse, out and lse
 // have data where they are files. Those of the wanted gradients have none, and the memory order of
 // their tensors.
-Status load_gradients(const ProblemArguments& problem_arguments, const BackwardArguments& arguments, LoadedProblem& problem,
-                      LoadedGradients& files);
+Status load_gradients(const ProblemArguments& problem_arguments, const BackwardArguments& arguments,
+                      LoadedProblem& problem, LoadedGradients& files);
 
 // A tensor to be written to a file.
 struct OutputTensor {
@@ -41,7 +41,8 @@ struct OutputTensor {
   std::vector<int64_t> shape;  // the file's
 };
 // The gradients that are wanted, once load_gradients() has set their views.
-std::vector<OutputTensor> gradient_outputs(const ProblemArguments& problem_arguments, const BackwardArguments& arguments,
+std::vector<OutputTensor> gradient_outputs(const ProblemArguments& problem_arguments,
+                                           const BackwardArguments& arguments,
                                            const LoadedProblem& problem);
 
 }  // namespace fulmen::tools

@@ -17,8 +17,8 @@
 namespace fulmen::tools {
 namespace {
 
-constexpr int64_t kBatch = 2, kNew = 5, kHeads = 2, kDim = 64, kRotary = 32, kPageSize = 16, kPages = 3,
-                  kPositions = kPages * kPageSize;
+constexpr int64_t kBatch = 2, kNew = 5, kHeads = 2, kDim = 64, kRotary = 32, kPageSize = 16,
+                  kPages = 3, kPositions = kPages * kPageSize;
 constexpr int64_t kRow = kHeads * kDim;
 constexpr int kUsed[kBatch] = {3, 30};
 constexpr int kTable[kBatch * kPages] = {4, 0, 5, 2, 1, 3};
@@ -27,8 +27,10 @@ struct Kind {
   DType dtype;
   bool paged, rotary;
 };
-constexpr Kind kKinds[kAppendProblems] = {
-    {DType::bf16, false, false}, {DType::fp16, false, true}, {DType::bf16, true, true}, {DType::fp32, true, false}};
+constexpr Kind kKinds[kAppendProblems] = {{DType::bf16, false, false},
+                                          {DType::fp16, false, true},
+                                          {DType::bf16, true, true},
+                                          {DType::fp32, true, false}};
 
 double value_of(const std::byte* data, DType dtype, int64_t at) {
   if (dtype == DType::fp32) {
@@ -41,7 +43,8 @@ double value_of(const std::byte* data, DType dtype, int64_t at) {
   if (dtype == DType::bf16) return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
   const double sign = (bits & 0x8000) != 0 ? -1 : 1;
   const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-  return sign * (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25));
+  return sign *
+         (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25));
 }
 
 // Memory of the device beside the host's.
@@ -72,8 +75,11 @@ class Call {
     if (backend_ == nullptr || backend_->uses_host_memory()) return {};
     for (const auto& buffer : buffers_) {
       buffer->there = std::make_unique<DeviceMemory>(backend_, device_, buffer->host.size());
-      if (buffer->there->data() == nullptr) return {StatusCode::out_of_memory, "no memory on " + device_};
-      if (Status status = backend_->copy(device_, buffer->there->data(), buffer->host.data(), buffer->host.size()); !status.ok())
+      if (buffer->there->data() == nullptr)
+        return {StatusCode::out_of_memory, "no memory on " + device_};
+      if (Status status = backend_->copy(device_, buffer->there->data(), buffer->host.data(),
+                                         buffer->host.size());
+          !status.ok())
         return status;
     }
     return {};
@@ -82,7 +88,9 @@ class Call {
     if (buffer.there == nullptr) return {};
     return backend_->copy(device_, buffer.host.data(), buffer.there->data(), buffer.host.size());
   }
-  Status synchronize() { return backend_ == nullptr ? Status{} : backend_->synchronize(device_, nullptr); }
+  Status synchronize() {
+    return backend_ == nullptr ? Status{} : backend_->synchronize(device_, nullptr);
+  }
 
  private:
   Buffer& keep(std::vector<std::byte> bytes) {
@@ -105,8 +113,8 @@ int64_t cache_row(const Kind& kind, int64_t b, int64_t row) {
 
 // Returns the largest error of one cache, in units of what rounding may cost. An element that is
 // not written must keep its bits.
-double worst_error(const Kind& kind, bool rotates, const Buffer& before, const Buffer& after, const Buffer& fresh,
-                   const Buffer& cos, const Buffer& sin) {
+double worst_error(const Kind& kind, bool rotates, const Buffer& before, const Buffer& after,
+                   const Buffer& fresh, const Buffer& cos, const Buffer& sin) {
   const DType dtype = kind.dtype;
   const double unit = dtype == DType::fp32 ? 0x1p-24 : dtype == DType::fp16 ? 0x1p-11 : 0x1p-8;
   std::vector<std::byte> expected = before.host;
@@ -115,7 +123,8 @@ double worst_error(const Kind& kind, bool rotates, const Buffer& before, const B
   for (int64_t b = 0; b < kBatch; ++b) {
     for (int64_t i = 0; i < kNew; ++i) {
       for (int64_t e = 0; e < kRow; ++e) {
-        const int64_t from = (b * kNew + i) * kRow + e, to = cache_row(kind, b, kUsed[b] + i) * kRow + e, dim = e % kDim;
+        const int64_t from = (b * kNew + i) * kRow + e,
+                      to = cache_row(kind, b, kUsed[b] + i) * kRow + e, dim = e % kDim;
         std::byte* place = expected.data() + static_cast<std::size_t>(to) * bytes;
         if (!rotates || dim >= kRotary) {
           std::memcpy(place, fresh.host.data() + static_cast<std::size_t>(from) * bytes, bytes);
@@ -123,12 +132,15 @@ double worst_error(const Kind& kind, bool rotates, const Buffer& before, const B
         }
         // Pairs are elements 2 i and 2 i + 1.
         const int64_t pair = (kUsed[b] + i) * (kRotary / 2) + dim / 2;
-        const double c = value_of(cos.host.data(), DType::fp32, pair), s = value_of(sin.host.data(), DType::fp32, pair);
+        const double c = value_of(cos.host.data(), DType::fp32, pair),
+                     s = value_of(sin.host.data(), DType::fp32, pair);
         const double x = value_of(fresh.host.data(), dtype, from - dim % 2),
                      y = value_of(fresh.host.data(), dtype, from - dim % 2 + 1);
-        const double exact = dim % 2 == 0 ? x * c - y * s : y * c + x * s, given = value_of(after.host.data(), dtype, to);
+        const double exact = dim % 2 == 0 ? x * c - y * s : y * c + x * s,
+                     given = value_of(after.host.data(), dtype, to);
         const double bound =
-            unit * std::fabs(exact) + 0x1p-22 * (std::fabs(x) + std::fabs(y)) * (std::fabs(c) + std::fabs(s)) + 0x1p-25;
+            unit * std::fabs(exact) +
+            0x1p-22 * (std::fabs(x) + std::fabs(y)) * (std::fabs(c) + std::fabs(s)) + 0x1p-25;
         worst = std::fmax(worst, std::fabs(given - exact) / bound);
         if (!(std::fabs(given - exact) >= 0)) return HUGE_VAL;  // NaN
         std::memcpy(place, after.host.data() + static_cast<std::size_t>(to) * bytes, bytes);
@@ -143,28 +155,36 @@ double worst_error(const Kind& kind, bool rotates, const Buffer& before, const B
 AppendResult check_append(const std::string& device, int problem) {
   const Kind& kind = kKinds[problem];
   AppendResult result;
-  result.problem = fmt::format("append_kv {} b={} new={} h={} d={}{}{}", to_string(kind.dtype), kBatch, kNew, kHeads, kDim,
-                               kind.paged ? ", paged by 16" : ", padded", kind.rotary ? ", rotary 32" : "");
+  result.problem = fmt::format(
+      "append_kv {} b={} new={} h={} d={}{}{}", to_string(kind.dtype), kBatch, kNew, kHeads, kDim,
+      kind.paged ? ", paged by 16" : ", padded", kind.rotary ? ", rotary 32" : "");
   Call call(device);
   constexpr int64_t kCacheRows = kBatch * kPages * kPageSize;
-  Buffer &k = call.numbers(kind.dtype, kCacheRows * kRow), &v = call.numbers(kind.dtype, kCacheRows * kRow);
-  Buffer &k_new = call.numbers(kind.dtype, kBatch * kNew * kRow), &v_new = call.numbers(kind.dtype, kBatch * kNew * kRow);
-  Buffer &cos = call.numbers(DType::fp32, kPositions * kRotary / 2), &sin = call.numbers(DType::fp32, kPositions * kRotary / 2);
+  Buffer &k = call.numbers(kind.dtype, kCacheRows * kRow),
+         &v = call.numbers(kind.dtype, kCacheRows * kRow);
+  Buffer &k_new = call.numbers(kind.dtype, kBatch * kNew * kRow),
+         &v_new = call.numbers(kind.dtype, kBatch * kNew * kRow);
+  Buffer &cos = call.numbers(DType::fp32, kPositions * kRotary / 2),
+         &sin = call.numbers(DType::fp32, kPositions * kRotary / 2);
   Buffer &used = call.integers(kUsed, kBatch), &table = call.integers(kTable, kBatch * kPages);
   const Buffer k_before{k.host, nullptr}, v_before{v.host, nullptr};
   const auto run = [&]() -> Status {
     if (Status status = call.upload(); !status.ok()) return status;
     KvCacheTensors t;
-    const int64_t outer = kind.paged ? kBatch * kPages : kBatch, rows = kind.paged ? kPageSize : kPages * kPageSize;
+    const int64_t outer = kind.paged ? kBatch * kPages : kBatch,
+                  rows = kind.paged ? kPageSize : kPages * kPageSize;
     t.k_cache = Tensor::bshd(k.data(), kind.dtype, outer, rows, kHeads, kDim);
     t.v_cache = Tensor::bshd(v.data(), kind.dtype, outer, rows, kHeads, kDim);
     t.k_new = Tensor::bshd(k_new.data(), kind.dtype, kBatch, kNew, kHeads, kDim);
     t.v_new = Tensor::bshd(v_new.data(), kind.dtype, kBatch, kNew, kHeads, kDim);
     t.seqlens_k = {used.data(), DType::int32, {1, 1, 1, kBatch}, {0, 0, 0, 1}};
-    if (kind.paged) t.block_table = {table.data(), DType::int32, {1, 1, kBatch, kPages}, {0, 0, kPages, 1}};
+    if (kind.paged)
+      t.block_table = {table.data(), DType::int32, {1, 1, kBatch, kPages}, {0, 0, kPages, 1}};
     if (kind.rotary) {
-      t.rotary_cos = {cos.data(), DType::fp32, {1, 1, kPositions, kRotary / 2}, {0, 0, kRotary / 2, 1}};
-      t.rotary_sin = {sin.data(), DType::fp32, {1, 1, kPositions, kRotary / 2}, {0, 0, kRotary / 2, 1}};
+      t.rotary_cos = {
+          cos.data(), DType::fp32, {1, 1, kPositions, kRotary / 2}, {0, 0, kRotary / 2, 1}};
+      t.rotary_sin = {
+          sin.data(), DType::fp32, {1, 1, kPositions, kRotary / 2}, {0, 0, kRotary / 2, 1}};
     }
     Status status = append_kv(t, {}, device);
     if (status.ok()) status = call.synchronize();

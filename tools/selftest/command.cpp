@@ -30,8 +30,8 @@ struct CommandArguments {
 // The vendors' libraries that this process has loaded.
 std::vector<std::string> vendor_libraries(const SystemFacts& facts) {
   std::vector<std::string> list;
-  for (const char* name :
-       {"libamdhip64", "libhiprtc", "libamd_comgr", "libhsa-runtime64", "libcuda.so", "libnvrtc", "libopenblas"}) {
+  for (const char* name : {"libamdhip64", "libhiprtc", "libamd_comgr", "libhsa-runtime64",
+                           "libcuda.so", "libnvrtc", "libopenblas"}) {
     const std::vector<std::string> paths = mapped_libraries(facts, name);
     list.insert(list.end(), paths.begin(), paths.end());
   }
@@ -41,7 +41,8 @@ std::vector<std::string> vendor_libraries(const SystemFacts& facts) {
 void add_kernels(const std::string& chip, SelftestReport& report) {
   const std::size_t open = chip.rfind('('), close = chip.rfind(')');
   if (open == std::string::npos || close < open) return;
-  const Result<std::vector<KernelReport>> kernels = compile_kernels(chip.substr(open + 1, close - open - 1));
+  const Result<std::vector<KernelReport>> kernels =
+      compile_kernels(chip.substr(open + 1, close - open - 1));
   if (kernels.ok()) {
     report.kernels = kernels.value();
   } else {
@@ -51,7 +52,8 @@ void add_kernels(const std::string& chip, SelftestReport& report) {
 
 void say(Progress& progress, const SelftestRun& run) {
   if (run.ok) return;
-  progress.line(fmt::format("FAILED {} {}: {}\n  repeat it: {}", run.kernel, run.problem, run.message, run.repeat));
+  progress.line(fmt::format("FAILED {} {}: {}\n  repeat it: {}", run.kernel, run.problem,
+                            run.message, run.repeat));
 }
 
 // Says where a long run is, in a pipe as well.
@@ -73,7 +75,8 @@ Status run_problems(const CommandArguments& arguments, Progress& progress, Selft
   SelftestRuns runs(arguments.selftest);
   const std::vector<int> numbers = runs.numbers();
   const bool compiles = !uses_host_memory(arguments.selftest.device);
-  const CompileAhead ahead(compiles ? numbers.size() : 0, [&](std::size_t n) { runs.compile(numbers[n]); });
+  const CompileAhead ahead(compiles ? numbers.size() : 0,
+                           [&](std::size_t n) { runs.compile(numbers[n]); });
   Halfminutes halfminutes;
   for (const int number : numbers) {
     const std::string where = fmt::format("[{}/{}]", number, runs.count());
@@ -103,13 +106,16 @@ void print_summary(Progress& progress, const SelftestReport& report) {
     emulated_wrong += run.emulated_ok ? 0 : 1;
   }
   if (compared > 0) {
-    progress.line(fmt::format("{} of {} elements have other bits than {}'s: no failure where both obey the rule", differing,
-                              compared, report.twin));
+    progress.line(fmt::format(
+        "{} of {} elements have other bits than {}'s: no failure where both obey the rule",
+        differing, compared, report.twin));
   }
-  if (emulated_wrong > 0) progress.line(fmt::format("{} results of {} itself are wrong", emulated_wrong, report.twin));
+  if (emulated_wrong > 0)
+    progress.line(fmt::format("{} results of {} itself are wrong", emulated_wrong, report.twin));
   for (const SpeedRow& row : report.speed) {
-    progress.line(fmt::format("{:9.3f} ms {:8.3f} TFLOP/s {:8.1f} GB/s  {} {}{}", 1e3 * row.seconds, row.tflops,
-                              row.gigabytes_per_second, row.kernel, row.problem, row.ok ? "" : " WRONG: " + row.message));
+    progress.line(fmt::format("{:9.3f} ms {:8.3f} TFLOP/s {:8.1f} GB/s  {} {}{}", 1e3 * row.seconds,
+                              row.tflops, row.gigabytes_per_second, row.kernel, row.problem,
+                              row.ok ? "" : " WRONG: " + row.message));
   }
   for (const HardwareProbe& probe : report.probes) {
     progress.line(fmt::format("{} {}: {}",
@@ -119,7 +125,8 @@ void print_summary(Progress& progress, const SelftestReport& report) {
                               probe.name, probe.found));
     if (probe.probed && !probe.as_expected) progress.line("  it decides " + probe.decides);
   }
-  for (const Yardstick& one : report.yardsticks) progress.line(fmt::format("{:9.1f} {:8} {}", one.value, one.unit, one.what));
+  for (const Yardstick& one : report.yardsticks)
+    progress.line(fmt::format("{:9.1f} {:8} {}", one.value, one.unit, one.what));
 }
 
 // Writes the report's files, if any are wanted.
@@ -132,8 +139,8 @@ Status write_report(const std::string& path, SelftestReport& report, Progress& p
   const nlohmann::json json = to_json(report, PrivateWords::of_this_process());
   if (Status status = write_text_file(json_file, json.dump(2) + "\n"); !status.ok()) return status;
   if (Status status = write_text_file(html_file, to_html(json)); !status.ok()) return status;
-  progress.line(
-      fmt::format("written: {} and {}, without names of this user or machine", printable(json_file), printable(html_file)));
+  progress.line(fmt::format("written: {} and {}, without names of this user or machine",
+                            printable(json_file), printable(html_file)));
   return {};
 }
 
@@ -147,23 +154,30 @@ Status selftest(CommandArguments arguments) {
     if (Status status = check_writable(file); !status.ok()) return status;
   }
   const int count = SelftestRuns(a).count();
-  if (a.only > count) return {StatusCode::invalid_argument, fmt::format("--only {}: there are problems 1 to {}", a.only, count)};
+  if (a.only > count)
+    return {StatusCode::invalid_argument,
+            fmt::format("--only {}: there are problems 1 to {}", a.only, count)};
   SelftestReport report;
   report.device = a.device;
   for (const DeviceInfo& info : devices()) {
-    const bool is_it = info.name == a.device || (info.usable && info.name.substr(0, info.name.find(':')) == a.device);
+    const bool is_it = info.name == a.device ||
+                       (info.usable && info.name.substr(0, info.name.find(':')) == a.device);
     if (!is_it || !report.chip.empty()) continue;
     report.chip = info.chip;
     report.features = info.features;
   }
   a.twin = arguments.no_emulator ? "" : emulated_twin(a.device);
-  report.twin = !a.twin.empty() ? a.twin : arguments.no_emulator ? "left out" : "none is needed, or in this build";
+  report.twin = !a.twin.empty()         ? a.twin
+                : arguments.no_emulator ? "left out"
+                                        : "none is needed, or in this build";
   Progress progress;
-  progress.line(
-      fmt::format("fulmen {} selftest on {}{}", version(), a.device, a.twin.empty() ? "" : ", bits compared with " + a.twin));
+  progress.line(fmt::format("fulmen {} selftest on {}{}", version(), a.device,
+                            a.twin.empty() ? "" : ", bits compared with " + a.twin));
   if (Status status = run_problems(arguments, progress, report); !status.ok()) return status;
   if (report.runs.empty()) {
-    return {StatusCode::unsupported, fmt::format("--only {} is a problem of append_kv, which --kernel does not choose", a.only)};
+    return {
+        StatusCode::unsupported,
+        fmt::format("--only {} is a problem of append_kv, which --kernel does not choose", a.only)};
   }
   if (a.only == 0 && a.kernel.empty()) {
     const Result<std::vector<HardwareProbe>> probes = probe_hardware(a.device);
@@ -177,16 +191,20 @@ Status selftest(CommandArguments arguments) {
   }
   print_summary(progress, report);
   const int failed = report.failed();
-  const auto unexpected = std::count_if(report.probes.begin(), report.probes.end(),
-                                        [](const HardwareProbe& probe) { return probe.probed && !probe.as_expected; });
+  const auto unexpected =
+      std::count_if(report.probes.begin(), report.probes.end(),
+                    [](const HardwareProbe& probe) { return probe.probed && !probe.as_expected; });
   progress.line(fmt::format("{} results, {} failed", report.results(), failed));
   if (Status status = write_report(arguments.report, report, progress); !status.ok()) return status;
   if (failed == 0 && unexpected > 0) {
-    return {StatusCode::verification_failed,
-            fmt::format("{} answers of {} are not what kernels rely on, though all results are right", unexpected, a.device)};
+    return {
+        StatusCode::verification_failed,
+        fmt::format("{} answers of {} are not what kernels rely on, though all results are right",
+                    unexpected, a.device)};
   }
   if (failed == 0) return {};
-  return {StatusCode::verification_failed, fmt::format("{} results of the selftest are wrong on {}", failed, a.device)};
+  return {StatusCode::verification_failed,
+          fmt::format("{} results of the selftest are wrong on {}", failed, a.device)};
 }
 
 }  // namespace
@@ -194,14 +212,17 @@ Status selftest(CommandArguments arguments) {
 Command selftest_command(CLI::App& app) {
   auto arguments = std::make_shared<CommandArguments>();
   SelftestArguments& selftest_arguments = arguments->selftest;
-  CLI::App* parser =
-      app.add_subcommand("selftest", "run fixed problems of every family on a device, and write a report to send in");
+  CLI::App* parser = app.add_subcommand(
+      "selftest", "run fixed problems of every family on a device, and write a report to send in");
   parser->add_option("--device", selftest_arguments.device, "see `fulmen devices`");
-  parser->add_option("--report", arguments->report,
-                     "write FILE.json and FILE.html: chip, software, errors, times; nothing private");
+  parser->add_option(
+      "--report", arguments->report,
+      "write FILE.json and FILE.html: chip, software, errors, times; nothing private");
   parser->add_flag("--quick", selftest_arguments.quick, "every fifth problem, and no times");
-  parser->add_option("--only", selftest_arguments.only, "one problem by its number")->transform(int_from(1));
-  parser->add_option("--kernel", selftest_arguments.kernel, "one kernel instead of the chosen ones");
+  parser->add_option("--only", selftest_arguments.only, "one problem by its number")
+      ->transform(int_from(1));
+  parser->add_option("--kernel", selftest_arguments.kernel,
+                     "one kernel instead of the chosen ones");
   parser->add_flag("--no-emulator", arguments->no_emulator,
                    "compare no bits with the emulated chip, whose kernels take a second each");
   return {parser, [arguments] { return selftest(*arguments); }};

@@ -21,7 +21,8 @@ bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 |
 void replace(std::string& text, const std::string& word, const std::string& by) {
   for (std::size_t at = 0; (at = text.find(word, at)) != std::string::npos;) {
     const std::size_t end = at + word.size();
-    const bool whole = (at == 0 || !is_word(text[at - 1]) || !is_word(word.front())) && (end == text.size() || !is_word(text[end]));
+    const bool whole = (at == 0 || !is_word(text[at - 1]) || !is_word(word.front())) &&
+                       (end == text.size() || !is_word(text[end]));
     if (whole) text.replace(at, word.size(), by);
     at += whole ? by.size() : 1;
   }
@@ -29,22 +30,25 @@ void replace(std::string& text, const std::string& word, const std::string& by) 
 
 }  // namespace
 
-PrivateWords::PrivateWords(const std::vector<std::string>& homes, const std::string& user, const std::string& host,
-                           std::vector<Folder> folders)
+PrivateWords::PrivateWords(const std::vector<std::string>& homes, const std::string& user,
+                           const std::string& host, std::vector<Folder> folders)
     : folders_(std::move(folders)) {
   for (Folder& folder : folders_) folder.second = "$" + folder.second;
   for (const std::string& home : homes) folders_.emplace_back(home, "~");
   for (std::string& folder : folders_ | std::views::keys) {
     while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   }
-  std::erase_if(folders_, [](const Folder& folder) { return folder.first.size() < 2; });  // "/" is the home of none
-  std::sort(folders_.begin(), folders_.end(),
-            [](const Folder& a, const Folder& b) { return std::tuple(b.first.size(), a) < std::tuple(a.first.size(), b); });
+  // "/" is the home of none.
+  std::erase_if(folders_, [](const Folder& folder) { return folder.first.size() < 2; });
+  std::sort(folders_.begin(), folders_.end(), [](const Folder& a, const Folder& b) {
+    return std::tuple(b.first.size(), a) < std::tuple(a.first.size(), b);
+  });
   if (!user.empty()) words_.emplace_back(user, "USER");
   if (host.empty()) return;
   words_.emplace_back(host, "HOST");
   // With its domain, and without.
-  if (const std::size_t dot = host.find('.'); dot != std::string::npos && dot > 0) words_.emplace_back(host.substr(0, dot), "HOST");
+  if (const std::size_t dot = host.find('.'); dot != std::string::npos && dot > 0)
+    words_.emplace_back(host.substr(0, dot), "HOST");
 }
 
 PrivateWords PrivateWords::of_this_process() {
@@ -58,8 +62,8 @@ PrivateWords PrivateWords::of_this_process() {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
   std::vector<Folder> folders;
-  for (const char* name :
-       {"FULMEN_CACHE_DIR", "FULMEN_KERNEL_PATH", "XDG_CACHE_HOME", "TMPDIR", "ROCM_PATH", "CUDA_HOME", "CUDA_PATH"}) {
+  for (const char* name : {"FULMEN_CACHE_DIR", "FULMEN_KERNEL_PATH", "XDG_CACHE_HOME", "TMPDIR",
+                           "ROCM_PATH", "CUDA_HOME", "CUDA_PATH"}) {
     const char* value = ::secure_getenv(name);
     std::istringstream list(value != nullptr ? value : "");
     for (std::string folder; std::getline(list, folder, ':');) folders.emplace_back(folder, name);

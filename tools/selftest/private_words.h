@@ -9,19 +9,21 @@ namespace fulmen::tools {
 
 class PrivateWords {
  public:
-  // This process's: its user, the user's home, $HOME, the machine's name, and folders that variables name.
+  // This process's: its user, the user's home, $HOME, the machine's name, and folders that
+  // variables name.
   static PrivateWords of_this_process();
   // A folder, and the variable that names it.
   using Folder = std::pair<std::string, std::string>;
-  PrivateWords(const std::vector<std::string>& homes, const std::string& user, const std::string& host,
-               std::vector<Folder> folders = {});
+  PrivateWords(const std::vector<std::string>& homes, const std::string& user,
+               const std::string& host, std::vector<Folder> folders = {});
 
   // Returns the text with homes as ~, folders as $VARIABLE, and names that are whole words as USER
   // and HOST. Control characters are escaped.
   std::string removed_from(std::string text) const;
 
  private:
-  std::vector<Folder> folders_;                             // with their replacements, the longest first
+  // With their replacements, the longest first.
+  std::vector<Folder> folders_;
   std::vector<std::pair<std::string, const char*>> words_;  // with their replacements
 };
 

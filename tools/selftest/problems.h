@@ -7,8 +7,8 @@
 
 namespace fulmen::tools {
 
-// Forward and backward: dtypes, head dims, masks, GQA, dropout, lengths, pages, decoding, boards, odd strides. Problem n
-// has inputs of seed n. Small enough for emulated devices.
+// Forward and backward: dtypes, head dims, masks, GQA, dropout, lengths, pages, decoding, boards,
+// odd strides. Problem n has inputs of seed n. Small enough for emulated devices.
 std::vector<GridCase> selftest_problems();
 
 }  // namespace fulmen::tools

@@ -33,8 +33,10 @@ json json_of(const SelftestRun& run, const PrivateWords& words) {
 }
 
 json json_of(const KernelReport& k) {
-  return {{"kernel", k.kernel},       {"registers", k.registers}, {"spills", k.spills},    {"scratch_bytes", k.scratch_bytes},
-          {"lds_bytes", k.lds_bytes}, {"occupancy", k.occupancy}, {"findings", k.findings}};
+  return {{"kernel", k.kernel},       {"registers", k.registers},
+          {"spills", k.spills},       {"scratch_bytes", k.scratch_bytes},
+          {"lds_bytes", k.lds_bytes}, {"occupancy", k.occupancy},
+          {"findings", k.findings}};
 }
 
 std::string escaped(std::string_view text) {
@@ -77,18 +79,21 @@ struct Column {
   const char* title;
 };
 
-std::string cell_of(const json& row, const Column& column) { return row.contains(column.key) ? cell(row[column.key]) : ""; }
+std::string cell_of(const json& row, const Column& column) {
+  return row.contains(column.key) ? cell(row[column.key]) : "";
+}
 
-// A section with a row for each object. A column that no row has anything in is left out, and `none` stands where there are no
-// rows.
-std::string section(const char* title, const std::string& note, const json& rows, const std::vector<Column>& columns,
-                    const std::string& none) {
+// A section with a row for each object. A column that no row has anything in is left out, and
+// `none` stands where there are no rows.
+std::string section(const char* title, const std::string& note, const json& rows,
+                    const std::vector<Column>& columns, const std::string& none) {
   std::string html = fmt::format("<h2>{}</h2>\n", title);
   if (rows.empty()) return html + fmt::format("<p>{}</p>\n", escaped(none));
   if (!note.empty()) html += fmt::format("<p>{}</p>\n", escaped(note));
   std::vector<Column> used;
   for (const Column& column : columns) {
-    if (std::any_of(rows.begin(), rows.end(), [&](const json& row) { return !cell_of(row, column).empty(); }))
+    if (std::any_of(rows.begin(), rows.end(),
+                    [&](const json& row) { return !cell_of(row, column).empty(); }))
       used.push_back(column);
   }
   html += "<table><tr>";
@@ -128,7 +133,8 @@ json to_json(const SelftestReport& report, const PrivateWords& words) {
            {"kernels", json::array()},
            {"kernels_missing", words.removed_from(report.kernels_missing)},
            {"findings", json::array()}};
-  for (const std::string& path : report.libraries) all["libraries"].push_back(words.removed_from(path));
+  for (const std::string& path : report.libraries)
+    all["libraries"].push_back(words.removed_from(path));
   for (const SelftestRun& run : report.runs) all["runs"].push_back(json_of(run, words));
   all["results"] = report.results();
   all["failed"] = report.failed();
@@ -165,18 +171,24 @@ json to_json(const SelftestReport& report, const PrivateWords& words) {
 
 std::string to_html(const json& r) {
   std::string html =
-      "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>fulmen selftest</title>\n<style>"
+      "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>fulmen "
+      "selftest</title>\n<style>"
       "body{font:14px sans-serif;margin:2em}table{border-collapse:collapse;margin-bottom:2em}"
       "td,th{border:1px solid #999;padding:2px 6px;text-align:left}.bad{background:#fcc}</style>\n";
-  html += fmt::format("<h1>fulmen {} on {}</h1>\n<p>{} results, {} failed</p>\n<table>\n", cell(r["fulmen"]), cell(r["device"]),
-                      cell(r["results"]), cell(r["failed"]));
-  for (const Column& line : {Column{"chip", "chip"}, {"features", "features"}, {"emulated_twin", "bits compared with"}}) {
+  html += fmt::format("<h1>fulmen {} on {}</h1>\n<p>{} results, {} failed</p>\n<table>\n",
+                      cell(r["fulmen"]), cell(r["device"]), cell(r["results"]), cell(r["failed"]));
+  for (const Column& line : {Column{"chip", "chip"},
+                             {"features", "features"},
+                             {"emulated_twin", "bits compared with"}}) {
     if (const std::string value = cell(r[line.key]); !value.empty())
       html += fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", line.title, value);
   }
-  for (const json& path : r["libraries"]) html += fmt::format("<tr><th>library</th><td>{}</td></tr>\n", cell(path));
+  for (const json& path : r["libraries"])
+    html += fmt::format("<tr><th>library</th><td>{}</td></tr>\n", cell(path));
   html += "</table>\n";
-  html += section("Problems", "Other bits than the emulated chip's are no failure where rounding allows them.", r["runs"],
+  html += section("Problems",
+                  "Other bits than the emulated chip's are no failure where rounding allows them.",
+                  r["runs"],
                   {{"number", "no."},
                    {"problem", "problem"},
                    {"kernel", "kernel"},
@@ -197,24 +209,29 @@ std::string to_html(const json& r) {
                    {"gb_s", "GB/s"},
                    {"ok", "right"},
                    {"message", "what is wrong"}},
-                  "Nothing was timed: an emulated chip has no times, --quick, --only and --kernel leave them out.");
-  html += section("What the device can do", "", r["yardsticks"], {{"what", "what"}, {"value", "rate"}, {"unit", "unit"}},
-                  "Nothing was timed.");
-  html += section("Hardware", "", r["probes"],
-                  {{"probe", "question"}, {"answer", "answer"}, {"found", "found"}, {"decides", "it decides"}},
-                  "The device was asked nothing.");
+                  "Nothing was timed: an emulated chip has no times, --quick, --only and --kernel "
+                  "leave them out.");
+  html += section("What the device can do", "", r["yardsticks"],
+                  {{"what", "what"}, {"value", "rate"}, {"unit", "unit"}}, "Nothing was timed.");
+  html += section(
+      "Hardware", "", r["probes"],
+      {{"probe", "question"}, {"answer", "answer"}, {"found", "found"}, {"decides", "it decides"}},
+      "The device was asked nothing.");
   const std::string missing = r["kernels_missing"].get<std::string>();
-  html += section("Compiled kernels", "", r["kernels"],
-                  {{"kernel", "kernel"},
-                   {"registers", "registers"},
-                   {"spills", "spills"},
-                   {"scratch_bytes", "scratch, bytes"},
-                   {"lds_bytes", "LDS, bytes"},
-                   {"occupancy", "waves"},
-                   {"findings", "findings"}},
-                  missing.empty() ? "None are reported for this device and these options." : missing);
-  html += section("Preconditions", "", r["findings"],
-                  {{"id", "what"}, {"verdict", "verdict"}, {"seen", "seen"}, {"mend", "what mends it"}}, "None were examined.");
+  html +=
+      section("Compiled kernels", "", r["kernels"],
+              {{"kernel", "kernel"},
+               {"registers", "registers"},
+               {"spills", "spills"},
+               {"scratch_bytes", "scratch, bytes"},
+               {"lds_bytes", "LDS, bytes"},
+               {"occupancy", "waves"},
+               {"findings", "findings"}},
+              missing.empty() ? "None are reported for this device and these options." : missing);
+  html +=
+      section("Preconditions", "", r["findings"],
+              {{"id", "what"}, {"verdict", "verdict"}, {"seen", "seen"}, {"mend", "what mends it"}},
+              "None were examined.");
   return html + "</html>\n";
 }
 

@@ -1,4 +1,5 @@
-// The report of `fulmen selftest`: JSON, and one HTML page that needs nothing else. Nothing private is in either.
+// The report of `fulmen selftest`: JSON, and one HTML page that needs nothing else. Nothing private
+// is in either.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -34,7 +35,8 @@ struct SelftestReport {
 nlohmann::json to_json(const SelftestReport& report, const PrivateWords& words);
 std::string to_html(const nlohmann::json& report);
 
-// The two files of --report FILE: its extension, .json or .html, is replaced; any other name gets both behind it.
+// The two files of --report FILE: its extension, .json or .html, is replaced; any other name gets
+// both behind it.
 std::pair<std::string, std::string> report_files(const std::string& name);
 
 }  // namespace fulmen::tools

@@ -14,7 +14,9 @@ namespace {
 
 constexpr int kQuickStep = 5;  // shares no factor with the turns of the list's dtypes
 
-std::string backend_name(const std::string& name, char separator) { return name.substr(0, name.find(separator)); }
+std::string backend_name(const std::string& name, char separator) {
+  return name.substr(0, name.find(separator));
+}
 
 // The bytes of what a pass writes, tensor by tensor.
 using Bits = std::vector<std::vector<std::byte>>;
@@ -24,12 +26,14 @@ Bits bits_of(const Problem& problem, const GridData& data) {
     const Tensor& tensor = data.tensors.*one;
     const auto* bytes = static_cast<const std::byte*>(tensor.data);
     if (bytes != nullptr)
-      bits.emplace_back(bytes, bytes + stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)));
+      bits.emplace_back(
+          bytes, bytes + stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)));
   }
   return bits;
 }
 
-void count_differences(const Problem& problem, const GridData& data, const Bits& ours, SelftestRun& run) {
+void count_differences(const Problem& problem, const GridData& data, const Bits& ours,
+                       SelftestRun& run) {
   const Bits theirs = bits_of(problem, data);
   std::size_t at = 0;
   for (Tensor AttentionTensors::* const one : outputs_of(problem.pass)) {
@@ -38,15 +42,20 @@ void count_differences(const Problem& problem, const GridData& data, const Bits&
     const auto bytes = static_cast<std::size_t>(size_of(tensor.dtype));
     const std::size_t elements = stored_elements(tensor);
     for (std::size_t e = 0; e < elements; ++e) {
-      run.differing += std::memcmp(ours[at].data() + e * bytes, theirs[at].data() + e * bytes, bytes) != 0 ? 1 : 0;
+      run.differing +=
+          std::memcmp(ours[at].data() + e * bytes, theirs[at].data() + e * bytes, bytes) != 0 ? 1
+                                                                                              : 0;
     }
     run.emulated_elements += static_cast<int64_t>(elements);
     ++at;
   }
 }
 
-// The same family's kernel of an emulated chip: "hip.decode.gfx11" is "emulated.decode.gfx11" there.
-std::string emulated_kernel(const std::string& kernel) { return "emulated" + kernel.substr(backend_name(kernel, '.').size()); }
+// The same family's kernel of an emulated chip: "hip.decode.gfx11" is "emulated.decode.gfx11"
+// there.
+std::string emulated_kernel(const std::string& kernel) {
+  return "emulated" + kernel.substr(backend_name(kernel, '.').size());
+}
 
 }  // namespace
 
@@ -54,26 +63,35 @@ std::string emulated_twin(const std::string& device) {
   std::string arch;
   const std::vector<DeviceInfo> all = devices();
   for (const DeviceInfo& info : all) {
-    const bool named = info.name == device || (backend_name(info.name, ':') == device && info.usable);
+    const bool named =
+        info.name == device || (backend_name(info.name, ':') == device && info.usable);
     if (!named || device == "cpu" || !arch.empty()) continue;
     // "AMD Radeon RX 7900 XTX (gfx1100)", or "gfx1100".
     const std::size_t open = info.chip.rfind('('), close = info.chip.rfind(')');
-    arch = open == std::string::npos || close < open ? info.chip : info.chip.substr(open + 1, close - open - 1);
+    arch = open == std::string::npos || close < open ? info.chip
+                                                     : info.chip.substr(open + 1, close - open - 1);
   }
   const std::string twin = "emulated:" + arch;
-  const bool there = std::any_of(all.begin(), all.end(), [&](const DeviceInfo& info) { return info.name == twin && info.usable; });
+  const bool there = std::any_of(all.begin(), all.end(), [&](const DeviceInfo& info) {
+    return info.name == twin && info.usable;
+  });
   return !arch.empty() && there && twin != device && device != "emulated" ? twin : "";
 }
 
-SelftestRuns::SelftestRuns(SelftestArguments arguments) : arguments_(std::move(arguments)), problems_(selftest_problems()) {}
+SelftestRuns::SelftestRuns(SelftestArguments arguments)
+    : arguments_(std::move(arguments)), problems_(selftest_problems()) {}
 
-int SelftestRuns::count() const noexcept { return static_cast<int>(problems_.size()) + kAppendProblems; }
+int SelftestRuns::count() const noexcept {
+  return static_cast<int>(problems_.size()) + kAppendProblems;
+}
 
 std::vector<int> SelftestRuns::numbers() const {
   std::vector<int> list;
   const bool forced = !arguments_.kernel.empty();
   for (int number = 1; number <= count(); ++number) {
-    if (arguments_.only > 0 ? number != arguments_.only : arguments_.quick && number % kQuickStep != 1) continue;
+    if (arguments_.only > 0 ? number != arguments_.only
+                            : arguments_.quick && number % kQuickStep != 1)
+      continue;
     if (forced && number > static_cast<int>(problems_.size())) continue;
     list.push_back(number);
   }
@@ -118,12 +136,15 @@ std::vector<std::pair<std::string, int>> SelftestRuns::left_over() const {
   std::vector<std::pair<std::string, int>> list;
   if (!arguments_.kernel.empty() || arguments_.only > 0) return list;
   for (const auto& [kernel, number] : supported_) {
-    if (std::find(ran_.begin(), ran_.end(), kernel) == ran_.end()) list.emplace_back(kernel, number);
+    if (std::find(ran_.begin(), ran_.end(), kernel) == ran_.end())
+      list.emplace_back(kernel, number);
   }
   return list;
 }
 
-SelftestRun SelftestRuns::run_forced(int number, const std::string& kernel) const { return run_attention(number, kernel); }
+SelftestRun SelftestRuns::run_forced(int number, const std::string& kernel) const {
+  return run_attention(number, kernel);
+}
 
 SelftestRun SelftestRuns::run_attention(int number, const std::string& kernel) const {
   const GridCase& grid_case = problems_[static_cast<std::size_t>(number - 1)];
@@ -135,14 +156,17 @@ SelftestRun SelftestRuns::run_attention(int number, const std::string& kernel) c
                            kernel.empty() ? "" : " --kernel " + kernel);
   NormalPool pool(static_cast<uint64_t>(number));
   GridData data = make_grid_data(grid_case, pool);
-  data.options.deterministic = kernel.empty();  // one that adds by atomics has other bits every time
+  // One that adds by atomics has other bits every time.
+  data.options.deterministic = kernel.empty();
   const Result<Problem> problem = problem_of(grid_case, data);
-  const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(arguments_.device, data.tensors);
+  const Result<std::unique_ptr<DeviceTensors>> there =
+      DeviceTensors::make(arguments_.device, data.tensors);
   if (!problem.ok() || !there.ok()) {
     run.message = problem.ok() ? there.status().message() : problem.status().message();
     return run;
   }
-  const VerifiedRun ours = run_and_verify(problem.value(), data, *there.value(), arguments_.device, kernel, 0);
+  const VerifiedRun ours =
+      run_and_verify(problem.value(), data, *there.value(), arguments_.device, kernel, 0);
   const VerifyReport& report = ours.report;
   run.ok = report.ok;
   run.tensor = report.tensor;
@@ -152,17 +176,19 @@ SelftestRun SelftestRuns::run_attention(int number, const std::string& kernel) c
   if (!ours.config.kernel.empty()) run.kernel = ours.config.kernel;
   if (arguments_.twin.empty() || ours.config.kernel.empty()) return run;
   const Bits bits = bits_of(problem.value(), data);
-  const Result<std::unique_ptr<DeviceTensors>> twin = DeviceTensors::make(arguments_.twin, data.tensors);
+  const Result<std::unique_ptr<DeviceTensors>> twin =
+      DeviceTensors::make(arguments_.twin, data.tensors);
   if (!twin.ok()) return run;
-  const VerifiedRun theirs =
-      run_and_verify(problem.value(), data, *twin.value(), arguments_.twin, emulated_kernel(ours.config.kernel), 0);
+  const VerifiedRun theirs = run_and_verify(problem.value(), data, *twin.value(), arguments_.twin,
+                                            emulated_kernel(ours.config.kernel), 0);
   run.emulated_ok = theirs.report.ok;
   if (!theirs.config.kernel.empty()) count_differences(problem.value(), data, bits, run);
   return run;
 }
 
 SelftestRun SelftestRuns::run_append(int number) const {
-  const AppendResult result = check_append(arguments_.device, number - static_cast<int>(problems_.size()) - 1);
+  const AppendResult result =
+      check_append(arguments_.device, number - static_cast<int>(problems_.size()) - 1);
   SelftestRun run;
   run.number = number;
   run.problem = result.problem;

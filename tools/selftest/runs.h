@@ -1,4 +1,5 @@
-// Runs of `fulmen selftest`: a problem by a kernel, against the oracle and against the emulator's bits.
+// Runs of `fulmen selftest`: a problem by a kernel, against the oracle and against the emulator's
+// bits.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ struct SelftestRun {
   std::string tensor;   // the tensor with the error
   std::string message;  // when not ok
   std::string repeat;   // the command that runs it again
-  // Elements of the outputs whose bits are not the emulated chip's. emulated_elements is 0 where none was compared.
+  // Elements of the outputs whose bits are not the emulated chip's. emulated_elements is 0 where
+  // none was compared.
   int64_t differing = 0, emulated_elements = 0;
   bool emulated_ok = true;  // the emulated chip's own result obeys the rule
 };
@@ -27,12 +29,14 @@ struct SelftestRun {
 struct SelftestArguments {
   std::string device;
   std::string twin;    // the emulated chip whose bits are compared; empty: none
-  std::string kernel;  // one kernel; empty: the chosen one of each problem, then what was never chosen
+  std::string kernel;  // one kernel; empty: the chosen one of each problem, then what was never
+                       // chosen
   int only = 0;        // one problem; 0: all
   bool quick = false;  // every fifth
 };
 
-// The emulated device of the same chip, where this build has one that is usable and `device` is a GPU that is not it.
+// The emulated device of the same chip, where this build has one that is usable and `device` is a
+// GPU that is not it.
 std::string emulated_twin(const std::string& device);
 
 class SelftestRuns {
@@ -42,7 +46,8 @@ class SelftestRuns {
   int count() const noexcept;
   std::vector<int> numbers() const;
 
-  // Compiles what run(number) needs, on the device and on its twin, and runs nothing: for several threads at once.
+  // Compiles what run(number) needs, on the device and on its twin, and runs nothing: for several
+  // threads at once.
   void compile(int number) const;
   // Runs the device's choice, or the kernel that was asked for. Errors: the problem cannot be
   // planned. A wrong result is no error.

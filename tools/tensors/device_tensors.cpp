@@ -12,7 +12,9 @@ namespace {
 
 constexpr std::size_t kPoisonBlock = std::size_t{1} << 20;
 
-std::size_t bytes_of(const Tensor& tensor) { return stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)); }
+std::size_t bytes_of(const Tensor& tensor) {
+  return stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype));
+}
 
 }  // namespace
 
@@ -38,7 +40,8 @@ bool uses_host_memory(const std::string& device) {
 
 bool is_emulated(const std::string& device) { return device.starts_with("emulated"); }
 
-DeviceMemory::DeviceMemory(std::shared_ptr<const Backend> backend, std::string device, std::size_t bytes)
+DeviceMemory::DeviceMemory(std::shared_ptr<const Backend> backend, std::string device,
+                           std::size_t bytes)
     : backend_(std::move(backend)), device_(std::move(device)) {
   if (bytes > 0) data_ = backend_->allocate(device_, bytes);
   if (data_ != nullptr) bytes_ = bytes;
@@ -64,7 +67,8 @@ Status DeviceMemory::poison() const {
   const std::vector<unsigned char> block(std::min(bytes_, kPoisonBlock), 0xFF);
   for (std::size_t done = 0; done < bytes_; done += block.size()) {
     const std::size_t bytes = std::min(block.size(), bytes_ - done);
-    const Status status = backend_->copy(device_, static_cast<std::byte*>(data_) + done, block.data(), bytes);
+    const Status status =
+        backend_->copy(device_, static_cast<std::byte*>(data_) + done, block.data(), bytes);
     if (!status.ok()) return status;
   }
   return {};
@@ -74,25 +78,30 @@ Status DeviceTensors::mirror(const Tensor& host, Tensor& device, std::size_t shi
   if (host.data == nullptr) return {};
   const std::size_t bytes = bytes_of(host);
   // A tensor without elements still has an address.
-  DeviceMemory& memory = memory_.emplace_back(backend_, device_, bytes + shift + (bytes == 0 ? 1 : 0));
-  if (memory.data() == nullptr) return {StatusCode::out_of_memory, fmt::format("no memory for {} bytes on {}", bytes, device_)};
+  DeviceMemory& memory =
+      memory_.emplace_back(backend_, device_, bytes + shift + (bytes == 0 ? 1 : 0));
+  if (memory.data() == nullptr)
+    return {StatusCode::out_of_memory, fmt::format("no memory for {} bytes on {}", bytes, device_)};
   device.data = static_cast<std::byte*>(memory.data()) + shift;
   return backend_->copy(device_, device.data, host.data, bytes);
 }
 
-Result<std::unique_ptr<DeviceTensors>> DeviceTensors::make(const std::string& device, const AttentionTensors& host,
+Result<std::unique_ptr<DeviceTensors>> DeviceTensors::make(const std::string& device,
+                                                           const AttentionTensors& host,
                                                            std::size_t shift_elements) {
   auto made = std::make_unique<DeviceTensors>();
   made->device_ = device.empty() ? default_device() : device;
   made->backend_ = backend_of(made->device_);
   made->host_ = made->tensors_ = host;
   if (made->backend_ == nullptr)
-    return Status(StatusCode::invalid_argument, fmt::format("device {}: see `fulmen devices`", device));
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("device {}: see `fulmen devices`", device));
   if (made->backend_->uses_host_memory()) return made;
   for (const TensorField& field : kTensorTable) {
     const Tensor& from = host->*field.tensor;
     const std::size_t shift = shift_elements * static_cast<std::size_t>(size_of(from.dtype));
-    if (Status status = made->mirror(from, made->tensors_->*field.tensor, shift); !status.ok()) return status;
+    if (Status status = made->mirror(from, made->tensors_->*field.tensor, shift); !status.ok())
+      return status;
   }
   return made;
 }
@@ -102,8 +111,9 @@ Status DeviceTensors::move_outputs(Pass pass, bool to_device) const {
   for (Tensor AttentionTensors::* const one : outputs_of(pass)) {
     const Tensor &host = host_.*one, &device = tensors_.*one;
     if (host.data == nullptr) continue;
-    const Status status = to_device ? backend_->copy(device_, device.data, host.data, bytes_of(host))
-                                    : backend_->copy(device_, host.data, device.data, bytes_of(host));
+    const Status status = to_device
+                              ? backend_->copy(device_, device.data, host.data, bytes_of(host))
+                              : backend_->copy(device_, host.data, device.data, bytes_of(host));
     if (!status.ok()) return status;
   }
   return {};

@@ -1,4 +1,5 @@
-// A problem's tensors in a device's memory, beside those in the host's. Where the device takes host memory they are the same.
+// A problem's tensors in a device's memory, beside those in the host's. Where the device takes host
+// memory they are the same.
 #pragma once
 
 #include <memory>
@@ -30,7 +31,8 @@ class DeviceMemory {
   DeviceMemory& operator=(DeviceMemory&& other) noexcept;
   ~DeviceMemory();
   void* data() const noexcept { return data_; }
-  // Fills it with bits that are NaN in every dtype: what is read before it is written cannot pass for a result.
+  // Fills it with bits that are NaN in every dtype: what is read before it is written cannot pass
+  // for a result.
   Status poison() const;
 
  private:
@@ -42,9 +44,11 @@ class DeviceMemory {
 
 class DeviceTensors {
  public:
-  // Allocates and copies everything, outputs too: poison on the host is poison there. host must outlive this.
-  // shift: elements by which every tensor begins after an aligned address, where the device has memory of its own.
-  static Result<std::unique_ptr<DeviceTensors>> make(const std::string& device, const AttentionTensors& host,
+  // Allocates and copies everything, outputs too: poison on the host is poison there. host must
+  // outlive this. shift: elements by which every tensor begins after an aligned address, where the
+  // device has memory of its own.
+  static Result<std::unique_ptr<DeviceTensors>> make(const std::string& device,
+                                                     const AttentionTensors& host,
                                                      std::size_t shift = 0);
   const AttentionTensors& tensors() const noexcept { return tensors_; }
   // Copy what the pass writes to the device again, and from it.

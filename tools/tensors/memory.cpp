@@ -22,7 +22,8 @@ Memory::Memory(std::size_t bytes) : size_(bytes) {
   if (raw == MAP_FAILED) return;
   char* begin = static_cast<char*>(raw);
   if (mapped != rounded) {
-    const std::size_t head = (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
+    const std::size_t head =
+        (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
     if (head != 0) ::munmap(begin, head);
     begin += head;
     if (head != kHugePage) ::munmap(begin + rounded, kHugePage - head);

@@ -1,5 +1,5 @@
-// Big buffers as a careful caller allocates them: 64-byte aligned at least, and on huge pages where the system grants them on
-// request.
+// Big buffers as a careful caller allocates them: 64-byte aligned at least, and on huge pages where
+// the system grants them on request.
 #pragma once
 
 #include <cstddef>

@@ -29,7 +29,8 @@ void NormalPool::fill(void* data, DType dtype, std::size_t count, float factor) 
       const float* from = normals_.data() + generator_() % (kPoolSize - kRun);
       scaled.assign(from, from + length);
       for (float& x : scaled) x *= factor;
-      convert_from_fp32(scaled.data(), dtype, static_cast<std::byte*>(data) + done * element, length);
+      convert_from_fp32(scaled.data(), dtype, static_cast<std::byte*>(data) + done * element,
+                        length);
     }
     return;
   }

@@ -29,8 +29,8 @@ class NormalPool {
   std::vector<float> normals_;
 };
 
-// Owned memory for all that a tensor's strides reach, filled with normal numbers; the tensor's data points to it. Throws
-// std::bad_alloc.
+// Owned memory for all that a tensor's strides reach, filled with normal numbers; the tensor's data
+// points to it. Throws std::bad_alloc.
 Memory random_tensor(NormalPool& pool, Tensor& tensor, float factor = 1.0F);
 // Elements from a tensor's first to its last; broadcast dims (stride 0) count once.
 std::size_t stored_elements(const Tensor& tensor) noexcept;

@@ -23,14 +23,20 @@ namespace {
 constexpr uint64_t kSeed = 20240229;
 constexpr std::size_t kMaxBytes = std::size_t{8} << 30;
 
-// Plans of configurations, made ahead on all processors: the next ones compile while the first are verified.
+// Plans of configurations, made ahead on all processors: the next ones compile while the first are
+// verified.
 class PlansAhead {
  public:
-  PlansAhead(const Problem& problem, std::string device, AttentionOptions options, std::vector<std::string> configurations)
-      : problem_(problem), device_(std::move(device)), options_(std::move(options)), order_(std::move(configurations)) {
+  PlansAhead(const Problem& problem, std::string device, AttentionOptions options,
+             std::vector<std::string> configurations)
+      : problem_(problem),
+        device_(std::move(device)),
+        options_(std::move(options)),
+        order_(std::move(configurations)) {
     made_.resize(order_.size());
     // A processor's plans are made in no time.
-    const unsigned count = uses_host_memory(device_) ? 0 : std::clamp(std::thread::hardware_concurrency(), 1U, 16U);
+    const unsigned count =
+        uses_host_memory(device_) ? 0 : std::clamp(std::thread::hardware_concurrency(), 1U, 16U);
     for (unsigned n = 0; n < count; ++n) threads_.emplace_back([this] { work(); });
   }
   PlansAhead(const PlansAhead&) = delete;
@@ -44,7 +50,8 @@ class PlansAhead {
     threads_.clear();
   }
   Result<Plan> take(const std::string& configuration) {
-    const auto at = static_cast<std::size_t>(std::find(order_.begin(), order_.end(), configuration) - order_.begin());
+    const auto at = static_cast<std::size_t>(
+        std::find(order_.begin(), order_.end(), configuration) - order_.begin());
     if (threads_.empty() || at >= order_.size()) return make(configuration);
     std::unique_lock lock(mutex_);
     ready_.wait(lock, [&] { return made_[at].has_value(); });
@@ -80,9 +87,16 @@ class PlansAhead {
 
 class RealDevice final : public TuneDevice {
  public:
-  RealDevice(const TuneProblem& problem, const CaseData& data, const DeviceTensors& there, PlansAhead& plans,
-             const TuneSettings& settings, const std::map<std::string, std::string>& excluded, const Teller& teller)
-      : pass_(problem.pass), data_(data), there_(there), plans_(plans), settings_(settings), excluded_(excluded), teller_(teller) {}
+  RealDevice(const TuneProblem& problem, const CaseData& data, const DeviceTensors& there,
+             PlansAhead& plans, const TuneSettings& settings,
+             const std::map<std::string, std::string>& excluded, const Teller& teller)
+      : pass_(problem.pass),
+        data_(data),
+        there_(there),
+        plans_(plans),
+        settings_(settings),
+        excluded_(excluded),
+        teller_(teller) {}
 
   Status prepare(const std::string& configuration) override {
     begin("compile", configuration);
@@ -91,7 +105,8 @@ class RealDevice final : public TuneDevice {
     }
     Result<Plan> plan = plans_.take(configuration);
     if (!plan.ok()) return plan.status();
-    passes_[configuration] = std::make_unique<TimedPasses>(std::vector<Plan>{std::move(plan).value()}, there_);
+    passes_[configuration] =
+        std::make_unique<TimedPasses>(std::vector<Plan>{std::move(plan).value()}, there_);
     return {};
   }
   Status verify(const std::string& configuration) override {
@@ -102,8 +117,9 @@ class RealDevice final : public TuneDevice {
     if (status.ok()) status = passes_.at(configuration)->call();
     if (status.ok()) status = there_.download(pass_);
     if (!status.ok()) return status;
-    const SampledReport checked = pass_ == Pass::forward ? verify_sampled(data_.problem, data_.tensors)
-                                                         : verify_gradients_sampled(*data_.backward, data_.tensors);
+    const SampledReport checked = pass_ == Pass::forward
+                                      ? verify_sampled(data_.problem, data_.tensors)
+                                      : verify_gradients_sampled(*data_.backward, data_.tensors);
     if (checked.report.ok) return {};
     return {StatusCode::verification_failed, "wrong results: " + checked.report.message};
   }
@@ -118,7 +134,10 @@ class RealDevice final : public TuneDevice {
     return passes.last_call_seconds();
   }
   void drop(const std::string& configuration) override { passes_.erase(configuration); }
-  double now() const override { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+  double now() const override {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
 
  private:
   void begin(const char* what, const std::string& configuration) const {
@@ -126,7 +145,8 @@ class RealDevice final : public TuneDevice {
   }
   static void poison(const Tensor& tensor) {
     if (tensor.data == nullptr) return;
-    std::memset(tensor.data, 0xFF, stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)));
+    std::memset(tensor.data, 0xFF,
+                stored_elements(tensor) * static_cast<std::size_t>(size_of(tensor.dtype)));
   }
 
   Pass pass_;
@@ -152,16 +172,19 @@ Status run_forward(const CaseData& data, const DeviceTensors& there, const std::
 bool is_kept(const KernelTuning& identity) {
   const Result<std::vector<TuneRecord>> records = read_records(tuned_results_file(identity.chip));
   return records.ok() && std::any_of(records->begin(), records->end(), [&](const TuneRecord& r) {
-           return r.kernel == identity.kernel && r.problem_class == identity.problem_class && r.build == identity.build &&
-                  r.compute_units == identity.compute_units && r.product == identity.product && r.driver == identity.driver &&
+           return r.kernel == identity.kernel && r.problem_class == identity.problem_class &&
+                  r.build == identity.build && r.compute_units == identity.compute_units &&
+                  r.product == identity.product && r.driver == identity.driver &&
                   r.compiler == identity.compiler;
          });
 }
 
-Status search(const TuneProblem& problem, const TuneSettings& settings, const std::map<std::string, std::string>& excluded,
-              const Teller& teller, TunedProblem& tuned) {
+Status search(const TuneProblem& problem, const TuneSettings& settings,
+              const std::map<std::string, std::string>& excluded, const Teller& teller,
+              TunedProblem& tuned) {
   teller.begin("prepare the problem", settings.step_seconds);
-  if (Status status = check_device_and_kernel(settings.device, settings.kernel); !status.ok()) return status;
+  if (Status status = check_device_and_kernel(settings.device, settings.kernel); !status.ok())
+    return status;
   AttentionOptions options;
   options.num_threads = settings.num_threads;
   options.deterministic = settings.kernel.empty();  // a named kernel may use atomics
@@ -178,24 +201,29 @@ Status search(const TuneProblem& problem, const TuneSettings& settings, const st
   if (tuned.kept) return {};
   options.kernel.clear();
   NormalPool pool(kSeed);
-  Result<std::unique_ptr<CaseData>> made = make_case_data(problem.bench_case, pool, options, kMaxBytes);
+  Result<std::unique_ptr<CaseData>> made =
+      make_case_data(problem.bench_case, pool, options, kMaxBytes);
   if (!made.ok()) return made.status();
   const CaseData& data = *made.value();
-  const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(settings.device, data.tensors);
+  const Result<std::unique_ptr<DeviceTensors>> there =
+      DeviceTensors::make(settings.device, data.tensors);
   if (!there.ok()) return there.status();
   const bool backward = problem.pass == Pass::backward;
   if (backward) {
-    if (Status status = run_forward(data, *there.value(), settings.device); !status.ok()) return status;
+    if (Status status = run_forward(data, *there.value(), settings.device); !status.ok())
+      return status;
   }
   options = data.options;
   options.kernel = tuned.identity.kernel;
   std::vector<std::string> order = nearest_first(tuned.identity.configurations);
   tuned.identity.configurations.clear();
   const std::size_t count = std::min(order.size(), settings.limits.max_candidates);
-  PlansAhead plans(target.value(), settings.device, options, {order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count)});
+  PlansAhead plans(target.value(), settings.device, options,
+                   {order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count)});
   RealDevice device(problem, data, *there.value(), plans, settings, excluded, teller);
-  Result<TuneOutcome> outcome =
-      tune(order, device, settings.limits, [&](const std::string& step) { teller.tell("progress " + step); });
+  Result<TuneOutcome> outcome = tune(order, device, settings.limits, [&](const std::string& step) {
+    teller.tell("progress " + step);
+  });
   if (!outcome.ok()) return outcome.status();
   tuned.outcome = std::move(outcome).value();
   return {};
@@ -203,8 +231,8 @@ Status search(const TuneProblem& problem, const TuneSettings& settings, const st
 
 }  // namespace
 
-void tune_problem(const TuneProblem& problem, const TuneSettings& settings, const std::map<std::string, std::string>& excluded,
-                  const Teller& teller) {
+void tune_problem(const TuneProblem& problem, const TuneSettings& settings,
+                  const std::map<std::string, std::string>& excluded, const Teller& teller) {
   TunedProblem tuned;
   tuned.name = problem.bench_case.name;
   tuned.device = settings.device;
@@ -281,13 +309,15 @@ Result<TunedProblem> read_tuned(const std::string& text) {
       t.outcome.candidates.push_back({c.at("configuration").get<std::string>(),
                                       c.at("problem").get<std::string>(),
                                       c.at("timed").get<bool>(),
-                                      {c.at("mean_s").get<double>(), c.at("median_s").get<double>(), c.at("max_s").get<double>(),
-                                       c.at("min_s").get<double>(), c.at("deviation_s").get<double>()},
+                                      {c.at("mean_s").get<double>(), c.at("median_s").get<double>(),
+                                       c.at("max_s").get<double>(), c.at("min_s").get<double>(),
+                                       c.at("deviation_s").get<double>()},
                                       c.at("rounds").get<int>()});
     }
     return t;
   } catch (const nlohmann::json::exception& error) {
-    return Status(StatusCode::internal, fmt::format("a worker's result cannot be read: {}", error.what()));
+    return Status(StatusCode::internal,
+                  fmt::format("a worker's result cannot be read: {}", error.what()));
   }
 }
 

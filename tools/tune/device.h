@@ -27,13 +27,14 @@ struct TuneSettings {
 
 // Tunes a problem in this process. excluded: configurations that crashed or hung before, with the
 // reason. It tells its steps, and at the end "result" and a JSON text that read_tuned() takes.
-void tune_problem(const TuneProblem& problem, const TuneSettings& settings, const std::map<std::string, std::string>& excluded,
-                  const Teller& teller);
+void tune_problem(const TuneProblem& problem, const TuneSettings& settings,
+                  const std::map<std::string, std::string>& excluded, const Teller& teller);
 
 // The messages of tune_problem().
 struct TunedProblem {
   std::string name, device, arguments;  // arguments: --problem's
-  std::string error;                    // the default itself does not run, or there is nothing to tune
+  std::string error;                    // the default itself does not run, or there is nothing to
+                                        // tune
   bool tunable = true;                  // false: the kernel has no parameters
   bool kept = false;                    // settings.resume: there is a result already
   KernelTuning identity;

@@ -21,7 +21,8 @@ struct Layer {
   bool full;  // only where --full asks for it
 };
 
-// T82: a chess engine of 24 heads of 32 dims. Llama 3 8B: prefill and decode. SDXL: self-attention of its two resolutions.
+// T82: a chess engine of 24 heads of 32 dims. Llama 3 8B: prefill and decode. SDXL: self-attention
+// of its two resolutions.
 const std::vector<Layer>& layers() {
   static const auto* const kLayers = new std::vector<Layer>{
       {"t82", "boards", 64, 64, 64, 24, 24, 32, false, true, false, false},
@@ -58,22 +59,25 @@ void shrink(BenchCase& c, CaseSize size) {
 
 std::string tune_problem_name(const BenchCase& c, Pass pass) {
   return fmt::format("{} {} x {}{} x {} q{}{}{}{}{}{}", to_string(c.dtype), c.batch, c.heads,
-                     c.kv_heads == c.heads ? "" : fmt::format("/{}", c.kv_heads), c.head_dim, c.seqlen_q,
-                     c.seqlen_k == c.seqlen_q ? "" : fmt::format(" k{}", c.seqlen_k), c.causal ? " causal" : "",
-                     c.bias ? " bias" : "", c.page_size > 0 ? fmt::format(" pages of {}", c.page_size) : "",
+                     c.kv_heads == c.heads ? "" : fmt::format("/{}", c.kv_heads), c.head_dim,
+                     c.seqlen_q, c.seqlen_k == c.seqlen_q ? "" : fmt::format(" k{}", c.seqlen_k),
+                     c.causal ? " causal" : "", c.bias ? " bias" : "",
+                     c.page_size > 0 ? fmt::format(" pages of {}", c.page_size) : "",
                      pass == Pass::backward ? " backward" : "");
 }
 
 std::string tune_problem_text(const BenchCase& c, Pass pass) {
-  return fmt::format("batch={},seqlen_q={},seqlen_k={},heads={},kv_heads={},head_dim={}{}{}{}{},dtype={}", c.batch, c.seqlen_q,
-                     c.seqlen_k, c.heads, c.kv_heads, c.head_dim, c.causal ? ",causal" : "", c.bias ? ",bias" : "",
-                     pass == Pass::backward ? ",backward" : "", c.page_size > 0 ? fmt::format(",page_size={}", c.page_size) : "",
-                     to_string(c.dtype));
+  return fmt::format(
+      "batch={},seqlen_q={},seqlen_k={},heads={},kv_heads={},head_dim={}{}{}{}{},dtype={}", c.batch,
+      c.seqlen_q, c.seqlen_k, c.heads, c.kv_heads, c.head_dim, c.causal ? ",causal" : "",
+      c.bias ? ",bias" : "", pass == Pass::backward ? ",backward" : "",
+      c.page_size > 0 ? fmt::format(",page_size={}", c.page_size) : "", to_string(c.dtype));
 }
 
 std::vector<std::string> tune_models() { return {"t82", "llama3-8b", "sdxl"}; }
 
-Result<std::vector<TuneProblem>> tune_problems(const std::string& model, DType dtype, CaseSize size, bool full) {
+Result<std::vector<TuneProblem>> tune_problems(const std::string& model, DType dtype, CaseSize size,
+                                               bool full) {
   std::vector<TuneProblem> problems;
   for (const Layer& l : layers()) {
     if ((model != "all" && model != l.model) || (l.full && !full)) continue;
@@ -92,19 +96,22 @@ Result<std::vector<TuneProblem>> tune_problems(const std::string& model, DType d
                           .training = l.backward};
     problem.pass = l.backward ? Pass::backward : Pass::forward;
     shrink(problem.bench_case, size);
-    problem.bench_case.name = fmt::format("{} {}", l.model, tune_problem_name(problem.bench_case, problem.pass));
+    problem.bench_case.name =
+        fmt::format("{} {}", l.model, tune_problem_name(problem.bench_case, problem.pass));
     problems.push_back(problem);
   }
   if (!problems.empty()) return problems;
   return Status(StatusCode::invalid_argument,
-                fmt::format("--model {}: all, {} are known", printable(model), fmt::join(tune_models(), ", ")));
+                fmt::format("--model {}: all, {} are known", printable(model),
+                            fmt::join(tune_models(), ", ")));
 }
 
 Result<TuneProblem> parse_tune_problem(const std::string& text) {
   const auto refuse = [&](const std::string& why) {
     return Status{StatusCode::invalid_argument,
                   fmt::format("--problem {}: {}; such as "
-                              "\"batch=1,seqlen_q=4096,heads=32,kv_heads=8,head_dim=128,causal,bias,backward,page_size=16,"
+                              "\"batch=1,seqlen_q=4096,heads=32,kv_heads=8,head_dim=128,causal,"
+                              "bias,backward,page_size=16,"
                               "dtype=bf16\"",
                               printable(text), why)};
   };
@@ -112,9 +119,10 @@ Result<TuneProblem> parse_tune_problem(const std::string& text) {
   BenchCase& c = problem.bench_case;
   c.dtype = DType::bf16;
   c.seqlen_k = c.kv_heads = 0;
-  const std::map<std::string, int64_t*> numbers{{"batch", &c.batch},        {"seqlen_q", &c.seqlen_q}, {"seqlen_k", &c.seqlen_k},
-                                                {"heads", &c.heads},        {"kv_heads", &c.kv_heads}, {"head_dim", &c.head_dim},
-                                                {"page_size", &c.page_size}};
+  const std::map<std::string, int64_t*> numbers{
+      {"batch", &c.batch},        {"seqlen_q", &c.seqlen_q}, {"seqlen_k", &c.seqlen_k},
+      {"heads", &c.heads},        {"kv_heads", &c.kv_heads}, {"head_dim", &c.head_dim},
+      {"page_size", &c.page_size}};
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
     const std::string one = text.substr(at, end - at), name = one.substr(0, one.find('='));
@@ -123,7 +131,8 @@ Result<TuneProblem> parse_tune_problem(const std::string& text) {
     if (const auto number = numbers.find(name); number != numbers.end()) {
       const char* last = value.data() + value.size();
       const auto [stop, error] = std::from_chars(value.data(), last, *number->second);
-      if (error != std::errc() || stop != last || *number->second < 1 || *number->second > kMostNumber)
+      if (error != std::errc() || stop != last || *number->second < 1 ||
+          *number->second > kMostNumber)
         return refuse(fmt::format("{} is a number from 1 to {}", name, kMostNumber));
     } else if (name == "dtype") {
       const Result<DType> dtype = parse_dtype(value);
@@ -144,8 +153,12 @@ Result<TuneProblem> parse_tune_problem(const std::string& text) {
   if (c.kv_heads == 0) c.kv_heads = c.heads;
   if (c.heads % c.kv_heads != 0) return refuse("heads is no multiple of kv_heads");
   c.training = problem.pass == Pass::backward;
-  if (c.training && c.page_size > 0) return refuse("gradients are of rows one after the other: page_size or backward");
-  c.suite = c.training ? "training" : c.page_size > 0 ? "paged" : c.seqlen_q == 1 ? "decode" : "prefill";
+  if (c.training && c.page_size > 0)
+    return refuse("gradients are of rows one after the other: page_size or backward");
+  c.suite = c.training        ? "training"
+            : c.page_size > 0 ? "paged"
+            : c.seqlen_q == 1 ? "decode"
+                              : "prefill";
   c.name = tune_problem_name(c, problem.pass);
   return problem;
 }

@@ -56,7 +56,8 @@ nlohmann::ordered_json to_json(const TuneRecord& r) {
 int integer(const nlohmann::json& j, const char* name) {
   const nlohmann::json& value = j.at(name);
   const double number = value.get<double>();
-  if (value.is_number_integer() && number >= 0 && number <= std::numeric_limits<int>::max()) return value.get<int>();
+  if (value.is_number_integer() && number >= 0 && number <= std::numeric_limits<int>::max())
+    return value.get<int>();
   throw std::out_of_range(fmt::format("{} is {}: a whole number is accepted", name, value.dump()));
 }
 
@@ -89,7 +90,8 @@ TuneRecord from_json(const nlohmann::json& j) {
 class FileLock {
  public:
   explicit FileLock(const std::string& path)
-      : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0600)) {
+      : descriptor_(
+            ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0600)) {
     while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
     }
   }
@@ -105,13 +107,15 @@ class FileLock {
 };
 
 bool same_entry(const TuneRecord& a, const TuneRecord& b) {
-  return a.kernel == b.kernel && a.problem_class == b.problem_class && a.compute_units == b.compute_units && a.product == b.product;
+  return a.kernel == b.kernel && a.problem_class == b.problem_class &&
+         a.compute_units == b.compute_units && a.product == b.product;
 }
 
 }  // namespace
 
 std::string records_text(const std::string& chip, const std::vector<TuneRecord>& records) {
-  nlohmann::ordered_json file{{"version", kVersion}, {"chip", chip}, {"entries", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json file{
+      {"version", kVersion}, {"chip", chip}, {"entries", nlohmann::ordered_json::array()}};
   for (const TuneRecord& record : records) file["entries"].push_back(to_json(record));
   return file.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -120,7 +124,8 @@ Result<std::vector<TuneRecord>> parse_records(const std::string& text, const std
   try {
     const nlohmann::json file = nlohmann::json::parse(text);
     if (const int version = integer(file, "version"); version != kVersion) {
-      return failure(path, fmt::format("its version is {}, this program reads {}", version, kVersion));
+      return failure(path,
+                     fmt::format("its version is {}, this program reads {}", version, kVersion));
     }
     const auto chip = file.at("chip").get<std::string>();
     std::vector<TuneRecord> records;
@@ -130,12 +135,14 @@ Result<std::vector<TuneRecord>> parse_records(const std::string& text, const std
     }
     return records;
   } catch (const std::exception& error) {  // JSON's, and integer()'s
-    return failure(path, fmt::format("it is no file of tuned results: {}", printable(error.what())));
+    return failure(path,
+                   fmt::format("it is no file of tuned results: {}", printable(error.what())));
   }
 }
 
 Result<std::vector<TuneRecord>> read_records(const std::string& path) {
-  const Result<std::optional<std::string>> text = read_regular_file(path, kMaxTunedResultsBytes, FileTrust::own);
+  const Result<std::optional<std::string>> text =
+      read_regular_file(path, kMaxTunedResultsBytes, FileTrust::own);
   if (!text.ok()) return failure(path, text.status().message());
   return *text ? parse_records(**text, path) : std::vector<TuneRecord>{};
 }

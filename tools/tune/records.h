@@ -26,8 +26,9 @@ Result<std::vector<TuneRecord>> read_records(const std::string& path);
 std::string records_text(const std::string& chip, const std::vector<TuneRecord>& records);
 Result<std::vector<TuneRecord>> parse_records(const std::string& text, const std::string& path);
 
-// Puts records in place of those of the same kernel, class, compute units and product. Safe with other processes that do the same:
-// nothing is lost, and a file is whole or as before. Errors: the folder or the disk cannot take it.
+// Puts records in place of those of the same kernel, class, compute units and product. Safe with
+// other processes that do the same: nothing is lost, and a file is whole or as before. Errors: the
+// folder or the disk cannot take it.
 Status merge_records(const std::string& path, const std::vector<TuneRecord>& records);
 
 }  // namespace fulmen::tools

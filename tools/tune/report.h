@@ -16,6 +16,7 @@ std::string tuned_json(const std::vector<TunedProblem>& tuned);
 std::string tuned_csv(const std::vector<TunedProblem>& tuned);
 
 // The files of results in an export, each chip's. Errors: no list of such files.
-Result<std::vector<std::vector<TuneRecord>>> parse_export(const std::string& text, const std::string& path);
+Result<std::vector<std::vector<TuneRecord>>> parse_export(const std::string& text,
+                                                          const std::string& path);
 
 }  // namespace fulmen::tools

@@ -46,13 +46,15 @@ std::string ending(int status) {
 // Reads lines until the end or a step's limit. False: the limit.
 class Listener {
  public:
-  Listener(int descriptor, WorkerEnd& end, const std::function<void(const std::string&)>& on_message)
+  Listener(int descriptor, WorkerEnd& end,
+           const std::function<void(const std::string&)>& on_message)
       : descriptor_(descriptor), end_(end), on_message_(on_message) {
     limit(kUsualLimit);
   }
   bool listen() {
     for (;;) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
       if (left <= 0) return false;
       pollfd ready{descriptor_, POLLIN, 0};
       const int count = ::poll(&ready, 1, static_cast<int>(std::min<int64_t>(left, 1000)));
@@ -62,7 +64,9 @@ class Listener {
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) return true;
       pending_.append(bytes, static_cast<std::size_t>(got));
-      for (std::size_t at; (at = pending_.find('\n')) != std::string::npos; pending_.erase(0, at + 1)) take(pending_.substr(0, at));
+      for (std::size_t at; (at = pending_.find('\n')) != std::string::npos;
+           pending_.erase(0, at + 1))
+        take(pending_.substr(0, at));
     }
   }
   double seconds() const { return seconds_; }

@@ -25,11 +25,14 @@ class Teller {
 struct WorkerEnd {
   bool done = false;  // it came to its end
   std::string step;   // else the step that it was in,
-  std::string why;    // and what happened: "it ran for more than 60 s", "it ended by signal 11 (Segmentation fault)"
+  std::string why;    // and what happened: "it ran for more than 60 s", "it ended by signal 11
+                      // (Segmentation fault)"
 };
 
-// Runs work(teller) in a forked process, and on_message for every message as it comes. To be called before the process has threads
-// of the library or a vendor's driver: a fork does not inherit these. The worker ends with this process.
-WorkerEnd run_supervised(const std::function<void(const Teller&)>& work, const std::function<void(const std::string&)>& on_message);
+// Runs work(teller) in a forked process, and on_message for every message as it comes. To be called
+// before the process has threads of the library or a vendor's driver: a fork does not inherit
+// these. The worker ends with this process.
+WorkerEnd run_supervised(const std::function<void(const Teller&)>& work,
+                         const std::function<void(const std::string&)>& on_message);
 
 }  // namespace fulmen::tools

@@ -24,16 +24,19 @@ double median_of(std::vector<double> values) {
 
 class Search {
  public:
-  Search(TuneDevice& device, const TuneLimits& limits, const std::function<void(const std::string&)>& report)
+  Search(TuneDevice& device, const TuneLimits& limits,
+         const std::function<void(const std::string&)>& report)
       : device_(device), limits_(limits), report_(report), start_(device.now()) {}
 
   Result<TuneOutcome> run(const std::vector<std::string>& configurations) {
     std::vector<std::size_t> right;
     for (const std::string& configuration : configurations) {
       const std::size_t tried = outcome_.candidates.size();
-      if (tried >= limits_.max_candidates || (tried > 0 && elapsed() > kPreparationShare * limits_.seconds)) break;
-      report_(
-          fmt::format("verify {} ({} of {})", configuration, tried + 1, std::min(configurations.size(), limits_.max_candidates)));
+      if (tried >= limits_.max_candidates ||
+          (tried > 0 && elapsed() > kPreparationShare * limits_.seconds))
+        break;
+      report_(fmt::format("verify {} ({} of {})", configuration, tried + 1,
+                          std::min(configurations.size(), limits_.max_candidates)));
       TuneCandidate& candidate = outcome_.candidates.emplace_back();
       candidate.configuration = configuration;
       Status status = device_.prepare(configuration);
@@ -70,7 +73,8 @@ class Search {
         TuneCandidate& candidate = outcome_.candidates[i];
         report_(fmt::format("time {} ({} left)", candidate.configuration, right.size()));
         if (measure(candidate, last ? kLastSamples : kSamples)) {
-          ratios.emplace_back(candidate.statistics.median / outcome_.candidates[0].statistics.median, i);
+          ratios.emplace_back(
+              candidate.statistics.median / outcome_.candidates[0].statistics.median, i);
         }
       }
       if (last) {
@@ -114,7 +118,8 @@ class Search {
         own.push_back(one.value());
       }
       if (&candidate != &usual && others.empty()) return false;
-      const TuneStatistics mine = statistics_of(own), usuals = others.empty() ? mine : statistics_of(others);
+      const TuneStatistics mine = statistics_of(own),
+                           usuals = others.empty() ? mine : statistics_of(others);
       const double spread = std::max(mine.spread(), usuals.spread());
       if (repeat == 0 || spread < narrowest) {
         narrowest = spread;
@@ -178,7 +183,8 @@ std::vector<std::string> nearest_first(const std::vector<std::string>& configura
   for (std::size_t n = 0; n < configurations.size(); ++n) {
     const std::vector<std::string> parts = parts_of(configurations[n]);
     int differing = 0;
-    for (std::size_t i = 0; i < parts.size(); ++i) differing += i < usual.size() && parts[i] == usual[i] ? 0 : 1;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      differing += i < usual.size() && parts[i] == usual[i] ? 0 : 1;
     order.emplace_back(differing, n);
   }
   std::sort(order.begin(), order.end());
@@ -187,9 +193,11 @@ std::vector<std::string> nearest_first(const std::vector<std::string>& configura
   return sorted;
 }
 
-Result<TuneOutcome> tune(const std::vector<std::string>& configurations, TuneDevice& device, const TuneLimits& limits,
+Result<TuneOutcome> tune(const std::vector<std::string>& configurations, TuneDevice& device,
+                         const TuneLimits& limits,
                          const std::function<void(const std::string&)>& report) {
-  if (configurations.empty()) return Status(StatusCode::invalid_argument, "there is no configuration to tune");
+  if (configurations.empty())
+    return Status(StatusCode::invalid_argument, "there is no configuration to tune");
   return Search(device, limits, report).run(configurations);
 }
 

@@ -1,5 +1,5 @@
-// The search for the fastest configuration of a kernel. What compiles, verifies and times is given, and so is the clock: tests give
-// a device whose times are a known function.
+// The search for the fastest configuration of a kernel. What compiles, verifies and times is given,
+// and so is the clock: tests give a device whose times are a known function.
 #pragma once
 
 #include <functional>
@@ -51,9 +51,10 @@ struct TuneOutcome {
   double noise = 0;         // a gain must be larger than it
 };
 
-// configurations: the default first. report is told of each step: "verify block_m=64 (3 of 20)". Errors: the default itself does
-// not run or is wrong.
-Result<TuneOutcome> tune(const std::vector<std::string>& configurations, TuneDevice& device, const TuneLimits& limits,
+// configurations: the default first. report is told of each step: "verify block_m=64 (3 of 20)".
+// Errors: the default itself does not run or is wrong.
+Result<TuneOutcome> tune(const std::vector<std::string>& configurations, TuneDevice& device,
+                         const TuneLimits& limits,
                          const std::function<void(const std::string&)>& report);
 
 // The configurations that differ from the first in few parameters come first.

@@ -45,7 +45,8 @@ struct Tally {
     ++cases;
     failures += ok ? 0 : 1;
     worst_lse = std::fmax(worst_lse, lse_error);
-    if (cases == 1 || error.worst_error * worst.bound > worst.worst_error * error.bound) worst = error;
+    if (cases == 1 || error.worst_error * worst.bound > worst.worst_error * error.bound)
+      worst = error;
   }
 };
 
@@ -65,14 +66,18 @@ void add_to(Tallies& tallies, const std::string& kernel, DType dtype, const Veri
 void print_table(Progress& progress, const Tallies& tallies) {
   std::size_t width = 28;
   for (const auto& [key, tally] : tallies) width = std::max(width, std::get<0>(key).size());
-  progress.line(fmt::format("{:{}} {:5} {:6} {:>6} {:>12} {:>12} {:>8} {:>12} {:>8}", "kernel", width, "dtype", "tensor", "cases",
-                            "worst error", "its bound", "share", "worst lse", "failed"));
+  progress.line(fmt::format("{:{}} {:5} {:6} {:>6} {:>12} {:>12} {:>8} {:>12} {:>8}", "kernel",
+                            width, "dtype", "tensor", "cases", "worst error", "its bound", "share",
+                            "worst lse", "failed"));
   for (const auto& [key, tally] : tallies) {
     const auto& [kernel, dtype, tensor] = key;
-    const double share = tally.worst.bound > 0 ? 100 * tally.worst.worst_error / tally.worst.bound : 0;
+    const double share =
+        tally.worst.bound > 0 ? 100 * tally.worst.worst_error / tally.worst.bound : 0;
     const std::string lse = tensor == "out" ? fmt::format("{:.3g}", tally.worst_lse) : "-";
-    progress.line(fmt::format("{:{}} {:5} {:6} {:6} {:12.3g} {:12.3g} {:6.1f} % {:>12} {:8}", kernel, width, to_string(dtype),
-                              tensor, tally.cases, tally.worst.worst_error, tally.worst.bound, share, lse, tally.failures));
+    progress.line(fmt::format("{:{}} {:5} {:6} {:6} {:12.3g} {:12.3g} {:6.1f} % {:>12} {:8}",
+                              kernel, width, to_string(dtype), tensor, tally.cases,
+                              tally.worst.worst_error, tally.worst.bound, share, lse,
+                              tally.failures));
   }
 }
 
@@ -85,7 +90,8 @@ Result<std::vector<GridCase>> chosen_grid(const VerifyArguments& arguments, Grid
   }
   std::vector<GridCase> cases;
   for (const DType dtype : dtypes) {
-    const std::vector<GridCase> more = verify_grid(size, dtype, arguments.backward ? Pass::backward : Pass::forward);
+    const std::vector<GridCase> more =
+        verify_grid(size, dtype, arguments.backward ? Pass::backward : Pass::forward);
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;
@@ -93,7 +99,8 @@ Result<std::vector<GridCase>> chosen_grid(const VerifyArguments& arguments, Grid
 
 // The command that repeats what was run.
 std::string repeat_with(const VerifyArguments& a, const std::string& device, uint64_t seed) {
-  std::string text = a.random > 0 ? "fulmen verify --random 1" : fmt::format("fulmen verify --grid {}", a.grid);
+  std::string text =
+      a.random > 0 ? "fulmen verify --random 1" : fmt::format("fulmen verify --grid {}", a.grid);
   text += fmt::format(" --seed {} --device {}", seed, device);
   if (a.backward) text += " --backward";
   if (!a.dtype.empty()) text += " --dtype " + a.dtype;
@@ -104,9 +111,12 @@ std::string repeat_with(const VerifyArguments& a, const std::string& device, uin
 // What failed so far. The first failures are printed, each with the command that repeats it.
 class Failures {
  public:
-  void add(Progress& progress, const std::string& what, const VerifiedRun& run, const std::string& repeat) {
+  void add(Progress& progress, const std::string& what, const VerifiedRun& run,
+           const std::string& repeat) {
     if (run.report.ok) return;
-    if (count() < kShownFailures) progress.line(fmt::format("FAILED {}: {}\n  repeat it: {}", what, run.report.message, repeat));
+    if (count() < kShownFailures)
+      progress.line(
+          fmt::format("FAILED {}: {}\n  repeat it: {}", what, run.report.message, repeat));
     if (run.ran.ok()) {
       ++wrong_;
     } else if (not_run_++ == 0) {
@@ -118,10 +128,12 @@ class Failures {
   // the first one's.
   Status conclusion(uint64_t seed) const {
     if (count() == 0) return {};
-    const std::string not_run = not_run_ == 0 ? "" : fmt::format("{} did not run: {}", not_run_, first_not_run_.message());
+    const std::string not_run =
+        not_run_ == 0 ? "" : fmt::format("{} did not run: {}", not_run_, first_not_run_.message());
     if (wrong_ == 0) return {first_not_run_.code(), not_run};
-    return {StatusCode::verification_failed, fmt::format("{} results broke the tolerance rule (--seed {}){}{}", wrong_, seed,
-                                                         not_run.empty() ? "" : ", and ", not_run)};
+    return {StatusCode::verification_failed,
+            fmt::format("{} results broke the tolerance rule (--seed {}){}{}", wrong_, seed,
+                        not_run.empty() ? "" : ", and ", not_run)};
   }
 
  private:
@@ -138,7 +150,8 @@ struct Findings {
   uint64_t problems = 0, results = 0;
 
   std::string counts(uint64_t all) const {
-    return fmt::format("{} of {} problems, {} results, {} failed", problems, all, results, failures.count());
+    return fmt::format("{} of {} problems, {} results, {} failed", problems, all, results,
+                       failures.count());
   }
 };
 
@@ -146,12 +159,14 @@ struct Findings {
 void tell_at_signal(Findings& findings, uint64_t all, uint64_t seed) {
   findings.mutex.lock();
   print_table(findings.progress, findings.tallies);
-  findings.progress.line(fmt::format("stopped by a signal: {}, --seed {}", findings.counts(all), seed));
+  findings.progress.line(
+      fmt::format("stopped by a signal: {}, --seed {}", findings.counts(all), seed));
 }
 
 // Runs one problem by every kernel that is asked for and supports it. seed: --seed repeats it.
-Status verify_case(const VerifyArguments& arguments, const std::string& device, const GridCase& grid_case, NormalPool& pool,
-                   int threads, uint64_t seed, Findings& findings) {
+Status verify_case(const VerifyArguments& arguments, const std::string& device,
+                   const GridCase& grid_case, NormalPool& pool, int threads, uint64_t seed,
+                   Findings& findings) {
   const GridData data = make_grid_data(grid_case, pool, threads);
   const Result<Problem> problem = problem_of(grid_case, data);
   if (!problem.ok()) return problem.status();
@@ -160,8 +175,11 @@ Status verify_case(const VerifyArguments& arguments, const std::string& device, 
   const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(device, data.tensors);
   if (!there.ok()) return there.status();
   for (const Candidate& candidate : found.value()) {
-    if (!candidate.support.yes || (!arguments.kernel.empty() && candidate.kernel != arguments.kernel)) continue;
-    const VerifiedRun run = run_and_verify(problem.value(), data, *there.value(), device, candidate.kernel, threads);
+    if (!candidate.support.yes ||
+        (!arguments.kernel.empty() && candidate.kernel != arguments.kernel))
+      continue;
+    const VerifiedRun run =
+        run_and_verify(problem.value(), data, *there.value(), device, candidate.kernel, threads);
     const std::scoped_lock lock(findings.mutex);
     add_to(findings.tallies, candidate.kernel, grid_case.dtype, run.report);
     ++findings.results;
@@ -177,13 +195,14 @@ Status verify_case(const VerifyArguments& arguments, const std::string& device, 
 Status verify_random(const VerifyArguments& arguments, const std::string& device) {
   const uint64_t seed = arguments.seed ? *arguments.seed : std::random_device{}();
   const bool emulated = is_emulated(device);
-  const int threads = std::max(1, arguments.threads);  // waiting for a team takes ten times as long as a small problem
+  // Waiting for a team takes ten times as long as a small problem.
+  const int threads = std::max(1, arguments.threads);
   std::vector<DType> dtypes{DType::fp32, DType::fp16, DType::bf16};
   if (!arguments.dtype.empty()) dtypes = {parse_dtype(arguments.dtype).value()};
   Findings findings;
   auto& progress = findings.progress;
-  progress.line(fmt::format("fulmen {} on {}, {} random {}problems, --seed {}", version(), device, arguments.random,
-                            arguments.backward ? "backward " : "", seed));
+  progress.line(fmt::format("fulmen {} on {}, {} random {}problems, --seed {}", version(), device,
+                            arguments.random, arguments.backward ? "backward " : "", seed));
   const TellAtSignal teller([&] { tell_at_signal(findings, arguments.random, seed); });
   NormalPool pool(0);
   for (uint64_t n = 0; n < arguments.random; ++n) {
@@ -193,29 +212,41 @@ Status verify_random(const VerifyArguments& arguments, const std::string& device
     }
     pool.generator().seed(seed + n);
     const DType dtype = dtypes[pool.generator()() % dtypes.size()];
-    const GridCase grid_case = random_case(pool.generator(), dtype, arguments.backward ? Pass::backward : Pass::forward, emulated);
-    if (Status status = verify_case(arguments, device, grid_case, pool, threads, seed + n, findings); !status.ok()) return status;
+    const GridCase grid_case = random_case(
+        pool.generator(), dtype, arguments.backward ? Pass::backward : Pass::forward, emulated);
+    if (Status status =
+            verify_case(arguments, device, grid_case, pool, threads, seed + n, findings);
+        !status.ok())
+      return status;
   }
   const std::scoped_lock lock(findings.mutex);
   print_table(progress, findings.tallies);
-  progress.line(fmt::format("{} problems, {} results, {} failed", findings.problems, findings.results, findings.failures.count()));
+  progress.line(fmt::format("{} problems, {} results, {} failed", findings.problems,
+                            findings.results, findings.failures.count()));
   return findings.failures.conclusion(seed);
 }
 
 Status verify(const VerifyArguments& arguments) {
   const std::string device = arguments.device.empty() ? default_device() : arguments.device;
-  if (Status status = check_device_and_kernel(device, arguments.kernel); !status.ok()) return status;
+  if (Status status = check_device_and_kernel(device, arguments.kernel); !status.ok())
+    return status;
   const bool emulated = is_emulated(device);
   if (arguments.random > 0) return verify_random(arguments, device);
-  const GridSize size = arguments.grid == "full" ? GridSize::full : emulated ? GridSize::emulated : GridSize::quick;
+  const GridSize size = arguments.grid == "full" ? GridSize::full
+                        : emulated               ? GridSize::emulated
+                                                 : GridSize::quick;
   const Result<std::vector<GridCase>> cases = chosen_grid(arguments, size);
   if (!cases.ok()) return cases.status();
   const uint64_t seed = arguments.seed ? *arguments.seed : std::random_device{}();
   Findings findings;
   auto& progress = findings.progress;
-  progress.line(fmt::format("fulmen {} on {}, {} grid of {} {}problems, --seed {}", version(), device, arguments.grid,
-                            cases.value().size(), arguments.backward ? "backward " : "", seed));
-  if (emulated) progress.line("an emulated chip: smaller problems; every new kernel is first compiled, for a second or two");
+  progress.line(fmt::format("fulmen {} on {}, {} grid of {} {}problems, --seed {}", version(),
+                            device, arguments.grid, cases.value().size(),
+                            arguments.backward ? "backward " : "", seed));
+  if (emulated)
+    progress.line(
+        "an emulated chip: smaller problems; every new kernel is first compiled, for a second or "
+        "two");
   const CompileAhead ahead(cases.value(), device, arguments.kernel);
   const TellAtSignal teller([&] { tell_at_signal(findings, cases->size(), seed); });
   NormalPool pool(seed);
@@ -225,14 +256,19 @@ Status verify(const VerifyArguments& arguments) {
       const std::scoped_lock lock(findings.mutex);
       progress.show(fmt::format("[{}/{}] {}", i + 1, cases.value().size(), to_string(grid_case)));
     }
-    if (Status status = verify_case(arguments, device, grid_case, pool, arguments.threads, seed, findings); !status.ok())
+    if (Status status =
+            verify_case(arguments, device, grid_case, pool, arguments.threads, seed, findings);
+        !status.ok())
       return status;
   }
   const std::scoped_lock lock(findings.mutex);
   if (findings.tallies.empty()) {
-    const std::string which = arguments.kernel.empty() ? "no kernel of " + device : "--kernel " + arguments.kernel + ": it";
-    const std::string what = arguments.kernel.empty() ? "supports a problem" : "supports no problem";
-    return {StatusCode::unsupported, fmt::format("{} {} of the grid here, see `fulmen explain`", which, what)};
+    const std::string which = arguments.kernel.empty() ? "no kernel of " + device
+                                                       : "--kernel " + arguments.kernel + ": it";
+    const std::string what =
+        arguments.kernel.empty() ? "supports a problem" : "supports no problem";
+    return {StatusCode::unsupported,
+            fmt::format("{} {} of the grid here, see `fulmen explain`", which, what)};
   }
   print_table(progress, findings.tallies);
   return findings.failures.conclusion(seed);
@@ -242,21 +278,30 @@ Status verify(const VerifyArguments& arguments) {
 
 Command verify_command(CLI::App& app) {
   auto arguments = std::make_shared<VerifyArguments>();
-  CLI::App* parser = app.add_subcommand("verify", "put every kernel through a grid of problems and compare with the reference");
-  parser->add_flag("--backward", arguments->backward, "gradients, with dropout in a part of the problems");
-  parser->add_option("--grid", arguments->grid, "quick or full; quick is smaller on emulated devices")
+  CLI::App* parser = app.add_subcommand(
+      "verify", "put every kernel through a grid of problems and compare with the reference");
+  parser->add_flag("--backward", arguments->backward,
+                   "gradients, with dropout in a part of the problems");
+  parser
+      ->add_option("--grid", arguments->grid, "quick or full; quick is smaller on emulated devices")
       ->check(CLI::IsMember({"quick", "full"}));
-  parser->add_option("--random", arguments->random, "instead of a grid so many small random problems, each of its own seed")
+  parser
+      ->add_option("--random", arguments->random,
+                   "instead of a grid so many small random problems, each of its own seed")
       ->transform(whole_number(1, uint64_t{1} << 40));
   parser->add_option("--dtype", arguments->dtype, "fp32, fp16 or bf16; all when not given")
       ->check(CLI::IsMember({"fp32", "fp16", "bf16"}));
   parser->add_option("--device", arguments->device, "see `fulmen devices`");
-  parser->add_option("--kernel", arguments->kernel, "one kernel; every one that supports a problem when not given");
-  parser->add_option("--seed", arguments->seed, "of the random inputs; a new one each time when not given")
+  parser->add_option("--kernel", arguments->kernel,
+                     "one kernel; every one that supports a problem when not given");
+  parser
+      ->add_option("--seed", arguments->seed,
+                   "of the random inputs; a new one each time when not given")
       ->transform(any_uint64());
   parser
-      ->add_option("--threads", arguments->threads,
-                   "CPU threads; 0 takes OMP_NUM_THREADS, else all processors; for random problems 1")
+      ->add_option(
+          "--threads", arguments->threads,
+          "CPU threads; 0 takes OMP_NUM_THREADS, else all processors; for random problems 1")
       ->transform(int_from(0));
   return {parser, [arguments] { return verify(*arguments); }};
 }

@@ -22,11 +22,13 @@ struct Heads {
 };
 
 constexpr std::array<Heads, 3> kHeads{Heads{4, 4}, Heads{6, 2}, Heads{5, 1}};  // MHA, GQA, MQA
-constexpr std::array kFeatureNames{"none", "causal", "top-left", "window",  "bias",       "row bias",
-                                   "keep", "alibi",  "sinks",    "softcap", "all at once"};
+constexpr std::array kFeatureNames{"none",  "causal",   "top-left",   "window",
+                                   "bias",  "row bias", "keep",       "alibi",
+                                   "sinks", "softcap",  "all at once"};
 constexpr std::array kLayoutNames{"bshd", "bhsd", "packed qkv", "odd strides"};
 
-// One view of [batch, seqlen, heads, dim] in a layout; its memory is allocated for what the strides reach.
+// One view of [batch, seqlen, heads, dim] in a layout; its memory is allocated for what the strides
+// reach.
 Tensor view(Layout layout, DType dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t dim) {
   if (layout == Layout::bhsd) return Tensor::bhsd(nullptr, dtype, batch, seqlen, heads, dim);
   Tensor tensor = Tensor::bshd(nullptr, dtype, batch, seqlen, heads, dim);
@@ -52,7 +54,8 @@ void allocate(NormalPool& pool, const GridCase& c, GridData& data, Tensor& tenso
 void repeat_first_key(const Tensor& k) {
   const auto bytes = static_cast<std::size_t>(size_of(k.dtype));
   const auto at = [&](int64_t b, int64_t j, int64_t h) {
-    return static_cast<char*>(k.data) + static_cast<std::size_t>(b * k.strides[0] + j * k.strides[1] + h * k.strides[2]) * bytes;
+    return static_cast<char*>(k.data) +
+           static_cast<std::size_t>(b * k.strides[0] + j * k.strides[1] + h * k.strides[2]) * bytes;
   };
   for (int64_t b = 0; b < k.shape[0]; ++b) {
     for (int64_t j = 1; j < k.shape[1]; ++j) {
@@ -82,9 +85,12 @@ int64_t pages_of(const GridCase& c) { return (c.seqlen_k + c.page_size - 1) / c.
 Tensor operand(const GridCase& c, bool keys, int64_t dim) {
   const int64_t heads = keys ? c.kv_heads : c.heads;
   if (c.sequences == Sequences::packed)
-    return view(c.layout, c.dtype, 1, total_of(keys ? c.seqlen_k : c.seqlen_q, c.batch), heads, dim);
-  if (keys && c.sequences == Sequences::paged) return view(c.layout, c.dtype, c.batch * pages_of(c), c.page_size, heads, dim);
-  return view(c.layout, c.dtype, c.batch, keys ? c.seqlen_k : c.seqlen_q, keys ? c.kv_heads : c.heads, dim);
+    return view(c.layout, c.dtype, 1, total_of(keys ? c.seqlen_k : c.seqlen_q, c.batch), heads,
+                dim);
+  if (keys && c.sequences == Sequences::paged)
+    return view(c.layout, c.dtype, c.batch * pages_of(c), c.page_size, heads, dim);
+  return view(c.layout, c.dtype, c.batch, keys ? c.seqlen_k : c.seqlen_q,
+              keys ? c.kv_heads : c.heads, dim);
 }
 
 void add_int32(GridData& data, Tensor& tensor, const std::vector<int>& values, int64_t rows = 1) {
@@ -128,7 +134,8 @@ void fill_huge_bias(const Tensor& bias) {
   struct Row {
     float even, odd;  // keys; parts of the largest number
   };
-  constexpr std::array<Row, 7> kRows{Row{-1, -1}, {0.8F, 0.8F}, {-0.7F, -0.7F}, {1, 1}, {0, 0}, {-1, -0.9F}, {-1, 0}};
+  constexpr std::array<Row, 7> kRows{Row{-1, -1}, {0.8F, 0.8F}, {-0.7F, -0.7F}, {1, 1},
+                                     {0, 0},      {-1, -0.9F},  {-1, 0}};
   const bool bf16 = bias.dtype == DType::bf16;
   const float largest = bf16 ? 0x1.FEp127F : 0x1.FFFFFEp127F;
   const int64_t keys = bias.shape[3];
@@ -143,16 +150,21 @@ void fill_huge_bias(const Tensor& bias) {
   }
 }
 
-bool has(const GridCase& c, Feature feature) { return c.feature == feature || c.feature == Feature::all_at_once; }
+bool has(const GridCase& c, Feature feature) {
+  return c.feature == feature || c.feature == Feature::all_at_once;
+}
 
 void add_score_tensors(const GridCase& c, NormalPool& pool, GridData& data) {
   AttentionTensors& t = data.tensors;
   // fp16 has no numbers whose product with log2(e) is beyond fp32: its huge biases are in fp32.
   const DType of_bias = c.huge_bias && c.dtype == DType::fp16 ? DType::fp32 : c.dtype;
-  if (has(c, Feature::bias)) t.bias = Tensor::bhqk(nullptr, of_bias, c.batch, c.heads, c.seqlen_q, c.seqlen_k);
+  if (has(c, Feature::bias))
+    t.bias = Tensor::bhqk(nullptr, of_bias, c.batch, c.heads, c.seqlen_q, c.seqlen_k);
   // fp32 beside any dtype, the same for all batches and queries.
-  if (c.feature == Feature::row_bias) t.bias = Tensor::bhqk(nullptr, DType::fp32, 1, c.heads, 1, c.seqlen_k);
-  if (c.feature == Feature::bias || c.feature == Feature::row_bias || c.feature == Feature::all_at_once) {
+  if (c.feature == Feature::row_bias)
+    t.bias = Tensor::bhqk(nullptr, DType::fp32, 1, c.heads, 1, c.seqlen_k);
+  if (c.feature == Feature::bias || c.feature == Feature::row_bias ||
+      c.feature == Feature::all_at_once) {
     data.memory.push_back(random_tensor(pool, t.bias));
     if (c.huge_bias && pool.has_values()) fill_huge_bias(t.bias);
   }
@@ -167,7 +179,8 @@ void add_score_tensors(const GridCase& c, NormalPool& pool, GridData& data) {
     t.keep_mask.data = mask.data();
     data.memory.push_back(std::move(mask));
   }
-  for (const auto& [feature, tensor] : {std::pair{Feature::alibi, &t.alibi_slopes}, std::pair{Feature::sinks, &t.sinks}}) {
+  for (const auto& [feature, tensor] :
+       {std::pair{Feature::alibi, &t.alibi_slopes}, std::pair{Feature::sinks, &t.sinks}}) {
     if (!has(c, feature)) continue;
     tensor->shape = {1, 1, 1, c.heads};
     tensor->strides = {0, 0, 0, 1};
@@ -179,10 +192,12 @@ bool is_long(const Lengths& lengths) { return lengths.q * lengths.k > 512 * 512;
 
 // One case. Heads, layouts, batch, lse and size of the inputs change with `turn`. Their periods
 // share no factor with the number of features, so that each feature meets each of them.
-GridCase case_at(std::size_t turn, DType dtype, int64_t dim, const Lengths& lengths, Feature feature) {
+GridCase case_at(std::size_t turn, DType dtype, int64_t dim, const Lengths& lengths,
+                 Feature feature) {
   const bool long_one = is_long(lengths);
   const Heads heads = kHeads[turn % kHeads.size()];
-  // The standard's largest error over a handful of rows is luck, and the bound with it: single queries come in numbers.
+  // The standard's largest error over a handful of rows is luck, and the bound with it: single
+  // queries come in numbers.
   const int64_t least_batch = lengths.q == 1 ? 16 : 1;
   return {.dtype = dtype,
           .batch = long_one ? 1 : least_batch + static_cast<int64_t>(turn / kFeatures % 3),
@@ -205,25 +220,31 @@ void add_gradients(const GridCase& c, NormalPool& pool, GridData& data, int thre
     AttentionOptions exact = data.options;
     exact.kernel = "cpu.reference.double";
     exact.num_threads = threads;
-    if (const Status status = attention(t, exact, "cpu"); !status.ok()) throw std::runtime_error(status.message());
+    if (const Status status = attention(t, exact, "cpu"); !status.ok())
+      throw std::runtime_error(status.message());
   }
 
   t.dout = operand(c, false, c.head_dim_v);
   t.dq = operand(c, false, c.head_dim);
   t.dk = operand(c, true, c.head_dim);
   t.dv = operand(c, true, c.head_dim_v);
-  for (Tensor* tensor : std::initializer_list<Tensor*>{&t.dout, &t.dq, &t.dk, &t.dv}) allocate(pool, c, data, *tensor, 1.0F);
+  for (Tensor* tensor : std::initializer_list<Tensor*>{&t.dout, &t.dq, &t.dk, &t.dv})
+    allocate(pool, c, data, *tensor, 1.0F);
   if (c.dlse) t.dlse = t.lse;
   if (t.bias.data != nullptr && c.sequences == Sequences::even) {
     const auto stored = [&](int dim, int64_t size) {
       const bool broadcast = t.bias.shape[static_cast<std::size_t>(dim)] == 1;
-      return broadcast || c.dbias_summed == dim + 1 || c.dbias_summed == 4 ? std::min<int64_t>(size, 1) : size;
+      return broadcast || c.dbias_summed == dim + 1 || c.dbias_summed == 4
+                 ? std::min<int64_t>(size, 1)
+                 : size;
     };
-    t.dbias = Tensor::bhqk(nullptr, t.bias.dtype, stored(0, c.batch), stored(1, c.heads), stored(2, c.seqlen_q), c.seqlen_k);
+    t.dbias = Tensor::bhqk(nullptr, t.bias.dtype, stored(0, c.batch), stored(1, c.heads),
+                           stored(2, c.seqlen_q), c.seqlen_k);
   }
   t.dsinks = t.sinks;
   for (Tensor* tensor : std::initializer_list<Tensor*>{&t.dlse, &t.dbias, &t.dsinks}) {
-    if (tensor->shape != std::array<int64_t, 4>{}) data.memory.push_back(random_tensor(pool, *tensor));
+    if (tensor->shape != std::array<int64_t, 4>{})
+      data.memory.push_back(random_tensor(pool, *tensor));
   }
 }
 
@@ -240,14 +261,17 @@ std::vector<GridCase> huge_bias_cases(DType dtype) {
   return cases;
 }
 
-// Each feature three times, each head_dim and pair of lengths several times, but not each with each. Slower turns than those of
-// case_at(): else a head_dim would always have the same heads or never an lse.
+// Each feature three times, each head_dim and pair of lengths several times, but not each with
+// each. Slower turns than those of case_at(): else a head_dim would always have the same heads or
+// never an lse.
 std::vector<GridCase> emulated_grid(DType dtype) {
   constexpr std::array<int64_t, 5> kDims{64, 16, 128, 59, 256};
-  constexpr std::array<Lengths, 7> kLengths{Lengths{33, 70}, {1, 147}, {64, 64}, {5, 0}, {100, 41}, {1, 1}, {0, 5}};
+  constexpr std::array<Lengths, 7> kLengths{Lengths{33, 70}, {1, 147}, {64, 64}, {5, 0},
+                                            {100, 41},       {1, 1},   {0, 5}};
   std::vector<GridCase> cases;
   for (std::size_t turn = 0; turn < 3 * kFeatures; ++turn) {
-    cases.push_back(case_at(turn, dtype, kDims[turn / 2 % kDims.size()], kLengths[turn / 3 % kLengths.size()],
+    cases.push_back(case_at(turn, dtype, kDims[turn / 2 % kDims.size()],
+                            kLengths[turn / 3 % kLengths.size()],
                             static_cast<Feature>(turn % kFeatures)));
   }
   // Four compute units split so many keys.
@@ -261,7 +285,8 @@ std::vector<GridCase> emulated_grid(DType dtype) {
   return cases;
 }
 
-// Sequences of different lengths, each kind with each feature in one of few shapes; backward: packed ones.
+// Sequences of different lengths, each kind with each feature in one of few shapes; backward:
+// packed ones.
 std::vector<GridCase> sequence_cases(DType dtype) {
   constexpr std::array<int64_t, 3> kDims{64, 40, 128};
   constexpr std::array<Lengths, 4> kLengths{Lengths{70, 150}, {1, 300}, {130, 64}, {3, 33}};
@@ -270,8 +295,8 @@ std::vector<GridCase> sequence_cases(DType dtype) {
   std::size_t turn = 0;
   for (const Sequences kind : {Sequences::packed, Sequences::padded, Sequences::paged}) {
     for (int feature = 0; feature < kFeatures; ++feature, ++turn) {
-      GridCase c =
-          case_at(turn, dtype, kDims[turn % kDims.size()], kLengths[turn % kLengths.size()], static_cast<Feature>(feature));
+      GridCase c = case_at(turn, dtype, kDims[turn % kDims.size()],
+                           kLengths[turn % kLengths.size()], static_cast<Feature>(feature));
       c.batch = 5 + (c.seqlen_q == 1 ? 15 : 0);
       c.sequences = kind;
       c.page_size = kind == Sequences::paged ? kPageSizes[turn / 2 % kPageSizes.size()] : 0;
@@ -283,11 +308,13 @@ std::vector<GridCase> sequence_cases(DType dtype) {
 
 // Cases of few queries, with keys enough to be split into tens of parts on a large device. A window
 // begins and ends inside a part.
-std::vector<GridCase> split_cases(DType dtype, std::initializer_list<int64_t> dims, const Lengths& lengths) {
+std::vector<GridCase> split_cases(DType dtype, std::initializer_list<int64_t> dims,
+                                  const Lengths& lengths) {
   std::vector<GridCase> cases;
   std::size_t turn = 0;
   for (const int64_t dim : dims) {
-    for (const Feature feature : {Feature::none, Feature::window, Feature::causal, Feature::window, Feature::sinks}) {
+    for (const Feature feature :
+         {Feature::none, Feature::window, Feature::causal, Feature::window, Feature::sinks}) {
       cases.push_back(case_at(turn++, dtype, dim, lengths, feature));
       GridCase& c = cases.back();
       c.batch = 1;
@@ -299,7 +326,8 @@ std::vector<GridCase> split_cases(DType dtype, std::initializer_list<int64_t> di
   return cases;
 }
 
-// Backward cases of forward ones; dropout, dlse and sums of the bias's gradient in turns that share no factor with the others.
+// Backward cases of forward ones; dropout, dlse and sums of the bias's gradient in turns that share
+// no factor with the others.
 std::vector<GridCase> backward_cases(const std::vector<GridCase>& forward, GridSize size) {
   constexpr int64_t kLongDims[] = {64, 128};
   std::vector<GridCase> cases;
@@ -310,14 +338,16 @@ std::vector<GridCase> backward_cases(const std::vector<GridCase>& forward, GridS
     if (size == GridSize::quick && (turn + turn / kFeatures) % 2 != 0) continue;
     if (c.sequences == Sequences::padded || c.sequences == Sequences::paged) continue;
     const bool long_one = is_long({c.seqlen_q, c.seqlen_k});
-    if (long_one && (c.feature > Feature::causal || std::count(std::begin(kLongDims), std::end(kLongDims), c.head_dim) == 0))
+    if (long_one && (c.feature > Feature::causal ||
+                     std::count(std::begin(kLongDims), std::end(kLongDims), c.head_dim) == 0))
       continue;
     c.pass = Pass::backward;
     c.lse = true;
     c.dropout = turn % 3 == 1 ? 0.1F : turn % 17 == 8 ? 0.6F : 0.0F;
     c.dlse = turn % 5 < 2;
-    // exp(score - lse) is as exact as a score is, where fp32 sums of large products err by 1e-5. Standard attention normalises by
-    // the same scores, so it does not see that, least of all with a single key.
+    // exp(score - lse) is as exact as a score is, where fp32 sums of large products err by 1e-5.
+    // Standard attention normalises by the same scores, so it does not see that, least of all with
+    // a single key.
     c.large = c.large && c.dtype != DType::fp32 && c.seqlen_k > 1 && c.head_dim > 1;
     // A handful of sums would be judged by the luck of the standard's rounding.
     if (c.seqlen_q * c.seqlen_k == 1 && c.feature == Feature::row_bias) continue;
@@ -334,15 +364,19 @@ std::string to_string(const GridCase& c) {
   const std::string backward =
       c.pass == Pass::forward
           ? ""
-          : fmt::format(", backward{}{}{}", c.dropout > 0 ? fmt::format(", dropout {}", c.dropout) : "", c.dlse ? ", dlse" : "",
+          : fmt::format(", backward{}{}{}",
+                        c.dropout > 0 ? fmt::format(", dropout {}", c.dropout) : "",
+                        c.dlse ? ", dlse" : "",
                         c.dbias_summed > 0 ? fmt::format(", dbias sum {}", c.dbias_summed) : "");
   constexpr std::array kSequenceNames{"", ", packed", ", padded", ", paged"};
-  const std::string sequences = kSequenceNames[static_cast<std::size_t>(c.sequences)] +
-                                (c.page_size > 0 ? fmt::format(" by {}", c.page_size) : std::string());
-  return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}{}, {}{}{}{}{}", to_string(c.dtype), c.batch, c.seqlen_q, c.seqlen_k,
-                     c.heads, c.kv_heads, c.head_dim, c.head_dim_v, c.huge_bias ? "huge " : "",
-                     kFeatureNames[static_cast<std::size_t>(c.feature)], kLayoutNames[static_cast<std::size_t>(c.layout)],
-                     sequences, c.lse ? ", lse" : "", c.large ? ", large inputs" : "", backward);
+  const std::string sequences =
+      kSequenceNames[static_cast<std::size_t>(c.sequences)] +
+      (c.page_size > 0 ? fmt::format(" by {}", c.page_size) : std::string());
+  return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}{}, {}{}{}{}{}", to_string(c.dtype),
+                     c.batch, c.seqlen_q, c.seqlen_k, c.heads, c.kv_heads, c.head_dim, c.head_dim_v,
+                     c.huge_bias ? "huge " : "", kFeatureNames[static_cast<std::size_t>(c.feature)],
+                     kLayoutNames[static_cast<std::size_t>(c.layout)], sequences,
+                     c.lse ? ", lse" : "", c.large ? ", large inputs" : "", backward);
 }
 
 std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
@@ -352,20 +386,24 @@ std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
     // Twice as many kernels to compile: each feature once, in one of the 16-bit dtypes.
     cases.resize(kFeatures);
     std::size_t turn = dtype == DType::fp16 ? 0 : 1;
-    if (dtype != DType::fp32) std::erase_if(cases, [&turn](const GridCase&) { return turn++ % 2 != 0; });
+    if (dtype != DType::fp32)
+      std::erase_if(cases, [&turn](const GridCase&) { return turn++ % 2 != 0; });
     return cases;
   }
   if (size == GridSize::emulated) return emulated_grid(dtype);
   const bool full = size == GridSize::full;
-  const std::vector<int64_t> dims = full ? std::vector<int64_t>{16, 32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256}
-                                         : std::vector<int64_t>{1, 32, 59, 64, 128, 256};
+  const std::vector<int64_t> dims =
+      full ? std::vector<int64_t>{16, 32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256}
+           : std::vector<int64_t>{1, 32, 59, 64, 128, 256};
   std::vector<Lengths> lengths{{1, 147}, {113, 203}, {64, 64}, {1, 1}, {0, 5}, {5, 0}, {33, 7}};
   if (full) {
-    const std::array<Lengths, 6> more{Lengths{128, 217}, {108, 256}, {256, 512}, {512, 256}, {1023, 1024}, {2048, 2048}};
+    const std::array<Lengths, 6> more{Lengths{128, 217}, {108, 256},   {256, 512},
+                                      {512, 256},        {1023, 1024}, {2048, 2048}};
     lengths.insert(lengths.end(), more.begin(), more.end());
   }
   std::vector<GridCase> cases = sequence_cases(dtype);
-  const std::vector<GridCase> split = full ? split_cases(dtype, {64, 128, 256}, {3, 20000}) : split_cases(dtype, {64}, {3, 5000});
+  const std::vector<GridCase> split =
+      full ? split_cases(dtype, {64, 128, 256}, {3, 20000}) : split_cases(dtype, {64}, {3, 5000});
   cases.insert(cases.end(), split.begin(), split.end());
   const std::vector<GridCase> huge = huge_bias_cases(dtype);
   cases.insert(cases.end(), huge.begin(), huge.end());
@@ -373,7 +411,8 @@ std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
   for (const int64_t dim : dims) {
     for (const Lengths& pair : lengths) {
       for (int feature = 0; feature < kFeatures; ++feature, ++turn) {
-        // Long ones take seconds in the reference: none, causal, the biases, sinks and softcap there.
+        // Long ones take seconds in the reference: none, causal, the biases, sinks and softcap
+        // there.
         if (is_long(pair) && feature % 4 > 1) continue;
         cases.push_back(case_at(turn, dtype, dim, pair, static_cast<Feature>(feature)));
       }
@@ -383,7 +422,9 @@ std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
 }
 
 GridCase random_case(std::mt19937_64& generator, DType dtype, Pass pass, bool few_kernels) {
-  const auto between = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(generator); };
+  const auto between = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(generator);
+  };
   const auto chance = [&](double share) { return std::bernoulli_distribution(share)(generator); };
   const auto pick = [&]<class T>(std::initializer_list<T> values) {
     return values.begin()[between(0, static_cast<int64_t>(values.size()) - 1)];
@@ -391,7 +432,8 @@ GridCase random_case(std::mt19937_64& generator, DType dtype, Pass pass, bool fe
   GridCase c;
   c.dtype = dtype;
   c.pass = pass;
-  // An emulated workgroup takes milliseconds whatever the rows in it, and the tolerance is strictest where there are few.
+  // An emulated workgroup takes milliseconds whatever the rows in it, and the tolerance is
+  // strictest where there are few.
   const bool one_head = few_kernels && chance(0.8);
   c.batch = one_head ? 1 : between(1, 2);
   const Heads heads = one_head ? Heads{1, 1} : pick({Heads{1, 1}, {2, 2}, {2, 1}, {3, 1}, {4, 2}});
@@ -399,9 +441,12 @@ GridCase random_case(std::mt19937_64& generator, DType dtype, Pass pass, bool fe
   c.kv_heads = heads.kv;
   c.seqlen_q = chance(0.4) ? 1 : between(1, 12);
   c.seqlen_k = chance(0.03) ? 0 : between(1, 40);
-  c.head_dim = few_kernels ? pick({int64_t{1}, int64_t{3}, int64_t{64}}) : chance(0.3) ? between(1, 4) : between(1, 90);
+  c.head_dim = few_kernels   ? pick({int64_t{1}, int64_t{3}, int64_t{64}})
+               : chance(0.3) ? between(1, 4)
+                             : between(1, 90);
   c.head_dim_v = few_kernels || chance(0.6) ? c.head_dim : between(1, 40);
-  c.feature = few_kernels ? pick({Feature::none, Feature::causal, Feature::bias}) : static_cast<Feature>(between(0, kFeatures - 1));
+  c.feature = few_kernels ? pick({Feature::none, Feature::causal, Feature::bias})
+                          : static_cast<Feature>(between(0, kFeatures - 1));
   c.layout = static_cast<Layout>(between(0, kLayouts - 1));
   c.lse = pass == Pass::backward || chance(0.6);
   c.large = chance(0.2);
@@ -416,7 +461,8 @@ GridCase random_case(std::mt19937_64& generator, DType dtype, Pass pass, bool fe
     c.equal_keys = chance(0.7);
   }
   if (chance(few_kernels ? 0.03 : 0.08)) {
-    // Keys that are split among workgroups or threads, with a window that begins anywhere in a split: lse shows keys too many.
+    // Keys that are split among workgroups or threads, with a window that begins anywhere in a
+    // split: lse shows keys too many.
     c.seqlen_q = between(1, 3);
     c.seqlen_k = few_kernels || chance(0.8) ? between(600, 2600) : between(2600, 12000);
     c.head_dim = c.head_dim_v = few_kernels ? 64 : pick({int64_t{16}, int64_t{64}, int64_t{128}});
@@ -427,7 +473,8 @@ GridCase random_case(std::mt19937_64& generator, DType dtype, Pass pass, bool fe
     c.dropout = 0;
   }
   if (chance(few_kernels ? 0 : 0.1)) {
-    c.sequences = pass == Pass::backward ? Sequences::packed : static_cast<Sequences>(between(1, 3));
+    c.sequences =
+        pass == Pass::backward ? Sequences::packed : static_cast<Sequences>(between(1, 3));
     c.page_size = c.sequences != Sequences::paged ? 0 : chance(0.7) ? between(1, 16) : 64;
     c.batch = between(2, 4);
   }
@@ -472,7 +519,8 @@ GridData make_grid_data(const GridCase& c, NormalPool& pool, int threads) {
 }
 
 Result<Problem> problem_of(const GridCase& c, const GridData& data) {
-  return c.pass == Pass::backward ? make_backward_problem(data.tensors, data.options) : make_problem(data.tensors, data.options);
+  return c.pass == Pass::backward ? make_backward_problem(data.tensors, data.options)
+                                  : make_problem(data.tensors, data.options);
 }
 
 }  // namespace fulmen::tools

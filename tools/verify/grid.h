@@ -13,12 +13,25 @@
 
 namespace fulmen::tools {
 
-enum class Feature : int { none, causal, top_left, window, bias, row_bias, keep, alibi, sinks, softcap, all_at_once };
+enum class Feature : int {
+  none,
+  causal,
+  top_left,
+  window,
+  bias,
+  row_bias,
+  keep,
+  alibi,
+  sinks,
+  softcap,
+  all_at_once
+};
 inline constexpr int kFeatures = 11;
 enum class Layout : int { bshd, bhsd, packed_qkv, odd_strides };
 inline constexpr int kLayouts = 4;
 
-// Sequences as long as the shapes; or of different lengths, packed, padded, or with paged keys and values.
+// Sequences as long as the shapes; or of different lengths, packed, padded, or with paged keys and
+// values.
 enum class Sequences : int { even, packed, padded, paged };
 
 struct GridCase {
@@ -49,14 +62,16 @@ struct GridCase {
 };
 std::string to_string(const GridCase& grid_case);
 
-// quick: a minute on two cores; full: every head_dim of docs/contract.md with every pair of lengths and every feature. emulated:
-// few and short problems that meet every feature, since each combination of head_dim and feature is a kernel to be compiled.
+// quick: a minute on two cores; full: every head_dim of docs/contract.md with every pair of lengths
+// and every feature. emulated: few and short problems that meet every feature, since each
+// combination of head_dim and feature is a kernel to be compiled.
 enum class GridSize { emulated, quick, full };
 std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass = Pass::forward);
 
-// A small problem of any features, the same for the same generator: one row, dims of 1 and 3, thousands of equal keys, scores that
-// are large and cancel, few rows over keys enough to be split, in windows that begin anywhere, and dropout near 1 among them.
-// few_kernels: head_dims and features of which emulated chips need few kernels.
+// A small problem of any features, the same for the same generator: one row, dims of 1 and 3,
+// thousands of equal keys, scores that are large and cancel, few rows over keys enough to be split,
+// in windows that begin anywhere, and dropout near 1 among them. few_kernels: head_dims and
+// features of which emulated chips need few kernels.
 GridCase random_case(std::mt19937_64& generator, DType dtype, Pass pass, bool few_kernels);
 
 struct GridData {
@@ -64,8 +79,8 @@ struct GridData {
   AttentionTensors tensors;
   AttentionOptions options;
 };
-// Inputs and room for outputs; out and lse of a backward case are the reference's. Throws std::runtime_error when that fails.
-// threads: as AttentionOptions::num_threads, for the reference.
+// Inputs and room for outputs; out and lse of a backward case are the reference's. Throws
+// std::runtime_error when that fails. threads: as AttentionOptions::num_threads, for the reference.
 GridData make_grid_data(const GridCase& grid_case, NormalPool& pool, int threads = 0);
 // The problem of the case's pass.
 Result<Problem> problem_of(const GridCase& grid_case, const GridData& data);

@@ -16,7 +16,8 @@ constexpr int64_t kSampledRows = 8;  // at each place in the sequence
 
 char* at(const Tensor& tensor, int64_t d0, int64_t d1, int64_t d2) {
   const auto& s = tensor.strides;
-  return static_cast<char*>(tensor.data) + (d0 * s[0] + d1 * s[1] + d2 * s[2]) * size_of(tensor.dtype);
+  return static_cast<char*>(tensor.data) +
+         (d0 * s[0] + d1 * s[1] + d2 * s[2]) * size_of(tensor.dtype);
 }
 
 // A part of a problem: sequences and query rows of the query heads that share one KV head.
@@ -41,13 +42,15 @@ void take_part(const Part& part, Problem& p, AttentionTensors& t) {
   }
   if (p.paged()) t.block_table.data = at(t.block_table, 0, 0, b);
   if (p.seqlens_k.present) t.seqlens_k.data = static_cast<int*>(t.seqlens_k.data) + b;
-  for (Tensor* tensor : std::initializer_list<Tensor*>{&t.bias, &t.keep_mask, &t.lse, &t.dlse, &t.dbias}) {
+  for (Tensor* tensor :
+       std::initializer_list<Tensor*>{&t.bias, &t.keep_mask, &t.lse, &t.dlse, &t.dbias}) {
     if (tensor->data == nullptr) continue;
     tensor->data = at(*tensor, b, h, first);
     tensor->shape = {std::min(tensor->shape[0], part.batches), group, rows, tensor->shape[3]};
   }
   if (t.alibi_slopes.data != nullptr)
-    t.alibi_slopes.data = static_cast<float*>(t.alibi_slopes.data) + b * t.alibi_slopes.strides[0] + h;
+    t.alibi_slopes.data =
+        static_cast<float*>(t.alibi_slopes.data) + b * t.alibi_slopes.strides[0] + h;
   for (Tensor* tensor : std::initializer_list<Tensor*>{&t.sinks, &t.dsinks}) {
     if (tensor->data != nullptr) tensor->data = static_cast<float*>(tensor->data) + h;
   }
@@ -73,18 +76,22 @@ void add_part(const Part& part, Problem problem, AttentionTensors tensors, Sampl
 // Returns the multiply-adds of a KV head's gradients, for one sequence, or for all where the bias's
 // gradient is their sum.
 double head_cost(const Problem& p) {
-  const double batches = p.dbias.present && p.dbias.strides[0] == 0 ? static_cast<double>(p.batch) : 1;
-  return batches * p.flops() / 2 / static_cast<double>(std::max<int64_t>(1, p.batch * p.num_kv_heads));
+  const double batches =
+      p.dbias.present && p.dbias.strides[0] == 0 ? static_cast<double>(p.batch) : 1;
+  return batches * p.flops() / 2 /
+         static_cast<double>(std::max<int64_t>(1, p.batch * p.num_kv_heads));
 }
 
 // The first, a middle and the last row of some KV heads.
 void add_rows(const Problem& problem, const AttentionTensors& tensors, SampledReport& result) {
-  const std::set<std::pair<int64_t, int64_t>> heads{
-      {0, 0}, {problem.batch / 2, problem.num_kv_heads / 2}, {problem.batch - 1, problem.num_kv_heads - 1}};
+  const std::set<std::pair<int64_t, int64_t>> heads{{0, 0},
+                                                    {problem.batch / 2, problem.num_kv_heads / 2},
+                                                    {problem.batch - 1, problem.num_kv_heads - 1}};
   const int64_t rows = std::min(kSampledRows, problem.seqlen_q);
   const std::set<int64_t> firsts{0, (problem.seqlen_q - rows) / 2, problem.seqlen_q - rows};
   for (const auto& [b, kv_head] : heads) {
-    for (const int64_t first : firsts) add_part({b, 1, kv_head, first, rows}, problem, tensors, result);
+    for (const int64_t first : firsts)
+      add_part({b, 1, kv_head, first, rows}, problem, tensors, result);
   }
 }
 
@@ -92,8 +99,9 @@ void add_rows(const Problem& problem, const AttentionTensors& tensors, SampledRe
 
 SampledReport verify_sampled(const Problem& problem, const AttentionTensors& tensors) {
   SampledReport result;
-  const double cost = static_cast<double>(problem.batch * problem.num_heads * problem.seqlen_q) *
-                      static_cast<double>(problem.seqlen_k * (problem.head_dim + problem.head_dim_v));
+  const double cost =
+      static_cast<double>(problem.batch * problem.num_heads * problem.seqlen_q) *
+      static_cast<double>(problem.seqlen_k * (problem.head_dim + problem.head_dim_v));
   if (cost <= kWholeCost) {
     result.report = verify_result(problem, tensors);
     return result;
@@ -116,9 +124,11 @@ SampledReport verify_gradients_sampled(const Problem& problem, const AttentionTe
   result.report.ok = true;
   if (gradients_are_affordable(problem)) {
     const bool summed = problem.dbias.present && problem.dbias.strides[0] == 0;
-    const std::set<std::pair<int64_t, int64_t>> heads{{0, 0}, {problem.batch - 1, problem.num_kv_heads - 1}};
+    const std::set<std::pair<int64_t, int64_t>> heads{
+        {0, 0}, {problem.batch - 1, problem.num_kv_heads - 1}};
     for (const auto& [b, kv_head] : heads) {
-      add_part({summed ? 0 : b, summed ? problem.batch : 1, kv_head, 0, problem.seqlen_q}, problem, tensors, result);
+      add_part({summed ? 0 : b, summed ? problem.batch : 1, kv_head, 0, problem.seqlen_q}, problem,
+               tensors, result);
     }
     return result;
   }

@@ -15,8 +15,9 @@ struct VerifiedRun {
   KernelConfig config;  // the kernel that ran
 };
 
-// Poisons what the pass writes, runs it and compares; the outputs are then in the data's own tensors. kernel: empty chooses.
-VerifiedRun run_and_verify(const Problem& problem, const GridData& data, const DeviceTensors& there, const std::string& device,
-                           const std::string& kernel, int threads);
+// Poisons what the pass writes, runs it and compares; the outputs are then in the data's own
+// tensors. kernel: empty chooses.
+VerifiedRun run_and_verify(const Problem& problem, const GridData& data, const DeviceTensors& there,
+                           const std::string& device, const std::string& kernel, int threads);
 
 }  // namespace fulmen::tools

@@ -1,7 +1,9 @@
-"""Exact attention as one fused operation: softmax(softmax_scale * q k^T + bias, masked) v, and its gradients.
+"""Exact attention as one fused operation: softmax(softmax_scale * q k^T + bias, masked) v, and its
+gradients.
 
-`attention` takes NumPy arrays (float32, float16, `ml_dtypes.bfloat16`), torch tensors on any device, and anything else with
-DLPack. `fulmen.torch` has what only PyTorch needs. docs/contract.md of the sources has the exact semantics.
+`attention` takes NumPy arrays (float32, float16, `ml_dtypes.bfloat16`), torch tensors on any
+device, and anything else with DLPack. `fulmen.torch` has what only PyTorch needs. docs/contract.md
+of the sources has the exact semantics.
 """
 
 from fulmen._core import ArgumentError, __version__

@@ -70,7 +70,8 @@ SCALARS: dict[str, Any] = {
     "num_threads": 0,
     "verify": False,
 }
-# By place in the tuple of tensors: q, k, v, out, the optional ones, lse, dout, dlse, gradients, and what says how rows are kept.
+# By place in the tuple of tensors: q, k, v, out, the optional ones, lse, dout, dlse, gradients, and
+# what says how rows are kept.
 TENSOR_NAMES = tensor_names
 OPTIONAL_TENSORS = TENSOR_NAMES[TENSOR_NAMES.index("out") + 1 : TENSOR_NAMES.index("lse")]
 # At the end of both tuples, where sequences differ in length, or k and v have scales.
@@ -101,27 +102,43 @@ class Arguments(NamedTuple):
 
 
 def with_lengths(tensors: tuple[Any, ...], lengths: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The tuple that fulmen._core takes, with those of LENGTHS in their places; lengths may be empty."""
-    return (*tensors, *(None,) * (PLACE_OF_LENGTHS - len(tensors)), *lengths) if lengths else tensors
+    """The tuple that fulmen._core takes, with those of LENGTHS in their places; lengths may be
+    empty."""
+    return (
+        (*tensors, *(None,) * (PLACE_OF_LENGTHS - len(tensors)), *lengths) if lengths else tensors
+    )
 
 
 _MASK = "bias (added to the scores) or keep_mask (True attends)"
-_SCALE, _CAUSAL, _DROPOUT, _WINDOW = "softmax_scale", "causal", "dropout", "window_left and window_right"
+_SCALE, _CAUSAL, _DROPOUT, _WINDOW = (
+    "softmax_scale",
+    "causal",
+    "dropout",
+    "window_left and window_right",
+)
 # Names of the arguments in other libraries.
 _OTHER_NAMES = {
     **dict.fromkeys(("attn_mask", "attention_mask", "mask", "key_padding_mask"), _MASK),
     **dict.fromkeys(("attn_bias", "attention_bias", "additive_mask", "position_bias"), "bias"),
     **dict.fromkeys(("scale", "sm_scale", "scaling", "scale_factor", "softmax_temp"), _SCALE),
     **dict.fromkeys(("is_causal", "use_causal_mask", "is_decoder"), _CAUSAL),
-    **dict.fromkeys(("dropout_p", "p", "attention_dropout", "attn_dropout", "dropout_rate"), _DROPOUT),
+    **dict.fromkeys(
+        ("dropout_p", "p", "attention_dropout", "attn_dropout", "dropout_rate"), _DROPOUT
+    ),
     **dict.fromkeys(("seed", "dropout_rng", "rng"), "dropout_seed"),
     **dict.fromkeys(("window_size", "local_window_size", "window", "sliding_window"), _WINDOW),
-    **dict.fromkeys(("logits_soft_cap", "soft_cap", "logit_cap", "attn_logits_soft_cap"), "softcap"),
+    **dict.fromkeys(
+        ("logits_soft_cap", "soft_cap", "logit_cap", "attn_logits_soft_cap"), "softcap"
+    ),
     **dict.fromkeys(("slopes", "alibi"), "alibi_slopes"),
     **dict.fromkeys(("s_aux", "sink", "attention_sinks", "learnable_sink"), "sinks"),
-    **dict.fromkeys(("cu_seqlens", "cu_seq_lens_q", "query_seq_lengths"), "cu_seqlens_q and cu_seqlens_k"),
+    **dict.fromkeys(
+        ("cu_seqlens", "cu_seq_lens_q", "query_seq_lengths"), "cu_seqlens_q and cu_seqlens_k"
+    ),
     "cu_seq_lens_k": "cu_seqlens_k",
-    **dict.fromkeys(("cache_seqlens", "seq_lens", "kv_lens", "key_value_seq_lengths", "seqused_k"), "seqlens_k"),
+    **dict.fromkeys(
+        ("cache_seqlens", "seq_lens", "kv_lens", "key_value_seq_lengths", "seqused_k"), "seqlens_k"
+    ),
     **dict.fromkeys(("page_table", "block_tables"), "block_table"),
     **dict.fromkeys(("cache_leftpad", "leftpad"), "leftpad_k"),
     **dict.fromkeys(("max_seqlen", "max_length_q"), "max_seqlen_q and max_seqlen_k"),
@@ -145,7 +162,11 @@ def unexpected(function: str, name: str, accepted: Sequence[str] = ()) -> str:
         return f"{said}: k and v may always have fewer heads than q"
     ours = _OTHER_NAMES.get(name, name if accepted else None)
     if not accepted:
-        return f"{said}: here it is called {ours}" if ours else f"{said}: {', '.join(Options.__annotations__)} are accepted"
+        return (
+            f"{said}: here it is called {ours}"
+            if ours
+            else f"{said}: {', '.join(Options.__annotations__)} are accepted"
+        )
     for one in accepted:
         if one == ours or ours in _OTHER_NAMES.get(one, "").split(" and "):
             return f"{said}: here it is called {one}"
@@ -183,28 +204,42 @@ def read(function: str, given: Mapping[str, Any]) -> Arguments:
         lengths, of_lengths = (), ()
     else:
         of_lengths = (*longest, given.get("validate", False))
-    return Arguments(optional, scalars + of_lengths, given.get("device"), is_bhsd(given.get("layout", "bshd")), lengths)
+    return Arguments(
+        optional,
+        scalars + of_lengths,
+        given.get("device"),
+        is_bhsd(given.get("layout", "bshd")),
+        lengths,
+    )
 
 
 def rename(error: Exception, names: Mapping[str, str]) -> None:
     """In an error's message, replaces the names of arguments by those that the caller knows."""
     words = re.compile(rf"\b({'|'.join(names)})\b")
-    error.args = tuple(words.sub(lambda word: names[word[0]], a) if isinstance(a, str) else a for a in error.args)
+    error.args = tuple(
+        words.sub(lambda word: names[word[0]], a) if isinstance(a, str) else a for a in error.args
+    )
 
 
 def is_bhsd(layout: str) -> bool:
     if layout not in ("bshd", "bhsd"):
         raise ArgumentError(
-            f'layout is {layout!r}: "bshd" ([batch, seqlen, heads, head_dim]) or "bhsd" (dims 1 and 2 exchanged) is accepted'
+            f'layout is {layout!r}: "bshd" ([batch, seqlen, heads, head_dim]) or "bhsd" (dims 1 '
+            "and 2 exchanged) is accepted"
         )
     return layout == "bhsd"
 
 
 def wanted_gradients(gradients: Sequence[str]) -> int:
     """The bits that fulmen._core takes."""
-    if isinstance(gradients, str) or not gradients or any(name not in GRADIENTS for name in gradients):
+    if (
+        isinstance(gradients, str)
+        or not gradients
+        or any(name not in GRADIENTS for name in gradients)
+    ):
         raise ArgumentError(
-            f"gradients is {gradients!r}: a sequence of one or more of {', '.join(map(repr, GRADIENTS))} is accepted"
+            f"gradients is {gradients!r}: a sequence of one or more of "
+            f"{', '.join(map(repr, GRADIENTS))} is accepted"
         )
     return sum(1 << GRADIENTS.index(name) for name in set(gradients))
 
@@ -238,7 +273,11 @@ def framework_of(q: Array) -> Framework | None:
         from fulmen.torch._frontend import FRAMEWORK as found
     elif (jax := sys.modules.get("jax")) is not None and isinstance(q, jax.Array):
         from fulmen.jax import FRAMEWORK as found
-    elif hasattr(q, "__array_namespace__") and hasattr(q, "__dlpack__") and not isinstance(q, np.ndarray):
+    elif (
+        hasattr(q, "__array_namespace__")
+        and hasattr(q, "__dlpack__")
+        and not isinstance(q, np.ndarray)
+    ):
         from fulmen._array_api import FRAMEWORK as found
     else:
         found = None

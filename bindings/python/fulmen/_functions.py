@@ -1,4 +1,5 @@
-"""The functions of the package, for every kind of array. What PyTorch adds (autograd, compilation, …) is in fulmen.torch."""
+"""The functions of the package, for every kind of array. What PyTorch adds (autograd, compilation,
+…) is in fulmen.torch."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 
 class VerificationError(RuntimeError):
-    """verify=True, and a result differs from the double-precision reference by more than the tolerance rule allows."""
+    """verify=True, and a result differs from the double-precision reference by more than the
+    tolerance rule allows."""
 
 
 class Gradients(NamedTuple):
@@ -77,15 +79,24 @@ class Device(NamedTuple):
 
 
 def being_compiled() -> bool:
-    """Whether torch.compile reads this. fulmen.torch puts torch's own function here, which takes less."""
+    """Whether torch.compile reads this. fulmen.torch puts torch's own function here, which takes
+    less."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
-def by_framework(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
+def by_framework(
+    tensors: tuple[Any, ...],
+    scalars: tuple[Any, ...],
+    device: str | None,
+    bhsd: bool,
+    want_lse: bool,
+) -> Any:
     """attention() of the tuples that fulmen._core takes."""
     framework = framework_of(tensors[0])
-    return (_core.forward if framework is None else framework.forward)(tensors, scalars, device, bhsd, want_lse)
+    return (_core.forward if framework is None else framework.forward)(
+        tensors, scalars, device, bhsd, want_lse
+    )
 
 
 def as_numbers(name: str, value: Any, q: Array) -> Any:
@@ -98,7 +109,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _straight(described: _F) -> _F:
-    """attention() as its signature says, by fulmen._core.attention, which takes a fraction of the time to find out what was given.
+    """attention() as its signature says, by fulmen._core.attention, which takes a fraction of the
+    time to find out what was given.
 
     Compilers can't look into that: they read the body of what is described.
     """
@@ -162,51 +174,67 @@ def attention(
       q: [batch, seqlen_q, heads, head_dim], float32, float16 or bfloat16; head_dim 1 to 256.
       k: [batch, seqlen_k, kv_heads, head_dim], q's dtype; heads is a multiple of kv_heads.
       v: [batch, seqlen_k, kv_heads, head_dim_v], q's dtype.
-      bias: broadcasts to [batch, heads, seqlen_q, seqlen_k], the last dim in full; added to the scaled scores. Any of the dtypes.
+      bias: broadcasts to [batch, heads, seqlen_q, seqlen_k], the last dim in full; added to the
+          scaled scores. Any of the dtypes.
       keep_mask: the same in bool; True attends.
       alibi_slopes: [heads] or [batch, heads], float32: adds -slope * |query's position - key's|.
       sinks: [heads], float32: one more score of each head in the softmax's denominator.
-      cu_seqlens_q: [batch + 1], int32: q and out are packed, [total_q, heads, head_dim], lse is [heads, total_q]; sequence n is
-        rows cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Needs max_seqlen_q. Each sequence is computed as if it were alone.
+      cu_seqlens_q: [batch + 1], int32: q and out are packed, [total_q, heads, head_dim], lse is
+        [heads, total_q]; sequence n is rows cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Needs
+        max_seqlen_q. Each sequence is computed as if it were alone.
       cu_seqlens_k: the same of k and v, [total_k, kv_heads, head_dim], and max_seqlen_k.
-      seqlens_k: [batch], int32: the used rows of sequence n of padded or paged k and v end before row seqlens_k[n].
+      seqlens_k: [batch], int32: the used rows of sequence n of padded or paged k and v end before
+          row seqlens_k[n].
       leftpad_k: [batch], int32: and begin at row leftpad_k[n].
-      block_table: [batch, max_pages], int32: k and v are paged, [num_pages, page_size, kv_heads, head_dim]; row r of sequence n is
-        row r % page_size of page block_table[n, r // page_size].
-        Lengths and page tables may be lists, or of other integers, too: they are converted, on a GPU without waiting for it.
-        alibi_slopes and sinks may be lists.
-      k_scale, v_scale: [1], [kv_heads] or [batch, kv_heads], float32: factors of k's and v's numbers. No kernel reads them yet, nor
-        k and v of another dtype than q's: NotImplementedError.
-      max_seqlen_q, max_seqlen_k: the most queries and keys of a sequence; None where the shapes say it.
-      out: written and returned, where given; it may be q itself, and must not overlap another input. Not with autograd.
-      return_lse: also return the natural log of the softmax's denominator, [batch, heads, seqlen_q], float32.
+      block_table: [batch, max_pages], int32: k and v are paged,
+        [num_pages, page_size, kv_heads, head_dim]; row r of sequence n is row r % page_size of page
+        block_table[n, r // page_size]. Lengths and page tables may be lists, or of other integers,
+        too: they are converted, on a GPU without waiting for it. alibi_slopes and sinks may be
+        lists.
+      k_scale, v_scale: [1], [kv_heads] or [batch, kv_heads], float32: factors of k's and v's
+        numbers. No kernel reads them yet, nor k and v of another dtype than q's:
+        NotImplementedError.
+      max_seqlen_q, max_seqlen_k: the most queries and keys of a sequence; None where the shapes say
+          it.
+      out: written and returned, where given; it may be q itself, and must not overlap another
+          input. Not with autograd.
+      return_lse: also return the natural log of the softmax's denominator,
+          [batch, heads, seqlen_q], float32.
       softmax_scale: None is 1 / sqrt(head_dim).
       softcap: 0 is off; else a score is softcap * tanh(score / softcap).
-      causal: True or "bottom_right": the last query is on the diagonal with the last key; "top_left": the first with the first.
-      window_left, window_right: how many keys before and after its own position a query attends; -1 is unlimited.
+      causal: True or "bottom_right": the last query is on the diagonal with the last key;
+          "top_left": the first with the first.
+      window_left, window_right: how many keys before and after its own position a query attends; -1
+          is unlimited.
       dropout: probability, below 1, that an element of the softmax is dropped.
-      dropout_seed, dropout_offset: which ones. For torch tensors None draws from torch's generator; else a seed is needed.
-      deterministic: False also takes kernels that add gradients by atomics: faster on some GPUs, other bits in every run. None is
-        what torch.use_deterministic_algorithms says for torch tensors, where True is always obeyed, and True for others.
+      dropout_seed, dropout_offset: which ones. For torch tensors None draws from torch's generator;
+          else a seed is needed.
+      deterministic: False also takes kernels that add gradients by atomics: faster on some GPUs,
+        other bits in every run. None is what torch.use_deterministic_algorithms says for torch
+        tensors, where True is always obeyed, and True for others.
       kernel: force one by name ("cpu.prefill.avx2"); plan() names the one that runs.
-      tuning: the forward kernel's parameters, such as "block_m=64,waves=4"; explain() lists them with their values. None: tuned
-        results, or the kernel's own choice. Gradients by autograd and jax.grad do not read it; attention_backward() does.
+      tuning: the forward kernel's parameters, such as "block_m=64,waves=4"; explain() lists them
+        with their values. None: tuned results, or the kernel's own choice. Gradients by autograd
+        and jax.grad do not read it; attention_backward() does.
       num_threads: of the CPU; 0 is OMP_NUM_THREADS, else all processors.
-      verify: compare the result with the double-precision reference, and raise VerificationError where it is wrong.
-      validate: check lengths and page tables in a GPU's own memory first, which waits for copies of them. In host memory they
-        always are checked.
+      verify: compare the result with the double-precision reference, and raise VerificationError
+          where it is wrong.
+      validate: check lengths and page tables in a GPU's own memory first, which waits for copies of
+        them. In host memory they always are checked.
       device: None is where q is.
       layout: "bshd" or "bhsd".
 
     Returns:
-      out, of q's kind and dtype, [batch, seqlen_q, heads, head_dim_v]; or (out, lse). Rows with no key attended are 0, their lse is
-      -inf. On a GPU the work is in torch's current stream.
+      out, of q's kind and dtype, [batch, seqlen_q, heads, head_dim_v]; or (out, lse). Rows with no
+      key attended are 0, their lse is -inf. On a GPU the work is in torch's current stream.
 
     Raises:
-      TypeError, ArgumentError (a ValueError and a RuntimeError): an argument is wrong; the message names it, its value and what is
+      TypeError, ArgumentError (a ValueError and a RuntimeError): an argument is wrong; the message
+          names it, its value and what is
         accepted.
       NotImplementedError: the forced kernel, or every kernel, refuses the problem; with the reason.
-      RuntimeError: the device can't be used. MemoryError. VerificationError. Nothing is written on an error but the last.
+      RuntimeError: the device can't be used. MemoryError. VerificationError. Nothing is written on
+          an error but the last.
     """
     scalars = (
         softmax_scale,
@@ -237,7 +265,9 @@ def attention(
     for one in lengths + longest:
         if one is not None:
             named = zip(LENGTHS, lengths, strict=True)
-            lengths = tuple([None if length is None else numbers(name, length, q) for name, length in named])
+            lengths = tuple(
+                [None if length is None else numbers(name, length, q) for name, length in named]
+            )
             tensors, scalars = with_lengths(tensors, lengths), (*scalars, *longest, validate)
             break
     forward = _core.forward if framework is None else framework.forward
@@ -256,15 +286,17 @@ def attention_backward(
     dlse: Array | None = None,
     **options: Unpack[Options],
 ) -> Gradients:
-    """The gradients of attention(), from its out and lse (return_lse=True) and the loss's gradient by out.
+    """The gradients of attention(), from its out and lse (return_lse=True) and the loss's gradient
+    by out.
 
     Torch tensors need this only outside of autograd.
 
     Args:
-      dout: like out: the loss's gradient by out. dlse: like lse: its gradient by lse, None where lse is not used.
+      dout: like out: the loss's gradient by out. dlse: like lse: its gradient by lse, None where
+          lse is not used.
       q, k, v: the arrays of the forward call; out, lse: what it gave.
-      gradients: which ones are computed, of "q", "k", "v", "bias" and "sinks". Each has the shape and dtype of its input; a bias's
-        is the sum over dims of size 1.
+      gradients: which ones are computed, of "q", "k", "v", "bias" and "sinks". Each has the shape
+        and dtype of its input; a bias's is the sum over dims of size 1.
       options: those of attention(), with the values of the forward call.
 
     Returns:
@@ -285,11 +317,17 @@ def _host_call(tensors: tuple[Array, ...]) -> tuple[tuple[Array, ...], Any]:
     if framework is None:
         return tensors, lambda result: result
     on_host = tuple(None if t is None else framework.to_host(t) for t in tensors)
-    return on_host, lambda result: None if result is None else framework.from_host(result, tensors[0])
+    return (
+        on_host,
+        lambda result: None if result is None else framework.from_host(result, tensors[0]),
+    )
 
 
-def attention_reference(q: Array, k: Array, v: Array, *, return_lse: bool = False, **options: Unpack[Options]) -> Any:
-    """attention() by plain loops in double precision: out, or (out, lse), in float64 (JAX: by jax_enable_x64). For tests; slow."""
+def attention_reference(
+    q: Array, k: Array, v: Array, *, return_lse: bool = False, **options: Unpack[Options]
+) -> Any:
+    """attention() by plain loops in double precision: out, or (out, lse), in float64 (JAX: by
+    jax_enable_x64). For tests; slow."""
     a = read("attention_reference", options)
     tensors, to_kind = _host_call(a.completed((q, k, v, None, *a.optional)))
     out, lse = _core.reference(tensors, a.scalars, a.bhsd)
@@ -310,7 +348,9 @@ def attention_backward_reference(
     """attention_backward() in double precision. It computes out and lse itself. For tests; slow."""
     a = read("attention_backward_reference", options)
     tensors, to_kind = _host_call(a.completed((q, k, v, None, *a.optional, None, dout, dlse)))
-    results = list(_core.reference_backward(tensors, a.scalars, a.bhsd, wanted_gradients(gradients)))
+    results = list(
+        _core.reference_backward(tensors, a.scalars, a.bhsd, wanted_gradients(gradients))
+    )
     shaped = (q, k, v, tensors[4], tensors[7])
     for at, (result, like) in enumerate(zip(results, shaped, strict=True)):
         if result is not None:
@@ -335,12 +375,16 @@ def verify(
     dsinks: Array | None = None,
     **options: Unpack[Options],
 ) -> VerifyReport:
-    """Compares a result with the double-precision reference by the tolerance rule of docs/contract.md.
+    """Compares a result with the double-precision reference by the tolerance rule of
+    docs/contract.md.
 
-    Without dout: out, and lse if given. With it: the gradients that are given, for which out and lse are needed.
+    Without dout: out, and lse if given. With it: the gradients that are given, for which out and
+    lse are needed.
     """
     a = read("verify", options)
-    tensors, _ = _host_call(a.completed((q, k, v, out, *a.optional, lse, dout, dlse, dq, dk, dv, dbias, dsinks)))
+    tensors, _ = _host_call(
+        a.completed((q, k, v, out, *a.optional, lse, dout, dlse, dq, dk, dv, dbias, dsinks))
+    )
     return VerifyReport(*_core.verify(tensors, a.scalars, a.bhsd))
 
 
@@ -354,13 +398,19 @@ def plan(
     gradients: Sequence[str] = ("q", "k", "v"),
     **options: Unpack[Options],
 ) -> Plan:
-    """What attention() (or, with backward, attention_backward()) would run for such arguments. Their data are not read."""
+    """What attention() (or, with backward, attention_backward()) would run for such arguments.
+    Their data are not read."""
     a = read("plan", options)
     wanted = wanted_gradients(gradients)
     framework = framework_of(q)
     scalars = framework.settled(a.scalars) if backward and framework is not None else a.scalars
     text, kernel, workspace = _core.explain(
-        a.completed((q, k, v, None, *a.optional)), scalars, a.device, a.bhsd, bool(return_lse), wanted if backward else 0
+        a.completed((q, k, v, None, *a.optional)),
+        scalars,
+        a.device,
+        a.bhsd,
+        bool(return_lse),
+        wanted if backward else 0,
     )
     return Plan(kernel, workspace, text)
 
@@ -376,18 +426,31 @@ def explain(
     **options: Unpack[Options],
 ) -> str:
     """Which kernel runs, and why each other does not, in words: the explanation of plan()."""
-    return plan(q, k, v, return_lse=return_lse, backward=backward, gradients=gradients, **options).explanation
+    return plan(
+        q, k, v, return_lse=return_lse, backward=backward, gradients=gradients, **options
+    ).explanation
 
 
 @in_our_words
 def dropout_mask(
-    q: Array, k: Array, *, dropout: float, dropout_seed: int, dropout_offset: int = 0, layout: Layout = "bshd"
+    q: Array,
+    k: Array,
+    *,
+    dropout: float,
+    dropout_seed: int,
+    dropout_offset: int = 0,
+    layout: Layout = "bshd",
 ) -> Array:
     """Which elements of the softmax dropout keeps: bool [batch, heads, seqlen_q, seqlen_k].
 
     Only the shapes of q and k are read.
     """
-    a = read("dropout_mask", dict(dropout=dropout, dropout_seed=dropout_seed, dropout_offset=dropout_offset, layout=layout))
+    a = read(
+        "dropout_mask",
+        dict(
+            dropout=dropout, dropout_seed=dropout_seed, dropout_offset=dropout_offset, layout=layout
+        ),
+    )
     framework = framework_of(q)
     keep = _core.dropout_mask((q, k, k), a.scalars, a.bhsd)
     return keep if framework is None else framework.from_host(keep, q)
@@ -411,24 +474,29 @@ def append_kv(
     validate: bool = False,
     device: str | None = None,
 ) -> tuple[Array | None, ...]:
-    """Writes new keys and values behind those of a KV cache, and rotates them, and queries, on the way.
+    """Writes new keys and values behind those of a KV cache, and rotates them, and queries, on the
+    way.
 
     Args:
-      k_cache, v_cache: [batch, rows, kv_heads, head_dim], or with a block_table [num_pages, page_size, kv_heads, head_dim]; written
-        in place, without a gradient. JAX arrays are not written: new caches are returned, in the same memory where the
-        caller's jax.jit donates the old ones.
-      seqlens_k: [batch], int32, or as in attention(): the rows that are used. Row i of k becomes row seqlens_k + i.
+      k_cache, v_cache: [batch, rows, kv_heads, head_dim], or with a block_table
+        [num_pages, page_size, kv_heads, head_dim]; written in place, without a gradient. JAX arrays
+        are not written: new caches are returned, in the same memory where the caller's jax.jit
+        donates the old ones.
+      seqlens_k: [batch], int32, or as in attention(): the rows that are used. Row i of k becomes
+          row seqlens_k + i.
       k, v: [batch, seqlen_new, kv_heads, head_dim], the cache's dtype; both or neither.
-      block_table: [batch, max_pages], the same. The pages that are written must be no other sequence's.
-      rotary_cos, rotary_sin: [positions, rotary_dim / 2], float32 or the cache's dtype; both or neither.
+      block_table: [batch, max_pages], the same. The pages that are written must be no other
+          sequence's.
+      rotary_cos, rotary_sin: [positions, rotary_dim / 2], float32 or the cache's dtype; both or
+          neither.
       q: [batch, seqlen_q, heads, head_dim], beside rotary_cos; not written.
       rotary_interleaved: pairs are elements 2 i and 2 i + 1; else i and i + rotary_dim / 2.
       queries_advance: query i is at position seqlens_k + i; else all are at seqlens_k.
       num_threads, validate, device: see attention().
 
     Returns:
-      (q rotated, or None; the lengths afterwards, as attention() takes them as seqlens_k); for JAX arrays behind these the new
-      k_cache and v_cache. Errors are those of attention().
+      (q rotated, or None; the lengths afterwards, as attention() takes them as seqlens_k); for JAX
+      arrays behind these the new k_cache and v_cache. Errors are those of attention().
     """
     kind = type(k_cache)
     # As in attention(): torch 2.4 compiles no code that finds the dict by two ways.
@@ -439,7 +507,9 @@ def append_kv(
     if block_table is not None:
         block_table = numbers("block_table", block_table, k_cache)
     tensors = (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q)
-    append = _core.append_kv if framework is None or framework.append_kv is None else framework.append_kv
+    append = (
+        _core.append_kv if framework is None or framework.append_kv is None else framework.append_kv
+    )
     return append(tensors, device, rotary_interleaved, queries_advance, num_threads, validate)
 
 

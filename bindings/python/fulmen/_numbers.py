@@ -1,4 +1,5 @@
-"""Tensors of a few numbers as people have them: lists, and integers that are not int32, become what fulmen._core takes."""
+"""Tensors of a few numbers as people have them: lists, and integers that are not int32, become what
+fulmen._core takes."""
 
 from __future__ import annotations
 
@@ -6,20 +7,33 @@ from typing import Any
 
 import numpy as np
 
-INTEGERS = ("cu_seqlens_q", "cu_seqlens_k", "seqlens_k", "leftpad_k", "block_table", "cache_batch_idx")
+INTEGERS = (
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "seqlens_k",
+    "leftpad_k",
+    "block_table",
+    "cache_batch_idx",
+)
 FLOATS = ("alibi_slopes", "sinks", "k_scale", "v_scale")
 _LEAST, _MOST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 
 
 def host_numbers(name: str, value: Any, like: Any = None) -> Any:
-    """A list, or a NumPy array of integers, as a NumPy array of int32, lists for FLOATS as float32; anything else as it is.
+    """A list, or a NumPy array of integers, as a NumPy array of int32, lists for FLOATS as float32;
+    anything else as it is.
 
     Integers beyond int32 become its limits, which the checks of lengths refuse.
     """
     is_list = isinstance(value, list | tuple)
-    if not is_list and (not isinstance(value, np.ndarray) or value.dtype == np.int32 or name not in INTEGERS):
+    if not is_list and (
+        not isinstance(value, np.ndarray) or value.dtype == np.int32 or name not in INTEGERS
+    ):
         if name in INTEGERS and isinstance(value, int | float | np.generic):
-            raise TypeError(f"{name} is {value!r}, of type {type(value).__name__}: an array or a list of integers is accepted")
+            raise TypeError(
+                f"{name} is {value!r}, of type {type(value).__name__}: an array or a list of "
+                "integers is accepted"
+            )
         return value
     wanted = "integers" if name in INTEGERS else "numbers"
     try:
@@ -30,8 +44,14 @@ def host_numbers(name: str, value: Any, like: Any = None) -> Any:
         return array.astype(np.int32 if name in INTEGERS else np.float32)
     if array.dtype.kind not in ("iu" if name in INTEGERS else "iuf"):
         if is_list:
-            raise TypeError(f"{name} is {_shown(value)}: a list of {wanted}, or of rows of equal length, is accepted")
-        raise TypeError(f"{name} has dtype {array.dtype}: int32 is accepted, and other integers, which are converted")
+            raise TypeError(
+                f"{name} is {_shown(value)}: a list of {wanted}, or of rows of equal length, is "
+                "accepted"
+            )
+        raise TypeError(
+            f"{name} has dtype {array.dtype}: int32 is accepted, and other integers, which are "
+            "converted"
+        )
     if name in FLOATS:
         return array.astype(np.float32)
     if array.dtype == np.uint64:

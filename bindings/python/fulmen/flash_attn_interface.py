@@ -1,7 +1,9 @@
-"""FlashAttention 3's functions, with the names, arguments and results of its module flash_attn_interface.
+"""FlashAttention 3's functions, with the names, arguments and results of its module
+flash_attn_interface.
 
-They take what fulmen.flash_attn takes, and v's head_dim may differ from q's. Descale factors (fp8) and qv are refused. num_splits,
-pack_gqa, sm_margin and scheduler_metadata change nothing: plans cut the work by the problem.
+They take what fulmen.flash_attn takes, and v's head_dim may differ from q's. Descale factors (fp8)
+and qv are refused. num_splits, pack_gqa, sm_margin and scheduler_metadata change nothing: plans cut
+the work by the problem.
 """
 
 from __future__ import annotations
@@ -31,13 +33,17 @@ __all__ = [
 ]
 
 __version__ = "3.0.0"
-_PACKAGE = _install.Package("flash_attn_interface", "flash_attn_3", __version__, ("",), "fulmen.flash_attn_interface")
+_PACKAGE = _install.Package(
+    "flash_attn_interface", "flash_attn_3", __version__, ("",), "fulmen.flash_attn_interface"
+)
 
 
 def install(force: bool = False) -> None:
-    """Makes `import flash_attn_interface` give this module, and transformers' "flash_attention_3" run on it, on any device.
+    """Makes `import flash_attn_interface` give this module, and transformers' "flash_attention_3"
+    run on it, on any device.
 
-    force: hide a flash_attn_interface that is installed until uninstall(). Otherwise that raises a RuntimeError.
+    force: hide a flash_attn_interface that is installed until uninstall(). Otherwise that raises a
+        RuntimeError.
     """
     _install.install(_PACKAGE, force)
 
@@ -47,14 +53,17 @@ def uninstall() -> None:
     _install.uninstall(_PACKAGE)
 
 
-# Errors name the arguments of this module's functions. What flash_attn's functions raise has flash_attn's names.
+# Errors name the arguments of this module's functions. What flash_attn's functions raise has
+# flash_attn's names.
 _named = named(block_table="page_table")
 
 
 def _refuse(attention_chunk: int, **absent: Any) -> None:
     for name, value in absent.items():
         if value is not None:
-            raise NotImplementedError(f"{name} is given: Fulmen has no such attention, None is accepted")
+            raise NotImplementedError(
+                f"{name} is given: Fulmen has no such attention, None is accepted"
+            )
     check_chunk(attention_chunk)
 
 
@@ -78,41 +87,61 @@ def flash_attn_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Any:
-    """Attention of q [batch, seqlen_q, heads, head_dim] with k and v [batch, seqlen_k, kv_heads, head_dim].
+    """Attention of q [batch, seqlen_q, heads, head_dim] with k and v
+    [batch, seqlen_k, kv_heads, head_dim].
 
     Args:
       softmax_scale: None is 1 / sqrt(head_dim).
-      causal, window_size: query i attends keys i + seqlen_k - seqlen_q - left to … + right; -1 is unlimited, causal is right = 0.
+      causal, window_size: query i attends keys i + seqlen_k - seqlen_q - left to … + right; -1 is
+          unlimited, causal is right = 0.
       softcap: 0 is off. deterministic: gradients are the same in every bit from run to run.
-      attention_chunk: 0 is off; else query i attends, of these keys, those of its own chunk alone: attention_chunk keys from the
-        multiple of it at or before i + seqlen_k - seqlen_q. Chunks are computed as packed sequences, with a KV cache by leftpad_k
-        or, of several queries, a keep_mask: FLASH_ATTENTION_DEBUG=1 says which.
+      attention_chunk: 0 is off; else query i attends, of these keys, those of its own chunk alone:
+        attention_chunk keys from the multiple of it at or before i + seqlen_k - seqlen_q. Chunks
+        are computed as packed sequences, with a KV cache by leftpad_k or, of several queries, a
+        keep_mask: FLASH_ATTENTION_DEBUG=1 says which.
       qv, q_descale, k_descale, v_descale: refused with a NotImplementedError.
       num_splits, pack_gqa, sm_margin: change nothing.
 
     Returns:
-      out [batch, seqlen_q, heads, head_dim]; with return_attn_probs (out, softmax_lse [batch, heads, seqlen_q]).
+      out [batch, seqlen_q, heads, head_dim]; with return_attn_probs (out, softmax_lse
+          [batch, heads, seqlen_q]).
     """
     _refuse(attention_chunk, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
-    options = (0.0, softmax_scale, causal, window_size, softcap, None, deterministic, return_attn_probs)
+    options = (
+        0.0,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        None,
+        deterministic,
+        return_attn_probs,
+    )
     if attention_chunk > 0:
         return _dense_chunks(q, k, v, attention_chunk, options)
     result = flash_attn_2.flash_attn_func(q, k, v, *options)
     return result[:2] if return_attn_probs else result
 
 
-def _dense_chunks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chunk: int, options: tuple[Any, ...]) -> Any:
+def _dense_chunks(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, chunk: int, options: tuple[Any, ...]
+) -> Any:
     """flash_attn_func with an attention_chunk: its rows packed, and each chunk a sequence."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != 4:
-            raise ArgumentError(f"{name} has shape {list(tensor.shape)}: [batch, seqlen, heads, head_dim] is accepted")
+            raise ArgumentError(
+                f"{name} has shape {list(tensor.shape)}: [batch, seqlen, heads, head_dim] is "
+                "accepted"
+            )
     if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[1] != v.shape[1]:
         shapes = f"k has shape {list(k.shape)} and v {list(v.shape)} beside q's {list(q.shape)}"
         raise ArgumentError(f"{shapes}: one batch, and as many rows of k as of v, are accepted")
     batch, seqlen_q, seqlen_k = q.shape[0], q.shape[1], k.shape[1]
     cu_q, cu_k = (torch.arange(batch + 1, device=q.device) * rows for rows in (seqlen_q, seqlen_k))
     lengths = packed_chunks(cu_q, cu_k, chunk, seqlen_q, seqlen_k, max(seqlen_q - seqlen_k, 0))
-    result = flash_attn_2.flash_attn_varlen_func(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), *lengths, *options)
+    result = flash_attn_2.flash_attn_varlen_func(
+        q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), *lengths, *options
+    )
     if not options[-1]:
         return result.unflatten(0, (batch, seqlen_q))
     out, lse = result[:2]
@@ -135,21 +164,48 @@ def flash_attn_qkvpacked_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Any:
-    """flash_attn_func of the slices of qkv [batch, seqlen, 3, heads, head_dim], which are read where they are.
+    """flash_attn_func of the slices of qkv [batch, seqlen, 3, heads, head_dim], which are read
+    where they are.
 
     With num_heads_q, qkv is [batch, seqlen, num_heads_q + 2 * kv_heads, head_dim].
     """
     if qkv.dim() == 5 and qkv.shape[2] == 3:
         q, k, v = qkv.unbind(2)
-    elif qkv.dim() == 4 and num_heads_q is not None and qkv.shape[2] > num_heads_q and (qkv.shape[2] - num_heads_q) % 2 == 0:
+    elif (
+        qkv.dim() == 4
+        and num_heads_q is not None
+        and qkv.shape[2] > num_heads_q
+        and (qkv.shape[2] - num_heads_q) % 2 == 0
+    ):
         kv_heads = (qkv.shape[2] - num_heads_q) // 2
         q, k, v = qkv.split([num_heads_q, kv_heads, kv_heads], 2)
     else:
-        accepted = "[batch, seqlen, 3, heads, head_dim], or with num_heads_q [batch, seqlen, num_heads_q + 2 * kv_heads, head_dim]"
-        raise ArgumentError(f"qkv has shape {list(qkv.shape)} and num_heads_q is {num_heads_q}: {accepted} is accepted")
-    shared = {"window_size": window_size, "attention_chunk": attention_chunk, "softcap": softcap, "deterministic": deterministic}
+        accepted = (
+            "[batch, seqlen, 3, heads, head_dim], or with num_heads_q [batch, seqlen, num_heads_q "
+            "+ 2 * kv_heads, head_dim]"
+        )
+        raise ArgumentError(
+            f"qkv has shape {list(qkv.shape)} and num_heads_q is {num_heads_q}: {accepted} is "
+            "accepted"
+        )
+    shared = {
+        "window_size": window_size,
+        "attention_chunk": attention_chunk,
+        "softcap": softcap,
+        "deterministic": deterministic,
+    }
     descale = (q_descale, k_descale, v_descale)
-    return flash_attn_func(q, k, v, softmax_scale, causal, None, *descale, **shared, return_attn_probs=return_attn_probs)
+    return flash_attn_func(
+        q,
+        k,
+        v,
+        softmax_scale,
+        causal,
+        None,
+        *descale,
+        **shared,
+        return_attn_probs=return_attn_probs,
+    )
 
 
 @_named
@@ -178,13 +234,16 @@ def flash_attn_varlen_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Any:
-    """flash_attn_func of sequences one after another: q [total_q, heads, head_dim], k and v [total_k, kv_heads, head_dim].
+    """flash_attn_func of sequences one after another: q [total_q, heads, head_dim], k and v
+    [total_k, kv_heads, head_dim].
 
     Args:
-      cu_seqlens_q, cu_seqlens_k: [batch + 1], int32: sequence n is rows cu_seqlens[n] to cu_seqlens[n + 1] - 1.
+      cu_seqlens_q, cu_seqlens_k: [batch + 1], int32: sequence n is rows cu_seqlens[n] to
+          cu_seqlens[n + 1] - 1.
       max_seqlen_q, max_seqlen_k: no sequence is longer; None is as long as the packed rows allow.
-      seqused_q, seqused_k: [batch], int32: of each sequence only so many rows count, the first ones; they are copied then, and the
-        host waits for their number. Other rows of out are 0, of the lse -inf.
+      seqused_q, seqused_k: [batch], int32: of each sequence only so many rows count, the first
+        ones; they are copied then, and the host waits for their number. Other rows of out are 0, of
+        the lse -inf.
       the others: see flash_attn_func.
 
     Returns:
@@ -199,17 +258,27 @@ def flash_attn_varlen_func(
     if seqused_k is not None:
         rows_k, cu_seqlens_k = _used_rows(cu_seqlens_k, seqused_k)
         k, v = k.index_select(0, rows_k), v.index_select(0, rows_k)
-    longest = [rows.shape[0] if most is None else most for rows, most in ((q, max_seqlen_q), (k, max_seqlen_k))]
+    longest = [
+        rows.shape[0] if most is None else most
+        for rows, most in ((q, max_seqlen_q), (k, max_seqlen_k))
+    ]
     lengths = (cu_seqlens_q, cu_seqlens_k, *longest)
     if attention_chunk > 0:
         cu_q, cu_k = (torch.as_tensor(cu, device=q.device) for cu in lengths[:2])
-        most_q, most_k = (int(cu.diff().max()) if n is None else int(n) for cu, n in zip((cu_q, cu_k), lengths[2:], strict=True))
+        most_q, most_k = (
+            int(cu.diff().max()) if n is None else int(n)
+            for cu, n in zip((cu_q, cu_k), lengths[2:], strict=True)
+        )
         lengths = packed_chunks(cu_q, cu_k, attention_chunk, most_q, most_k, most_q)
     out = flash_attn_2.flash_attn_varlen_func(q, k, v, *lengths, *options, return_attn_probs)
     out, lse = out[:2] if return_attn_probs else (out, None)
     if rows_q is not None:
         out = out.new_zeros(total, *out.shape[1:]).index_copy(0, rows_q, out)
-        lse = None if lse is None else lse.new_full((lse.shape[0], total), -torch.inf).index_copy(1, rows_q, lse)
+        lse = (
+            None
+            if lse is None
+            else lse.new_full((lse.shape[0], total), -torch.inf).index_copy(1, rows_q, lse)
+        )
     return (out, lse) if return_attn_probs else out
 
 
@@ -223,7 +292,9 @@ def _used_rows(cu_seqlens: torch.Tensor, used: torch.Tensor) -> tuple[torch.Tens
 def _places(cu_seqlens: torch.Tensor, total: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Which sequence each packed row is of, and which row of that."""
     row = torch.arange(total, device=cu_seqlens.device)
-    sequence = torch.bucketize(row, cu_seqlens[1:], right=True).clamp(max=max(len(cu_seqlens) - 2, 0))
+    sequence = torch.bucketize(row, cu_seqlens[1:], right=True).clamp(
+        max=max(len(cu_seqlens) - 2, 0)
+    )
     return sequence, row - cu_seqlens[sequence]
 
 
@@ -261,30 +332,46 @@ def flash_attn_with_kvcache(
     sm_margin: int = 0,
     return_softmax_lse: bool = False,
 ) -> Any:
-    """Attention of q with a cache, to which k and v are appended first, in place. Without gradients.
+    """Attention of q with a cache, to which k and v are appended first, in place. Without
+    gradients.
 
     Args:
-      q: [batch, seqlen_q, heads, head_dim], or with cu_seqlens_q and max_seqlen_q packed, [total_q, heads, head_dim].
-      k_cache, v_cache: [batch, rows, kv_heads, head_dim], or with a page_table [num_pages, page_size, kv_heads, head_dim].
-      k, v: [batch, seqlen_new, kv_heads, head_dim], or with cu_seqlens_k_new packed: become the rows from cache_seqlens on.
-      rotary_cos, rotary_sin: [positions, rotary_dim / 2]: k and q are rotated before; row i is at position cache_seqlens + i, or
-        rotary_seqlens + i where that is given, but without causal, window and chunk all of q is at the first. q is not written.
+      q: [batch, seqlen_q, heads, head_dim], or with cu_seqlens_q and max_seqlen_q packed,
+          [total_q, heads, head_dim].
+      k_cache, v_cache: [batch, rows, kv_heads, head_dim], or with a page_table
+          [num_pages, page_size, kv_heads, head_dim].
+      k, v: [batch, seqlen_new, kv_heads, head_dim], or with cu_seqlens_k_new packed: become the
+          rows from cache_seqlens on.
+      rotary_cos, rotary_sin: [positions, rotary_dim / 2]: k and q are rotated before; row i is at
+        position cache_seqlens + i, or rotary_seqlens + i where that is given, but without causal,
+        window and chunk all of q is at the first. q is not written.
       cache_seqlens: how many rows of the cache are used before, int or [batch], int32; None is all.
-      cache_batch_idx: [batch], int32: which sequence of the cache, or row of page_table, each of q's has.
+      cache_batch_idx: [batch], int32: which sequence of the cache, or row of page_table, each of
+          q's has.
       cache_leftpad: [batch], int32: where a sequence's used rows begin.
-      page_table: [batch, max_pages], int32, with a cache_batch_idx of any number of rows. Checked as flash_attn's block_table.
+      page_table: [batch, max_pages], int32, with a cache_batch_idx of any number of rows. Checked
+          as flash_attn's block_table.
       max_seqlen_q: no sequence of a packed q is longer; None is as long as its rows allow.
       the others: see flash_attn_func. scheduler_metadata changes nothing.
 
     Returns:
-      out, of q's shape; with return_softmax_lse (out, lse [batch, heads, seqlen_q] or [heads, total_q], and two empty tensors,
-      where FlashAttention 3 has the partial results of its splits).
+      out, of q's shape; with return_softmax_lse (out, lse [batch, heads, seqlen_q] or
+      [heads, total_q], and two empty tensors, where FlashAttention 3 has the partial results of its
+      splits).
     """
     _refuse(attention_chunk, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "softcap": softcap}
     if page_table is not None and cache_batch_idx is not None:
-        page_table, cache_batch_idx = _rows_of_table(as_numbers("block_table", page_table, q), cache_batch_idx), None
-    if cu_seqlens_q is None and cu_seqlens_k_new is None and rotary_seqlens is None and attention_chunk == 0:
+        page_table, cache_batch_idx = (
+            _rows_of_table(as_numbers("block_table", page_table, q), cache_batch_idx),
+            None,
+        )
+    if (
+        cu_seqlens_q is None
+        and cu_seqlens_k_new is None
+        and rotary_seqlens is None
+        and attention_chunk == 0
+    ):
         result = flash_attn_2.flash_attn_with_kvcache(
             q,
             k_cache,
@@ -330,11 +417,19 @@ def flash_attn_with_kvcache(
             if cu_seqlens_q is None and q.shape[1] == 1:
                 cache_leftpad = first_used_rows(cache_seqlens, cache_leftpad, chunk)
             else:
-                lengths_q, most_q = (q.shape[1], q.shape[1]) if cu_seqlens_q is None else (cu_seqlens_q.diff(), int(max_seqlen_q))
+                lengths_q, most_q = (
+                    (q.shape[1], q.shape[1])
+                    if cu_seqlens_q is None
+                    else (cu_seqlens_q.diff(), int(max_seqlen_q))
+                )
                 keep_mask = chunk_mask(cache_seqlens, cache_leftpad, lengths_q, chunk, most_q, rows)
         (q,) = flash_attn_2.readable(q=q)
         state = flash_attn_2.unchecked(
-            page_table, cache_seqlens, cache_leftpad, cu_seqlens_q, sizes=(*k_cache.shape[:2], q.shape[0])
+            page_table,
+            cache_seqlens,
+            cache_leftpad,
+            cu_seqlens_q,
+            sizes=(*k_cache.shape[:2], q.shape[0]),
         )
         try:
             result = attention(
@@ -372,7 +467,10 @@ def _rows_of_table(page_table: torch.Tensor, rows: Any) -> torch.Tensor:
     there = (rows >= 0) & (rows < count)
     if rows.device.type == "cpu" and not there.all():
         at = int((~there).nonzero()[0])
-        raise ArgumentError(f"cache_batch_idx[{at}] is {int(rows[at])}: 0 to {count - 1} are accepted, page_table has {count} rows")
+        raise ArgumentError(
+            f"cache_batch_idx[{at}] is {int(rows[at])}: 0 to {count - 1} are accepted, page_table "
+            f"has {count} rows"
+        )
     if count == 0:
         return page_table.new_full((len(rows), page_table.shape[1]), -1)
     return torch.where(there[:, None], page_table[rows.clamp(0, count - 1).long()], -1)
@@ -389,18 +487,33 @@ def _flat_places(rows: torch.Tensor, cu_seqlens: torch.Tensor | None) -> _Places
     return sequence, torch.arange(rows.shape[1], device=rows.device).repeat(rows.shape[0])
 
 
-def _rotated(x: torch.Tensor, cos: Any, sin: Any, start: torch.Tensor, at: _Places, advance: bool, interleaved: bool) -> Any:
+def _rotated(
+    x: torch.Tensor,
+    cos: Any,
+    sin: Any,
+    start: torch.Tensor,
+    at: _Places,
+    advance: bool,
+    interleaved: bool,
+) -> Any:
     positions = start[at[0]] + (at[1] if advance else 0)
     return rotate(x.reshape(-1, *x.shape[-2:]), cos, sin, positions, interleaved).view(x.shape)
 
 
-def _write(cache: torch.Tensor, rows: torch.Tensor, at: _Places, lengths: torch.Tensor, table: torch.Tensor | None) -> None:
+def _write(
+    cache: torch.Tensor,
+    rows: torch.Tensor,
+    at: _Places,
+    lengths: torch.Tensor,
+    table: torch.Tensor | None,
+) -> None:
     sequence, row = at[0], lengths[at[0]].long() + at[1]
     places = cache.shape[1] * (1 if table is None else table.shape[1])
     # Numbers in a GPU's memory are not read by the host: torch checks them there.
     if row.device.type == "cpu" and row.numel() and (row.max() >= places or row.min() < 0):
         raise ArgumentError(
-            f"cache_seqlens leads to row {int(row.max())} of the cache: with the new rows 0 to {places} are accepted"
+            f"cache_seqlens leads to row {int(row.max())} of the cache: with the new rows 0 to "
+            f"{places} are accepted"
         )
     row = torch.where(row < 0, places, row)  # never one counted from the end
     if table is not None:
@@ -410,7 +523,8 @@ def _write(cache: torch.Tensor, rows: torch.Tensor, at: _Places, lengths: torch.
         if row.device.type == "cpu" and outside.any():
             page = int(sequence[outside][0])
             raise ArgumentError(
-                f"page_table has page {page}: 0 to {pages - 1} are accepted, k_cache and v_cache have {pages} pages"
+                f"page_table has page {page}: 0 to {pages - 1} are accepted, k_cache and v_cache "
+                f"have {pages} pages"
             )
         sequence = torch.where(outside, pages, sequence)
     cache[sequence, row] = rows.reshape(-1, *rows.shape[-2:])
@@ -418,12 +532,16 @@ def _write(cache: torch.Tensor, rows: torch.Tensor, at: _Places, lengths: torch.
 
 @_named
 def flash_attn_combine(
-    out_partial: torch.Tensor, lse_partial: torch.Tensor, out: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
+    out_partial: torch.Tensor,
+    lse_partial: torch.Tensor,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Merges results of parts of the keys.
 
     Args:
-      out_partial: [parts, batch, seqlen, heads, head_dim], float32. lse_partial: [parts, batch, seqlen, heads], float32.
+      out_partial: [parts, batch, seqlen, heads, head_dim], float32. lse_partial:
+          [parts, batch, seqlen, heads], float32.
       out: written, where given. out_dtype: None is float32.
 
     Returns:
@@ -431,11 +549,15 @@ def flash_attn_combine(
     """
     if lse_partial.shape != out_partial.shape[:-1]:
         shapes = f"{list(lse_partial.shape)} beside out_partial's {list(out_partial.shape)}"
-        raise ArgumentError(f"lse_partial.shape is {shapes}: the same without the last dim is accepted")
+        raise ArgumentError(
+            f"lse_partial.shape is {shapes}: the same without the last dim is accepted"
+        )
     lse = lse_partial.float().logsumexp(0)
     weights = (lse_partial.float() - torch.where(lse == -torch.inf, 0.0, lse)).exp()
     # A part without keys may hold anything.
-    merged = torch.where(weights[..., None] > 0, out_partial.float() * weights[..., None], 0.0).sum(0)
+    merged = torch.where(weights[..., None] > 0, out_partial.float() * weights[..., None], 0.0).sum(
+        0
+    )
     merged = merged.to(out_partial.dtype if out_dtype is None else out_dtype)
     return (merged if out is None else out.copy_(merged)), lse
 

@@ -1,7 +1,9 @@
-"""JAX arrays on the CPU for fulmen.attention: inside and outside of jax.jit, differentiable (jax.grad, jax.vjp), under jax.vmap.
+"""JAX arrays on the CPU for fulmen.attention: inside and outside of jax.jit, differentiable
+(jax.grad, jax.vjp), under jax.vmap.
 
-The computation is a custom call of XLA (jax.ffi), so that nothing is copied. dropout_seed may be an integer, an integer scalar
-array or a key of jax.random: the latter two may be traced, so that one compiled step draws anew each time.
+The computation is a custom call of XLA (jax.ffi), so that nothing is copied. dropout_seed may be an
+integer, an integer scalar array or a key of jax.random: the latter two may be traced, so that one
+compiled step draws anew each time.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from fulmen import _core
-from fulmen._arguments import OF_LENGTHS, PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, with_lengths
+from fulmen._arguments import (
+    OF_LENGTHS,
+    PLACE_OF_LENGTHS,
+    SCALARS,
+    TENSOR_NAMES,
+    Framework,
+    with_lengths,
+)
 from fulmen._core import ArgumentError
 from fulmen._numbers import INTEGERS, host_numbers
 
@@ -28,7 +37,17 @@ for _name, _handler in _core.xla_handlers().items():
 
 # The places of tensors in the tuples of fulmen._core (bindings/python/src/arguments/call.h).
 # Gradients are those of q, k, v, bias and sinks.
-_OUT, _BIAS, _KEEP_MASK, _ALIBI_SLOPES, _SINKS, _LSE, _DOUT, _DLSE, _DQ = 3, 4, 5, 6, 7, 8, 9, 10, 11
+_OUT, _BIAS, _KEEP_MASK, _ALIBI_SLOPES, _SINKS, _LSE, _DOUT, _DLSE, _DQ = (
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+)
 _INPUTS = 8
 _DIFFERENTIABLE = (0, 1, 2, _BIAS, _SINKS)
 _DTYPES = ("float32", "float16", "bfloat16", "bool")
@@ -39,7 +58,8 @@ _AT = {name: at for at, name in enumerate(SCALARS)}
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class _Options:
-    scalars: tuple[Any, ...]  # in the order of SCALARS, and OF_LENGTHS; the seed and the offset are an array's business
+    # In the order of SCALARS, and OF_LENGTHS; the seed and the offset are an array's business.
+    scalars: tuple[Any, ...]
     device: str | None
     bhsd: bool
     want_lse: bool
@@ -52,8 +72,16 @@ class _Wanted:
 
 
 def _numbers(name: str, value: Any, like: Any) -> Any:
-    if isinstance(value, jax.Array) and name in INTEGERS and jnp.issubdtype(value.dtype, jnp.integer):
-        return jnp.clip(value, -(2**31), 2**31 - 1).astype(jnp.int32) if value.dtype.itemsize > 4 else value.astype(jnp.int32)
+    if (
+        isinstance(value, jax.Array)
+        and name in INTEGERS
+        and jnp.issubdtype(value.dtype, jnp.integer)
+    ):
+        return (
+            jnp.clip(value, -(2**31), 2**31 - 1).astype(jnp.int32)
+            if value.dtype.itemsize > 4
+            else value.astype(jnp.int32)
+        )
     return host_numbers(name, value)
 
 
@@ -95,7 +123,8 @@ def _kept(check: Callable[..., None]) -> Callable[..., None]:
 
 @_kept
 def _check(shapes: tuple[Any, ...], options: _Options, wanted: int) -> None:
-    """Raises what fulmen.attention raises, when a call is traced: XLA's own errors come late, and have one type."""
+    """Raises what fulmen.attention raises, when a call is traced: XLA's own errors come late, and
+    have one type."""
     tensors = tuple(None if shape is None else _described(shape) for shape in shapes)
     _core.explain(tensors, options.scalars, options.device, options.bhsd, options.want_lse, wanted)
 
@@ -105,7 +134,10 @@ def _check_arrays(names: tuple[str, ...], tensors: tuple[Any, ...]) -> None:
         if tensor is None:
             continue
         if not isinstance(tensor, jax.Array | np.ndarray):
-            raise TypeError(f"{name} is of type {type(tensor).__name__}: a JAX array is accepted, as {names[0]} is one")
+            raise TypeError(
+                f"{name} is of type {type(tensor).__name__}: a JAX array is accepted, as "
+                f"{names[0]} is one"
+            )
         if tensor.dtype.name not in (("int32",) if name in INTEGERS else _DTYPES):
             raise TypeError(
                 f"{name} has dtype {tensor.dtype.name}: "
@@ -114,7 +146,9 @@ def _check_arrays(names: tuple[str, ...], tensors: tuple[Any, ...]) -> None:
         if isinstance(tensor, jax.Array) and not isinstance(tensor, jax.core.Tracer):
             platforms = {device.platform for device in tensor.devices()}
             if platforms != {"cpu"}:
-                raise ArgumentError(f"{name} is on {', '.join(sorted(platforms))}: JAX arrays on cpu are accepted")
+                raise ArgumentError(
+                    f"{name} is on {', '.join(sorted(platforms))}: JAX arrays on cpu are accepted"
+                )
 
 
 def _checked(tensors: tuple[Any, ...], options: _Options, wanted: int = 0) -> None:
@@ -124,7 +158,8 @@ def _checked(tensors: tuple[Any, ...], options: _Options, wanted: int = 0) -> No
 
 
 def _plain(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arrays of one number, as 1 / jnp.sqrt(d) is one, as numbers: options are a part of what is compiled."""
+    """Arrays of one number, as 1 / jnp.sqrt(d) is one, as numbers: options are a part of what is
+    compiled."""
     plain = list(scalars)
     for at, (name, value) in enumerate(zip((*SCALARS, *OF_LENGTHS), scalars, strict=False)):
         if name in ("dropout_seed", "dropout_offset"):
@@ -134,7 +169,10 @@ def _plain(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
                 plain[at] = value.item()
             continue
         if isinstance(value, jax.core.Tracer):
-            raise TypeError(f"{name} is traced: a number is accepted, one of static_argnums or static_argnames under jax.jit")
+            raise TypeError(
+                f"{name} is traced: a number is accepted, one of static_argnums or static_argnames "
+                "under jax.jit"
+            )
         if value.shape == ():
             plain[at] = value.item()
     return tuple(plain)
@@ -161,12 +199,24 @@ def _random(scalars: tuple[Any, ...]) -> tuple[jax.Array | None, tuple[Any, ...]
     for name, value in (("dropout_seed", seed), ("dropout_offset", offset)):
         if isinstance(value, int | np.integer):
             words = np.array([int(value) & 0xFFFFFFFF, int(value) >> 32 & 0xFFFFFFFF], np.uint32)
-        elif isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) and value.shape == ():
+        elif (
+            isinstance(value, jax.Array)
+            and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+            and value.shape == ()
+        ):
             words = jax.random.key_data(value).reshape(-1)[-2:]
-        elif isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.integer) and value.shape in ((), (2,)):
-            words = value.astype(jnp.uint32) if value.shape else _words_of(value)  # (2,): what jax.random.PRNGKey makes
+        elif (
+            isinstance(value, jax.Array)
+            and jnp.issubdtype(value.dtype, jnp.integer)
+            and value.shape in ((), (2,))
+        ):
+            # (2,): what jax.random.PRNGKey makes.
+            words = value.astype(jnp.uint32) if value.shape else _words_of(value)
         else:
-            raise TypeError(f"{name} is {value!r}: an integer, an integer scalar array, or one key of jax.random is accepted")
+            raise TypeError(
+                f"{name} is {value!r}: an integer, an integer scalar array, or one key of "
+                "jax.random is accepted"
+            )
         parts.append(words)
     return jnp.concatenate([jnp.asarray(words) for words in parts]), tuple(without)
 
@@ -180,8 +230,13 @@ def _without_other_derivatives(function: str) -> Iterator[None]:
         if not any(words in str(error) for words in ("forward-mode", "cannot be differentiated")):
             raise
         raise NotImplementedError(
-            f"{function} has no derivative by forward mode (jax.jvp, jax.jacfwd), and no second one (jax.hessian): "
-            + ("jax.grad, jax.vjp and jax.jacrev are accepted" if function == "fulmen.attention" else "it has none at all")
+            f"{function} has no derivative by forward mode (jax.jvp, jax.jacfwd), and no second "
+            "one (jax.hessian): "
+            + (
+                "jax.grad, jax.vjp and jax.jacrev are accepted"
+                if function == "fulmen.attention"
+                else "it has none at all"
+            )
         ) from error
 
 
@@ -194,29 +249,50 @@ def _attributes(options: _Options, arguments: int, results: int) -> dict[str, An
         "softcap": np.float32(given["softcap"]),
         "dropout": np.float32(given["dropout"]),
         "causal": np.int64(_CAUSAL[given["causal"]]),
-        **{name: np.int64(given[name]) for name in ("window_left", "window_right", "num_threads", "verify")},
+        **{
+            name: np.int64(given[name])
+            for name in ("window_left", "window_right", "num_threads", "verify")
+        },
     }
     if given["softmax_scale"] is not None:
         attributes["softmax_scale"] = np.float32(given["softmax_scale"])
-    attributes.update({name: np.int64(given[name]) for name in (*OF_LENGTHS, "deterministic") if given.get(name) is not None})
-    for name, value in (("kernel", given["kernel"]), ("tuning", given["tuning"]), ("device", options.device)):
+    attributes.update(
+        {
+            name: np.int64(given[name])
+            for name in (*OF_LENGTHS, "deterministic")
+            if given.get(name) is not None
+        }
+    )
+    for name, value in (
+        ("kernel", given["kernel"]),
+        ("tuning", given["tuning"]),
+        ("device", options.device),
+    ):
         if value:
             attributes[name] = value
     return attributes
 
 
-def _call(target: str, options: _Options, tensors: tuple[Any, ...], random: Any, results: dict[int, Any]) -> list[Any]:
+def _call(
+    target: str, options: _Options, tensors: tuple[Any, ...], random: Any, results: dict[int, Any]
+) -> list[Any]:
     """Results by place, each with its shape; in the order of places."""
     arguments = [(1 << at, tensor) for at, tensor in enumerate(tensors) if tensor is not None]
-    attributes = _attributes(options, sum(bit for bit, _ in arguments), sum(1 << at for at in results))
+    attributes = _attributes(
+        options, sum(bit for bit, _ in arguments), sum(1 << at for at in results)
+    )
     # expand_dims: arrays that are not mapped are not repeated.
-    call = jax.ffi.ffi_call(target, [results[at] for at in sorted(results)], vmap_method="expand_dims")
+    call = jax.ffi.ffi_call(
+        target, [results[at] for at in sorted(results)], vmap_method="expand_dims"
+    )
     operands = [tensor for _, tensor in arguments] + ([] if random is None else [random])
     with _without_other_derivatives("fulmen.attention"):
         return call(*operands, **attributes)
 
 
-def _computed(options: _Options, tensors: tuple[Any, ...], random: Any, want_lse: bool) -> tuple[Any, Any]:
+def _computed(
+    options: _Options, tensors: tuple[Any, ...], random: Any, want_lse: bool
+) -> tuple[Any, Any]:
     q, v = tensors[0], tensors[2]
     *leading, rows, heads, _ = q.shape  # packed ones have no batch
     of_lse = q.shape[:3] if options.bhsd else (*leading, heads, rows)
@@ -227,11 +303,20 @@ def _computed(options: _Options, tensors: tuple[Any, ...], random: Any, want_lse
     return out, lse[0] if want_lse else None
 
 
-def _gradients(options: _Options, tensors: tuple[Any, ...], random: Any, wanted: int) -> tuple[Any, ...]:
-    """dq, dk, dv, dbias and dsinks; None for those that are not wanted. tensors: out, lse and dout are among them."""
+def _gradients(
+    options: _Options, tensors: tuple[Any, ...], random: Any, wanted: int
+) -> tuple[Any, ...]:
+    """dq, dk, dv, dbias and dsinks; None for those that are not wanted. tensors: out, lse and dout
+    are among them."""
     like = {_DQ + bit: tensors[at] for bit, at in enumerate(_DIFFERENTIABLE) if wanted >> bit & 1}
     results = {at: jax.ShapeDtypeStruct(tensor.shape, tensor.dtype) for at, tensor in like.items()}
-    computed = dict(zip(sorted(results), _call("fulmen_attention_backward", options, tensors, random, results), strict=True))
+    computed = dict(
+        zip(
+            sorted(results),
+            _call("fulmen_attention_backward", options, tensors, random, results),
+            strict=True,
+        )
+    )
     return tuple(computed.get(_DQ + bit) for bit in range(len(_DIFFERENTIABLE)))
 
 
@@ -241,9 +326,16 @@ def _attention(options: _Options, tensors: tuple[Any, ...], random: Any) -> tupl
 
 
 def _attention_forward(options: _Options, tensors: Any, random: Any) -> tuple[Any, Any]:
-    wanted = sum(1 << bit for bit, at in enumerate(_DIFFERENTIABLE) if tensors[at] is not None and tensors[at].perturbed)
+    wanted = sum(
+        1 << bit
+        for bit, at in enumerate(_DIFFERENTIABLE)
+        if tensors[at] is not None and tensors[at].perturbed
+    )
     if tensors[_ALIBI_SLOPES] is not None and tensors[_ALIBI_SLOPES].perturbed:
-        raise ArgumentError("alibi_slopes is differentiated: it has no gradient here, pass jax.lax.stop_gradient(alibi_slopes)")
+        raise ArgumentError(
+            "alibi_slopes is differentiated: it has no gradient here, pass "
+            "jax.lax.stop_gradient(alibi_slopes)"
+        )
     tensors = tuple(None if t is None else t.value for t in tensors)
     random = None if random is None else random.value
     out, lse = _computed(options, tensors, random, True)
@@ -254,13 +346,19 @@ def _attention_backward(options: _Options, saved: Any, cotangents: Any) -> tuple
     tensors, random, out, lse, wanted = saved
     dout, dlse = (None if isinstance(one, SymbolicZero) else one for one in cotangents)
     dout = jnp.zeros_like(out) if dout is None else dout
-    filled = with_lengths((*tensors[:_OUT], out, *tensors[_BIAS:_INPUTS], lse, dout, dlse), tensors[PLACE_OF_LENGTHS:])
+    filled = with_lengths(
+        (*tensors[:_OUT], out, *tensors[_BIAS:_INPUTS], lse, dout, dlse), tensors[PLACE_OF_LENGTHS:]
+    )
     by_place = [None] * len(tensors)
-    scalars = tuple(None if at == _AT["tuning"] else one for at, one in enumerate(options.scalars))  # the forward kernel's
+    scalars = tuple(
+        None if at == _AT["tuning"] else one for at, one in enumerate(options.scalars)
+    )  # the forward kernel's
     options = dataclasses.replace(options, scalars=scalars)
     if wanted.gradients:
         _checked(tensors, options, wanted.gradients)
-        for at, gradient in zip(_DIFFERENTIABLE, _gradients(options, filled, random, wanted.gradients), strict=True):
+        for at, gradient in zip(
+            _DIFFERENTIABLE, _gradients(options, filled, random, wanted.gradients), strict=True
+        ):
             by_place[at] = gradient
     return tuple(by_place), None
 
@@ -271,7 +369,13 @@ _attention.defvjp(_attention_forward, _attention_backward, symbolic_zeros=True)
 _compiled = jax.jit(_attention, static_argnums=0)
 
 
-def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
+def _forward(
+    tensors: tuple[Any, ...],
+    scalars: tuple[Any, ...],
+    device: str | None,
+    bhsd: bool,
+    want_lse: bool,
+) -> Any:
     if tensors[_OUT] is not None:
         raise ArgumentError("out is given: JAX arrays are never written, pass out=None")
     random, scalars = _random(_plain(scalars))
@@ -284,7 +388,9 @@ def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | N
     return (out, lse) if want_lse else out
 
 
-def _backward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, wanted: int) -> tuple[Any, ...]:
+def _backward(
+    tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, wanted: int
+) -> tuple[Any, ...]:
     random, scalars = _random(_plain(scalars))
     tensors = _as_mask(tensors)
     options = _Options(scalars, device, bhsd, True)
@@ -292,21 +398,40 @@ def _backward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | 
     return _gradients(options, tensors, random, wanted)
 
 
-_CACHE_NAMES = ("k_cache", "v_cache", "seqlens_k", "block_table", "k", "v", "rotary_cos", "rotary_sin", "q")
+_CACHE_NAMES = (
+    "k_cache",
+    "v_cache",
+    "seqlens_k",
+    "block_table",
+    "k",
+    "v",
+    "rotary_cos",
+    "rotary_sin",
+    "q",
+)
 _CACHES, _USED, _TURNED = 2, 2, 8  # how many caches come first, and the places of seqlens_k and q
 
 
 @_kept
 def _check_cache(shapes: tuple[Any, ...], *rest: Any) -> None:
-    _core.check_append_kv(tuple(None if shape is None else _described(shape) for shape in shapes), *rest)
+    _core.check_append_kv(
+        tuple(None if shape is None else _described(shape) for shape in shapes), *rest
+    )
 
 
 def _appended(
-    device: str | None, interleaved: bool, advance: bool, num_threads: int, validate: bool, tensors: tuple[Any, ...]
+    device: str | None,
+    interleaved: bool,
+    advance: bool,
+    num_threads: int,
+    validate: bool,
+    tensors: tuple[Any, ...],
 ) -> tuple[jax.Array, ...]:
     """The caches, the lengths and, with queries, these."""
     attributes = {
-        "arguments": np.int64(sum(1 << at for at, tensor in enumerate(tensors) if tensor is not None)),
+        "arguments": np.int64(
+            sum(1 << at for at, tensor in enumerate(tensors) if tensor is not None)
+        ),
         "rotary_interleaved": np.int64(interleaved),
         "queries_advance": np.int64(advance),
         "num_threads": np.int64(num_threads),
@@ -316,7 +441,9 @@ def _appended(
     results = [one for one in _shapes((*tensors[: _USED + 1], tensors[_TURNED])) if one is not None]
     # Under vmap each call has a cache of its own, even if all begin as the same cache.
     aliases = {at: at for at in range(_CACHES)}
-    call = jax.ffi.ffi_call("fulmen_append_kv", results, vmap_method="broadcast_all", input_output_aliases=aliases)
+    call = jax.ffi.ffi_call(
+        "fulmen_append_kv", results, vmap_method="broadcast_all", input_output_aliases=aliases
+    )
     with _without_other_derivatives("fulmen.append_kv"):
         return tuple(call(*(tensor for tensor in tensors if tensor is not None), **attributes))
 

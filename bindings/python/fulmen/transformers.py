@@ -3,9 +3,10 @@
     fulmen.transformers.register()
     model = AutoModel.from_pretrained(..., attn_implementation="fulmen")
 
-The mask function is registered, too, under the same name. Masks are transformers' own boolean ones, so any model's pattern is
-right. Where a mask turns out to be a band (causal, sliding window) and padding, it carries that along: the kernels then skip what
-the band leaves out, and of a static cache read the used rows only.
+The mask function is registered, too, under the same name. Masks are transformers' own boolean ones,
+so any model's pattern is right. Where a mask turns out to be a band (causal, sliding window) and
+padding, it carries that along: the kernels then skip what the band leaves out, and of a static
+cache read the used rows only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, eager_mask, prepare_padding_mask, sdpa_mask
+from transformers.masking_utils import (
+    AttentionMaskInterface,
+    eager_mask,
+    prepare_padding_mask,
+    sdpa_mask,
+)
 from transformers.utils import logging
 
 from fulmen._core import ArgumentError
@@ -34,8 +40,9 @@ _SUPPORTING = ("_supports_attention_backend", "_supports_sdpa")
 
 
 class Band(NamedTuple):
-    """Key j of the first num_keys is attended by query i, which is on the diagonal at j = i + num_keys - seqlen_q, when
-    window_left and window_right keys beside the diagonal include it, and padding keeps it."""
+    """Key j of the first num_keys is attended by query i, which is on the diagonal at
+    j = i + num_keys - seqlen_q, when window_left and window_right keys beside the diagonal include
+    it, and padding keeps it."""
 
     num_keys: int
     window_left: int
@@ -51,28 +58,36 @@ def register(name: str = "fulmen") -> None:
 
 @functools.cache
 def _masks_of(config: type) -> Callable[..., torch.Tensor | None] | None:
-    """The mask function for a configuration's models; None if they never call AttentionInterface."""
+    """The mask function for a configuration's models; None if they never call
+    AttentionInterface."""
     own = config.__module__.startswith("transformers.models.")
-    models = sys.modules.get(config.__module__.replace(".configuration_", ".modeling_")) if own else None
-    if models is None or any(getattr(one, flag, False) is True for one in vars(models).values() for flag in _SUPPORTING):
+    models = (
+        sys.modules.get(config.__module__.replace(".configuration_", ".modeling_")) if own else None
+    )
+    if models is None or any(
+        getattr(one, flag, False) is True for one in vars(models).values() for flag in _SUPPORTING
+    ):
         return sdpa_mask
-    # To leave a mask out because a module is causal, or to have a boolean one, may be new to these, and parts of them may add the
-    # mask to scores themselves.
+    # To leave a mask out because a module is causal, or to have a boolean one, may be new to these,
+    # and parts of them may add the mask to scores themselves.
     return eager_mask if hasattr(models, "ALL_ATTENTION_FUNCTIONS") else None
 
 
 def attention_mask(**arguments: Any) -> torch.Tensor | None:
-    """transformers' own boolean mask, [batch, 1, seqlen_q, seqlen_k], and what it is made of where that can be said.
+    """transformers' own boolean mask, [batch, 1, seqlen_q, seqlen_k], and what it is made of where
+    that can be said.
 
-    None is what it is for torch's SDPA: everything, or causal for a causal module's call of more than one query. Models that are
-    not made for SDPA have the mask of eager attention, which is added to scores. Those with nothing but attention of their own are
-    refused.
+    None is what it is for torch's SDPA: everything, or causal for a causal module's call of more
+    than one query. Models that are not made for SDPA have the mask of eager attention, which is
+    added to scores. Those with nothing but attention of their own are refused.
     """
     # Compilers can't inspect modules: compiled code is assumed to be made for SDPA.
     masks = sdpa_mask if torch.compiler.is_compiling() else _masks_of(type(arguments.get("config")))
     if masks is None:
         name = type(arguments["config"]).__name__.removesuffix("Config")
-        raise NotImplementedError(f'{name} has attention of its own only: attn_implementation="eager" is accepted')
+        raise NotImplementedError(
+            f'{name} has attention of its own only: attn_implementation="eager" is accepted'
+        )
     if masks is eager_mask:
         return eager_mask(**arguments)
     # A graph has no place for a tensor's attributes: it reads the mask itself.
@@ -90,7 +105,8 @@ def attention_mask(**arguments: Any) -> torch.Tensor | None:
 
 @contextlib.contextmanager
 def _counting_changes() -> Iterator[None]:
-    """Tensors that are made inside have a version even under torch.inference_mode(), whose own have none."""
+    """Tensors that are made inside have a version even under torch.inference_mode(), whose own have
+    none."""
     if not torch.is_inference_mode_enabled():
         yield
         return
@@ -124,7 +140,9 @@ def _band_of(
         return None
     pattern = pattern[0, 0]
     offset = int(q_offset) - kv_offset
-    distance = torch.arange(kv_length, device=device) - (torch.arange(q_length, device=device)[:, None] + offset)
+    distance = torch.arange(kv_length, device=device) - (
+        torch.arange(q_length, device=device)[:, None] + offset
+    )
     for left, right in _candidates(local_size):
         expected = torch.ones_like(pattern)
         if left >= 0:
@@ -135,7 +153,8 @@ def _band_of(
             break
     else:
         return None
-    # The diagonal of attention() ends at the last key. A causal pattern attends none of those behind.
+    # The diagonal of attention() ends at the last key. A causal pattern attends none of those
+    # behind.
     num_keys = offset + q_length
     if num_keys > kv_length or num_keys < 0 or (num_keys < kv_length and right != 0):
         if (left, right) != (-1, -1):
@@ -158,7 +177,8 @@ def _candidates(local_size: int | None) -> Iterator[tuple[int, int]]:
 
 
 class Documents(NamedTuple):
-    """Sequences that lie one after another in a row, each of which attends itself alone, as fulmen.attention takes them."""
+    """Sequences that lie one after another in a row, each of which attends itself alone, as
+    fulmen.attention takes them."""
 
     cu_seqlens_q: torch.Tensor
     cu_seqlens_k: torch.Tensor
@@ -215,19 +235,30 @@ def attention_forward(
     and max_length_k, bounds of documents that attend themselves alone. The rest is ignored.
 
     Returns:
-      ([batch, seqlen_q, heads, head_dim_v], None): there are no attention weights to return. What fulmen.attention does not
-      compute, as head dims over 256 and float64, is computed by "sdpa", which is said once.
+      ([batch, seqlen_q, heads, head_dim_v], None): there are no attention weights to return. What
+      fulmen.attention does not compute, as head dims over 256 and float64, is computed by "sdpa",
+      which is said once.
     """
     for name in ("cache", "indices", "block_indices", "sinks"):
         if kwargs.get(name) is not None:
-            raise NotImplementedError(f'{name} is given: attn_implementation="fulmen" has no such attention, "sdpa" or "eager" may')
+            raise NotImplementedError(
+                f'{name} is given: attn_implementation="fulmen" has no such attention, "sdpa" or '
+                '"eager" may'
+            )
     if kwargs.get("output_attentions"):
-        raise ArgumentError('output_attentions is True: attn_implementation="fulmen" has no attention weights, "eager" has')
+        raise ArgumentError(
+            'output_attentions is True: attn_implementation="fulmen" has no attention weights, '
+            '"eager" has'
+        )
     reason = None if query.is_meta else why_not_served(query=query, key=key, value=value)
     if reason is not None and s_aux is None and not softcap:
         if not torch.compiler.is_compiling():
-            _log.warning_once(f"fulmen: {reason}: torch's scaled_dot_product_attention computes such attention")
-        given = dict(dropout=dropout, scaling=scaling, is_causal=is_causal, position_bias=position_bias)
+            _log.warning_once(
+                f"fulmen: {reason}: torch's scaled_dot_product_attention computes such attention"
+            )
+        given = dict(
+            dropout=dropout, scaling=scaling, is_causal=is_causal, position_bias=position_bias
+        )
         return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
 
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
@@ -240,8 +271,14 @@ def attention_forward(
             options["causal"] = "top_left"
     else:
         band, version = getattr(attention_mask, _BAND, (None, None))
-        if band is not None and version == attention_mask._version and attention_mask.shape[2:] == (seqlen_q, seqlen_k):
-            options.update(window_left=band.window_left, window_right=band.window_right, keep_mask=band.padding)
+        if (
+            band is not None
+            and version == attention_mask._version
+            and attention_mask.shape[2:] == (seqlen_q, seqlen_k)
+        ):
+            options.update(
+                window_left=band.window_left, window_right=band.window_right, keep_mask=band.padding
+            )
             key, value = key[:, :, : band.num_keys], value[:, :, : band.num_keys]
             bias = bias if bias is None else bias[..., : band.num_keys]
         elif attention_mask.dtype == torch.bool:
@@ -256,7 +293,10 @@ def attention_forward(
             tensors = [t.reshape(-1, *t.shape[2:]) for t in tensors]
             options.update(documents._asdict())
         else:
-            same, keep = documents.mask(query.shape[0], seqlen_q, seqlen_k)[..., : key.shape[2]], options.get("keep_mask")
+            same, keep = (
+                documents.mask(query.shape[0], seqlen_q, seqlen_k)[..., : key.shape[2]],
+                options.get("keep_mask"),
+            )
             options["keep_mask"] = same if keep is None else keep & same
     out = attention(
         *tensors,
@@ -272,6 +312,9 @@ def attention_forward(
 
 
 def _over_keys(scores: torch.Tensor, seqlen_k: int) -> torch.Tensor:
-    """A mask or bias with its last dim in full: one that is the same for all keys has one element there."""
+    """A mask or bias with its last dim in full: one that is the same for all keys has one element
+    there."""
     scores = scores[..., :seqlen_k]
-    return last_dim_contiguous(scores if scores.shape[-1] != 1 else scores.expand(*scores.shape[:-1], seqlen_k))
+    return last_dim_contiguous(
+        scores if scores.shape[-1] != 1 else scores.expand(*scores.shape[:-1], seqlen_k)
+    )

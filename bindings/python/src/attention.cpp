@@ -44,10 +44,12 @@ constexpr struct {
 };
 // Whether a keyword of the forward pass gives the tensor.
 bool is_keyword(int place) {
-  return place == kOut || (place > kOut && kTensors[place].use == Use::input && place != kDout && place != kDlse);
+  return place == kOut ||
+         (place > kOut && kTensors[place].use == Use::input && place != kDout && place != kDlse);
 }
 
-// A keyword as Python keeps the names of a program: nearly always the same object, and found by its address.
+// A keyword as Python keeps the names of a program: nearly always the same object, and found by its
+// address.
 struct Keyword {
   const char* name;
   int slot;
@@ -57,16 +59,20 @@ const std::vector<Keyword>& keywords() {
   static const auto* const kAll = [] {
     auto* all = new std::vector<Keyword>;
     for (int at = 0; at < kPlaces; ++at) {
-      if (is_keyword(at)) all->push_back({kTensors[at].name, at, PyUnicode_InternFromString(kTensors[at].name)});
+      if (is_keyword(at))
+        all->push_back({kTensors[at].name, at, PyUnicode_InternFromString(kTensors[at].name)});
     }
-    for (const auto& [name, slot] : kKeywords) all->push_back({name, slot, PyUnicode_InternFromString(name)});
+    for (const auto& [name, slot] : kKeywords)
+      all->push_back({name, slot, PyUnicode_InternFromString(name)});
     return all;
   }();
   return *kAll;
 }
 
 // Rarely needed, so looked up each time.
-nb::object python_function(const char* module, const char* name) { return nb::module_::import_(module).attr(name); }
+nb::object python_function(const char* module, const char* name) {
+  return nb::module_::import_(module).attr(name);
+}
 
 int slot_of(nb::handle keyword) {
   for (const Keyword& known : keywords()) {
@@ -75,7 +81,9 @@ int slot_of(nb::handle keyword) {
   for (const Keyword& known : keywords()) {
     if (PyUnicode_CompareWithASCIIString(keyword.ptr(), known.name) == 0) return known.slot;
   }
-  throw nb::type_error(nb::cast<std::string>(python_function("fulmen._arguments", "unexpected")("attention", keyword)).c_str());
+  throw nb::type_error(nb::cast<std::string>(
+                           python_function("fulmen._arguments", "unexpected")("attention", keyword))
+                           .c_str());
 }
 
 // Lists, and integers that are not int32, become tensors by Python functions; this object then owns
@@ -83,7 +91,8 @@ int slot_of(nb::handle keyword) {
 nb::object as_numbers(int place, nb::handle value, nb::handle q) {
   if (has_lengths(kTensors[place].form)) {
     const nb::object dtype = nb::getattr(value, "dtype", nb::none());
-    if (kind_of(value) == Kind::plain_torch ? dtype.is(torch_int32()) : dtype.is(numpy_int32())) return nb::borrow(value);
+    if (kind_of(value) == Kind::plain_torch ? dtype.is(torch_int32()) : dtype.is(numpy_int32()))
+      return nb::borrow(value);
   } else if (PyList_Check(value.ptr()) == 0 && PyTuple_Check(value.ptr()) == 0) {
     return nb::borrow(value);
   }
@@ -98,25 +107,30 @@ bool is_bhsd(nb::handle layout) {
   const nb::object given = nb::steal(PyObject_Repr(layout.ptr()));
   if (!given.is_valid()) throw nb::python_error();
   throw ArgumentError("layout is " + text_of(given) +
-                      ": \"bshd\" ([batch, seqlen, heads, head_dim]) or \"bhsd\" (dims 1 and 2 exchanged) is accepted");
+                      ": \"bshd\" ([batch, seqlen, heads, head_dim]) or \"bhsd\" (dims 1 and 2 "
+                      "exchanged) is accepted");
 }
 
 // Calls the Python path for q: other frameworks, and torch before fulmen.torch was imported.
 nb::object by_framework(const Arguments& arguments, bool want_lse) {
   static nb::handle function;
-  if (!function.is_valid()) function = nb::object(nb::module_::import_("fulmen._functions").attr("by_framework")).release();
+  if (!function.is_valid())
+    function = nb::object(nb::module_::import_("fulmen._functions").attr("by_framework")).release();
   const nb::handle device = arguments.device.is_valid() ? arguments.device : nb::handle(Py_None);
-  return nb::borrow(function)(arguments.tensor_tuple(), arguments.scalar_tuple(), device, arguments.bhsd, want_lse);
+  return nb::borrow(function)(arguments.tensor_tuple(), arguments.scalar_tuple(), device,
+                              arguments.bhsd, want_lse);
 }
 
 // (q, k, v, the dict of the other arguments)
 PyObject* attention(PyObject* /*module*/, PyObject* const* given, Py_ssize_t count) {
   return for_python([&] {
-    if (count != 4 || PyDict_Check(given[3]) == 0) throw nb::type_error("attention: q, k, v and a dict are needed");
+    if (count != 4 || PyDict_Check(given[3]) == 0)
+      throw nb::type_error("attention: q, k, v and a dict are needed");
     nb::handle slots[kSlots];
     nb::object numbers[kPlaces];
     PyObject *keyword = nullptr, *value = nullptr;
-    for (Py_ssize_t at = 0; PyDict_Next(given[3], &at, &keyword, &value) != 0;) slots[slot_of(keyword)] = value;
+    for (Py_ssize_t at = 0; PyDict_Next(given[3], &at, &keyword, &value) != 0;)
+      slots[slot_of(keyword)] = value;
     Arguments arguments;
     std::copy_n(given, 3, arguments.tensors);
     for (int at = kOut; at < kPlaces; ++at) {

@@ -39,10 +39,13 @@ int append_on_host(const fulmen_kv_cache& call, const char* device) {
   there.validate = true;
   DeviceCopies copies(device != nullptr && *device != '\0' ? device : fulmen_default_device());
   for (const CacheTensor& one : kCacheTensors) {
-    const bool written = one.member == &fulmen_kv_cache::k_cache || one.member == &fulmen_kv_cache::v_cache;
-    if (const int status = copies.add(there.*one.member, written); status != FULMEN_OK) return status;
+    const bool written =
+        one.member == &fulmen_kv_cache::k_cache || one.member == &fulmen_kv_cache::v_cache;
+    if (const int status = copies.add(there.*one.member, written); status != FULMEN_OK)
+      return status;
   }
-  for (fulmen_tensor fulmen_kv_cache::* const result : {&fulmen_kv_cache::seqlens_k_out, &fulmen_kv_cache::q_out}) {
+  for (fulmen_tensor fulmen_kv_cache::* const result :
+       {&fulmen_kv_cache::seqlens_k_out, &fulmen_kv_cache::q_out}) {
     if (const int status = copies.add(there.*result, true); status != FULMEN_OK) return status;
   }
   const int status = fulmen_append_kv(&there, device, nullptr);
@@ -57,8 +60,8 @@ struct CacheCall {
   std::string device;  // empty: the default one
 };
 
-CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
-                    nb::handle num_threads, nb::handle validate) {
+CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_interleaved,
+                    nb::handle queries_advance, nb::handle num_threads, nb::handle validate) {
   CacheCall read;
   auto& [call, arrays, place] = read;
   fulmen_kv_cache_init(&call);
@@ -66,17 +69,20 @@ CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_int
   call.queries_advance = flag("queries_advance", queries_advance);
   call.num_threads = thread_count(num_threads);
   call.validate = flag("validate", validate);
-  if (PyTuple_Size(tensors.ptr()) != kCachePlaces) throw nb::type_error("tensors: a tuple of 9 is needed");
+  if (PyTuple_Size(tensors.ptr()) != kCachePlaces)
+    throw nb::type_error("tensors: a tuple of 9 is needed");
   for (int at = 0; at < kCachePlaces; ++at) {
     const auto& [name, member, ndim, accepted] = kCacheTensors[at];
     const nb::handle object = PyTuple_GetItem(tensors.ptr(), at);
     if (object.is_none()) {
-      if (at <= kCacheV) throw nb::type_error((std::string(name) + " is None: " + kArrayNeeded).c_str());
+      if (at <= kCacheV)
+        throw nb::type_error((std::string(name) + " is None: " + kArrayNeeded).c_str());
       continue;
     }
     arrays[at] = at <= kCacheV ? read_output(object, name) : read_input(object, name);
     if (arrays[at].ndim != ndim) wrong_ndim(name, arrays[at], accepted);
-    if (at <= kCacheV && arrays[at].read_only) throw ArgumentError(std::string(name) + " is read-only: it is written");
+    if (at <= kCacheV && arrays[at].read_only)
+      throw ArgumentError(std::string(name) + " is read-only: it is written");
     call.*member = in_four_dims(arrays[at]);
   }
   place = device.is_none() ? device_of(arrays[kCacheK], "k_cache") : text("device", device);
@@ -95,25 +101,28 @@ void check_call(int status) {
     break;
   }
   for (const std::string_view name : {"k_new", "v_new"}) {
-    for (size_t at = 0; (at = message.find(name, at)) != std::string::npos;) message.erase(at + 1, name.size() - 1);
+    for (size_t at = 0; (at = message.find(name, at)) != std::string::npos;)
+      message.erase(at + 1, name.size() - 1);
   }
   raise(status, message.c_str());
 }
 
 }  // namespace
 
-nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
-                     nb::handle num_threads, nb::handle validate) {
-  auto [call, arrays, place] = read_call(tensors, device, rotary_interleaved, queries_advance, num_threads, validate);
+nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved,
+                     nb::handle queries_advance, nb::handle num_threads, nb::handle validate) {
+  auto [call, arrays, place] =
+      read_call(tensors, device, rotary_interleaved, queries_advance, num_threads, validate);
   const auto like = [&, &arrays = arrays](int at) -> nb::object {
     const nb::handle object = PyTuple_GetItem(tensors.ptr(), at);
     if (object.is_none()) return nb::none();
     const char* name = kCacheTensors[at].name;
     const Array& array = arrays[at];
     if (array.framework == Framework::other) {
-      throw nb::type_error((std::string(name) + " is of type " + name_of_type(object) +
-                            ": a NumPy array or a torch tensor is needed, as a result is of its kind")
-                               .c_str());
+      throw nb::type_error(
+          (std::string(name) + " is of type " + name_of_type(object) +
+           ": a NumPy array or a torch tensor is needed, as a result is of its kind")
+              .c_str());
     }
     return new_array(object, array, name, array.ndim, array.shape, array.dtype, false);
   };
@@ -125,22 +134,25 @@ nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_int
   int status = FULMEN_OK;
   {
     nb::gil_scoped_release no_gil;
-    status = on_host(arrays[0]) ? append_on_host(call, name) : fulmen_append_kv(&call, name, stream);
+    status =
+        on_host(arrays[0]) ? append_on_host(call, name) : fulmen_append_kv(&call, name, stream);
   }
   check_call(status);
   if (!nb::handle(PyTuple_GetItem(tensors.ptr(), kNewK)).is_none()) {
     for (const int at : {kCacheK, kCacheV}) {
       const nb::object& inner = arrays[at].owner;
       if (arrays[at].framework != Framework::torch) continue;
-      torch_is_written(inner.is_valid() ? nb::handle(inner) : nb::handle(PyTuple_GetItem(tensors.ptr(), at)));
+      torch_is_written(inner.is_valid() ? nb::handle(inner)
+                                        : nb::handle(PyTuple_GetItem(tensors.ptr(), at)));
     }
   }
   return nb::make_tuple(std::move(queries), std::move(lengths));
 }
 
-void check_append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
-                     nb::handle num_threads, nb::handle validate) {
-  fulmen_kv_cache call = read_call(tensors, device, rotary_interleaved, queries_advance, num_threads, validate).call;
+void check_append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved,
+                     nb::handle queries_advance, nb::handle num_threads, nb::handle validate) {
+  fulmen_kv_cache call =
+      read_call(tensors, device, rotary_interleaved, queries_advance, num_threads, validate).call;
   call.q_out = call.q;
   check_call(fulmen_append_kv_check(&call));
 }

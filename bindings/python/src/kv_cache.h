@@ -15,7 +15,18 @@ struct CacheTensor {
   int ndim;
   const char* accepted;
 };
-enum CachePlace : int { kCacheK, kCacheV, kCacheSeqlens, kCacheTable, kNewK, kNewV, kCos, kSin, kQueries, kCachePlaces };
+enum CachePlace : int {
+  kCacheK,
+  kCacheV,
+  kCacheSeqlens,
+  kCacheTable,
+  kNewK,
+  kNewV,
+  kCos,
+  kSin,
+  kQueries,
+  kCachePlaces
+};
 extern const CacheTensor kCacheTensors[kCachePlaces];
 
 fulmen_tensor in_four_dims(const View& view);
@@ -23,12 +34,12 @@ fulmen_tensor in_four_dims(const View& view);
 // fulmen_append_kv of arrays of the host; on an emulated device on copies in its memory.
 int append_on_host(const fulmen_kv_cache& call, const char* device);
 
-// tensors: (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q), None where absent. Returns (rotated q or
-// None, the lengths afterwards).
-nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
-                     nb::handle num_threads, nb::handle validate);
+// tensors: (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q), None where
+// absent. Returns (rotated q or None, the lengths afterwards).
+nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved,
+                     nb::handle queries_advance, nb::handle num_threads, nb::handle validate);
 // Throws what append_kv throws before it looks at pointers.
-void check_append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved, nb::handle queries_advance,
-                     nb::handle num_threads, nb::handle validate);
+void check_append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_interleaved,
+                     nb::handle queries_advance, nb::handle num_threads, nb::handle validate);
 
 }  // namespace fulmen::python

@@ -23,7 +23,9 @@ PyObject* for_python(const Function& function) noexcept {
   } catch (const ArgumentError& error) {
     set_python_error(error);
   } catch (const nb::builtin_exception& error) {
-    PyErr_SetString(error.type() == nb::exception_type::type_error ? PyExc_TypeError : PyExc_ValueError, error.what());
+    PyErr_SetString(
+        error.type() == nb::exception_type::type_error ? PyExc_TypeError : PyExc_ValueError,
+        error.what());
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   } catch (const std::exception& error) {

@@ -27,17 +27,21 @@ void need_host(const Call& call) {
   }
 }
 
-nb::object forward_of(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, bool want_lse) {
+nb::object forward_of(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd,
+                      bool want_lse) {
   return forward(Arguments(tensors, options, device, bhsd), want_lse);
 }
-// wanted: bit n asks for the n-th of dq, dk, dv, dbias, dsinks; the others are None. One that is given is written.
-nb::object backward_of(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, int wanted) {
+// wanted: bit n asks for the n-th of dq, dk, dv, dbias, dsinks; the others are None. One that is
+// given is written.
+nb::object backward_of(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd,
+                       int wanted) {
   return backward(Arguments(tensors, options, device, bhsd), wanted);
 }
 
 double* doubles(const nb::object& array) {
   const nb::object interface = array.attr("__array_interface__");
-  return reinterpret_cast<double*>(nb::cast<uintptr_t>(interface["data"][0]));  // NOLINT(performance-no-int-to-ptr)
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  return reinterpret_cast<double*>(nb::cast<uintptr_t>(interface["data"][0]));
 }
 
 // (out [batch, seqlen_q, heads, head_dim_v], lse [batch, heads, seqlen_q]) in double.
@@ -46,7 +50,8 @@ nb::object reference(nb::tuple tensors, nb::tuple options, bool bhsd) {
   need_host(call);
   if (!call.has(kOut)) call.describe(kOut, call.arrays[kQ].dtype, out_shape(call).dims);
   const Shape out_dims = out_shape(call), lse_dims = lse_shape(call);
-  const nb::object out = new_double_array(out_dims.ndim, out_dims.array()), lse = new_double_array(lse_dims.ndim, lse_dims.array());
+  const nb::object out = new_double_array(out_dims.ndim, out_dims.array()),
+                   lse = new_double_array(lse_dims.ndim, lse_dims.array());
   double *out_data = doubles(out), *lse_data = doubles(lse);
   int status = FULMEN_OK;
   {
@@ -82,7 +87,8 @@ nb::object reference_backward(nb::tuple tensors, nb::tuple options, bool bhsd, i
   int status = FULMEN_OK;
   {
     nb::gil_scoped_release no_gil;
-    status = fulmen_reference_backward(&call.tensors, &call.options, data[0], data[1], data[2], data[3], data[4]);
+    status = fulmen_reference_backward(&call.tensors, &call.options, data[0], data[1], data[2],
+                                       data[3], data[4]);
   }
   check(status, call);
   return nb::make_tuple(results[0], results[1], results[2], results[3], results[4]);
@@ -105,17 +111,19 @@ nb::object verify(nb::tuple tensors, nb::tuple options, bool bhsd) {
     if (status == FULMEN_VERIFICATION_FAILED) message = fulmen_last_error();
   }
   if (status != FULMEN_VERIFICATION_FAILED) check(status, call);
-  return nb::make_tuple(report.ok, report.worst_error, report.baseline_error, report.bound, report.lse_error, tensor, message,
-                        report.elements, report.mean_error);
+  return nb::make_tuple(report.ok, report.worst_error, report.baseline_error, report.bound,
+                        report.lse_error, tensor, message, report.elements, report.mean_error);
 }
 
 // (text, kernel, workspace bytes) of the plan for such a call. No data is read.
-nb::object explain(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, bool want_lse, int wanted) {
+nb::object explain(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd,
+                   bool want_lse, int wanted) {
   Call call(Arguments(tensors, options, device, bhsd), false);
   const bool is_backward = wanted != 0;
   const fulmen_dtype dtype = call.arrays[kQ].dtype;
   if (!call.has(kOut)) call.describe(kOut, dtype, out_shape(call).dims);
-  if (!call.has(kLse) && (want_lse || is_backward)) call.describe(kLse, FULMEN_FP32, lse_shape(call).dims);
+  if (!call.has(kLse) && (want_lse || is_backward))
+    call.describe(kLse, FULMEN_FP32, lse_shape(call).dims);
   if (is_backward) {
     call.describe(kDout, dtype, out_shape(call).dims);
     int n = 0;
@@ -138,8 +146,9 @@ nb::object explain(nb::tuple tensors, nb::tuple options, nb::handle device, bool
   fulmen_kernel_config config{};
   config.struct_size = sizeof config;
   fulmen_plan_config(plan, &config);
-  const nb::object result = nb::make_tuple(nb::str((fulmen_plan_explain(plan) + call.copies()).c_str()), nb::str(config.kernel),
-                                           fulmen_plan_workspace_bytes(plan));
+  const nb::object result =
+      nb::make_tuple(nb::str((fulmen_plan_explain(plan) + call.copies()).c_str()),
+                     nb::str(config.kernel), fulmen_plan_workspace_bytes(plan));
   fulmen_plan_destroy(plan);
   return result;
 }
@@ -171,7 +180,8 @@ nb::list devices() {
   nb::list result;
   check(fulmen_visit_devices(
       [](void* context, const fulmen_device_info* d) {
-        static_cast<nb::list*>(context)->append(nb::make_tuple(nb::str(d->name), nb::str(d->chip), nb::str(d->features), d->usable,
+        static_cast<nb::list*>(context)->append(nb::make_tuple(nb::str(d->name), nb::str(d->chip),
+                                                               nb::str(d->features), d->usable,
                                                                nb::str(d->reason), d->host_memory));
       },
       &result));
@@ -199,23 +209,29 @@ NB_MODULE(_core, m) {
   namespace py = fulmen::python;
   py::add_argument_error(m);
   m.attr("tensor_names") = py::tensor_names();
-  m.def("forward", &py::forward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a);
-  m.def("backward", &py::backward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "wanted"_a);
+  m.def("forward", &py::forward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a,
+        "want_lse"_a);
+  m.def("backward", &py::backward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a,
+        "wanted"_a);
   m.def("reference", &py::reference, "tensors"_a, "options"_a, "bhsd"_a);
-  m.def("reference_backward", &py::reference_backward, "tensors"_a, "options"_a, "bhsd"_a, "wanted"_a);
+  m.def("reference_backward", &py::reference_backward, "tensors"_a, "options"_a, "bhsd"_a,
+        "wanted"_a);
   m.def("verify", &py::verify, "tensors"_a, "options"_a, "bhsd"_a);
-  m.def("explain", &py::explain, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a, "wanted"_a);
+  m.def("explain", &py::explain, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a,
+        "want_lse"_a, "wanted"_a);
   m.def("dropout_mask", &py::dropout_mask, "tensors"_a, "options"_a, "bhsd"_a);
   const auto cache = [&m](const char* name, auto function) {
-    m.def(name, function, "tensors"_a, "device"_a.none(), "rotary_interleaved"_a.none(), "queries_advance"_a.none(),
-          "num_threads"_a.none(), "validate"_a.none());
+    m.def(name, function, "tensors"_a, "device"_a.none(), "rotary_interleaved"_a.none(),
+          "queries_advance"_a.none(), "num_threads"_a.none(), "validate"_a.none());
   };
   cache("append_kv", &py::append_kv);
   cache("check_append_kv", &py::check_append_kv);
   m.def("set_torch", &py::set_torch, "functions"_a);
   m.def("torch_observers", &py::torch_observers_of, "tensors"_a);
-  m.def("torch_forward", &py::torch_forward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a, "want_lse"_a);
-  if (PyModule_AddFunctions(m.ptr(), py::attention_methods()) != 0 || PyModule_AddFunctions(m.ptr(), py::torch_methods()) != 0) {
+  m.def("torch_forward", &py::torch_forward_of, "tensors"_a, "options"_a, "device"_a.none(),
+        "bhsd"_a, "want_lse"_a);
+  if (PyModule_AddFunctions(m.ptr(), py::attention_methods()) != 0 ||
+      PyModule_AddFunctions(m.ptr(), py::torch_methods()) != 0) {
     throw nb::python_error();
   }
   m.def("autograd_backward", &py::autograd_backward, "ctx"_a, "dout"_a.none(), "dlse"_a.none());

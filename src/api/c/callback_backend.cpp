@@ -1,4 +1,5 @@
-// A C program's callbacks as a backend with one device, a kernel for the forward pass and perhaps one for the gradients.
+// A C program's callbacks as a backend with one device, a kernel for the forward pass and perhaps
+// one for the gradients.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +26,9 @@ fulmen_tensors tensors_of(const Problem& p, const AttentionTensors& a) {
   const std::array<Problem::Shape, kTensorFields> shapes = shapes_of(p);
   for (int i = 0; i < kTensorFields; ++i) {
     const TensorSpec& spec = p.*kTensorTable[i].spec;
-    if (spec.present) t.*kCTensors[i].tensor = to_c(Tensor{(a->*kTensorTable[i].tensor).data, spec.dtype, shapes[i], spec.strides});
+    if (spec.present)
+      t.*kCTensors[i].tensor =
+          to_c(Tensor{(a->*kTensorTable[i].tensor).data, spec.dtype, shapes[i], spec.strides});
   }
   t.dropout_seed = a.dropout_seed;
   t.dropout_offset = a.dropout_offset;
@@ -46,7 +49,8 @@ fulmen_options options_of(const Problem& p) {
     o.max_seqlen_q = p.seqlen_q;
     o.max_seqlen_k = p.seqlen_k;
   }
-  if (p.window_right == 0) o.causal = p.top_left ? FULMEN_CAUSAL_TOP_LEFT : FULMEN_CAUSAL_BOTTOM_RIGHT;
+  if (p.window_right == 0)
+    o.causal = p.top_left ? FULMEN_CAUSAL_TOP_LEFT : FULMEN_CAUSAL_BOTTOM_RIGHT;
   return o;
 }
 
@@ -61,16 +65,21 @@ class CallbackKernel final : public Kernel {
   std::string_view name() const noexcept override { return name_; }
   Pass pass() const noexcept override { return pass_; }
   bool dropout() const noexcept override { return callbacks_.dropout; }
-  bool variable_lengths() const noexcept override { return (callbacks_.features & FULMEN_FEATURE_VARIABLE_LENGTHS) != 0; }
+  bool variable_lengths() const noexcept override {
+    return (callbacks_.features & FULMEN_FEATURE_VARIABLE_LENGTHS) != 0;
+  }
   bool paged() const noexcept override { return (callbacks_.features & FULMEN_FEATURE_PAGED) != 0; }
-  bool deterministic() const noexcept override { return pass_ == Pass::forward || !callbacks_.atomics; }
+  bool deterministic() const noexcept override {
+    return pass_ == Pass::forward || !callbacks_.atomics;
+  }
   double rank(const Problem& /*problem*/) const override { return callbacks_.rank; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
     if (callbacks_.supports == nullptr) return {};
     char reason[512] = "";
     const fulmen_tensors shapes = tensors_of(problem, {});
     const fulmen_options options = options_of(problem);
-    if (callbacks_.supports(callbacks_.context, &shapes, &options, reason, sizeof reason)) return {};
+    if (callbacks_.supports(callbacks_.context, &shapes, &options, reason, sizeof reason))
+      return {};
     reason[sizeof reason - 1] = '\0';
     return Support::no(reason[0] != '\0' ? reason : "the backend gave no reason");
   }
@@ -82,7 +91,8 @@ class CallbackKernel final : public Kernel {
  private:
   class CallbackRunner final : public Runner {
    public:
-    CallbackRunner(const CallbackKernel& kernel, const Problem& problem, const AttentionOptions& asked)
+    CallbackRunner(const CallbackKernel& kernel, const Problem& problem,
+                   const AttentionOptions& asked)
         : kernel_(kernel), problem_(problem), options_(options_of(problem)) {
       config_.kernel = kernel.name_;
       config_.num_threads = asked.num_threads;
@@ -118,10 +128,13 @@ class CallbackBackend final : public Backend {
  public:
   explicit CallbackBackend(const fulmen_backend& callbacks)
       : name_(callbacks.name), forward_(callbacks, Pass::forward), kernels_{&forward_} {
-    if (callbacks.backward_kernel_name != nullptr) kernels_.push_back(&backward_.emplace(callbacks, Pass::backward));
+    if (callbacks.backward_kernel_name != nullptr)
+      kernels_.push_back(&backward_.emplace(callbacks, Pass::backward));
   }
   std::string_view name() const noexcept override { return name_; }
-  std::vector<DeviceInfo> devices() const override { return {{name_, name_, "registered by the program", true, ""}}; }
+  std::vector<DeviceInfo> devices() const override {
+    return {{name_, name_, "registered by the program", true, ""}};
+  }
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
 
  private:
@@ -146,14 +159,19 @@ int fulmen_register_backend(const fulmen_backend* backend) {
   return guarded([&]() -> fulmen::Status {
     if (backend == nullptr) return null_argument("backend");
     fulmen_backend callbacks{};
-    if (fulmen::Status status = fulmen::c_api::read_struct("backend", backend, callbacks); !status.ok()) return status;
+    if (fulmen::Status status = fulmen::c_api::read_struct("backend", backend, callbacks);
+        !status.ok())
+      return status;
     if (callbacks.name == nullptr) return null_argument("backend.name");
     if (callbacks.kernel_name == nullptr) return null_argument("backend.kernel_name");
     if (callbacks.run == nullptr) return null_argument("backend.run");
-    if (std::isnan(callbacks.rank)) return fulmen::invalid("backend.rank is nan: a number is needed");
-    if (const uint64_t known = FULMEN_FEATURE_VARIABLE_LENGTHS | FULMEN_FEATURE_PAGED; (callbacks.features & ~known) != 0) {
-      return fulmen::invalid(fmt::format("backend.features is {}: the sum of fulmen_feature values, up to {}, is accepted",
-                                         callbacks.features, known));
+    if (std::isnan(callbacks.rank))
+      return fulmen::invalid("backend.rank is nan: a number is needed");
+    if (const uint64_t known = FULMEN_FEATURE_VARIABLE_LENGTHS | FULMEN_FEATURE_PAGED;
+        (callbacks.features & ~known) != 0) {
+      return fulmen::invalid(fmt::format(
+          "backend.features is {}: the sum of fulmen_feature values, up to {}, is accepted",
+          callbacks.features, known));
     }
     // Both or neither: half a kernel for gradients is a mistake.
     if (callbacks.backward_kernel_name != nullptr && callbacks.run_backward == nullptr)

@@ -23,7 +23,8 @@ struct FoundDevice {
 };
 
 fulmen::Result<FoundDevice> find_device(const char* device) {
-  FoundDevice found{device != nullptr && *device != '\0' ? device : fulmen::default_device(), nullptr};
+  FoundDevice found{device != nullptr && *device != '\0' ? device : fulmen::default_device(),
+                    nullptr};
   auto backend = fulmen::usable_backend_of(found.name);
   if (!backend.ok()) return backend.status();
   found.backend = std::move(backend).value();
@@ -34,7 +35,8 @@ fulmen::Result<FoundDevice> find_device(const char* device) {
 
 extern "C" {
 
-int fulmen_visit_devices(void (*visit)(void* context, const fulmen_device_info* device), void* context) {
+int fulmen_visit_devices(void (*visit)(void* context, const fulmen_device_info* device),
+                         void* context) {
   return guarded([&]() -> Status {
     if (visit == nullptr) return null_argument("visit");
     for (const auto& backend : fulmen::backends()) {
@@ -59,7 +61,8 @@ const char* fulmen_default_device(void) {
 }
 
 int fulmen_set_default_device(const char* device) {
-  return guarded([&]() -> Status { return fulmen::set_default_device(device != nullptr ? device : ""); });
+  return guarded(
+      [&]() -> Status { return fulmen::set_default_device(device != nullptr ? device : ""); });
 }
 
 int fulmen_device_allocate(const char* device, size_t bytes, void** memory) {
@@ -70,7 +73,8 @@ int fulmen_device_allocate(const char* device, size_t bytes, void** memory) {
     if (!found.ok()) return found.status();
     *memory = found->backend->allocate(found->name, std::max<size_t>(bytes, 1));
     if (*memory != nullptr) return {};
-    return {StatusCode::out_of_memory, fmt::format("no memory for {} bytes on device {}", bytes, found->name)};
+    return {StatusCode::out_of_memory,
+            fmt::format("no memory for {} bytes on device {}", bytes, found->name)};
   });
 }
 
@@ -78,7 +82,8 @@ void fulmen_device_free(const char* device, void* memory) {
   if (memory == nullptr) return;
   const bool done = done_quietly([&] {
     const auto found = find_device(device);
-    if (found.ok()) found->backend->free(found->name, memory);  // of an unknown device there is nothing to free
+    // There is nothing to free of an unknown device.
+    if (found.ok()) found->backend->free(found->name, memory);
   });
   static_cast<void>(done);
 }
@@ -100,13 +105,16 @@ int fulmen_device_synchronize(const char* device, void* stream) {
   });
 }
 
-int fulmen_visit_kernels(void (*visit)(void* context, const char* backend, const char* kernel, const char* layout), void* context) {
+int fulmen_visit_kernels(void (*visit)(void* context, const char* backend, const char* kernel,
+                                       const char* layout),
+                         void* context) {
   return guarded([&]() -> Status {
     if (visit == nullptr) return null_argument("visit");
     for (const auto& backend : fulmen::backends()) {
       const std::string name(backend->name());
       for (const fulmen::Kernel* kernel : backend->kernels()) {
-        visit(context, name.c_str(), std::string(kernel->name()).c_str(), std::string(kernel->layout()).c_str());
+        visit(context, name.c_str(), std::string(kernel->name()).c_str(),
+              std::string(kernel->layout()).c_str());
       }
     }
     return {};

@@ -14,25 +14,30 @@ namespace {
 Status check_params(const FlashAttnParams* params) {
   if (params == nullptr) return null_argument("params");
   std::size_t elements = 1;
-  for (const std::size_t n : {params->batch_size, params->seq_len, params->num_heads, params->head_dim}) {
-    if (__builtin_mul_overflow(elements, std::max<std::size_t>(n, 1), &elements) || elements > (std::size_t{1} << 60U)) {
-      return {StatusCode::invalid_argument,
-              fmt::format("params is batch_size {} seq_len {} num_heads {} head_dim {}: more elements than an address can reach",
-                          params->batch_size, params->seq_len, params->num_heads, params->head_dim)};
+  for (const std::size_t n :
+       {params->batch_size, params->seq_len, params->num_heads, params->head_dim}) {
+    if (__builtin_mul_overflow(elements, std::max<std::size_t>(n, 1), &elements) ||
+        elements > (std::size_t{1} << 60U)) {
+      return {
+          StatusCode::invalid_argument,
+          fmt::format("params is batch_size {} seq_len {} num_heads {} head_dim {}: more elements "
+                      "than an address can reach",
+                      params->batch_size, params->seq_len, params->num_heads, params->head_dim)};
     }
   }
   return {};
 }
 
-// fp16 [batch_size, seq_len, num_heads, head_dim]. Fulmen never writes its inputs: the view's pointer is not const because outputs
-// share the type.
+// fp16 [batch_size, seq_len, num_heads, head_dim]. Fulmen never writes its inputs: the view's
+// pointer is not const because outputs share the type.
 Tensor view(const FlashAttnParams& params, const void* data) {
   return Tensor::bshd(const_cast<void*>(data), DType::fp16, static_cast<int64_t>(params.batch_size),
                       static_cast<int64_t>(params.seq_len), static_cast<int64_t>(params.num_heads),
                       static_cast<int64_t>(params.head_dim));
 }
 
-AttentionTensors forward_tensors(const FlashAttnParams& params, const void* q, const void* k, const void* v, const void* out) {
+AttentionTensors forward_tensors(const FlashAttnParams& params, const void* q, const void* k,
+                                 const void* v, const void* out) {
   AttentionTensors tensors;
   tensors.q = view(params, q);
   tensors.k = view(params, k);
@@ -68,11 +73,13 @@ class DeviceScratch {
   void* memory_;
 };
 
-// The gradients, after a forward pass for the lse alone: its out goes to memory of its own, since the caller's is an input.
+// The gradients, after a forward pass for the lse alone: its out goes to memory of its own, since
+// the caller's is an input.
 Status backward(AttentionTensors tensors, const AttentionOptions& options) {
   const auto [batch, seqlen, heads, dim] = tensors.q.shape;
   tensors.lse = Tensor::bhqk(nullptr, DType::fp32, batch, heads, seqlen, 1);
-  const auto problem = make_backward_problem(tensors, options);  // what is wrong is said before anything is allocated
+  // What is wrong is said before anything is allocated.
+  const auto problem = make_backward_problem(tensors, options);
   if (!problem.ok()) return problem.status();
   const std::string device = default_device();
   auto backward_plan = plan(problem.value(), device, options);
@@ -84,7 +91,8 @@ Status backward(AttentionTensors tensors, const AttentionOptions& options) {
   const DeviceScratch out(backend, device, out_bytes), lse(backend, device, rows * sizeof(float));
   if (out.memory() == nullptr || lse.memory() == nullptr) {
     return {StatusCode::out_of_memory,
-            fmt::format("no memory for {} bytes of the forward pass on device {}", out_bytes + rows * sizeof(float), device)};
+            fmt::format("no memory for {} bytes of the forward pass on device {}",
+                        out_bytes + rows * sizeof(float), device)};
   }
   AttentionTensors again = tensors;
   again.out.data = out.memory();
@@ -103,15 +111,18 @@ using fulmen::c_api::guarded;
 
 extern "C" {
 
-int flash_attn_forward(const void* q, const void* k, const void* v, void* out, const FlashAttnParams* params) {
+int flash_attn_forward(const void* q, const void* k, const void* v, void* out,
+                       const FlashAttnParams* params) {
   return guarded([&]() -> Status {
     if (Status status = check_params(params); !status.ok()) return status;
-    return fulmen::attention(fulmen::c_api::forward_tensors(*params, q, k, v, out), fulmen::c_api::options_of(*params));
+    return fulmen::attention(fulmen::c_api::forward_tensors(*params, q, k, v, out),
+                             fulmen::c_api::options_of(*params));
   });
 }
 
-int flash_attn_backward(const void* dout, const void* q, const void* k, const void* v, const void* out, void* dq, void* dk,
-                        void* dv, const FlashAttnParams* params) {
+int flash_attn_backward(const void* dout, const void* q, const void* k, const void* v,
+                        const void* out, void* dq, void* dk, void* dv,
+                        const FlashAttnParams* params) {
   return guarded([&]() -> Status {
     if (Status status = check_params(params); !status.ok()) return status;
     fulmen::AttentionTensors tensors = fulmen::c_api::forward_tensors(*params, q, k, v, out);

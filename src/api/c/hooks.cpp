@@ -16,7 +16,9 @@ int fulmen_set_allocator(const fulmen_allocator* allocator) {
   return fulmen::c_api::guarded([&]() -> fulmen::Status {
     fulmen_allocator a{};
     if (allocator != nullptr) {
-      if (fulmen::Status status = fulmen::c_api::read_struct("allocator", allocator, a); !status.ok()) return status;
+      if (fulmen::Status status = fulmen::c_api::read_struct("allocator", allocator, a);
+          !status.ok())
+        return status;
     }
     return fulmen::set_allocator({a.allocate, a.free, a.context});
   });

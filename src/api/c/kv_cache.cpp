@@ -66,15 +66,17 @@ void fulmen_kv_cache_init_sized(fulmen_kv_cache* call, size_t struct_size) {
 }
 
 int fulmen_append_kv(const fulmen_kv_cache* call, const char* device, void* stream) {
-  return fulmen::c_api::translated(call, [&](const fulmen::KvCacheTensors& tensors, const fulmen::KvCacheOptions& options) {
-    return fulmen::append_kv(tensors, options, device != nullptr ? device : "", stream);
-  });
+  return fulmen::c_api::translated(
+      call, [&](const fulmen::KvCacheTensors& tensors, const fulmen::KvCacheOptions& options) {
+        return fulmen::append_kv(tensors, options, device != nullptr ? device : "", stream);
+      });
 }
 
 int fulmen_append_kv_check(const fulmen_kv_cache* call) {
-  return fulmen::c_api::translated(call, [&](const fulmen::KvCacheTensors& tensors, const fulmen::KvCacheOptions& options) {
-    return fulmen::make_kv_cache_problem(tensors, options).status();
-  });
+  return fulmen::c_api::translated(
+      call, [&](const fulmen::KvCacheTensors& tensors, const fulmen::KvCacheOptions& options) {
+        return fulmen::make_kv_cache_problem(tensors, options).status();
+      });
 }
 
 }  // extern "C"

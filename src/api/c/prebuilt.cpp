@@ -9,7 +9,9 @@ using fulmen::c_api::null_argument;
 extern "C" {
 
 int fulmen_add_prebuilt_path(const char* path) {
-  return guarded([&]() -> Status { return path == nullptr ? null_argument("path") : fulmen::add_prebuilt_kernels(path); });
+  return guarded([&]() -> Status {
+    return path == nullptr ? null_argument("path") : fulmen::add_prebuilt_kernels(path);
+  });
 }
 
 int fulmen_add_prebuilt_pack(const void* pack, size_t bytes) {

@@ -10,8 +10,8 @@ namespace fulmen::c_api {
 
 namespace {
 
-// A string a thread. The main thread's objects are destroyed before static destructors and atexit functions run, which may call,
-// too: such a late call makes the string again, and that one stays.
+// A string a thread. The main thread's objects are destroyed before static destructors and atexit
+// functions run, which may call, too: such a late call makes the string again, and that one stays.
 struct ThreadString {
   alignas(std::string) std::byte memory[sizeof(std::string)];
   bool alive;
@@ -40,7 +40,8 @@ struct Destroyer {
 }  // namespace
 
 std::string& last_error() noexcept {
-  thread_local ThreadString text{};  // has no destructor of its own: it can be looked at until the very end
+  // Has no destructor of its own: it can be looked at until the very end.
+  thread_local ThreadString text{};
   return string_of(text, [] { thread_local const Destroyer kOwner{text}; });
 }
 
@@ -80,8 +81,9 @@ Status check_reserved(const char* name, const fulmen_tensor& view) {
   for (const uint64_t& word : view.reserved) {
     if (word == 0) continue;
     return {StatusCode::invalid_argument,
-            fmt::format("{}.reserved[{}] is {}: 0 is accepted; begin a fulmen_tensor with zeros or a fulmen_tensor_ function", name,
-                        &word - view.reserved, word)};
+            fmt::format("{}.reserved[{}] is {}: 0 is accepted; begin a fulmen_tensor with zeros or "
+                        "a fulmen_tensor_ function",
+                        name, &word - view.reserved, word)};
   }
   return {};
 }
@@ -89,7 +91,8 @@ Status check_reserved(const char* name, const fulmen_tensor& view) {
 Result<AttentionTensors> to_cpp(const fulmen_tensors* from) {
   if (from == nullptr) return null_argument("tensors");
   fulmen_tensors completed;
-  const bool complete = from->struct_size == sizeof completed;  // nearly always: 2 KiB need not move twice a call
+  // Nearly always: 2 KiB need not move twice a call.
+  const bool complete = from->struct_size == sizeof completed;
   if (!complete) {
     fulmen_tensors_init(&completed);
     if (Status status = read_struct("tensors", from, completed); !status.ok()) return status;
@@ -112,11 +115,12 @@ Result<AttentionOptions> to_cpp(const fulmen_options* from) {
   fulmen_options o;
   fulmen_options_init(&o);
   if (Status status = read_struct("options", from, o); !status.ok()) return status;
-  if (o.softmax_scale == 0 && o.window_left == 0 && o.window_right == 0 && o.max_seqlen_q == 0 && o.max_seqlen_k == 0) {
-    return Status(
-        StatusCode::invalid_argument,
-        "options.softmax_scale, window_left, window_right, max_seqlen_q and max_seqlen_k are 0: a zeroed struct is not the "
-        "defaults, fulmen_options_init() sets them");
+  if (o.softmax_scale == 0 && o.window_left == 0 && o.window_right == 0 && o.max_seqlen_q == 0 &&
+      o.max_seqlen_k == 0) {
+    return Status(StatusCode::invalid_argument,
+                  "options.softmax_scale, window_left, window_right, max_seqlen_q and max_seqlen_k "
+                  "are 0: a zeroed struct is not the "
+                  "defaults, fulmen_options_init() sets them");
   }
   if (!std::isnan(o.softmax_scale)) options.softmax_scale = o.softmax_scale;
   options.softcap = o.softcap;
@@ -153,12 +157,14 @@ Result<RunOptions> to_cpp(const fulmen_run_options* from) {
   return options;
 }
 
-Result<Call> to_cpp(Pass pass, const fulmen_tensors* tensors, const fulmen_options* options, const char* device) {
+Result<Call> to_cpp(Pass pass, const fulmen_tensors* tensors, const fulmen_options* options,
+                    const char* device) {
   auto t = to_cpp(tensors);
   if (!t.ok()) return t.status();
   auto o = to_cpp(options);
   if (!o.ok()) return o.status();
-  auto problem = pass == Pass::forward ? make_problem(t.value(), o.value()) : make_backward_problem(t.value(), o.value());
+  auto problem = pass == Pass::forward ? make_problem(t.value(), o.value())
+                                       : make_backward_problem(t.value(), o.value());
   if (!problem.ok()) return problem.status();
   return Call{t.value(), std::move(o).value(), device != nullptr ? device : "", problem.value()};
 }
@@ -191,6 +197,8 @@ void fulmen_run_options_init_sized(fulmen_run_options* options, size_t struct_si
 
 const char* fulmen_version(void) { return fulmen::version(); }
 const char* fulmen_last_error(void) { return fulmen::c_api::last_error().c_str(); }
-const char* fulmen_status_name(int status) { return fulmen::to_string(static_cast<fulmen::StatusCode>(status)); }
+const char* fulmen_status_name(int status) {
+  return fulmen::to_string(static_cast<fulmen::StatusCode>(status));
+}
 
 }  // extern "C"

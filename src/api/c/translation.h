@@ -23,7 +23,8 @@ std::string& given_text() noexcept;
 int fail(const Status& status) noexcept;
 Status null_argument(const char* name);
 
-// Runs body, which returns a Status, and turns whatever comes out into a code and this thread's message.
+// Runs body, which returns a Status, and turns whatever comes out into a code and this thread's
+// message.
 template <class Body>
 int guarded(const Body& body) noexcept {
   try {
@@ -50,20 +51,25 @@ void init_struct(Struct defaults, Struct* to, std::size_t struct_size) {
   to->struct_size = struct_size;
 }
 
-// No struct is nearly as large: a larger size is a mistake, and what lies there may not be the caller's memory.
+// No struct is nearly as large: a larger size is a mistake, and what lies there may not be the
+// caller's memory.
 constexpr std::size_t kMostStructBytes = 8192;
 
-// The size that a struct says it has. A struct's size is a multiple of its alignment: another one would cut a pointer in two.
+// The size that a struct says it has. A struct's size is a multiple of its alignment: another one
+// would cut a pointer in two.
 template <class Struct>
 Status check_struct_size(const char* name, std::size_t size) {
-  if (size >= sizeof(std::size_t) && size <= kMostStructBytes && size % alignof(Struct) == 0) return {};
+  if (size >= sizeof(std::size_t) && size <= kMostStructBytes && size % alignof(Struct) == 0)
+    return {};
   return {StatusCode::invalid_argument,
-          fmt::format("{}.struct_size is {}: a multiple of {}, from {} to {}, is accepted; set it with sizeof (version {} has {})",
-                      name, size, alignof(Struct), sizeof(std::size_t), kMostStructBytes, version(), sizeof(Struct))};
+          fmt::format("{}.struct_size is {}: a multiple of {}, from {} to {}, is accepted; set it "
+                      "with sizeof (version {} has {})",
+                      name, size, alignof(Struct), sizeof(std::size_t), kMostStructBytes, version(),
+                      sizeof(Struct))};
 }
 
-// A struct from a caller that may know fewer fields than this library, or more: those must be 0, as what they ask for would be
-// ignored.
+// A struct from a caller that may know fewer fields than this library, or more: those must be 0, as
+// what they ask for would be ignored.
 template <class Struct>
 Status read_struct(const char* name, const Struct* from, Struct& to) {
   const std::size_t size = from->struct_size;
@@ -72,8 +78,9 @@ Status read_struct(const char* name, const Struct* from, Struct& to) {
   for (std::size_t at = sizeof(Struct); at < size; ++at) {
     if (bytes[at] == 0) continue;
     return {StatusCode::invalid_argument,
-            fmt::format("{}.struct_size is {} and byte {} of it is {}: version {} knows {} bytes, those behind must be 0", name,
-                        size, at, bytes[at], version(), sizeof(Struct))};
+            fmt::format("{}.struct_size is {} and byte {} of it is {}: version {} knows {} bytes, "
+                        "those behind must be 0",
+                        name, size, at, bytes[at], version(), sizeof(Struct))};
   }
   std::memcpy(static_cast<void*>(&to), from, std::min(size, sizeof(Struct)));
   to.struct_size = sizeof(Struct);
@@ -92,8 +99,8 @@ Status write_struct(const char* name, const Struct& from, Struct* to) {
   return {};
 }
 
-// Runs the body of a call that returns no status. Returns true if body ran to its end. The last error stays: it belongs to a call
-// that does return a status.
+// Runs the body of a call that returns no status. Returns true if body ran to its end. The last
+// error stays: it belongs to a call that does return a status.
 template <class Body>
 bool done_quietly(const Body& body) noexcept {
   std::string before;
@@ -123,7 +130,8 @@ struct Call {
   std::string device;
   Problem problem;
 };
-Result<Call> to_cpp(Pass pass, const fulmen_tensors* tensors, const fulmen_options* options, const char* device);
+Result<Call> to_cpp(Pass pass, const fulmen_tensors* tensors, const fulmen_options* options,
+                    const char* device);
 
 // A tensor of the C struct. kCTensors is in the order of kTensorTable; a test compares their names.
 struct CTensor {

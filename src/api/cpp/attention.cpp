@@ -21,8 +21,8 @@ bool is_being_captured(const std::string& device, void* stream) {
   return backend != nullptr && backend->is_capturing(name, stream);
 }
 
-Status run_once(const Result<Problem>& problem, const AttentionTensors& tensors, const AttentionOptions& options,
-                const std::string& device, void* stream) {
+Status run_once(const Result<Problem>& problem, const AttentionTensors& tensors,
+                const AttentionOptions& options, const std::string& device, void* stream) {
   if (!problem.ok()) return problem.status();
   AttentionOptions one_size = options;
   one_size.vary_batch = one_size.vary_seqlen_k = false;
@@ -35,20 +35,23 @@ Status run_once(const Result<Problem>& problem, const AttentionTensors& tensors,
   try {
     return backend->synchronize(chosen->device(), nullptr);
   } catch (const std::exception& error) {
-    return {StatusCode::internal, fmt::format("waiting for device {} failed: {}", chosen->device(), error.what())};
+    return {StatusCode::internal,
+            fmt::format("waiting for device {} failed: {}", chosen->device(), error.what())};
   } catch (...) {
-    return {StatusCode::internal, fmt::format("waiting for device {} failed: its backend threw", chosen->device())};
+    return {StatusCode::internal,
+            fmt::format("waiting for device {} failed: its backend threw", chosen->device())};
   }
 }
 
 }  // namespace
 
-Status attention(const AttentionTensors& tensors, const AttentionOptions& options, const std::string& device, void* stream) {
+Status attention(const AttentionTensors& tensors, const AttentionOptions& options,
+                 const std::string& device, void* stream) {
   return run_once(make_problem(tensors, options), tensors, options, device, stream);
 }
 
-Status attention_backward(const AttentionTensors& tensors, const AttentionOptions& options, const std::string& device,
-                          void* stream) {
+Status attention_backward(const AttentionTensors& tensors, const AttentionOptions& options,
+                          const std::string& device, void* stream) {
   return run_once(make_backward_problem(tensors, options), tensors, options, device, stream);
 }
 

@@ -33,14 +33,17 @@ Status check_pointers(const P& p, const T& tensors) {
     const TensorSpec& spec = p.*specified;
     const Tensor& t = tensors->*member;
     ranges[i] = {name, t.data, bytes_of(spec, t.shape), spec.dtype};
-    if (!addressable(ranges[i])) return bad_address(ranges[i], fmt::format("{} bytes are needed there", ranges[i].bytes));
+    if (!addressable(ranges[i]))
+      return bad_address(ranges[i], fmt::format("{} bytes are needed there", ranges[i].bytes));
   }
   for (std::size_t i = 0; i < ranges.size() && kKvCacheFields[i].written; ++i) {
     for (std::size_t j = i + 1; j < ranges.size(); ++j) {
       if (!overlap(ranges[i], ranges[j])) continue;
       const TensorMember<T> first = kKvCacheFields[i].tensor, second = kKvCacheFields[j].tensor;
       if (second == &T::v_cache) continue;  // K and V of a page may lie between each other
-      if (first == &T::q_out && second == &T::q && tensors.q.data == tensors.q_out.data && p.q == p.q_out) continue;
+      if (first == &T::q_out && second == &T::q && tensors.q.data == tensors.q_out.data &&
+          p.q == p.q_out)
+        continue;
       return bad_overlap(ranges[i], ranges[j], "outputs");
     }
   }
@@ -53,26 +56,34 @@ Status check_values(const P& p, const T& tensors) {
   const auto* table = static_cast<const int*>(tensors.block_table.data);
   for (int64_t b = 0; b < p.batch; ++b) {
     if (p.seqlen_new > p.rows) {
-      return invalid(fmt::format("k_new has {} rows: a sequence has {} rows in the cache, so no more new ones are accepted",
-                                 p.seqlen_new, p.rows));
+      return invalid(
+          fmt::format("k_new has {} rows: a sequence has {} rows in the cache, so no more new ones "
+                      "are accepted",
+                      p.seqlen_new, p.rows));
     }
     if (used[b] < 0 || used[b] + p.seqlen_new > p.rows) {
-      const std::string rows = p.paged() ? fmt::format("a row of block_table has {} pages of {}", p.rows / p.page_size, p.page_size)
-                                         : fmt::format("a sequence has {} rows in the cache", p.rows);
-      return invalid(fmt::format("seqlens_k[{}] is {}: with {} new rows 0 to {} are accepted, {}", b, used[b], p.seqlen_new,
-                                 p.rows - p.seqlen_new, rows));
+      const std::string rows = p.paged()
+                                   ? fmt::format("a row of block_table has {} pages of {}",
+                                                 p.rows / p.page_size, p.page_size)
+                                   : fmt::format("a sequence has {} rows in the cache", p.rows);
+      return invalid(fmt::format("seqlens_k[{}] is {}: with {} new rows 0 to {} are accepted, {}",
+                                 b, used[b], p.seqlen_new, p.rows - p.seqlen_new, rows));
     }
     const int64_t needed = p.positions_needed();
     if (p.rotary_dim > 0 && used[b] + needed > p.positions) {
-      return invalid(fmt::format("seqlens_k[{}] is {}: with {} positions from there on up to {} is accepted, rotary_cos has {}", b,
-                                 used[b], needed, p.positions - needed, p.positions));
+      return invalid(
+          fmt::format("seqlens_k[{}] is {}: with {} positions from there on up to {} is accepted, "
+                      "rotary_cos has {}",
+                      b, used[b], needed, p.positions - needed, p.positions));
     }
-    for (int64_t row = used[b]; p.paged() && row < used[b] + p.seqlen_new; row = (row / p.page_size + 1) * p.page_size) {
+    for (int64_t row = used[b]; p.paged() && row < used[b] + p.seqlen_new;
+         row = (row / p.page_size + 1) * p.page_size) {
       const int64_t column = row / p.page_size;
       const int page = table[b * p.block_table.strides[2] + column];
       if (page < 0 || page >= p.num_pages) {
-        return invalid(fmt::format("block_table[{}, {}] is {}: 0 to {} are accepted, the cache has {} pages", b, column, page,
-                                   p.num_pages - 1, p.num_pages));
+        return invalid(
+            fmt::format("block_table[{}, {}] is {}: 0 to {} are accepted, the cache has {} pages",
+                        b, column, page, p.num_pages - 1, p.num_pages));
       }
     }
   }
@@ -80,7 +91,8 @@ Status check_values(const P& p, const T& tensors) {
 }
 
 // The same of numbers in the memory of a device, which are copied to the host first.
-Status check_device_values(const Backend& backend, const std::string& device, const P& p, T tensors) {
+Status check_device_values(const Backend& backend, const std::string& device, const P& p,
+                           T tensors) {
   std::vector<int> lengths, pages;
   const auto copy = [&](const TensorSpec& spec, Tensor& tensor, std::vector<int>& to) -> Status {
     const std::size_t bytes = bytes_of(spec, tensor.shape);
@@ -96,12 +108,15 @@ Status check_device_values(const Backend& backend, const std::string& device, co
 
 }  // namespace
 
-Status Backend::append_kv(const std::string& device, void* /*stream*/, const KvCacheProblem& /*problem*/,
-                          const KvCacheTensors& /*tensors*/, const KvCacheOptions& /*options*/) const {
-  return {StatusCode::unsupported, fmt::format("backend {} cannot append to a KV cache (device \"{}\")", name(), device)};
+Status Backend::append_kv(const std::string& device, void* /*stream*/,
+                          const KvCacheProblem& /*problem*/, const KvCacheTensors& /*tensors*/,
+                          const KvCacheOptions& /*options*/) const {
+  return {StatusCode::unsupported,
+          fmt::format("backend {} cannot append to a KV cache (device \"{}\")", name(), device)};
 }
 
-Status append_kv(const KvCacheTensors& tensors, const KvCacheOptions& options, const std::string& asked_device, void* stream) {
+Status append_kv(const KvCacheTensors& tensors, const KvCacheOptions& options,
+                 const std::string& asked_device, void* stream) {
   try {
     const Result<KvCacheProblem> problem = make_kv_cache_problem(tensors, options);
     if (!problem.ok()) return problem.status();
@@ -111,15 +126,16 @@ Status append_kv(const KvCacheTensors& tensors, const KvCacheOptions& options, c
     const auto backend = backend_of(device);
     if (backend->uses_host_memory()) {
       if (Status status = check_values(problem.value(), tensors); !status.ok()) return status;
-      return backend->append_kv(device, stream, problem.value(), without_null(problem.value(), tensors), options);
+      return backend->append_kv(device, stream, problem.value(),
+                                without_null(problem.value(), tensors), options);
     }
     if (options.validate || environment_flag("FLASH_ATTENTION_VALIDATE")) {
       if (backend->is_capturing(device, stream)) {
-        return {
-            StatusCode::invalid_argument,
-            fmt::format("stream {} of device {} is being captured, and validate (FLASH_ATTENTION_VALIDATE) waits for it, which a "
-                        "capture does not allow",
-                        stream, device)};
+        return {StatusCode::invalid_argument,
+                fmt::format("stream {} of device {} is being captured, and validate "
+                            "(FLASH_ATTENTION_VALIDATE) waits for it, which a "
+                            "capture does not allow",
+                            stream, device)};
       }
       Status status = check_device_values(*backend, device, problem.value(), tensors);
       if (!status.ok()) return status;

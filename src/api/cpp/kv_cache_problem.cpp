@@ -16,24 +16,31 @@ namespace {
 using T = KvCacheTensors;
 using P = KvCacheProblem;
 
-Status missing(const char* name, const char* why) { return invalid(fmt::format("{} is missing: {}", name, why)); }
+Status missing(const char* name, const char* why) {
+  return invalid(fmt::format("{} is missing: {}", name, why));
+}
 
 // A tensor of the cache's dtype and this shape.
-Status check_rows(const char* name, const Tensor& t, const P& p, const Shape& want, const char* meaning, TensorSpec& spec) {
-  if (t.dtype != p.dtype) return invalid(fmt::format("{}.dtype is {}: {} is needed", name, name_of(t.dtype), to_string(p.dtype)));
+Status check_rows(const char* name, const Tensor& t, const P& p, const Shape& want,
+                  const char* meaning, TensorSpec& spec) {
+  if (t.dtype != p.dtype)
+    return invalid(
+        fmt::format("{}.dtype is {}: {} is needed", name, name_of(t.dtype), to_string(p.dtype)));
   if (Status status = check_view(name, t); !status.ok()) return status;
   spec = spec_of(t);
   return check_shape(name, t, want, meaning);
 }
 
-Status check_numbers(const char* name, const Tensor& t, const Shape& want, const char* meaning, TensorSpec& spec) {
+Status check_numbers(const char* name, const Tensor& t, const Shape& want, const char* meaning,
+                     TensorSpec& spec) {
   if (Status status = check_numbers(name, t, spec); !status.ok()) return status;
   return check_shape(name, t, want, meaning);
 }
 
 Status check_head_dim(const char* name, const Tensor& t, int64_t dim) {
   if (dim >= 1 && dim <= kMaxHeadDim) return {};
-  return invalid(fmt::format("{}.shape is {}: head_dim is {}, 1 to {} are accepted", name, t.shape, dim, kMaxHeadDim));
+  return invalid(fmt::format("{}.shape is {}: head_dim is {}, 1 to {} are accepted", name, t.shape,
+                             dim, kMaxHeadDim));
 }
 
 Status check_cache(const T& a, P& p) {
@@ -41,14 +48,16 @@ Status check_cache(const T& a, P& p) {
   if (absent(a.v_cache)) return missing("v_cache", "the cache is always needed");
   if (absent(a.seqlens_k)) return missing("seqlens_k", "it says where new rows go");
   if (!is_float(a.k_cache.dtype)) {
-    return invalid(fmt::format("k_cache.dtype is {}: fp32, fp16 and bf16 are accepted", name_of(a.k_cache.dtype)));
+    return invalid(fmt::format("k_cache.dtype is {}: fp32, fp16 and bf16 are accepted",
+                               name_of(a.k_cache.dtype)));
   }
   p.dtype = a.k_cache.dtype;
   p.batch = a.seqlens_k.shape[3];
   p.num_kv_heads = a.k_cache.shape[2];
   p.head_dim = a.k_cache.shape[3];
   p.head_dim_v = a.v_cache.shape[3];
-  Status status = check_numbers("seqlens_k", a.seqlens_k, {1, 1, 1, p.batch}, "[1, 1, 1, batch]", p.seqlens_k);
+  Status status =
+      check_numbers("seqlens_k", a.seqlens_k, {1, 1, 1, p.batch}, "[1, 1, 1, batch]", p.seqlens_k);
   if (status.ok()) status = check_view("k_cache", a.k_cache);
   if (status.ok()) status = check_head_dim("k_cache", a.k_cache, p.head_dim);
   if (status.ok()) status = check_head_dim("v_cache", a.v_cache, p.head_dim_v);
@@ -60,12 +69,17 @@ Status check_cache(const T& a, P& p) {
     p.num_pages = a.k_cache.shape[0];
     p.page_size = a.k_cache.shape[1];
     p.max_pages = a.block_table.shape[3];
-    status = check_numbers("block_table", a.block_table, {1, 1, p.batch, p.max_pages}, "[1, 1, batch, max_pages]", p.block_table);
+    status = check_numbers("block_table", a.block_table, {1, 1, p.batch, p.max_pages},
+                           "[1, 1, batch, max_pages]", p.block_table);
     if (!status.ok()) return status;
-    if (p.page_size < 1) return invalid(fmt::format("k_cache.shape is {}: page_size must be at least 1", a.k_cache.shape));
-    if (__builtin_mul_overflow(p.max_pages, p.page_size, &p.rows) || p.rows > std::numeric_limits<int32_t>::max()) {
-      return invalid(fmt::format("block_table.shape is {}, page_size is {}: sequences of up to 2^31 - 1 keys are accepted",
-                                 a.block_table.shape, p.page_size));
+    if (p.page_size < 1)
+      return invalid(
+          fmt::format("k_cache.shape is {}: page_size must be at least 1", a.k_cache.shape));
+    if (__builtin_mul_overflow(p.max_pages, p.page_size, &p.rows) ||
+        p.rows > std::numeric_limits<int32_t>::max()) {
+      return invalid(fmt::format(
+          "block_table.shape is {}, page_size is {}: sequences of up to 2^31 - 1 keys are accepted",
+          a.block_table.shape, p.page_size));
     }
     meaning = "[num_pages, page_size, num_kv_heads, head_dim]";
     want = {p.num_pages, p.page_size, p.num_kv_heads, p.head_dim};
@@ -83,8 +97,9 @@ Status check_new_rows(const T& a, P& p) {
   if (absent(a.k_new)) return missing("k_new", "v_new is given, both or neither are accepted");
   if (absent(a.v_new)) return missing("v_new", "k_new is given, both or neither are accepted");
   p.seqlen_new = a.k_new.shape[1];
-  Status status = check_rows("k_new", a.k_new, p, {p.batch, p.seqlen_new, p.num_kv_heads, p.head_dim},
-                             "[batch, seqlen_new, num_kv_heads, head_dim]", p.k_new);
+  Status status =
+      check_rows("k_new", a.k_new, p, {p.batch, p.seqlen_new, p.num_kv_heads, p.head_dim},
+                 "[batch, seqlen_new, num_kv_heads, head_dim]", p.k_new);
   if (!status.ok()) return status;
   return check_rows("v_new", a.v_new, p, {p.batch, p.seqlen_new, p.num_kv_heads, p.head_dim_v},
                     "[batch, seqlen_new, num_kv_heads, head_dim_v]", p.v_new);
@@ -92,7 +107,8 @@ Status check_new_rows(const T& a, P& p) {
 
 Status check_rotary(const T& a, P& p) {
   if (absent(a.rotary_cos) != absent(a.rotary_sin)) {
-    return missing(absent(a.rotary_cos) ? "rotary_cos" : "rotary_sin", "rotary_cos and rotary_sin go together");
+    return missing(absent(a.rotary_cos) ? "rotary_cos" : "rotary_sin",
+                   "rotary_cos and rotary_sin go together");
   }
   if (absent(a.rotary_cos)) {
     if (absent(a.q) && absent(a.q_out)) return {};
@@ -100,47 +116,55 @@ Status check_rotary(const T& a, P& p) {
   }
   p.positions = a.rotary_cos.shape[2];
   const int64_t half = a.rotary_cos.shape[3];
-  for (const auto& [name, tensor, spec] :
-       {std::tuple{"rotary_cos", &a.rotary_cos, &p.rotary_cos}, {"rotary_sin", &a.rotary_sin, &p.rotary_sin}}) {
+  for (const auto& [name, tensor, spec] : {std::tuple{"rotary_cos", &a.rotary_cos, &p.rotary_cos},
+                                           {"rotary_sin", &a.rotary_sin, &p.rotary_sin}}) {
     if (tensor->dtype != DType::fp32 && tensor->dtype != p.dtype) {
-      return invalid(
-          fmt::format("{}.dtype is {}: fp32 or {}, the cache's, is needed", name, name_of(tensor->dtype), to_string(p.dtype)));
+      return invalid(fmt::format("{}.dtype is {}: fp32 or {}, the cache's, is needed", name,
+                                 name_of(tensor->dtype), to_string(p.dtype)));
     }
     if (tensor->dtype != a.rotary_cos.dtype) {
-      return invalid(fmt::format("{}.dtype is {}, rotary_cos.dtype is {}: they must agree", name, name_of(tensor->dtype),
-                                 name_of(a.rotary_cos.dtype)));
+      return invalid(fmt::format("{}.dtype is {}, rotary_cos.dtype is {}: they must agree", name,
+                                 name_of(tensor->dtype), name_of(a.rotary_cos.dtype)));
     }
     if (Status status = check_view(name, *tensor); !status.ok()) return status;
-    Status status = check_shape(name, *tensor, {1, 1, p.positions, half}, "[1, 1, positions, rotary_dim / 2]");
+    Status status =
+        check_shape(name, *tensor, {1, 1, p.positions, half}, "[1, 1, positions, rotary_dim / 2]");
     if (!status.ok()) return status;
     *spec = spec_of(*tensor);
   }
   if (half < 1 || 2 * half > p.head_dim) {
-    return invalid(fmt::format("rotary_cos.shape is {}: rotary_dim / 2 is {}, 1 to head_dim / 2 = {} are accepted",
-                               a.rotary_cos.shape, half, p.head_dim / 2));
+    return invalid(fmt::format(
+        "rotary_cos.shape is {}: rotary_dim / 2 is {}, 1 to head_dim / 2 = {} are accepted",
+        a.rotary_cos.shape, half, p.head_dim / 2));
   }
   p.rotary_dim = 2 * half;
-  if (absent(a.q) != absent(a.q_out)) return missing(absent(a.q) ? "q" : "q_out", "q and q_out go together");
+  if (absent(a.q) != absent(a.q_out))
+    return missing(absent(a.q) ? "q" : "q_out", "q and q_out go together");
   if (absent(a.q)) return {};
   p.seqlen_q = a.q.shape[1];
   p.num_heads = a.q.shape[2];
   const Shape want{p.batch, p.seqlen_q, p.num_heads, p.head_dim};
   Status status = check_rows("q", a.q, p, want, "[batch, seqlen_q, num_heads, head_dim]", p.q);
-  if (status.ok()) status = check_rows("q_out", a.q_out, p, want, "[batch, seqlen_q, num_heads, head_dim]", p.q_out);
+  if (status.ok())
+    status =
+        check_rows("q_out", a.q_out, p, want, "[batch, seqlen_q, num_heads, head_dim]", p.q_out);
   return status.ok() ? check_output("q_out", a.q_out) : status;
 }
 
-// Whatever seqlens_k says, each sequence needs as many positions as it has new keys, or queries that advance: a kernel that is led
-// past the last one takes the last one, so there is one.
+// Whatever seqlens_k says, each sequence needs as many positions as it has new keys, or queries
+// that advance: a kernel that is led past the last one takes the last one, so there is one.
 Status check_positions(const T& a, const P& p) {
   if (p.rotary_dim == 0 || p.batch == 0 || p.positions_needed() <= p.positions) return {};
-  return invalid(fmt::format("rotary_cos.shape is {}: it has {} positions, at least {} are needed, one for each new row or query",
-                             a.rotary_cos.shape, p.positions, p.positions_needed()));
+  return invalid(
+      fmt::format("rotary_cos.shape is {}: it has {} positions, at least {} are needed, one for "
+                  "each new row or query",
+                  a.rotary_cos.shape, p.positions, p.positions_needed()));
 }
 
 }  // namespace
 
-Result<KvCacheProblem> make_kv_cache_problem(const KvCacheTensors& tensors, const KvCacheOptions& options) {
+Result<KvCacheProblem> make_kv_cache_problem(const KvCacheTensors& tensors,
+                                             const KvCacheOptions& options) {
   try {
     P p;
     if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
@@ -150,7 +174,8 @@ Result<KvCacheProblem> make_kv_cache_problem(const KvCacheTensors& tensors, cons
     if (status.ok()) status = check_new_rows(tensors, p);
     if (status.ok()) status = check_rotary(tensors, p);
     if (status.ok() && !absent(tensors.seqlens_k_out)) {
-      status = check_numbers("seqlens_k_out", tensors.seqlens_k_out, {1, 1, 1, p.batch}, "[1, 1, 1, batch]", p.seqlens_k_out);
+      status = check_numbers("seqlens_k_out", tensors.seqlens_k_out, {1, 1, 1, p.batch},
+                             "[1, 1, 1, batch]", p.seqlens_k_out);
     }
     if (status.ok() && !p.k_new.present && !p.q.present) {
       status = invalid("k_new, v_new and q are all missing: there is nothing to do");

@@ -17,7 +17,8 @@ namespace fulmen {
 namespace {
 
 const TensorField& field_of(TensorMember<AttentionTensors> tensor) {
-  return *std::find_if(kTensorTable.begin(), kTensorTable.end(), [&](const TensorField& field) { return field.tensor == tensor; });
+  return *std::find_if(kTensorTable.begin(), kTensorTable.end(),
+                       [&](const TensorField& field) { return field.tensor == tensor; });
 }
 
 Status check_dtype(const TensorField& field, const Tensor& t, const Problem& p) {
@@ -26,15 +27,20 @@ Status check_dtype(const TensorField& field, const Tensor& t, const Problem& p) 
   };
   switch (field.dtype) {
     case DTypeRule::of_q:
-      return t.dtype == p.dtype ? Status{} : refused(fmt::format(", q.dtype is {}: they must agree", name_of(p.dtype)));
+      return t.dtype == p.dtype
+                 ? Status{}
+                 : refused(fmt::format(", q.dtype is {}: they must agree", name_of(p.dtype)));
     case DTypeRule::of_k:
-      return t.dtype == p.kv_dtype ? Status{} : refused(fmt::format(", k.dtype is {}: they must agree", name_of(p.kv_dtype)));
+      return t.dtype == p.kv_dtype
+                 ? Status{}
+                 : refused(fmt::format(", k.dtype is {}: they must agree", name_of(p.kv_dtype)));
     case DTypeRule::any_float:
       return is_float(t.dtype) ? Status{} : refused(": fp32, fp16 and bf16 are accepted");
     case DTypeRule::fp32:
       return t.dtype == DType::fp32 ? Status{} : refused(": fp32 is needed");
     case DTypeRule::boolean:
-      return t.dtype == DType::boolean ? Status{} : refused(": boolean (one byte, true = attend) is needed");
+      return t.dtype == DType::boolean ? Status{}
+                                       : refused(": boolean (one byte, true = attend) is needed");
     case DTypeRule::int32:
       break;
   }
@@ -45,39 +51,48 @@ Status check_dtype(const TensorField& field, const Tensor& t, const Problem& p) 
 Status check_values(const AttentionTensors& a) {
   if (a.v.dtype == a.k.dtype) return {};
   if (a.k.dtype == a.q.dtype) {
-    return invalid(fmt::format("v.dtype is {}, k.dtype is {}: k and v must agree", name_of(a.v.dtype), name_of(a.k.dtype)));
+    return invalid(fmt::format("v.dtype is {}, k.dtype is {}: k and v must agree",
+                               name_of(a.v.dtype), name_of(a.k.dtype)));
   }
-  return invalid(fmt::format("k.dtype is {}, v.dtype is {}: k and v must agree", name_of(a.k.dtype), name_of(a.v.dtype)));
+  return invalid(fmt::format("k.dtype is {}, v.dtype is {}: k and v must agree", name_of(a.k.dtype),
+                             name_of(a.v.dtype)));
 }
 
-// What the contract has room for and no kernel computes yet. The one place that refuses it: all else tells the two dtypes apart.
+// What the contract has room for and no kernel computes yet. The one place that refuses it: all
+// else tells the two dtypes apart.
 Status check_keys_and_values(const Problem& p) {
   if (p.kv_dtype != p.dtype) {
-    return {StatusCode::unsupported, fmt::format("k.dtype is {}, q.dtype is {}: k and v of q's dtype are accepted",
-                                                 to_string(p.kv_dtype), to_string(p.dtype))};
+    return {StatusCode::unsupported,
+            fmt::format("k.dtype is {}, q.dtype is {}: k and v of q's dtype are accepted",
+                        to_string(p.kv_dtype), to_string(p.dtype))};
   }
   for (const auto& [name, scale] : {std::pair{"k_scale", &p.k_scale}, {"v_scale", &p.v_scale}}) {
     if (!scale->present) continue;
-    return {StatusCode::unsupported, fmt::format("{} is given, k.dtype is {}: k and v of q's dtype, without scales, are accepted",
-                                                 name, to_string(p.kv_dtype))};
+    return {StatusCode::unsupported,
+            fmt::format(
+                "{} is given, k.dtype is {}: k and v of q's dtype, without scales, are accepted",
+                name, to_string(p.kv_dtype))};
   }
   return {};
 }
 
 Status check_main(const AttentionTensors& a, const AttentionOptions& o, Problem& p) {
-  constexpr TensorMember<AttentionTensors> kMain[] = {&AttentionTensors::q, &AttentionTensors::k, &AttentionTensors::v,
-                                                      &AttentionTensors::out};
+  constexpr TensorMember<AttentionTensors> kMain[] = {&AttentionTensors::q, &AttentionTensors::k,
+                                                      &AttentionTensors::v, &AttentionTensors::out};
   p.dtype = a.q.dtype;
   p.kv_dtype = a.k.dtype;
   for (const TensorMember<AttentionTensors> member : kMain) {
     const TensorField& field = field_of(member);
     const Tensor& tensor = a->*member;
-    if (absent(tensor)) return invalid(fmt::format("{} is missing: q, k, v and out are always needed", field.name));
+    if (absent(tensor))
+      return invalid(fmt::format("{} is missing: q, k, v and out are always needed", field.name));
     if (!is_float(tensor.dtype)) {
-      return invalid(fmt::format("{}.dtype is {}: fp32, fp16 and bf16 are accepted", field.name, name_of(tensor.dtype)));
+      return invalid(fmt::format("{}.dtype is {}: fp32, fp16 and bf16 are accepted", field.name,
+                                 name_of(tensor.dtype)));
     }
-    Status status =
-        field.tensor == TensorMember<AttentionTensors>(&AttentionTensors::v) ? check_values(a) : check_dtype(field, tensor, p);
+    Status status = field.tensor == TensorMember<AttentionTensors>(&AttentionTensors::v)
+                        ? check_values(a)
+                        : check_dtype(field, tensor, p);
     if (!status.ok()) return status;
     if (Status status = check_view(field.name, tensor); !status.ok()) return status;
   }
@@ -86,22 +101,29 @@ Status check_main(const AttentionTensors& a, const AttentionOptions& o, Problem&
   p.num_kv_heads = a.k.shape[2];
   p.head_dim_v = a.v.shape[3];
   if (p.head_dim < 1 || p.head_dim > kMaxHeadDim) {
-    return invalid(fmt::format("q.shape is {}: head_dim is {}, 1 to {} are accepted", a.q.shape, p.head_dim, kMaxHeadDim));
+    return invalid(fmt::format("q.shape is {}: head_dim is {}, 1 to {} are accepted", a.q.shape,
+                               p.head_dim, kMaxHeadDim));
   }
   if (p.head_dim_v < 1 || p.head_dim_v > kMaxHeadDim) {
-    return invalid(fmt::format("v.shape is {}: head_dim_v is {}, 1 to {} are accepted", a.v.shape, p.head_dim_v, kMaxHeadDim));
+    return invalid(fmt::format("v.shape is {}: head_dim_v is {}, 1 to {} are accepted", a.v.shape,
+                               p.head_dim_v, kMaxHeadDim));
   }
-  if (p.num_heads < 1) return invalid(fmt::format("q.shape is {}: num_heads must be at least 1", a.q.shape));
+  if (p.num_heads < 1)
+    return invalid(fmt::format("q.shape is {}: num_heads must be at least 1", a.q.shape));
   if (p.num_kv_heads < 1 || p.num_heads % p.num_kv_heads != 0) {
-    return invalid(
-        fmt::format("k.shape is {}: num_kv_heads is {}, it must divide num_heads = {}", a.k.shape, p.num_kv_heads, p.num_heads));
+    return invalid(fmt::format("k.shape is {}: num_kv_heads is {}, it must divide num_heads = {}",
+                               a.k.shape, p.num_kv_heads, p.num_heads));
   }
   if (Status status = check_sequence_tensors(a, o, p); !status.ok()) return status;
-  for (const TensorField* field :
-       {&field_of(&AttentionTensors::k), &field_of(&AttentionTensors::v), &field_of(&AttentionTensors::out)}) {
-    if (Status status = check_shape(field->name, a->*field->tensor, field->shape(p), field->dims(p)); !status.ok()) return status;
+  for (const TensorField* field : {&field_of(&AttentionTensors::k), &field_of(&AttentionTensors::v),
+                                   &field_of(&AttentionTensors::out)}) {
+    if (Status status =
+            check_shape(field->name, a->*field->tensor, field->shape(p), field->dims(p));
+        !status.ok())
+      return status;
   }
-  for (const TensorMember<AttentionTensors> tensor : kMain) p.*field_of(tensor).spec = spec_of(a->*tensor);
+  for (const TensorMember<AttentionTensors> tensor : kMain)
+    p.*field_of(tensor).spec = spec_of(a->*tensor);
   return {};
 }
 
@@ -111,15 +133,18 @@ Status check_field(const TensorField& field, const AttentionTensors& a, Problem&
   if (Status status = check_dtype(field, t, p); !status.ok()) return status;
   const Shape want = field.shape(p);
   const bool scores = field.shape == field_of(&AttentionTensors::bias).shape;
-  if (Status status = check_view(field.name, t, scores ? kScoreBits : kOffsetBits); !status.ok()) return status;
+  if (Status status = check_view(field.name, t, scores ? kScoreBits : kOffsetBits); !status.ok())
+    return status;
   if (field.broadcast == Broadcast::none) {
-    if (Status status = check_shape(field.name, t, want, field.dims(p)); !status.ok()) return status;
+    if (Status status = check_shape(field.name, t, want, field.dims(p)); !status.ok())
+      return status;
   }
   const bool last = field.broadcast == Broadcast::all;
   for (int d = 0; field.broadcast != Broadcast::none && d < 4; ++d) {
     if (t.shape[d] != want[d] && (t.shape[d] != 1 || (d == 3 && !last))) {
-      return invalid(fmt::format("{}.shape is {}: {} = {} is needed, where each dim{} may be 1", field.name, t.shape, field.dims(p),
-                                 want, last ? "" : " but the last"));
+      return invalid(fmt::format("{}.shape is {}: {} = {} is needed, where each dim{} may be 1",
+                                 field.name, t.shape, field.dims(p), want,
+                                 last ? "" : " but the last"));
     }
   }
   if (field.written[static_cast<std::size_t>(p.pass)]) {
@@ -142,8 +167,10 @@ Status check_optional(const AttentionTensors& a, Problem& p) {
 
 Status check_backward(const AttentionTensors& a, Problem& p) {
   p.pass = Pass::backward;
-  if (absent(a.lse)) return invalid("lse is missing: the backward pass needs the one that the forward pass gave");
-  if (absent(a.dout)) return invalid("dout is missing: the backward pass needs the gradient of out");
+  if (absent(a.lse))
+    return invalid("lse is missing: the backward pass needs the one that the forward pass gave");
+  if (absent(a.dout))
+    return invalid("dout is missing: the backward pass needs the gradient of out");
   if (Status status = check_sequence_gradients(a, p); !status.ok()) return status;
   bool any = false;
   for (const TensorField& field : kTensorTable) {
@@ -158,11 +185,13 @@ Status check_backward(const AttentionTensors& a, Problem& p) {
     if (Status status = check_field(field, a, p); !status.ok()) return status;
     any = any || field.written[static_cast<std::size_t>(p.pass)];
   }
-  return any ? Status{} : invalid("dq, dk, dv, dbias and dsinks are all missing: there is nothing to compute");
+  return any ? Status{}
+             : invalid("dq, dk, dv, dbias and dsinks are all missing: there is nothing to compute");
 }
 
-// No sequence is longer than the tensor that has its rows, so kernels take memory and workgroups for no more, whatever max_seqlen
-// is. The shapes of bias and keep_mask, which go by max_seqlen, are checked before.
+// No sequence is longer than the tensor that has its rows, so kernels take memory and workgroups
+// for no more, whatever max_seqlen is. The shapes of bias and keep_mask, which go by max_seqlen,
+// are checked before.
 void limit_to_rows(Problem& p) {
   if (p.packed_q()) p.seqlen_q = std::min(p.seqlen_q, p.total_q);
   if (p.packed_k()) p.seqlen_k = std::min(p.seqlen_k, p.total_k);
@@ -186,7 +215,8 @@ Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOpt
   }
 }
 
-Result<Problem> make_backward_problem(const AttentionTensors& tensors, const AttentionOptions& options) {
+Result<Problem> make_backward_problem(const AttentionTensors& tensors,
+                                      const AttentionOptions& options) {
   try {
     Problem p;
     if (Status status = check_main(tensors, options, p); !status.ok()) return status;

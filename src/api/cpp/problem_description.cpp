@@ -24,20 +24,28 @@ double sum_of_clamped(int64_t start, int64_t count, int64_t limit) {
 }  // namespace
 
 double Problem::flops() const noexcept {
-  // Query i attends the keys from clamp(i + diagonal - window_left) to before clamp(i + diagonal + window_right + 1).
+  // Query i attends the keys from clamp(i + diagonal - window_left) to before
+  // clamp(i + diagonal + window_right + 1).
   const double all = static_cast<double>(seqlen_q) * static_cast<double>(seqlen_k);
   const int64_t offset = variable_lengths() && !top_left ? seqlen_k - seqlen_q : diagonal;
-  const double ends = window_right < 0 ? all : sum_of_clamped(offset + window_right + 1, seqlen_q, seqlen_k);
-  const double starts = window_left < 0 ? 0 : sum_of_clamped(offset - window_left, seqlen_q, seqlen_k);
-  const auto dims = static_cast<double>(pass == Pass::forward ? head_dim + head_dim_v : 3 * head_dim + 2 * head_dim_v);
-  const auto rows = static_cast<double>(batch) * static_cast<double>(seqlen_q);  // those that the sums are over
+  const double ends =
+      window_right < 0 ? all : sum_of_clamped(offset + window_right + 1, seqlen_q, seqlen_k);
+  const double starts =
+      window_left < 0 ? 0 : sum_of_clamped(offset - window_left, seqlen_q, seqlen_k);
+  const auto dims = static_cast<double>(pass == Pass::forward ? head_dim + head_dim_v
+                                                              : 3 * head_dim + 2 * head_dim_v);
+  // The rows that the sums are over.
+  const auto rows = static_cast<double>(batch) * static_cast<double>(seqlen_q);
   const double share = packed_q() && rows > 0 ? static_cast<double>(total_q) / rows : 1;
-  return 2.0 * static_cast<double>(num_heads) * static_cast<double>(batch) * (ends - starts) * dims * share;
+  return 2.0 * static_cast<double>(num_heads) * static_cast<double>(batch) * (ends - starts) *
+         dims * share;
 }
 
 double Problem::bytes() const noexcept {
-  const auto size = static_cast<double>(size_of(dtype)), kv_size = static_cast<double>(size_of(kv_dtype));
-  const auto b = static_cast<double>(batch), h = static_cast<double>(num_heads), kv = static_cast<double>(num_kv_heads);
+  const auto size = static_cast<double>(size_of(dtype)),
+             kv_size = static_cast<double>(size_of(kv_dtype));
+  const auto b = static_cast<double>(batch), h = static_cast<double>(num_heads),
+             kv = static_cast<double>(num_kv_heads);
   const auto sq = static_cast<double>(seqlen_q), sk = static_cast<double>(seqlen_k);
   const auto d = static_cast<double>(head_dim), dv = static_cast<double>(head_dim_v);
   const double queries = packed_q() ? static_cast<double>(total_q) : b * sq;
@@ -50,8 +58,8 @@ double Problem::bytes() const noexcept {
   }
   for (const TensorSpec* spec : {&bias, &keep_mask, &dbias}) {
     if (!spec->present) continue;
-    total += static_cast<double>(size_of(spec->dtype)) * (spec->strides[0] != 0 ? b : 1) * (spec->strides[1] != 0 ? h : 1) *
-             (spec->strides[2] != 0 ? sq : 1) * sk;
+    total += static_cast<double>(size_of(spec->dtype)) * (spec->strides[0] != 0 ? b : 1) *
+             (spec->strides[1] != 0 ? h : 1) * (spec->strides[2] != 0 ? sq : 1) * sk;
   }
   for (const TensorSpec* spec : {&lse, &dlse}) {
     if (spec->present) total += 4.0 * h * queries;
@@ -60,15 +68,17 @@ double Problem::bytes() const noexcept {
 }
 
 std::string to_string(const Problem& p) {
-  std::string text = fmt::format("{}{} b={} sq={} sk={} h={}/{} d={}", p.pass == Pass::backward ? "backward " : "",
-                                 to_string(p.dtype), p.batch, p.seqlen_q, p.seqlen_k, p.num_heads, p.num_kv_heads, p.head_dim);
+  std::string text = fmt::format(
+      "{}{} b={} sq={} sk={} h={}/{} d={}", p.pass == Pass::backward ? "backward " : "",
+      to_string(p.dtype), p.batch, p.seqlen_q, p.seqlen_k, p.num_heads, p.num_kv_heads, p.head_dim);
   if (p.head_dim_v != p.head_dim) text += fmt::format("/{}", p.head_dim_v);
   if (p.kv_dtype != p.dtype) text += fmt::format(" kv={}", to_string(p.kv_dtype));
   text += fmt::format(" scale={:.4g}", p.softmax_scale);
   if (p.softcap > 0) text += fmt::format(" softcap={:g}", p.softcap);
   if (p.window_left >= 0 || p.window_right >= 0) {
     text += fmt::format(" window={},{}", p.window_left, p.window_right);
-    text += p.variable_lengths() ? (p.top_left ? " top_left" : " bottom_right") : fmt::format(" diagonal={}", p.diagonal);
+    text += p.variable_lengths() ? (p.top_left ? " top_left" : " bottom_right")
+                                 : fmt::format(" diagonal={}", p.diagonal);
   }
   if (p.packed_q()) text += fmt::format(" packed_q={}", p.total_q);
   if (p.packed_k()) text += fmt::format(" packed_k={}", p.total_k);
@@ -78,7 +88,8 @@ std::string to_string(const Problem& p) {
   if (p.leftpad_k.present) text += " leftpad_k";
   if (p.k_scale.present) text += " k_scale";
   if (p.v_scale.present) text += " v_scale";
-  if (p.bias.present) text += fmt::format(" bias={} strides={}", to_string(p.bias.dtype), p.bias.strides);
+  if (p.bias.present)
+    text += fmt::format(" bias={} strides={}", to_string(p.bias.dtype), p.bias.strides);
   if (p.keep_mask.present) text += fmt::format(" keep_mask strides={}", p.keep_mask.strides);
   if (p.alibi_slopes.present) text += " alibi";
   if (p.sinks.present) text += " sinks";
@@ -90,16 +101,20 @@ std::string to_string(const Problem& p) {
   if (p.dlse.present) text += " dlse";
   if (!p.deterministic) text += " nondeterministic";
   text += " gives";
-  for (const auto& [name, spec] : {std::pair{" dq", &p.dq}, {" dk", &p.dk}, {" dv", &p.dv}, {" dsinks", &p.dsinks}}) {
+  for (const auto& [name, spec] :
+       {std::pair{" dq", &p.dq}, {" dk", &p.dk}, {" dv", &p.dv}, {" dsinks", &p.dsinks}}) {
     if (spec->present) text += name;
   }
-  if (p.dbias.present) text += fmt::format(" dbias={} strides={}", to_string(p.dbias.dtype), p.dbias.strides);
+  if (p.dbias.present)
+    text += fmt::format(" dbias={} strides={}", to_string(p.dbias.dtype), p.dbias.strides);
   return text;
 }
 
 std::size_t hash_value(const Problem& p) noexcept {
   std::size_t hash = 0;
-  const auto mix = [&hash](int64_t x) { hash ^= std::hash<int64_t>{}(x) + 0x9E3779B97F4A7C15ULL + (hash << 6U) + (hash >> 2U); };
+  const auto mix = [&hash](int64_t x) {
+    hash ^= std::hash<int64_t>{}(x) + 0x9E3779B97F4A7C15ULL + (hash << 6U) + (hash >> 2U);
+  };
   for (const int64_t x : {static_cast<int64_t>(p.dtype),
                           static_cast<int64_t>(p.kv_dtype),
                           p.batch,

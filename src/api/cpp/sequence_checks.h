@@ -6,8 +6,10 @@
 
 namespace fulmen {
 
-// Sets batch, lengths, pages and the five TensorSpecs. p has heads and dims; q, k and v have passed check_view().
-Status check_sequence_tensors(const AttentionTensors& tensors, const AttentionOptions& options, Problem& p);
+// Sets batch, lengths, pages and the five TensorSpecs. p has heads and dims; q, k and v have passed
+// check_view().
+Status check_sequence_tensors(const AttentionTensors& tensors, const AttentionOptions& options,
+                              Problem& p);
 // What the backward pass does not take.
 Status check_sequence_gradients(const AttentionTensors& tensors, const Problem& p);
 

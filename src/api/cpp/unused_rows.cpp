@@ -14,17 +14,19 @@
 
 namespace fulmen {
 
-Status Backend::zero_unused_rows(const std::string& device, void* /*stream*/, const Problem& problem,
-                                 const AttentionTensors& tensors) const {
+Status Backend::zero_unused_rows(const std::string& device, void* /*stream*/,
+                                 const Problem& problem, const AttentionTensors& tensors) const {
   if (!uses_host_memory()) {
-    return {StatusCode::unsupported, fmt::format("backend {} cannot zero unused rows (device \"{}\")", name(), device)};
+    return {StatusCode::unsupported,
+            fmt::format("backend {} cannot zero unused rows (device \"{}\")", name(), device)};
   }
   if (Status status = check_sequences(problem, tensors); !status.ok()) return status;
   zero_rows_of_no_sequence(problem, tensors);
   return {};
 }
 
-Status zero_unused_rows(const Problem& problem, const AttentionTensors& tensors, const std::string& asked_device, void* stream) {
+Status zero_unused_rows(const Problem& problem, const AttentionTensors& tensors,
+                        const std::string& asked_device, void* stream) {
   try {
     if (Status status = check_made(problem); !status.ok()) return status;
     const std::string device = asked_device.empty() ? default_device() : asked_device;

@@ -7,14 +7,15 @@
 
 namespace fulmen::cpu {
 
-// A row of sums at a time, in two pairs of tiles by turns: one pair is stored among the products of the other, since a tile's store
-// (15 cycles, a product 16) waits for the last product into it.
+// A row of sums at a time, in two pairs of tiles by turns: one pair is stored among the products of
+// the other, since a tile's store (15 cycles, a product 16) waits for the last product into it.
 template <class Tiles, bool kAccumulate>
 class UnitProduct {
  public:
-  // a: [row_tiles][word_tiles] tiles, a_row floats from row to row; b: [word_tiles][2]; c: [row_tiles][2].
-  static __attribute__((noinline)) void run(const float* a, int64_t a_row, const float* b, float* c, int row_tiles,
-                                            int word_tiles) {
+  // a: [row_tiles][word_tiles] tiles, a_row floats from row to row; b: [word_tiles][2]; c:
+  // [row_tiles][2].
+  static __attribute__((noinline)) void run(const float* a, int64_t a_row, const float* b, float* c,
+                                            int row_tiles, int word_tiles) {
     UnitProduct product(b, word_tiles);
     int row = 0;
     for (; row + 2 <= row_tiles; row += 2, a += 2 * a_row, c += 2 * kTileRow) {
@@ -91,12 +92,13 @@ struct SumTiles {  // [rows][column tiles of 16]
   int64_t stride;
 };
 
-// C = A B or C += A B for kRows tiles of rows, 1 or 2: a column of sums at a time, in two pairs of tiles by turns, as above.
+// C = A B or C += A B for kRows tiles of rows, 1 or 2: a column of sums at a time, in two pairs of
+// tiles by turns, as above.
 template <class Tiles, int kRows, bool kAccumulate>
 class RowsProduct {
  public:
-  static __attribute__((noinline)) void run(const LeftTiles& a, const RightTiles& b, const SumTiles& c, int column_tiles,
-                                            int word_tiles) {
+  static __attribute__((noinline)) void run(const LeftTiles& a, const RightTiles& b,
+                                            const SumTiles& c, int column_tiles, int word_tiles) {
     RowsProduct product(a, b, c, word_tiles);
     int column = 0;
     for (; column + 2 <= column_tiles; column += 2) {
@@ -112,7 +114,8 @@ class RowsProduct {
   }
 
  private:
-  FULMEN_INLINE RowsProduct(const LeftTiles& a, const RightTiles& b, const SumTiles& c, int word_tiles)
+  FULMEN_INLINE RowsProduct(const LeftTiles& a, const RightTiles& b, const SumTiles& c,
+                            int word_tiles)
       : a_(a), b_(b), c_(c), word_tiles_(word_tiles) {}
 
   template <int kSum>
@@ -150,7 +153,8 @@ class RowsProduct {
   template <int kSum>
   FULMEN_INLINE void store() {
     Tiles::template store<kSum>(waiting_, c_.stride);
-    if constexpr (kRows == 2) Tiles::template store<kSum + 1>(waiting_ + kTile * c_.stride, c_.stride);
+    if constexpr (kRows == 2)
+      Tiles::template store<kSum + 1>(waiting_ + kTile * c_.stride, c_.stride);
   }
 
   const LeftTiles& a_;

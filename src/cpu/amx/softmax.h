@@ -1,7 +1,8 @@
-// The softmax of a unit's scores, S^T in tiles [keys / 16][2], which become P^T as a right operand in place.
+// The softmax of a unit's scores, S^T in tiles [keys / 16][2], which become P^T as a right operand
+// in place.
 //
-// For some 360 cycles after a tile instruction Intel's processors run floating point of 512 bits at half rate, so that tiles and
-// exponentials alternate instead of being interleaved.
+// For some 360 cycles after a tile instruction Intel's processors run floating point of 512 bits at
+// half rate, so that tiles and exponentials alternate instead of being interleaved.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,15 @@ struct UnitState {
   float* max;
   float* sum;
   float* rescale;
-  int columns;  // tiles of columns that hold rows: what the others hold, if anything, decides nothing
+  // Tiles of columns that hold rows: what the others hold, if anything, decides nothing.
+  int columns;
 };
 
-// Raw products -> scores, and each query's maximum. additive: [keys][kBlockM], for other kinds than plain.
+// Raw products -> scores, and each query's maximum. additive: [keys][kBlockM], for other kinds than
+// plain.
 template <class Isa, ScoreKind kKind>
-__attribute__((noinline)) void finish_unit(float* scores, int keys, const ScoreScale& scale, const float* additive,
-                                           float* tile_max) {
+__attribute__((noinline)) void finish_unit(float* scores, int keys, const ScoreScale& scale,
+                                           const float* additive, float* tile_max) {
   using Vec = typename Isa::Vec;
   Vec max[kUnitTiles];
 #pragma GCC unroll 2
@@ -35,26 +38,32 @@ __attribute__((noinline)) void finish_unit(float* scores, int keys, const ScoreS
       float* at = row + column * kTileFloats;
       Vec score = Isa::load(at);
       if constexpr (kKind != ScoreKind::plain) {
-        score = finished_score<Isa, kKind>(score, Isa::load(additive + key * kBlockM + column * kTile), scale);
+        score = finished_score<Isa, kKind>(
+            score, Isa::load(additive + key * kBlockM + column * kTile), scale);
         Isa::store(at, score);
       }
       max[column] = Isa::max(max[column], score);
     }
   }
 #pragma GCC unroll 2
-  for (int column = 0; column < kUnitTiles; ++column) Isa::store(tile_max + column * kTile, max[column]);
+  for (int column = 0; column < kUnitTiles; ++column)
+    Isa::store(tile_max + column * kTile, max[column]);
 }
 
-// Scores -> P^T, their exponents by exponent_of, zeros to the end of the last tile's words, and sum += the rows' sums.
+// Scores -> P^T, their exponents by exponent_of, zeros to the end of the last tile's words, and
+// sum += the rows' sums.
 template <class Isa, int kDegree, algorithm::ScoreUnits kUnits, class Dropout>
 class UnitExponentials {
   using Vec = typename Isa::Vec;
-  // Rounded by the exponential's last step, and added up as rounded: cheapest, and the output's numerator and denominator agree.
-  static constexpr bool kRounded = Isa::kRoundsExp2 && kDegree == Isa::kExp2Degree && !Dropout::kAny;
+  // Rounded by the exponential's last step, and added up as rounded: cheapest, and the output's
+  // numerator and denominator agree.
+  static constexpr bool kRounded =
+      Isa::kRoundsExp2 && kDegree == Isa::kExp2Degree && !Dropout::kAny;
 
  public:
-  static FULMEN_INLINE void run(float* scores, int keys, float factor, const Vec (&minus_offset)[kUnitTiles],
-                                Vec (&sum)[kUnitTiles], Dropout dropout) {
+  static FULMEN_INLINE void run(float* scores, int keys, float factor,
+                                const Vec (&minus_offset)[kUnitTiles], Vec (&sum)[kUnitTiles],
+                                Dropout dropout) {
     const Vec f = Isa::set1(factor);
     int key = 0;
     for (; key + 4 <= keys; key += 4) pairs<2>(scores, key, 4, f, minus_offset, sum, dropout);
@@ -65,8 +74,9 @@ class UnitExponentials {
  private:
   // Keys from `key` on, of which `left` are there.
   template <int kPairs>
-  static FULMEN_INLINE void pairs(float* scores, int key, int left, Vec f, const Vec (&minus_offset)[kUnitTiles],
-                                  Vec (&sum)[kUnitTiles], Dropout dropout) {
+  static FULMEN_INLINE void pairs(float* scores, int key, int left, Vec f,
+                                  const Vec (&minus_offset)[kUnitTiles], Vec (&sum)[kUnitTiles],
+                                  Dropout dropout) {
     const float* from = scores + unit_row(key);
     Vec p[kPairs * 2 * kUnitTiles];  // [key][column]
 #pragma GCC unroll 8
@@ -109,10 +119,12 @@ class UnitExponentials {
   }
 };
 
-// P^T by the offsets that the rows had, if these still serve: false, and the scores are lost, where a row's sum leaves what is safe
-// or is a NaN. Sums and outputs of earlier key tiles then need no rescaling, and the scores' maxima are not looked for.
+// P^T by the offsets that the rows had, if these still serve: false, and the scores are lost, where
+// a row's sum leaves what is safe or is a NaN. Sums and outputs of earlier key tiles then need no
+// rescaling, and the scores' maxima are not looked for.
 template <class Isa, int kDegree>
-__attribute__((noinline)) bool softmax_unit_by_last_max(float* scores, int keys, float factor, const UnitState& rows) {
+__attribute__((noinline)) bool softmax_unit_by_last_max(float* scores, int keys, float factor,
+                                                        const UnitState& rows) {
   using Vec = typename Isa::Vec;
   Vec minus_offset[kUnitTiles], sum[kUnitTiles];
 #pragma GCC unroll 2
@@ -120,13 +132,15 @@ __attribute__((noinline)) bool softmax_unit_by_last_max(float* scores, int keys,
     minus_offset[column] = Isa::sub(Isa::zero(), Isa::load(rows.max + column * kTile));
     sum[column] = Isa::zero();
   }
-  UnitExponentials<Isa, kDegree, algorithm::ScoreUnits::base2, NoDropout>::run(scores, keys, factor, minus_offset, sum, {});
+  UnitExponentials<Isa, kDegree, algorithm::ScoreUnits::base2, NoDropout>::run(
+      scores, keys, factor, minus_offset, sum, {});
   // As much headroom as fp16's words have, and 16 bits of fp32's for what values are.
   const float limit = 0x1p12F;
   bool served = true;
 #pragma GCC unroll 2
   for (int column = 0; column < kUnitTiles; ++column) {
-    const Vec excess = Isa::select_less(sum[column], Isa::set1(limit), Isa::zero(), Isa::set1(1.0F));
+    const Vec excess =
+        Isa::select_less(sum[column], Isa::set1(limit), Isa::zero(), Isa::set1(1.0F));
     served &= column >= rows.columns || Isa::all_equal(excess, Isa::zero());
   }
   if (!served) return false;
@@ -146,7 +160,8 @@ struct UnitStep {
 
 // P^T by the maxima of these scores and those before.
 template <class Isa, int kDegree, algorithm::ScoreUnits kUnits, class Dropout>
-__attribute__((noinline)) UnitStep softmax_unit(float* scores, const float* tile_max, int keys, float factor, const UnitState& rows,
+__attribute__((noinline)) UnitStep softmax_unit(float* scores, const float* tile_max, int keys,
+                                                float factor, const UnitState& rows,
                                                 Dropout dropout) {
   using Vec = typename Isa::Vec;
   UnitStep result{false, true};
@@ -156,7 +171,8 @@ __attribute__((noinline)) UnitStep softmax_unit(float* scores, const float* tile
     const int at = column * kTile;
     const Vec old_max = Isa::load(rows.max + at);
     const Vec new_max = Isa::load(tile_max + at);
-    const auto step = algorithm::softmax_step<Isa, kUnits>(old_max, algorithm::maximum_of<Isa, kUnits>(new_max, Isa::set1(factor)));
+    const auto step = algorithm::softmax_step<Isa, kUnits>(
+        old_max, algorithm::maximum_of<Isa, kUnits>(new_max, Isa::set1(factor)));
     if (column < rows.columns) {
       result.moved |= !Isa::all_equal(step.max, old_max);
       result.settled &= Isa::all_equal(step.max, step.offset);
@@ -166,11 +182,13 @@ __attribute__((noinline)) UnitStep softmax_unit(float* scores, const float* tile
     Isa::store(rows.rescale + at, step.rescale);
     sum[column] = Isa::zero();
   }
-  UnitExponentials<Isa, kDegree, kUnits, Dropout>::run(scores, keys, factor, minus_offset, sum, dropout);
+  UnitExponentials<Isa, kDegree, kUnits, Dropout>::run(scores, keys, factor, minus_offset, sum,
+                                                       dropout);
 #pragma GCC unroll 2
   for (int column = 0; column < kUnitTiles; ++column) {
     const int at = column * kTile;
-    Isa::store(rows.sum + at, Isa::fma(Isa::load(rows.sum + at), Isa::load(rows.rescale + at), sum[column]));
+    Isa::store(rows.sum + at,
+               Isa::fma(Isa::load(rows.sum + at), Isa::load(rows.rescale + at), sum[column]));
   }
   return result;
 }

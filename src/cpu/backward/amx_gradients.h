@@ -1,5 +1,5 @@
-// What a unit's score products leave on matrix tiles: S^T and dP^T, sums in tiles [keys / 16][2], become P and dS, which the three
-// other products take from where they are stored.
+// What a unit's score products leave on matrix tiles: S^T and dP^T, sums in tiles [keys / 16][2],
+// become P and dS, which the three other products take from where they are stored.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,9 @@ class FetchAhead {
     tensors_[count_++] = rows;
     rows_ += rows.rows;
   }
-  FULMEN_INLINE void spread(int64_t steps) { rows_a_step_ = static_cast<int>((rows_ + steps - 1) / steps); }
+  FULMEN_INLINE void spread(int64_t steps) {
+    rows_a_step_ = static_cast<int>((rows_ + steps - 1) / steps);
+  }
   template <class Isa>
   FULMEN_INLINE void step() {
     if (at_ >= count_) return;
@@ -56,7 +58,8 @@ class UnitGradients {
   static_assert(Isa::kGroup == 2);
 
  public:
-  static __attribute__((noinline)) void run(const UnitGradientOperands& o, int keys, FetchAhead& ahead) {
+  static __attribute__((noinline)) void run(const UnitGradientOperands& o, int keys,
+                                            FetchAhead& ahead) {
     int key = 0;
     for (; key + 4 <= keys; key += 4) {
       ahead.template step<Isa>();
@@ -108,8 +111,10 @@ class UnitGradients {
     const int64_t to = static_cast<int64_t>(key / kTile) * o.key_tile + key % kTile * kTile;
 #pragma GCC unroll 4
     for (int row = 0; row < kPairs * 2; ++row) {
-      Isa::store(o.p + to + row * kTile, Isa::pack_sequence(p[row * kUnitTiles], p[row * kUnitTiles + 1]));
-      Isa::store(o.ds + to + row * kTile, Isa::pack_sequence(ds[row * kUnitTiles], ds[row * kUnitTiles + 1]));
+      Isa::store(o.p + to + row * kTile,
+                 Isa::pack_sequence(p[row * kUnitTiles], p[row * kUnitTiles + 1]));
+      Isa::store(o.ds + to + row * kTile,
+                 Isa::pack_sequence(ds[row * kUnitTiles], ds[row * kUnitTiles + 1]));
     }
     float* ds_pairs = o.ds_pairs + unit_row(key / 2);
 #pragma GCC unroll 2
@@ -117,7 +122,8 @@ class UnitGradients {
 #pragma GCC unroll 2
       for (int column = 0; column < kUnitTiles; ++column) {
         Isa::store(ds_pairs + pair * kTile + column * kTileFloats,
-                   Isa::pack_pair(ds[2 * pair * kUnitTiles + column], ds[(2 * pair + 1) * kUnitTiles + column]));
+                   Isa::pack_pair(ds[2 * pair * kUnitTiles + column],
+                                  ds[(2 * pair + 1) * kUnitTiles + column]));
       }
     }
   }
@@ -126,24 +132,31 @@ class UnitGradients {
 // Rows [first, last) of a left operand's tiles, key_tile floats apart, become 0.
 template <class Isa>
 FULMEN_INLINE void clear_rows_of_tiles(float* tiles, int64_t key_tile, int first, int last) {
-  for (int row = first; row < last; ++row) Isa::store(tiles + row / kTile * key_tile + row % kTile * kTile, Isa::zero());
+  for (int row = first; row < last; ++row)
+    Isa::store(tiles + row / kTile * key_tile + row % kTile * kTile, Isa::zero());
 }
 
 // Sums [dims / 32][keys / 16][2], dim_unit floats from 32 dims to the next -> the gradient's rows.
 template <class Isa, class T, bool kStreams>
-__attribute__((noinline)) void store_key_sums(const float* sums, int64_t dim_unit, const FinalGradient<Isa, T, kStreams>& to) {
+__attribute__((noinline)) void store_key_sums(const float* sums, int64_t dim_unit,
+                                              const FinalGradient<Isa, T, kStreams>& to) {
   for (int row = 0; row < to.rows; ++row) {
     for (int d = 0; d < to.dim; d += kTile) {
-      to.end(row, d, Isa::load(sums + unit_row(row) + d / kUnitRows * dim_unit + d % kUnitRows / kTile * kTileFloats), false);
+      to.end(row, d,
+             Isa::load(sums + unit_row(row) + d / kUnitRows * dim_unit +
+                       d % kUnitRows / kTile * kTileFloats),
+             false);
     }
   }
 }
 
 // Rows [rows][stride] -> the gradient's.
 template <class Isa, class T, bool kStreams>
-__attribute__((noinline)) void store_query_rows(const float* from, int64_t stride, const FinalGradient<Isa, T, kStreams>& to) {
+__attribute__((noinline)) void store_query_rows(const float* from, int64_t stride,
+                                                const FinalGradient<Isa, T, kStreams>& to) {
   for (int row = 0; row < to.rows; ++row) {
-    for (int d = 0; d < to.dim; d += kTile) to.end(row, d, Isa::load(from + row * stride + d), false);
+    for (int d = 0; d < to.dim; d += kTile)
+      to.end(row, d, Isa::load(from + row * stride + d), false);
   }
 }
 

@@ -1,4 +1,5 @@
-// What a backward kernel's tasks are told: plain data, shared by the code compiled for every instruction set.
+// What a backward kernel's tasks are told: plain data, shared by the code compiled for every
+// instruction set.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +17,22 @@ constexpr int64_t kMaxHeldKeys = 512;  // most keys whose K, V, dK and dV are he
 // What has to be done, in this order; a step's tasks are independent of each other.
 enum class BackwardStep : int {
   attend,       // a task: see BackwardCut
-  reduce_dq,    // a task: a query tile of one head, whose parts from the splits of the keys are added up
+  reduce_dq,    // a task: a query tile of one head, whose parts from the splits of the keys are
+                // added up
   reduce_bias,  // a task: a row of dbias, whose parts are added up
   sinks         // a task: the sink of one head
 };
 
-// How the gradients are cut into tasks: by the problem alone, so that results depend on nothing else.
+// How the gradients are cut into tasks: by the problem alone, so that results depend on nothing
+// else.
 //
-// A unit is a KV head of a sequence with all of its query heads; it owns its dK and dV. The units that add to the same elements of
-// dbias are a set, which `bias_parts` tasks share: each takes its units one after another and has a sum of its own. Where there are
-// few units the keys are split besides; then each split has its own sum of dQ.
+// A unit is a KV head of a sequence with all of its query heads; it owns its dK and dV. The units
+// that add to the same elements of dbias are a set, which `bias_parts` tasks share: each takes its
+// units one after another and has a sum of its own. Where there are few units the keys are split
+// besides; then each split has its own sum of dQ.
 struct BackwardCut {
-  int64_t sets = 0;         // of units that share elements of dbias; without such sums each unit is one
+  int64_t sets = 0;         // of units that share elements of dbias; without such sums each unit is
+                            // one
   int64_t set_units = 1;    // units of a set
   int64_t bias_parts = 1;   // tasks that share a set
   int64_t num_splits = 1;   // of the keys
@@ -56,7 +61,8 @@ struct BackwardCall {
   const AttentionTensors* tensors = nullptr;
   algorithm::Band band;
   ScoreScale scale;
-  // log2(e) as the rounded factor in `scale` has it: the LSE has to be in the same units as scores of kind plain.
+  // log2(e) as the rounded factor in `scale` has it: the LSE has to be in the same units as scores
+  // of kind plain.
   double lse_scale = 1;
   int block_n = 64;  // key rows of a tile
   BackwardCut cut;
@@ -67,16 +73,19 @@ struct BackwardCall {
   bool wants_dx = true;         // something else than dv is wanted
   bool direct_keys = false;     // dK and dV of a key tile come from one query tile
   bool direct_queries = false;  // dQ of a query tile comes from one key tile
-  int64_t sink_batch = -1;      // the sequence whose rows are added to dsinks, which has the sums of those before it; -1: all are
+  int64_t sink_batch = -1;      // the sequence whose rows are added to dsinks, which has the sums
+                                // of those before it; -1: all are
   bool stream_output = false;   // the gradients are bigger than what caches keep
   bool fetch_into_l2 = false;   // rows that are needed next, not into L1
-  int64_t fetch_heads = 0;      // whole sequences: KV heads whose rows are fetched together; 0: the next unit's
+  int64_t fetch_heads = 0;      // whole sequences: KV heads whose rows are fetched together; 0: the
+                                // next unit's
 };
 
-// LseNumbers, what is kept of a query tile's LSE, [kBlockM] each: -lse in base-2 units, -inf for rows without keys, whose
-// probabilities are 0, and what its rounding left, since this error has the same sign in the whole row, for scores of kind plain;
-// for the others what RowBase has.
-inline constexpr int kMinusLog2Lse = 0, kLog2LseRest = 1, kMinusMax = 2, kMinusLog2Sum = 3, kLseNumbers = 4;
+// LseNumbers, what is kept of a query tile's LSE, [kBlockM] each: -lse in base-2 units, -inf for
+// rows without keys, whose probabilities are 0, and what its rounding left, since this error has
+// the same sign in the whole row, for scores of kind plain; for the others what RowBase has.
+inline constexpr int kMinusLog2Lse = 0, kLog2LseRest = 1, kMinusMax = 2, kMinusLog2Sum = 3,
+                     kLseNumbers = 4;
 
 // What is kept of each query row between blocks of held keys, in floats from a slot's start.
 struct QuerySums {
@@ -100,10 +109,12 @@ FULMEN_INLINE QuerySums query_sums(const Problem& problem, int lanes) {
   return s;
 }
 
-// Scratch of an attend task, in floats from its start. "Words" of operands as in tile.h: fp32 numbers, or pairs of bf16.
+// Scratch of an attend task, in floats from its start. "Words" of operands as in tile.h: fp32
+// numbers, or pairs of bf16.
 struct BackwardScratch {
   int64_t keys;       // [held][key_words]: K's rows as they are
-  int64_t key_pairs;  // [held / group][key_stride]: the same with neighbouring rows interleaved; fp32: keys itself
+  int64_t key_pairs;  // [held / group][key_stride]: the same with neighbouring rows interleaved;
+                      // fp32: keys itself
   int64_t values;     // [held][value_words]
   int64_t dk;         // [held][key_stride]
   int64_t dv;         // [held][value_stride]
@@ -128,7 +139,8 @@ struct BackwardScratch {
   int64_t key_stride, value_stride;  // floats of a row of fp32 numbers, or of pairs of rows
 };
 
-FULMEN_INLINE BackwardScratch backward_scratch(const Problem& p, int lanes, int group, int block_n, int64_t held) {
+FULMEN_INLINE BackwardScratch backward_scratch(const Problem& p, int lanes, int group, int block_n,
+                                               int64_t held) {
   BackwardScratch s{};
   s.key_words = round_up((p.head_dim + group - 1) / group, lanes);
   s.value_words = round_up((p.head_dim_v + group - 1) / group, lanes);

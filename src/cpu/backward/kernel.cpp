@@ -14,51 +14,63 @@
 namespace fulmen::cpu {
 namespace {
 
-// Tasks that a problem is cut into where it can be: enough for the threads of small machines; and for those of most, where each
-// split of the keys is so long that adding up its part of dQ costs less than 1 %.
+// Tasks that a problem is cut into where it can be: enough for the threads of small machines; and
+// for those of most, where each split of the keys is so long that adding up its part of dQ costs
+// less than 1 %.
 constexpr int64_t kTasks = 16;
 constexpr int64_t kManyTasks = 64;
 constexpr int64_t kLongSplit = 2048;
-// Each split has its own dQ in fp32: no more of them than take so many times the memory of inputs and outputs. That is fewer splits
-// than tasks are wanted where one KV head has many query heads: 16 would take 8 times that memory in bf16.
+// Each split has its own dQ in fp32: no more of them than take so many times the memory of inputs
+// and outputs. That is fewer splits than tasks are wanted where one KV head has many query heads:
+// 16 would take 8 times that memory in bf16.
 constexpr double kMostSums = 4;
-// Bytes of a block of keys: K, V, dK and dV stay in L2, beside the tiles. No fewer keys than that: each block reads and writes dQ.
-// Processors with matrix tiles have 2 MB of L2; there as many as can be.
+// Bytes of a block of keys: K, V, dK and dV stay in L2, beside the tiles. No fewer keys than that:
+// each block reads and writes dQ. Processors with matrix tiles have 2 MB of L2; there as many as
+// can be.
 constexpr int64_t kHeldBytes = 512 << 10;
 constexpr int64_t kMinHeldKeys = 256;
 // Most floats of all parts of the sums of dbias together, unless one part is bigger.
 constexpr int64_t kBiasSumFloats = 16 << 20;
 
-constexpr int64_t kFetchedRow = 1024;  // bytes of the heads whose rows are fetched together: 512 to 1,536 were about as good
+// Bytes of the heads whose rows are fetched together: 512 to 1,536 were about as good.
+constexpr int64_t kFetchedRow = 1024;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Key rows of a tile, as in the forward pass: 128 where P, dS and the operands of narrow heads leave room for them. Measured on
-// Zen 5: +1 % with 128 for narrow heads, -3 % for others. On matrix tiles 128 of all.
+// Key rows of a tile, as in the forward pass: 128 where P, dS and the operands of narrow heads
+// leave room for them. Measured on Zen 5: +1 % with 128 for narrow heads, -3 % for others. On
+// matrix tiles 128 of all.
 int choose_block_n(const Problem& p, int group, bool amx_tiles) {
-  return p.seqlen_k > 64 && (amx_tiles || ceil_div(std::max(p.head_dim, p.head_dim_v), group) <= 64) ? 128 : 64;
+  return p.seqlen_k > 64 && (amx_tiles || ceil_div(std::max(p.head_dim, p.head_dim_v), group) <= 64)
+             ? 128
+             : 64;
 }
 
 int64_t choose_held_keys(const Problem& p, int lanes, int group, int block_n, bool amx_tiles) {
-  const int64_t operands = round_up(ceil_div(p.head_dim, group), lanes) + round_up(ceil_div(p.head_dim_v, group), lanes) +
+  const int64_t operands = round_up(ceil_div(p.head_dim, group), lanes) +
+                           round_up(ceil_div(p.head_dim_v, group), lanes) +
                            (group > 1 ? round_up(p.head_dim, lanes) / group : 0);
   const int64_t floats = operands + round_up(p.head_dim, lanes) + round_up(p.head_dim_v, lanes);
   const int64_t fitting = kHeldBytes / (floats * static_cast<int64_t>(sizeof(float)));
-  const int64_t most = amx_tiles ? kMaxHeldKeys : std::clamp<int64_t>(fitting, kMinHeldKeys, kMaxHeldKeys);
+  const int64_t most =
+      amx_tiles ? kMaxHeldKeys : std::clamp<int64_t>(fitting, kMinHeldKeys, kMaxHeldKeys);
   const int64_t tiles = std::max<int64_t>(most / block_n, 1);
   return std::min(tiles, std::max<int64_t>(ceil_div(p.seqlen_k, block_n), 1)) * block_n;
 }
 
 int64_t bias_rows(const Problem& p, const BackwardCut& cut) {
-  return (cut.sums_batch ? 1 : p.batch) * (cut.sums_heads ? 1 : p.num_heads) * (cut.sums_queries ? 1 : p.seqlen_q);
+  return (cut.sums_batch ? 1 : p.batch) * (cut.sums_heads ? 1 : p.num_heads) *
+         (cut.sums_queries ? 1 : p.seqlen_q);
 }
 
 int64_t most_splits(const Problem& p, int64_t slot_floats) {
   Problem all = p;  // whichever gradients are wanted, dq has the same bits
   all.dq.present = all.dk.present = all.dv.present = true;
   all.dbias.present = false;
-  const double split_bytes = static_cast<double>(p.batch * p.num_kv_heads * slot_floats) * sizeof(float);
-  return std::max<int64_t>(static_cast<int64_t>(kMostSums * all.bytes() / std::max(split_bytes, 1.0)), 1);
+  const double split_bytes =
+      static_cast<double>(p.batch * p.num_kv_heads * slot_floats) * sizeof(float);
+  return std::max<int64_t>(
+      static_cast<int64_t>(kMostSums * all.bytes() / std::max(split_bytes, 1.0)), 1);
 }
 
 BackwardCut choose_cut(const Problem& p, int64_t held_keys, int64_t slot_floats) {
@@ -72,12 +84,13 @@ BackwardCut choose_cut(const Problem& p, int64_t held_keys, int64_t slot_floats)
   cut.set_units = (cut.sums_batch ? p.batch : 1) * (cut.sums_heads ? p.num_kv_heads : 1);
   cut.sets = p.batch * p.num_kv_heads / std::max<int64_t>(cut.set_units, 1);
   const int64_t sum_floats = std::max<int64_t>(bias_rows(p, cut) * p.seqlen_k, 1);
-  cut.bias_parts = std::min(
-      {cut.set_units, ceil_div(kTasks, std::max<int64_t>(cut.sets, 1)), std::max<int64_t>(kBiasSumFloats / sum_floats, 1)});
+  cut.bias_parts = std::min({cut.set_units, ceil_div(kTasks, std::max<int64_t>(cut.sets, 1)),
+                             std::max<int64_t>(kBiasSumFloats / sum_floats, 1)});
   const int64_t blocks = std::max<int64_t>(ceil_div(p.seqlen_k, held_keys), 1);
   const int64_t unsplit = std::max<int64_t>(cut.sets * cut.bias_parts, 1);
   const int64_t long_splits = std::min(ceil_div(kManyTasks, unsplit), p.seqlen_k / kLongSplit);
-  const int64_t splits = std::min({blocks, std::max(ceil_div(kTasks, unsplit), long_splits), most_splits(p, slot_floats)});
+  const int64_t splits = std::min(
+      {blocks, std::max(ceil_div(kTasks, unsplit), long_splits), most_splits(p, slot_floats)});
   cut.split_keys = ceil_div(blocks, splits) * held_keys;
   cut.num_splits = std::max<int64_t>(ceil_div(p.seqlen_k, cut.split_keys), 1);
   return cut;
@@ -90,8 +103,11 @@ double log2_of_e(const Problem& p, const ScoreScale& scale) {
 
 class BackwardRunner final : public Runner {
  public:
-  BackwardRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options)
-      : problem_(problem), threads_(thread_settings(options)), function_(isa.table->backward[static_cast<int>(problem.dtype)]) {
+  BackwardRunner(const Problem& problem, const InstructionSet& isa, std::string name,
+                 const AttentionOptions& options)
+      : problem_(problem),
+        threads_(thread_settings(options)),
+        function_(isa.table->backward[static_cast<int>(problem.dtype)]) {
     const int lanes = isa.table->lanes, group = isa.table->group[static_cast<int>(problem.dtype)];
     const int block_n = choose_block_n(problem, group, isa.table->amx_tiles);
     call_.problem = &problem_;
@@ -100,7 +116,9 @@ class BackwardRunner final : public Runner {
     call_.lse_scale = log2_of_e(problem, call_.scale);
     call_.block_n = block_n;
     call_.slot_floats = query_sums(problem, lanes).total;
-    call_.cut = choose_cut(problem, choose_held_keys(problem, lanes, group, block_n, isa.table->amx_tiles), call_.slot_floats);
+    call_.cut =
+        choose_cut(problem, choose_held_keys(problem, lanes, group, block_n, isa.table->amx_tiles),
+                   call_.slot_floats);
     call_.wants_dx = problem.dq.present || problem.dk.present || problem.dbias.present;
     const BackwardCut& cut = call_.cut;
 
@@ -108,15 +126,18 @@ class BackwardRunner final : public Runner {
     choose_direct(call_);
     call_.stream_output = problem.bytes() > kStreamBytes;
     call_.fetch_into_l2 = isa.fetch_blocks;
-    if (!problem.variable_lengths() && cut.num_splits == 1 && cut.set_units == 1 && problem.seqlen_q <= kBlockM &&
-        problem.seqlen_k <= kMaxBlockN) {
-      call_.cut.run_units = choose_run(problem, threads_.num_threads, cut.sets, problem.num_kv_heads);
-      if (isa.fetch_blocks && next_sequence_is_own(problem, threads_.num_threads)) call_.fetch_heads = choose_fetched(problem);
+    if (!problem.variable_lengths() && cut.num_splits == 1 && cut.set_units == 1 &&
+        problem.seqlen_q <= kBlockM && problem.seqlen_k <= kMaxBlockN) {
+      call_.cut.run_units =
+          choose_run(problem, threads_.num_threads, cut.sets, problem.num_kv_heads);
+      if (isa.fetch_blocks && next_sequence_is_own(problem, threads_.num_threads))
+        call_.fetch_heads = choose_fetched(problem);
     }
 
     const auto floats = isa.table->backward_floats;
-    scratch_floats_ = floats != nullptr ? floats(problem, block_n, cut.held_keys)
-                                        : backward_scratch(problem, lanes, group, block_n, cut.held_keys).total;
+    scratch_floats_ = floats != nullptr
+                          ? floats(problem, block_n, cut.held_keys)
+                          : backward_scratch(problem, lanes, group, block_n, cut.held_keys).total;
     const int64_t units = problem.batch * problem.num_kv_heads;
     if (cut.num_splits > 1 || cut.held_keys < cut.split_keys) {
       const bool each = cut.num_splits > 1 || units <= threads_.num_threads;
@@ -124,13 +145,16 @@ class BackwardRunner final : public Runner {
       sums_floats_ = call_.slot_floats * (each ? call_.unit_slots : threads_.num_threads);
     }
     if (cut.any_sum()) choose_bias_sums();
-    config_ = {std::move(name), kBlockM, block_n, static_cast<int>(cut.num_splits), threads_.num_threads};
+    config_ = {std::move(name), kBlockM, block_n, static_cast<int>(cut.num_splits),
+               threads_.num_threads};
   }
 
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override {
     const int64_t tasks = problem_.variable_lengths() ? most_tasks() : 0;
-    return static_cast<std::size_t>(scratch_floats_ * threads_.num_threads + sums_floats_ + bias_floats_) * sizeof(float) +
+    return static_cast<std::size_t>(scratch_floats_ * threads_.num_threads + sums_floats_ +
+                                    bias_floats_) *
+               sizeof(float) +
            static_cast<std::size_t>(tasks) * sizeof(SequenceTask);
   }
 
@@ -145,17 +169,21 @@ class BackwardRunner final : public Runner {
       return {};
     }
     if (call.cut.any_sum()) {
-      call.bias_sums.data = bias_floats_ > 0 ? sums + sums_floats_ : static_cast<float*>(tensors.dbias.data);
+      call.bias_sums.data =
+          bias_floats_ > 0 ? sums + sums_floats_ : static_cast<float*>(tensors.dbias.data);
     }
     const auto step = [&](BackwardStep kind, int64_t tasks) {
-      parallel_tasks(threads_, tasks,
-                     [&](int64_t task, int worker) { function_(call, kind, task, worker, scratch + worker * scratch_floats_); });
+      parallel_tasks(threads_, tasks, [&](int64_t task, int worker) {
+        function_(call, kind, task, worker, scratch + worker * scratch_floats_);
+      });
     };
-    if (problem_.dq.present || problem_.dk.present || problem_.dv.present || problem_.dbias.present) {
+    if (problem_.dq.present || problem_.dk.present || problem_.dv.present ||
+        problem_.dbias.present) {
       step(BackwardStep::attend, call.cut.tasks());
     }
     if (problem_.dq.present && call.cut.num_splits > 1) {
-      step(BackwardStep::reduce_dq, problem_.batch * problem_.num_heads * ceil_div(problem_.seqlen_q, kBlockM));
+      step(BackwardStep::reduce_dq,
+           problem_.batch * problem_.num_heads * ceil_div(problem_.seqlen_q, kBlockM));
     }
     if (bias_floats_ > 0) step(BackwardStep::reduce_bias, bias_rows(problem_, call.cut));
     if (problem_.dsinks.present) step(BackwardStep::sinks, problem_.num_heads);
@@ -166,21 +194,26 @@ class BackwardRunner final : public Runner {
   // Whether gradients of keys, or of queries, go straight from registers to memory.
   void choose_direct(BackwardCall& call) const {
     const Problem& p = *call.problem;
-    const bool all_keys = !amx_tiles_ && call.band.left < 0 && call.band.right < 0;  // then every product is over whole tiles
+    // Then every product is over whole tiles.
+    const bool all_keys = !amx_tiles_ && call.band.left < 0 && call.band.right < 0;
     call.direct_keys = all_keys && p.seqlen_q > 0 && p.seqlen_q <= kBlockM && p.group_size() == 1;
     // Where other sequences' keys are split, dQ is the sum of its parts in every one.
-    call.direct_queries = all_keys && p.seqlen_k > 0 && p.seqlen_k <= call.block_n && call.cut.num_splits == 1;
+    call.direct_queries =
+        all_keys && p.seqlen_k > 0 && p.seqlen_k <= call.block_n && call.cut.num_splits == 1;
   }
 
   // The most tasks of sequences of different lengths: splits of the keys, or tiles of queries.
   int64_t most_tasks() const {
     const int64_t tiles = ceil_div(problem_.seqlen_q, kBlockM);
-    const int64_t query_tiles = problem_.packed_q() ? problem_.total_q / kBlockM + problem_.batch : problem_.batch * tiles;
-    return std::max(problem_.batch * call_.cut.num_splits, std::min(query_tiles, problem_.batch * tiles));
+    const int64_t query_tiles =
+        problem_.packed_q() ? problem_.total_q / kBlockM + problem_.batch : problem_.batch * tiles;
+    return std::max(problem_.batch * call_.cut.num_splits,
+                    std::min(query_tiles, problem_.batch * tiles));
   }
 
   // The call of one of the sequences. The cut, and with it the scratch, stays the plan's.
-  void call_of(const AttentionTensors& tensors, int64_t b, SequenceView& view, BackwardCall& call) const {
+  void call_of(const AttentionTensors& tensors, int64_t b, SequenceView& view,
+               BackwardCall& call) const {
     select_sequence(problem_, tensors, b, view);
     const Problem& p = view.problem;
     call.problem = &p;
@@ -189,10 +222,13 @@ class BackwardRunner final : public Runner {
     choose_direct(call);
   }
 
-  // A task is a split of one sequence and KV head, then a tile of queries of one head: the longest first.
-  void run_sequences(const AttentionTensors& tensors, const BackwardCall& all, float* scratch, SequenceTask* tasks) const {
+  // A task is a split of one sequence and KV head, then a tile of queries of one head: the longest
+  // first.
+  void run_sequences(const AttentionTensors& tensors, const BackwardCall& all, float* scratch,
+                     SequenceTask* tasks) const {
     const algorithm::SequenceTable table = sequence_table(problem_, tensors);
-    const int64_t splits = call_.cut.num_splits, split_keys = call_.cut.split_keys, kv_heads = problem_.num_kv_heads;
+    const int64_t splits = call_.cut.num_splits, split_keys = call_.cut.split_keys,
+                  kv_heads = problem_.num_kv_heads;
     const auto step = [&](BackwardStep kind, int64_t parts, int64_t heads, const auto& number) {
       parallel_tasks(
           threads_, parts * heads,
@@ -202,7 +238,8 @@ class BackwardRunner final : public Runner {
             const SequenceTask& task = tasks[index / heads];
             call_of(tensors, task.sequence, view, call);
             const int64_t head = task.sequence * heads + index % heads;
-            function_(call, kind, head * number(view.problem) + task.part, worker, scratch + worker * scratch_floats_);
+            function_(call, kind, head * number(view.problem) + task.part, worker,
+                      scratch + worker * scratch_floats_);
           },
           1);
     };
@@ -222,18 +259,20 @@ class BackwardRunner final : public Runner {
     if (problem_.dq.present && splits > 1) {
       const auto query_tiles = [&](const auto& put) {
         for (int64_t b = 0; b < problem_.batch; ++b) {
-          for (int64_t tile = 0; tile * kBlockM < table.sequence(b).q_len; ++tile) put(b, tile, kBlockM);
+          for (int64_t tile = 0; tile * kBlockM < table.sequence(b).q_len; ++tile)
+            put(b, tile, kBlockM);
         }
       };
       const int64_t parts = order_tasks(query_tiles, tasks);
-      step(BackwardStep::reduce_dq, parts, problem_.num_heads, [](const Problem& p) { return ceil_div(p.seqlen_q, kBlockM); });
+      step(BackwardStep::reduce_dq, parts, problem_.num_heads,
+           [](const Problem& p) { return ceil_div(p.seqlen_q, kBlockM); });
     }
     if (problem_.dsinks.present) sum_sinks(tensors, all, table, scratch);
   }
 
   // The rows of packed queries are as good as one sequence's where a sink's gradient needs no keys.
-  void sum_sinks(const AttentionTensors& tensors, const BackwardCall& all, const algorithm::SequenceTable& table,
-                 float* scratch) const {
+  void sum_sinks(const AttentionTensors& tensors, const BackwardCall& all,
+                 const algorithm::SequenceTable& table, float* scratch) const {
     SequenceView view = sequence_view(problem_, tensors);
     if (all.scale.units == algorithm::ScoreUnits::natural && problem_.batch > 0) {
       parallel_tasks(threads_, problem_.num_heads, [&](int64_t head, int worker) {
@@ -261,7 +300,8 @@ class BackwardRunner final : public Runner {
     });
   }
 
-  // Heads that make up rows of up to kFetchedRow bytes: rows of a narrow head that lie between those of others are slow to read.
+  // Heads that make up rows of up to kFetchedRow bytes: rows of a narrow head that lie between
+  // those of others are slow to read.
   static int64_t choose_fetched(const Problem& p) {
     const int64_t row = p.group_size() * std::max(p.head_dim, p.head_dim_v) * size_of(p.dtype);
     int64_t heads = std::clamp<int64_t>(kFetchedRow / row, 1, p.num_kv_heads);
@@ -277,8 +317,10 @@ class BackwardRunner final : public Runner {
       call_.bias_sums = {nullptr, 0, p.dbias.strides[0], p.dbias.strides[1], p.dbias.strides[2]};
       return;
     }
-    const int64_t rows = cut.sums_queries ? 1 : p.seqlen_q, heads = cut.sums_heads ? 1 : p.num_heads;
-    call_.bias_sums = {nullptr, bias_rows(p, cut) * p.seqlen_k, cut.sums_batch ? 0 : heads * rows * p.seqlen_k,
+    const int64_t rows = cut.sums_queries ? 1 : p.seqlen_q,
+                  heads = cut.sums_heads ? 1 : p.num_heads;
+    call_.bias_sums = {nullptr, bias_rows(p, cut) * p.seqlen_k,
+                       cut.sums_batch ? 0 : heads * rows * p.seqlen_k,
                        cut.sums_heads ? 0 : rows * p.seqlen_k, cut.sums_queries ? 0 : p.seqlen_k};
     bias_floats_ = call_.bias_sums.part * cut.bias_parts;
   }
@@ -305,7 +347,8 @@ class BackwardKernel final : public FamilyKernel {
 
 }  // namespace
 
-std::unique_ptr<const Kernel> make_backward_kernel(const Family& family, const InstructionSet& isa) {
+std::unique_ptr<const Kernel> make_backward_kernel(const Family& family,
+                                                   const InstructionSet& isa) {
   return std::make_unique<BackwardKernel>(family, isa);
 }
 

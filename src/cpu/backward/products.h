@@ -14,20 +14,24 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
   using Base = BackwardUnitTask<Isa>;
 
  protected:
-  __attribute__((noinline)) BackwardProducts(const BackwardCall& call, const BackwardUnit& unit, float* sums, float* scratch,
-                                             int64_t element_bytes, RowProducts row_products)
+  __attribute__((noinline)) BackwardProducts(const BackwardCall& call, const BackwardUnit& unit,
+                                             float* sums, float* scratch, int64_t element_bytes,
+                                             RowProducts row_products)
       : Base(call, unit, sums, scratch, element_bytes, row_products),
-        layout_(backward_scratch(problem_, Isa::kLanes, Isa::kGroup, call.block_n, call.cut.held_keys)) {}
+        layout_(backward_scratch(problem_, Isa::kLanes, Isa::kGroup, call.block_n,
+                                 call.cut.held_keys)) {}
 
   using Base::at, Base::clear;
-  using Base::call_, Base::problem_, Base::tensors_, Base::unit_, Base::held_, Base::sums_, Base::head_;
+  using Base::call_, Base::problem_, Base::tensors_, Base::unit_, Base::held_, Base::sums_,
+      Base::head_;
 
   float* numbers() const { return at(layout_.rows); }
   float* delta() const { return at(layout_.rows) + kLseNumbers * kBlockM; }
 
   // Sums of dK and dV of the held keys.
   __attribute__((noinline)) void clear_key_sums() {
-    const int64_t padded = round_up(held_.count, kBlockM);  // products run over whole register blocks of keys
+    // Products run over whole register blocks of keys.
+    const int64_t padded = round_up(held_.count, kBlockM);
     clear(at(layout_.dk), problem_.dk.present ? padded * layout_.key_stride : 0);
     clear(at(layout_.dv), problem_.dv.present ? padded * layout_.value_stride : 0);
   }
@@ -36,7 +40,9 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
   // that a row which attends one key alone has dP - delta = 0 exactly.
   __attribute__((noinline)) void sum_products() {
     const int words = words_of<Isa>(problem_.head_dim_v);
-    constexpr int kVecs = 4;  // at a time: each waits for its own sums alone; rows past the last give numbers that nobody uses
+    // Vectors at a time: each waits for its own sums alone; rows past the last give numbers that
+    // nobody uses.
+    constexpr int kVecs = 4;
     for (int row = 0; row < rows_.count; row += kVecs * Isa::kLanes) {
       typename Isa::Vec sum[kVecs];
 #pragma GCC unroll 4
@@ -45,7 +51,8 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
       for (int w = 0; w < words; ++w, dout += kBlockM, values += kBlockM) {
 #pragma GCC unroll 4
         for (int v = 0; v < kVecs; ++v) {
-          sum[v] = Isa::dot(sum[v], Isa::load(dout + v * Isa::kLanes), Isa::load(values + v * Isa::kLanes));
+          sum[v] = Isa::dot(sum[v], Isa::load(dout + v * Isa::kLanes),
+                            Isa::load(values + v * Isa::kLanes));
         }
       }
 #pragma GCC unroll 4
@@ -56,13 +63,17 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
   // A tile of keys: P and dS.
   __attribute__((noinline)) void attend_scores(int64_t key, int count) {
     const int64_t held_key = key - held_.first;
-    const bool additive = this->build_tiles(rows_, key, count, false, at(layout_.additive), at(layout_.dropout));
+    const bool additive =
+        this->build_tiles(rows_, key, count, false, at(layout_.additive), at(layout_.dropout));
     if (problem_.softcap > 0.0F) {
       score<ScoreKind::softcap>(held_key, count);
-      problem_.dropout > 0 ? score_gradients<true, true>(held_key, count) : score_gradients<true, false>(held_key, count);
+      problem_.dropout > 0 ? score_gradients<true, true>(held_key, count)
+                           : score_gradients<true, false>(held_key, count);
     } else {
-      additive ? score<ScoreKind::additive>(held_key, count) : score<ScoreKind::plain>(held_key, count);
-      problem_.dropout > 0 ? score_gradients<false, true>(held_key, count) : score_gradients<false, false>(held_key, count);
+      additive ? score<ScoreKind::additive>(held_key, count)
+               : score<ScoreKind::plain>(held_key, count);
+      problem_.dropout > 0 ? score_gradients<false, true>(held_key, count)
+                           : score_gradients<false, false>(held_key, count);
     }
     if (problem_.dbias.present) {
       add_bias_gradient<Isa>(call_, unit_, head_, rows_.first, rows_.count, key, count,
@@ -76,24 +87,28 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
 
   template <ScoreKind kKind>
   void score(int64_t held_key, int count) {
-    const Probabilities<Isa, kKind> epilogue{
-        call_.scale, at(layout_.additive), numbers(), at(layout_.probabilities), at(layout_.slope), &ahead_};
-    score_tile<Isa>(at(layout_.queries), rows_.count, at(layout_.keys) + held_key * layout_.key_words, layout_.key_words,
+    const Probabilities<Isa, kKind> epilogue{call_.scale,       at(layout_.additive),
+                                             numbers(),         at(layout_.probabilities),
+                                             at(layout_.slope), &ahead_};
+    score_tile<Isa>(at(layout_.queries), rows_.count,
+                    at(layout_.keys) + held_key * layout_.key_words, layout_.key_words,
                     words_of<Isa>(problem_.head_dim), count, epilogue);
   }
 
   template <bool kSoftcap, bool kDropout>
   void score_gradients(int64_t held_key, int count) {
-    const ScoreGradients<Isa, kSoftcap, kDropout> epilogue{delta(),
-                                                           at(layout_.slope),
-                                                           at(layout_.dropout),
-                                                           at(layout_.probabilities),
-                                                           at(layout_.dscores),
-                                                           layout_.dbias != 0 ? at(layout_.dbias) : nullptr,
-                                                           &ahead_};
+    const ScoreGradients<Isa, kSoftcap, kDropout> epilogue{
+        delta(),
+        at(layout_.slope),
+        at(layout_.dropout),
+        at(layout_.probabilities),
+        at(layout_.dscores),
+        layout_.dbias != 0 ? at(layout_.dbias) : nullptr,
+        &ahead_};
     // Where dV alone is wanted the product is left out, but not its epilogue, which prepares P.
     const int product_words = call_.wants_dx ? words_of<Isa>(problem_.head_dim_v) : 0;
-    score_tile<Isa>(at(layout_.douts), rows_.count, at(layout_.values) + held_key * layout_.value_words, layout_.value_words,
+    score_tile<Isa>(at(layout_.douts), rows_.count,
+                    at(layout_.values) + held_key * layout_.value_words, layout_.value_words,
                     product_words, count, epilogue);
   }
 
@@ -107,23 +122,29 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
   };
   template <class Output>
   void multiply_keys(const KeyProduct& p, const Output& output) {
-    output_tile<Isa, KeysInLanes>(p.words, p.rows, p.stride, p.stride, words_of<Isa>(rows_.count), p.count, output);
+    output_tile<Isa, KeysInLanes>(p.words, p.rows, p.stride, p.stride, words_of<Isa>(rows_.count),
+                                  p.count, output);
   }
   void add_keys(const KeyProduct& p, float* sums) {
-    multiply_keys(p, ScratchOutput<Isa, OutputKind::accumulate>{sums + p.held_key * p.stride, p.stride, nullptr});
+    multiply_keys(p, ScratchOutput<Isa, OutputKind::accumulate>{sums + p.held_key * p.stride,
+                                                                p.stride, nullptr});
   }
 
   // dQ: [queries] = dS by K.
   template <class Output>
   void multiply_queries(int64_t held_key, int count, const Output& output) {
-    output_tile<Isa, QueriesInLanes>(at(layout_.dscores), at(layout_.key_pairs) + held_key / Isa::kGroup * layout_.key_stride,
-                                     layout_.key_stride, layout_.key_stride, words_of<Isa>(count), rows_.count, output);
+    output_tile<Isa, QueriesInLanes>(
+        at(layout_.dscores), at(layout_.key_pairs) + held_key / Isa::kGroup * layout_.key_stride,
+        layout_.key_stride, layout_.key_stride, words_of<Isa>(count), rows_.count, output);
   }
   void add_queries(int64_t held_key, int count) {
     if (dq_started_) {
-      multiply_queries(held_key, count, ScratchOutput<Isa, OutputKind::accumulate>{dq_, layout_.key_stride, nullptr});
+      multiply_queries(
+          held_key, count,
+          ScratchOutput<Isa, OutputKind::accumulate>{dq_, layout_.key_stride, nullptr});
     } else {
-      multiply_queries(held_key, count, ScratchOutput<Isa, OutputKind::first>{dq_, layout_.key_stride, nullptr});
+      multiply_queries(held_key, count,
+                       ScratchOutput<Isa, OutputKind::first>{dq_, layout_.key_stride, nullptr});
     }
     dq_started_ = true;
   }
@@ -137,14 +158,20 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
   }
 
   __attribute__((noinline)) void fetch_ahead(const BackwardUnit* next) {
-    const auto rows = static_cast<int>(problem_.seqlen_q), keys = static_cast<int>(problem_.seqlen_k);
+    const auto rows = static_cast<int>(problem_.seqlen_q),
+               keys = static_cast<int>(problem_.seqlen_k);
     int64_t steps = problem_.group_size() * score_steps_of(rows, keys);
     if (call_.direct_keys) {
-      if (problem_.dv.present) steps += output_steps<Isa, kBackwardStepWords<Isa>>(layout_.value_stride, words_of<Isa>(rows), keys);
-      if (problem_.dk.present) steps += output_steps<Isa, kBackwardStepWords<Isa>>(layout_.key_stride, words_of<Isa>(rows), keys);
+      if (problem_.dv.present)
+        steps += output_steps<Isa, kBackwardStepWords<Isa>>(layout_.value_stride,
+                                                            words_of<Isa>(rows), keys);
+      if (problem_.dk.present)
+        steps += output_steps<Isa, kBackwardStepWords<Isa>>(layout_.key_stride, words_of<Isa>(rows),
+                                                            keys);
     }
     if (call_.direct_queries && problem_.dq.present)
-      steps += problem_.group_size() * output_steps<Isa, kBackwardStepWords<Isa>>(layout_.key_stride, words_of<Isa>(keys), rows);
+      steps += problem_.group_size() * output_steps<Isa, kBackwardStepWords<Isa>>(
+                                           layout_.key_stride, words_of<Isa>(keys), rows);
     if (call_.fetch_heads > 0) {
       this->add_share(next, ahead_);
     } else if (next != nullptr) {
@@ -154,8 +181,10 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
   }
   // Steps of the two products from which scores' gradients are computed: Q K^T and dO V^T.
   int64_t score_steps_of(int rows, int keys) const {
-    return score_steps<Isa, false, kBackwardStepWords<Isa>>(rows, words_of<Isa>(problem_.head_dim), keys) +
-           score_steps<Isa, false, kBackwardStepWords<Isa>>(rows, call_.wants_dx ? words_of<Isa>(problem_.head_dim_v) : 0, keys);
+    return score_steps<Isa, false, kBackwardStepWords<Isa>>(rows, words_of<Isa>(problem_.head_dim),
+                                                            keys) +
+           score_steps<Isa, false, kBackwardStepWords<Isa>>(
+               rows, call_.wants_dx ? words_of<Isa>(problem_.head_dim_v) : 0, keys);
   }
 
   BackwardScratch layout_;

@@ -9,8 +9,8 @@
 
 namespace fulmen::cpu {
 
-// One task of step attend: a part of a set's units, or a run of sets that are one unit each, one after the other; and one split of
-// their keys.
+// One task of step attend: a part of a set's units, or a run of sets that are one unit each, one
+// after the other; and one split of their keys.
 template <class Isa, class T, class Task>
 void attend_units(const BackwardCall& call, int64_t task, int worker, float* scratch) {
   const BackwardCut& cut = call.cut;
@@ -30,21 +30,26 @@ void attend_units(const BackwardCall& call, int64_t task, int worker, float* scr
   for (int64_t index = begin; index < end; ++index) {
     const BackwardUnit unit = unit_at(index);
     const BackwardUnit next = unit_at(index + 1 < end ? index + 1 : index);
-    const int64_t number = (unit.batch * call.problem->num_kv_heads + unit.kv_head) * cut.num_splits + split;
-    float* sums = call.sums == nullptr ? nullptr : call.sums + (call.unit_slots > 0 ? number : worker) * call.slot_floats;
+    const int64_t number =
+        (unit.batch * call.problem->num_kv_heads + unit.kv_head) * cut.num_splits + split;
+    float* sums = call.sums == nullptr
+                      ? nullptr
+                      : call.sums + (call.unit_slots > 0 ? number : worker) * call.slot_floats;
     Task(call, unit, sums, scratch).run(run || index == begin, index + 1 < end ? &next : nullptr);
   }
   if (call.stream_output) end_streams<Isa>();  // not after each gradient: it waits for all of them
 }
 
-// A query tile of dQ from the sums of the splits, in order. Tiles are counted within a sequence, then its heads, then sequences.
+// A query tile of dQ from the sums of the splits, in order. Tiles are counted within a sequence,
+// then its heads, then sequences.
 template <class Isa, class T>
 void reduce_dq(const BackwardCall& call, int64_t task) {
   const Problem& p = *call.problem;
   const BackwardCut& cut = call.cut;
   const QuerySums layout = query_sums(p, Isa::kLanes);
   const int64_t tiles = layout.rows / kBlockM;
-  const int64_t first = task % tiles * kBlockM, head = task / tiles % p.num_heads, batch = task / tiles / p.num_heads;
+  const int64_t first = task % tiles * kBlockM, head = task / tiles % p.num_heads,
+                batch = task / tiles / p.num_heads;
   const int64_t last = p.seqlen_q - first < kBlockM ? p.seqlen_q : first + kBlockM;
   const int64_t unit = batch * p.num_kv_heads + head / p.group_size();
   const float* sums = call.sums + unit * cut.num_splits * call.slot_floats + layout.dq +
@@ -59,7 +64,8 @@ void reduce_dq(const BackwardCall& call, int64_t task) {
     for (int64_t d = 0; d < p.head_dim; d += Isa::kLanes) {
       auto sum = Isa::zero();
       for (int64_t split = from; split < to; ++split) {
-        sum = Isa::add(sum, Isa::load(sums + split * call.slot_floats + (row - first) * layout.stride + d));
+        sum = Isa::add(
+            sum, Isa::load(sums + split * call.slot_floats + (row - first) * layout.stride + d));
       }
       store_row_part<Isa>(out + d, Isa::mul(sum, scale), p.head_dim - d);
     }
@@ -74,14 +80,16 @@ void sum_sinks(const BackwardCall& call, int64_t head) {
   const float sink = *element<const float>(tensors.sinks, p.sinks, 0, 0, 0, head);
   constexpr float kMinusInfinity = -__builtin_inff();
   double sum = 0;  // of many rows of either sign
-  const int64_t first = call.sink_batch < 0 ? 0 : call.sink_batch, end = call.sink_batch < 0 ? p.batch : first + 1;
+  const int64_t first = call.sink_batch < 0 ? 0 : call.sink_batch,
+                end = call.sink_batch < 0 ? p.batch : first + 1;
   for (int64_t batch = first; batch < end && sink != kMinusInfinity; ++batch) {
     for (int64_t row = 0; row < p.seqlen_q; ++row) {
       const float lse = *element<const float>(tensors.lse, p.lse, batch, head, row);
       if (lse == kMinusInfinity) continue;
       const RowBase base = row_base<Isa>(call, batch, head, row, lse, row_products<Isa, T>);
       const float weight = __builtin_exp2f((sink - base.max) * algorithm::kLog2E - base.log2_sum);
-      sum -= static_cast<double>(weight) * static_cast<double>(row_delta<Isa, T>(p, tensors, batch, head, row));
+      sum -= static_cast<double>(weight) *
+             static_cast<double>(row_delta<Isa, T>(p, tensors, batch, head, row));
     }
   }
   float* dsink = element<float>(tensors.dsinks, p.dsinks, 0, 0, 0, head);
@@ -89,7 +97,8 @@ void sum_sinks(const BackwardCall& call, int64_t head) {
 }
 
 template <class Isa, class T, class Task = BackwardTask<Isa, T>>
-void backward_step(const BackwardCall& call, BackwardStep step, int64_t task, int worker, float* scratch) {
+void backward_step(const BackwardCall& call, BackwardStep step, int64_t task, int worker,
+                   float* scratch) {
   const Problem& p = *call.problem;
   switch (step) {
     case BackwardStep::attend:
@@ -97,7 +106,8 @@ void backward_step(const BackwardCall& call, BackwardStep step, int64_t task, in
     case BackwardStep::reduce_dq:
       return reduce_dq<Isa, T>(call, task);
     case BackwardStep::reduce_bias: {
-      const int64_t rows = call.cut.sums_queries ? 1 : p.seqlen_q, heads = call.cut.sums_heads ? 1 : p.num_heads;
+      const int64_t rows = call.cut.sums_queries ? 1 : p.seqlen_q,
+                    heads = call.cut.sums_heads ? 1 : p.num_heads;
       return reduce_bias_row<Isa>(call, task / rows / heads, task / rows % heads, task % rows);
     }
     case BackwardStep::sinks:

@@ -1,5 +1,6 @@
-// What the two score products of the backward pass leave: probabilities and gradients of scores, computed in registers as the
-// products end. Queries lie in lanes: tiles are [keys][kBlockM], as in tile.h.
+// What the two score products of the backward pass leave: probabilities and gradients of scores,
+// computed in registers as the products end. Queries lie in lanes: tiles are [keys][kBlockM], as in
+// tile.h.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +13,40 @@
 
 namespace fulmen::cpu {
 
-// Words from one step of fetching to the next: where register blocks are small a step within them costs more than it gains.
+// Words from one step of fetching to the next: where register blocks are small a step within them
+// costs more than it gains.
 template <class Isa>
 constexpr int kBackwardStepWords = Isa::kQkVecs * Isa::kQkKeys < 16 ? kWholeBlock : kFetchWords;
 
-// The exponent of a probability from a product's sum of kind plain, the LSE first: what is left is small where the probability is
-// not, and so is its rounding. numbers: LseNumbers at the rows.
+// The exponent of a probability from a product's sum of kind plain, the LSE first: what is left is
+// small where the probability is not, and so is its rounding. numbers: LseNumbers at the rows.
 template <class Isa>
-FULMEN_INLINE typename Isa::Vec plain_exponent(typename Isa::Vec sum, const float* numbers, const ScoreScale& scale) {
+FULMEN_INLINE typename Isa::Vec plain_exponent(typename Isa::Vec sum, const float* numbers,
+                                               const ScoreScale& scale) {
   const auto x = Isa::fused(sum, Isa::set1(scale.log2_scale), Isa::load(numbers));
   if constexpr (Isa::kGroup == 1) return Isa::add(x, Isa::load(numbers + kLog2LseRest * kBlockM));
   return x;
 }
 
-// The exponent for kinds other than plain, from the score as the forward pass had it; extra: what the additive tile holds there.
-// slope: of the softcap, 1 - tanh^2, and 0 for a masked key, whose K may be anything.
+// The exponent for kinds other than plain, from the score as the forward pass had it; extra: what
+// the additive tile holds there. slope: of the softcap, 1 - tanh^2, and 0 for a masked key, whose K
+// may be anything.
 template <class Isa, ScoreKind kKind>
-FULMEN_INLINE typename Isa::Vec additive_exponent(typename Isa::Vec sum, typename Isa::Vec extra, const float* numbers,
-                                                  const ScoreScale& scale, [[maybe_unused]] typename Isa::Vec& slope) {
+FULMEN_INLINE typename Isa::Vec additive_exponent(typename Isa::Vec sum, typename Isa::Vec extra,
+                                                  const float* numbers, const ScoreScale& scale,
+                                                  [[maybe_unused]] typename Isa::Vec& slope) {
   const auto score = finished_score<Isa, kKind>(sum, extra, scale);
   if constexpr (kKind == ScoreKind::softcap) {
     const auto t = tanh_from_log2<Isa>(Isa::mul(sum, Isa::set1(scale.tanh_scale)));
-    slope = Isa::select_minus_infinity(extra, Isa::zero(), Isa::sub(Isa::set1(1.0F), Isa::mul(t, t)));
+    slope =
+        Isa::select_minus_infinity(extra, Isa::zero(), Isa::sub(Isa::set1(1.0F), Isa::mul(t, t)));
   }
-  return Isa::fused(Isa::add(score, Isa::load(numbers + kMinusMax * kBlockM)), Isa::set1(algorithm::kLog2E),
-                    Isa::load(numbers + kMinusLog2Sum * kBlockM));
+  return Isa::fused(Isa::add(score, Isa::load(numbers + kMinusMax * kBlockM)),
+                    Isa::set1(algorithm::kLog2E), Isa::load(numbers + kMinusLog2Sum * kBlockM));
 }
 
-// Epilogue of S^T = K Q^T: P^T = 2^(score - lse), [keys][kBlockM]. With a softcap also its slope, 1 - tanh^2.
+// Epilogue of S^T = K Q^T: P^T = 2^(score - lse), [keys][kBlockM]. With a softcap also its slope,
+// 1 - tanh^2.
 template <class Isa, ScoreKind kKind>
 struct Probabilities {
   ScoreScale scale;
@@ -66,7 +73,8 @@ struct Probabilities {
         if constexpr (kKind == ScoreKind::plain) {
           p[v] = plain_exponent<Isa>(sum[v], numbers, tile_.scale);
         } else {
-          p[v] = additive_exponent<Isa, kKind>(sum[v], Isa::load(tile_.additive + to + lane), numbers, tile_.scale, slope[v]);
+          p[v] = additive_exponent<Isa, kKind>(sum[v], Isa::load(tile_.additive + to + lane),
+                                               numbers, tile_.scale, slope[v]);
           if constexpr (kKind == ScoreKind::softcap) Isa::store(tile_.slope + to + lane, slope[v]);
         }
       }
@@ -80,14 +88,16 @@ struct Probabilities {
   };
 };
 
-// Epilogue of dP^T = V dO^T: dS^T = P^T (dP^T m - delta), and P^T made ready for the product that gives dV.
+// Epilogue of dP^T = V dO^T: dS^T = P^T (dP^T m - delta), and P^T made ready for the product that
+// gives dV.
 //
 // fp32: dscores is [keys][kBlockM], and dropout multiplies P in place.
-// Pairs of bf16 need dS twice, and P once. In each row of p then: P as pairs of queries, then dS as pairs of queries, kBlockM / 2
-// words each; dscores: [keys / 2][kBlockM], pairs of keys.
+// Pairs of bf16 need dS twice, and P once. In each row of p then: P as pairs of queries, then dS as
+// pairs of queries, kBlockM / 2 words each; dscores: [keys / 2][kBlockM], pairs of keys.
 template <class Isa, bool kSoftcap, bool kDropout>
 struct ScoreGradients {
-  static_assert(Isa::kGroup == 1 || Isa::kQkVecs * Isa::kLanes == kBlockM, "a row of P is packed in place, so in one piece");
+  static_assert(Isa::kGroup == 1 || Isa::kQkVecs * Isa::kLanes == kBlockM,
+                "a row of P is packed in place, so in one piece");
   static constexpr int kQueryPairs = kBlockM / 2;  // where dS begins in a row of packed p
 
   const float* delta;    // [kBlockM]
@@ -145,7 +155,8 @@ struct ScoreGradients {
         if (key % 2 == 0) {
           even_[v] = ds[v];
         } else {
-          Isa::store(tile_.dscores + key / 2 * kBlockM + v * Isa::kLanes, Isa::pack_pair(even_[v], ds[v]));
+          Isa::store(tile_.dscores + key / 2 * kBlockM + v * Isa::kLanes,
+                     Isa::pack_pair(even_[v], ds[v]));
         }
       }
       last_ = key;
@@ -155,7 +166,8 @@ struct ScoreGradients {
         if (last_ % 2 != 0) return;
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; ++v) {
-          Isa::store(tile_.dscores + last_ / 2 * kBlockM + v * Isa::kLanes, Isa::pack_pair(even_[v], Isa::zero()));
+          Isa::store(tile_.dscores + last_ / 2 * kBlockM + v * Isa::kLanes,
+                     Isa::pack_pair(even_[v], Isa::zero()));
         }
       }
     }
@@ -166,8 +178,8 @@ struct ScoreGradients {
   };
 };
 
-// A gradient straight into the caller's tensor, from the one tile that it is the product of. kStreams: past the caches; then every
-// row begins and ends at a cache line.
+// A gradient straight into the caller's tensor, from the one tile that it is the product of.
+// kStreams: past the caches; then every row begins and ends at a cache line.
 template <class Isa, class T, bool kStreams>
 struct FinalGradient {
   static constexpr int kStepWords = kBackwardStepWords<Isa>;
@@ -195,7 +207,8 @@ struct FinalGradient {
 // floats [first, last) rows of a [..][kBlockM] tile become 0.
 template <class Isa>
 FULMEN_INLINE void clear_tile_rows(float* tile, int first, int last) {
-  for (int64_t at = static_cast<int64_t>(first) * kBlockM; at < static_cast<int64_t>(last) * kBlockM; at += Isa::kLanes) {
+  for (int64_t at = static_cast<int64_t>(first) * kBlockM;
+       at < static_cast<int64_t>(last) * kBlockM; at += Isa::kLanes) {
     Isa::store(tile + at, Isa::zero());
   }
 }
@@ -217,9 +230,11 @@ FULMEN_INLINE float row_product(const T* a, const T* b, int64_t dim) {
 
 // delta of one row: sum of dout out, less dlse.
 template <class Isa, class T>
-FULMEN_INLINE float row_delta(const Problem& p, const AttentionTensors& tensors, int64_t batch, int64_t head, int64_t row) {
-  const float sum = row_product<Isa>(element<const T>(tensors.dout, p.dout, batch, row, head),
-                                     element<const T>(tensors.out, p.out, batch, row, head), p.head_dim_v);
+FULMEN_INLINE float row_delta(const Problem& p, const AttentionTensors& tensors, int64_t batch,
+                              int64_t head, int64_t row) {
+  const float sum =
+      row_product<Isa>(element<const T>(tensors.dout, p.dout, batch, row, head),
+                       element<const T>(tensors.out, p.out, batch, row, head), p.head_dim_v);
   return p.dlse.present ? sum - *element<const float>(tensors.dlse, p.dlse, batch, head, row) : sum;
 }
 

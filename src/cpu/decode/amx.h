@@ -1,9 +1,9 @@
-// Decode with its products on matrix tiles (AMX), which take little longer for many query rows than for one: up to kBlockM of them
-// may share a KV head.
+// Decode with its products on matrix tiles (AMX), which take little longer for many query rows than
+// for one: up to kBlockM of them may share a KV head.
 //
-// S^T = K Q^T, 32 keys of a head at a time, is transposed into the rows of scores that the softmax takes, and what that leaves is
-// the left operand of O = P V. K's tiles are read where they lie; V's neighbouring rows become pairs; the next block is fetched
-// meanwhile.
+// S^T = K Q^T, 32 keys of a head at a time, is transposed into the rows of scores that the softmax
+// takes, and what that leaves is the left operand of O = P V. K's tiles are read where they lie;
+// V's neighbouring rows become pairs; the next block is fetched meanwhile.
 #pragma once
 
 #include "cpu/amx/operands.h"
@@ -11,7 +11,8 @@
 
 namespace fulmen::cpu {
 
-// Most query rows of the KV heads that are streamed together. Memory is fast only where whole rows of keys and values are read.
+// Most query rows of the KV heads that are streamed together. Memory is fast only where whole rows
+// of keys and values are read.
 constexpr int kAmxDecodeSlots = 8 * kBlockM;
 
 // Scratch of a task in floats from its start: that of decode_rows.h, then what the tiles take.
@@ -28,7 +29,8 @@ FULMEN_INLINE AmxDecodeScratch amx_decode_scratch(const ForwardCall& call, int l
   const int64_t word_tiles = tiles_of(rows.query_stride);
   AmxDecodeScratch s{};
   ScratchCutter cut{rows.total};
-  s.queries = cut.take(call.heads_per_task * tiles_of(decode_slots(*call.problem)) * word_tiles * kTileFloats);
+  s.queries = cut.take(call.heads_per_task * tiles_of(decode_slots(*call.problem)) * word_tiles *
+                       kTileFloats);
   s.keys = cut.take(2 * word_tiles * kTileFloats);
   s.scores = cut.take(2 * tiles_of(decode_slots(*call.problem)) * kTileFloats);
   s.values = cut.take(tiles_of(rows.value_stride) * kTileFloats);
@@ -62,18 +64,23 @@ class AmxDecodeTask : private DecodeRows<Isa> {
     if (head_slots_ == 0 || begin_ >= end_) return;
     transpose_queries();
     Tiles::configure(tile_rows_);
-    this->for_each_block(layout_.block_keys, [&](int64_t first, int count, auto& ahead) { attend_block(first, count, ahead); });
+    this->for_each_block(layout_.block_keys, [&](int64_t first, int count, auto& ahead) {
+      attend_block(first, count, ahead);
+    });
     Tiles::release();
   }
 
  private:
-  using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::layout_, Base::head_slots_, Base::begin_, Base::end_,
-      Base::queries_, Base::scores_, Base::output_;
+  using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::layout_, Base::head_slots_,
+      Base::begin_, Base::end_, Base::queries_, Base::scores_, Base::output_;
 
   float* transposed_queries(int head, int tile) const {
-    return transposed_queries_ + static_cast<int64_t>(head * query_tiles_ + tile) * word_tiles_ * kTileFloats;
+    return transposed_queries_ +
+           static_cast<int64_t>(head * query_tiles_ + tile) * word_tiles_ * kTileFloats;
   }
-  int rows_of_tile(int tile) const { return head_slots_ - tile * kTile < kTile ? head_slots_ - tile * kTile : kTile; }
+  int rows_of_tile(int tile) const {
+    return head_slots_ - tile * kTile < kTile ? head_slots_ - tile * kTile : kTile;
+  }
 
   void transpose_queries() {
     for (int head = 0; head < task_.kv_heads; ++head) {
@@ -83,14 +90,17 @@ class AmxDecodeTask : private DecodeRows<Isa> {
         for (int word = 0; word < word_tiles_; ++word, to += kTileFloats) {
           Vec block[kTile];
           for (int i = 0; i < kTile; ++i) {
-            block[i] = i < rows_of_tile(tile) ? Isa::load(q + i * layout_.query_stride + word * kTile) : Isa::zero();
+            block[i] = i < rows_of_tile(tile)
+                           ? Isa::load(q + i * layout_.query_stride + word * kTile)
+                           : Isa::zero();
           }
           transpose_into(block, kTile, to, kTile);
         }
       }
     }
   }
-  static FULMEN_INLINE void transpose_into(Vec (&block)[kTile], int rows, float* to, int64_t stride) {
+  static FULMEN_INLINE void transpose_into(Vec (&block)[kTile], int rows, float* to,
+                                           int64_t stride) {
     Isa::transpose(block);
     if (rows == kTile) {
 #pragma GCC unroll 16
@@ -104,8 +114,10 @@ class AmxDecodeTask : private DecodeRows<Isa> {
   }
 
   // Where rows [first, first + count) are, of the task's first KV head.
-  ListedRows<T> list(const Tensor& tensor, const TensorSpec& spec, int64_t first, int count, int64_t* offsets) {
-    if (call_.pages.pages != nullptr) return this->template rows_at<ListedRows<T>>(tensor, spec, first, count, offsets);
+  ListedRows<T> list(const Tensor& tensor, const TensorSpec& spec, int64_t first, int count,
+                     int64_t* offsets) {
+    if (call_.pages.pages != nullptr)
+      return this->template rows_at<ListedRows<T>>(tensor, spec, first, count, offsets);
     for (int i = 0; i < count; ++i) offsets[i] = i * spec.strides[1];
     return {element<const T>(tensor, spec, task_.batch, first, task_.kv_head), offsets};
   }
@@ -116,7 +128,8 @@ class AmxDecodeTask : private DecodeRows<Isa> {
     ListedRows<T> k = list(tensors_.k, problem_.k, first, count, key_offsets_);
     ListedRows<T> v = list(tensors_.v, problem_.v, first, count, value_offsets_);
     const bool masked = this->masked();
-    for (int head = 0; head < task_.kv_heads; ++head, k.base += problem_.k.strides[2], v.base += problem_.v.strides[2]) {
+    for (int head = 0; head < task_.kv_heads;
+         ++head, k.base += problem_.k.strides[2], v.base += problem_.v.strides[2]) {
       const typename Base::Slots slots{head * head_slots_, (head + 1) * head_slots_};
       for (int key = 0; key < count; key += kKeys) {
         const int keys = count - key < kKeys ? count - key : kKeys;
@@ -150,17 +163,21 @@ class AmxDecodeTask : private DecodeRows<Isa> {
     const float* at;
     int64_t row_tile, word_tile, row;
   };
-  // Where they lie if they are whole there, else copied; rows past the last are then what was there before, and their scores will
-  // be masked.
+  // Where they lie if they are whole there, else copied; rows past the last are then what was there
+  // before, and their scores will be masked.
   FULMEN_INLINE KeyTiles key_tiles(ListedRows<T> k, int keys) {
     const int64_t dim = problem_.head_dim, stride = problem_.k.strides[1];
-    // Pages of a tile's rows at least: with smaller ones its first and last row may lie right, and those between elsewhere.
+    // Pages of a tile's rows at least: with smaller ones its first and last row may lie right, and
+    // those between elsewhere.
     const bool ends_tell = call_.pages.pages == nullptr || call_.pages.page_size >= kTile;
-    const auto in_a_row = [&](int row) { return k.offsets[row + kTile - 1] - k.offsets[row] == (kTile - 1) * stride; };
+    const auto in_a_row = [&](int row) {
+      return k.offsets[row + kTile - 1] - k.offsets[row] == (kTile - 1) * stride;
+    };
     const int64_t second = k.offsets[keys > kTile ? kTile : 0] - k.offsets[0];
-    if (keys == kKeys && dim % kElements == 0 && stride % Isa::kGroup == 0 && second % Isa::kGroup == 0 && ends_tell &&
-        in_a_row(0) && in_a_row(kTile)) {
-      return {reinterpret_cast<const float*>(k[0]), second / Isa::kGroup, kTile, stride / Isa::kGroup};
+    if (keys == kKeys && dim % kElements == 0 && stride % Isa::kGroup == 0 &&
+        second % Isa::kGroup == 0 && ends_tell && in_a_row(0) && in_a_row(kTile)) {
+      return {reinterpret_cast<const float*>(k[0]), second / Isa::kGroup, kTile,
+              stride / Isa::kGroup};
     }
     pack_key_tiles<Isa>(k, keys, dim, keys_);
     return {keys_, word_tiles_ * kTileFloats, kTileFloats, kTile};
@@ -168,7 +185,8 @@ class AmxDecodeTask : private DecodeRows<Isa> {
 
   // raw[kTiles] = K Q^T.
   template <int kTiles, class Ahead>
-  FULMEN_INLINE void multiply_keys(const KeyTiles& keys, const float* q, float* raw, int lines, Ahead& ahead) {
+  FULMEN_INLINE void multiply_keys(const KeyTiles& keys, const float* q, float* raw, int lines,
+                                   Ahead& ahead) {
     const float* k = keys.at;
     Tiles::template zero<0>();
     if constexpr (kTiles == 2) Tiles::template zero<1>();
@@ -194,7 +212,8 @@ class AmxDecodeTask : private DecodeRows<Isa> {
         Vec block[kTile];
 #pragma GCC unroll 16
         for (int r = 0; r < kTile; ++r) block[r] = Isa::load(raw + r * kTile);
-        transpose_into(block, rows_of_tile(tile), scores_ + tile * kTile * kDecodeRow + i * kTile, kDecodeRow);
+        transpose_into(block, rows_of_tile(tile), scores_ + tile * kTile * kDecodeRow + i * kTile,
+                       kDecodeRow);
       }
     }
   }
@@ -203,7 +222,8 @@ class AmxDecodeTask : private DecodeRows<Isa> {
   FULMEN_INLINE void multiply_values(float* out) {
     const int columns = tiles_of(problem_.head_dim_v);
     const float* p = scores_;
-    for (int tile = 0; tile < query_tiles_; ++tile, p += kTile * kDecodeRow, out += kTile * layout_.value_stride) {
+    for (int tile = 0; tile < query_tiles_;
+         ++tile, p += kTile * kDecodeRow, out += kTile * layout_.value_stride) {
       Tiles::template load<4>(p, kDecodeRow);
       int column = 0;
       for (; column + 3 <= columns; column += 3) add_columns<3>(column, out);
@@ -229,7 +249,8 @@ class AmxDecodeTask : private DecodeRows<Isa> {
     Tiles::template dot<kSum, 4, kValues>();
   }
 
-  // A bit for each of the kKeys keys that some row has a probability for: the others' values may be anything, a NaN even.
+  // A bit for each of the kKeys keys that some row has a probability for: the others' values may be
+  // anything, a NaN even.
   uint32_t attended(int first_slot) const {
     uint32_t words[kTile] = {}, keys = 0;
     for (int slot = 0; slot < head_slots_; ++slot) {
@@ -245,7 +266,8 @@ class AmxDecodeTask : private DecodeRows<Isa> {
     return keys;
   }
 
-  // values_[column tile][pair][column]; keys past the last, and those whose bit in alive is 0, are zeros.
+  // values_[column tile][pair][column]; keys past the last, and those whose bit in alive is 0, are
+  // zeros.
   template <class Ahead>
   FULMEN_INLINE void pair_values(ListedRows<T> v, int keys, uint32_t alive, Ahead& ahead) {
     const int64_t dim = problem_.head_dim_v;
@@ -265,7 +287,8 @@ class AmxDecodeTask : private DecodeRows<Isa> {
       const T* b = v[second ? key + 1 : 0];
       int64_t at = 0;
       if (first && second) {
-        for (; at + kElements <= dim; at += kElements) store_pair(Isa::load_words(a + at), Isa::load_words(b + at));
+        for (; at + kElements <= dim; at += kElements)
+          store_pair(Isa::load_words(a + at), Isa::load_words(b + at));
       }
       for (; at < dim; at += kElements) {
         const Vec words = first ? load_row_words<Isa>(a + at, dim - at) : Isa::zero();

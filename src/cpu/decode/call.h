@@ -18,45 +18,55 @@ struct DecodeTask {
 
 constexpr int kDecodeScores = 4096;  // of a decode block: few enough to stay in L1
 constexpr int kMaxDecodeKeys = 512;  // of a decode block
-constexpr int kDecodeRow =
-    kMaxDecodeKeys + 16;             // floats from a slot's scores to the next one's: not a power of two, for the caches
+// Floats from a slot's scores to the next one's: not a power of two, for the caches.
+constexpr int kDecodeRow = kMaxDecodeKeys + 16;
 constexpr int kMaxDecodeRows = 64;   // most query rows that share a KV head in the decode kernel
 constexpr int kFewDecodeRows = 8;    // of a KV head; with more the products are those of tiles
 constexpr int kTileDecodeKeys = 64;  // most keys of a block then
 
-// Query rows that share a KV head, and the lanes they take: whole quads, or whole matrix tiles where there are more.
-FULMEN_INLINE int decode_rows(const Problem& problem) { return static_cast<int>(problem.group_size() * problem.seqlen_q); }
+// Query rows that share a KV head, and the lanes they take: whole quads, or whole matrix tiles
+// where there are more.
+FULMEN_INLINE int decode_rows(const Problem& problem) {
+  return static_cast<int>(problem.group_size() * problem.seqlen_q);
+}
 FULMEN_INLINE int decode_slots(const Problem& problem) {
   const int rows = decode_rows(problem);
   return static_cast<int>(round_up(rows, rows > 16 ? 16 : 4));
 }
 
-// Scratch of a decode task, in floats from its start. Row r of the task's KV head h has slot h * decode_slots + r.
+// Scratch of a decode task, in floats from its start. Row r of the task's KV head h has slot
+// h * decode_slots + r.
 struct DecodeScratch {
   int64_t queries;  // [slots][query_stride] words
-  int64_t scores;   // [slots; of one KV head with matrix tiles][kDecodeRow], block_keys of which are used
+  int64_t scores;   // [slots; of one KV head with matrix tiles][kDecodeRow], block_keys of which
+                    // are used
   int64_t total;
   int64_t slots;
   int64_t query_stride;
   int64_t value_stride;
   int block_keys;  // keys of a block: decode_block_keys
-  // A split's result: output [slots][value_stride], then [3][state_stride]: the slots' maxima, sums and a factor of their outputs.
+  // A split's result: output [slots][value_stride], then [3][state_stride]: the slots' maxima, sums
+  // and a factor of their outputs.
   int64_t state;
   int64_t state_stride;
   int64_t partial;
 };
 
-// As many keys as scores in L1 leave room for, since memory is the faster the longer K and V are read in turn; but few where a
-// block is fetched during the one before it: so little lies between the streams' lines and their use (docs/lab/cpu_decode.md).
+// As many keys as scores in L1 leave room for, since memory is the faster the longer K and V are
+// read in turn; but few where a block is fetched during the one before it: so little lies between
+// the streams' lines and their use (docs/lab/cpu_decode.md).
 FULMEN_INLINE int decode_block_keys(const ForwardCall& call, int64_t slots) {
   const Problem& p = *call.problem;
   int64_t keys = kDecodeScores / (slots > 0 ? slots : 1);
   if (call.block_bytes > 0) {
-    const int64_t row_bytes = (p.head_dim + p.head_dim_v) * call.heads_per_task * (p.dtype == DType::fp32 ? 4 : 2);
+    const int64_t row_bytes =
+        (p.head_dim + p.head_dim_v) * call.heads_per_task * (p.dtype == DType::fp32 ? 4 : 2);
     if (row_bytes > 0 && keys > call.block_bytes / row_bytes) keys = call.block_bytes / row_bytes;
   }
   keys = keys / call.block_multiple * call.block_multiple;
-  return static_cast<int>(keys < call.block_multiple ? call.block_multiple : keys > kMaxDecodeKeys ? kMaxDecodeKeys : keys);
+  return static_cast<int>(keys < call.block_multiple ? call.block_multiple
+                          : keys > kMaxDecodeKeys    ? kMaxDecodeKeys
+                                                     : keys);
 }
 
 FULMEN_INLINE DecodeScratch decode_scratch(const ForwardCall& call, int lanes, int group) {
@@ -76,8 +86,9 @@ FULMEN_INLINE DecodeScratch decode_scratch(const ForwardCall& call, int lanes, i
   return s;
 }
 
-// Scratch of a decode task of more than kFewDecodeRows rows a KV head, whose slots are no more than kBlockM, in floats from its
-// start: that above, then what the tiles take. A sequence of fewer queries than the longest one's takes no more.
+// Scratch of a decode task of more than kFewDecodeRows rows a KV head, whose slots are no more than
+// kBlockM, in floats from its start: that above, then what the tiles take. A sequence of fewer
+// queries than the longest one's takes no more.
 struct DecodeTileScratch {
   int64_t queries;  // [query_stride words][kBlockM]: Q^T
   int64_t scores;   // [kTileDecodeKeys][kBlockM]: S^T of a head
@@ -91,7 +102,9 @@ FULMEN_INLINE DecodeTileScratch decode_tile_scratch(const ForwardCall& call, int
   ScratchCutter cut{rows.total};
   s.queries = cut.take(rows.query_stride * kBlockM);
   s.scores = cut.take(static_cast<int64_t>(kTileDecodeKeys) * kBlockM);
-  s.packed = cut.take((rows.query_stride > rows.value_stride ? rows.query_stride : rows.value_stride) * kTileDecodeKeys);
+  s.packed =
+      cut.take((rows.query_stride > rows.value_stride ? rows.query_stride : rows.value_stride) *
+               kTileDecodeKeys);
   s.total = cut.total;
   return s;
 }

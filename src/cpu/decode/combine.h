@@ -9,11 +9,12 @@
 
 namespace fulmen::cpu {
 
-// Merges the statistics of a row's splits, in order: writes its LSE, leaves each split's weight in the
-// place of its maximum, and returns what normalises the sum of the weighted outputs.
+// Merges the statistics of a row's splits, in order: writes its LSE, leaves each split's weight in
+// the place of its maximum, and returns what normalises the sum of the weighted outputs.
 template <class Isa>
-__attribute__((noinline)) float combine_row(const ForwardCall& call, const DecodeTask& task, const DecodeScratch& layout, int slot,
-                                            int64_t head, int64_t query) {
+__attribute__((noinline)) float combine_row(const ForwardCall& call, const DecodeTask& task,
+                                            const DecodeScratch& layout, int slot, int64_t head,
+                                            int64_t query) {
   using Vec = typename Isa::Vec;
   using algorithm::ScoreUnits;
   const Problem& problem = *call.problem;
@@ -30,14 +31,17 @@ __attribute__((noinline)) float combine_row(const ForwardCall& call, const Decod
     float* part_max = partial(split) + max_at + slot;
     alignas(64) float lanes[Isa::kLanes];
     const Vec part = Isa::set1(*part_max), all = Isa::set1(max);
-    Isa::store(lanes, call.scale.units == ScoreUnits::natural ? algorithm::combine_weight<Isa, ScoreUnits::natural>(part, all)
-                                                              : algorithm::combine_weight<Isa, ScoreUnits::base2>(part, all));
+    Isa::store(lanes, call.scale.units == ScoreUnits::natural
+                          ? algorithm::combine_weight<Isa, ScoreUnits::natural>(part, all)
+                          : algorithm::combine_weight<Isa, ScoreUnits::base2>(part, all));
     *part_max = lanes[0];
     sum += lanes[0] * partial(split)[sum_at + slot];
   }
   if (!problem.sinks.present && !problem.lse.present) return sum == 0.0F ? 0.0F : 1.0F / sum;
-  const RowEnd end = finish_row(max, sum, call.scale.units, problem.sinks.present, sink_of(problem, *call.tensors, head));
-  if (problem.lse.present) *element<float>(call.tensors->lse, problem.lse, task.batch, head, query) = end.lse;
+  const RowEnd end = finish_row(max, sum, call.scale.units, problem.sinks.present,
+                                sink_of(problem, *call.tensors, head));
+  if (problem.lse.present)
+    *element<float>(call.tensors->lse, problem.lse, task.batch, head, query) = end.lse;
   return end.factor;
 }
 
@@ -50,7 +54,8 @@ void decode_combine(const ForwardCall& call, const DecodeTask& task) {
   const int rows = decode_rows(problem), head_slots = decode_slots(problem);
   for (int index = 0; index < task.kv_heads * rows; ++index) {
     const int row = index % rows, slot = index / rows * head_slots + row;
-    const int64_t head = (task.kv_head + index / rows) * problem.group_size() + row / problem.seqlen_q;
+    const int64_t head =
+        (task.kv_head + index / rows) * problem.group_size() + row / problem.seqlen_q;
     const int64_t query = row % problem.seqlen_q;
     const float factor = combine_row<Isa>(call, task, layout, slot, head, query);
     T* out = element<T>(call.tensors->out, problem.out, task.batch, query, head);
@@ -58,7 +63,8 @@ void decode_combine(const ForwardCall& call, const DecodeTask& task) {
       Vec total = Isa::zero();
       for (int split = 0; split < call.num_splits; ++split) {
         const float* part = task.partials + split * call.partial_stride;
-        total = Isa::fma(Isa::load(part + slot * layout.value_stride + d), Isa::broadcast(part + layout.state + slot), total);
+        total = Isa::fma(Isa::load(part + slot * layout.value_stride + d),
+                         Isa::broadcast(part + layout.state + slot), total);
       }
       store_row_part<Isa>(out + d, Isa::mul(total, Isa::set1(factor)), problem.head_dim_v - d);
     }

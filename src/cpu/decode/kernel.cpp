@@ -14,24 +14,28 @@ namespace fulmen::cpu {
 namespace {
 
 constexpr int64_t kMinSplitKeys = 1024;  // a shorter split costs more to merge than it gains
-// Bytes of a block that is fetched during the one before it. A long block loads and stores the outputs less often, which counts
-// where products take longer than memory.
+// Bytes of a block that is fetched during the one before it. A long block loads and stores the
+// outputs less often, which counts where products take longer than memory.
 constexpr int64_t kBlockBytes = 32 * 1024, kLongBlockBytes = 128 * 1024;
 constexpr int64_t kLeastSplitKeys = 256;  // that may be asked for
 constexpr int kMostSplits = 256;
-constexpr int64_t kWantedTasks = 64;  // enough for many cores to end together; fixed, so that results depend on no thread count
+// Enough for many cores to end together; fixed, so that results depend on no thread count.
+constexpr int64_t kWantedTasks = 64;
 
-// Whether a row of keys or values holds all heads, with no more between them than an interleaved layout has.
+// Whether a row of keys or values holds all heads, with no more between them than an interleaved
+// layout has.
 bool heads_fill_rows(const Problem& problem, const TensorSpec& spec, int64_t dim) {
   constexpr int64_t kInterleaved = 4;
   const int64_t head = spec.strides[2];
-  return head <= kInterleaved * std::max<int64_t>(dim, 1) && head <= spec.strides[1] / std::max<int64_t>(problem.num_kv_heads, 1);
+  return head <= kInterleaved * std::max<int64_t>(dim, 1) &&
+         head <= spec.strides[1] / std::max<int64_t>(problem.num_kv_heads, 1);
 }
 
 class DecodeRunner final : public Runner {
  public:
   // splits: of the keys; 0: as many as make enough tasks.
-  DecodeRunner(const Problem& problem, const InstructionSet& isa, std::string name, const AttentionOptions& options, int splits = 0)
+  DecodeRunner(const Problem& problem, const InstructionSet& isa, std::string name,
+               const AttentionOptions& options, int splits = 0)
       : problem_(problem), threads_(thread_settings(options)), table_(*isa.table) {
     call_.problem = &problem_;
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
@@ -39,29 +43,34 @@ class DecodeRunner final : public Runner {
     const bool in_tiles = !table_.amx_tiles && decode_rows(problem) > kFewDecodeRows;
     if (isa.fetch_blocks) call_.block_bytes = in_tiles ? kLongBlockBytes : kBlockBytes;
     call_.block_multiple = table_.amx_tiles ? 32 : isa.fetch_blocks ? 16 : 64;
-    // Heads that lie side by side in K's rows are streamed together; heads that lie apart are tasks of their own.
-    const bool side_by_side =
-        heads_fill_rows(problem, problem.k, problem.head_dim) && heads_fill_rows(problem, problem.v, problem.head_dim_v);
+    // Heads that lie side by side in K's rows are streamed together; heads that lie apart are tasks
+    // of their own.
+    const bool side_by_side = heads_fill_rows(problem, problem.k, problem.head_dim) &&
+                              heads_fill_rows(problem, problem.v, problem.head_dim_v);
     call_.heads_per_task =
         side_by_side
-            ? static_cast<int>(std::min<int64_t>(problem.num_kv_heads, table_.decode_slots / std::max(1, decode_slots(problem))))
+            ? static_cast<int>(std::min<int64_t>(
+                  problem.num_kv_heads, table_.decode_slots / std::max(1, decode_slots(problem))))
             : 1;
     groups_ = (problem.num_kv_heads + call_.heads_per_task - 1) / call_.heads_per_task;
     layout_ = decode_scratch(call_, table_.lanes, table_.group[static_cast<int>(problem.dtype)]);
     call_.partial_stride = layout_.partial;
     const int group = table_.group[static_cast<int>(problem.dtype)];
     scratch_floats_ = table_.decode_floats != nullptr ? table_.decode_floats(call_)
-                      : in_tiles                      ? decode_tile_scratch(call_, table_.lanes, group).total
-                                                      : layout_.total;
-    call_.split_keys = splits > 0 ? keys_of_split(problem.seqlen_k, splits) : choose_split(problem.seqlen_k);
+                      : in_tiles ? decode_tile_scratch(call_, table_.lanes, group).total
+                                 : layout_.total;
+    call_.split_keys =
+        splits > 0 ? keys_of_split(problem.seqlen_k, splits) : choose_split(problem.seqlen_k);
     call_.num_splits = splits_of(problem.seqlen_k, call_.split_keys);
     most_splits_ = problem.batch * call_.num_splits;
     if (problem.variable_lengths()) {
       // All sequences together have no more than those of equal ones, and a last one each.
       most_splits_ = problem.batch * (mean_splits(problem.seqlen_k) + 1);
     }
-    const int block_n = in_tiles ? std::min(layout_.block_keys, kTileDecodeKeys) : layout_.block_keys;
-    config_ = {std::move(name), decode_rows(problem), block_n, call_.num_splits, threads_.num_threads};
+    const int block_n =
+        in_tiles ? std::min(layout_.block_keys, kTileDecodeKeys) : layout_.block_keys;
+    config_ = {std::move(name), decode_rows(problem), block_n, call_.num_splits,
+               threads_.num_threads};
   }
 
   void set_parameters(tuning::Choice choice) {
@@ -83,13 +92,16 @@ class DecodeRunner final : public Runner {
     auto* scratch = static_cast<float*>(workspace);
     float* partials = scratch + scratch_floats_ * threads_.num_threads;
     Counter* unfinished = counters(workspace);
-    for (int64_t i = 0; i < problem_.batch * groups_; ++i) new (unfinished + i) Counter(call.num_splits);
-    parallel_tasks(threads_, problem_.batch * groups_ * call.num_splits, [&](int64_t index, int worker) {
-      const int64_t group = index / call.num_splits;
-      const DecodeTask task = make_task(group / groups_, group % groups_, static_cast<int>(index % call.num_splits),
-                                        partials + group * call.num_splits * layout_.partial);
-      attend(call, task, scratch + worker * scratch_floats_, unfinished[group]);
-    });
+    for (int64_t i = 0; i < problem_.batch * groups_; ++i)
+      new (unfinished + i) Counter(call.num_splits);
+    parallel_tasks(
+        threads_, problem_.batch * groups_ * call.num_splits, [&](int64_t index, int worker) {
+          const int64_t group = index / call.num_splits;
+          const DecodeTask task =
+              make_task(group / groups_, group % groups_, static_cast<int>(index % call.num_splits),
+                        partials + group * call.num_splits * layout_.partial);
+          attend(call, task, scratch + worker * scratch_floats_, unfinished[group]);
+        });
     return {};
   }
 
@@ -101,10 +113,14 @@ class DecodeRunner final : public Runner {
 
   int64_t mean_splits(int64_t keys) const noexcept {
     const int64_t most = std::max<int64_t>(1, keys / kMinSplitKeys);
-    return std::clamp<int64_t>(kWantedTasks / std::max<int64_t>(1, problem_.batch * groups_), 1, most);
+    return std::clamp<int64_t>(kWantedTasks / std::max<int64_t>(1, problem_.batch * groups_), 1,
+                               most);
   }
-  // How many keys a split has, by the sequences' lengths alone. keys: of a sequence, or the mean where they differ.
-  int64_t choose_split(int64_t keys) const noexcept { return keys_of_split(keys, mean_splits(keys)); }
+  // How many keys a split has, by the sequences' lengths alone. keys: of a sequence, or the mean
+  // where they differ.
+  int64_t choose_split(int64_t keys) const noexcept {
+    return keys_of_split(keys, mean_splits(keys));
+  }
   int64_t keys_of_split(int64_t keys, int64_t splits) const noexcept {
     const int64_t block = layout_.block_keys;
     return std::max<int64_t>(block, round_up((keys + splits - 1) / splits, block));
@@ -117,29 +133,35 @@ class DecodeRunner final : public Runner {
     DecodeTask task;
     task.batch = batch;
     task.kv_head = group * call_.heads_per_task;
-    task.kv_heads = static_cast<int>(std::min<int64_t>(call_.heads_per_task, problem_.num_kv_heads - task.kv_head));
+    task.kv_heads = static_cast<int>(
+        std::min<int64_t>(call_.heads_per_task, problem_.num_kv_heads - task.kv_head));
     task.split = split;
     task.partials = partials;
     return task;
   }
 
-  void attend(const ForwardCall& call, const DecodeTask& task, float* scratch, Counter& unfinished) const noexcept {
+  void attend(const ForwardCall& call, const DecodeTask& task, float* scratch,
+              Counter& unfinished) const noexcept {
     const int dtype = static_cast<int>(problem_.dtype);
     table_.decode_task[dtype](call, task, scratch);
-    if (unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) table_.decode_combine[dtype](call, task);
+    if (unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1)
+      table_.decode_combine[dtype](call, task);
   }
 
-  // A task is a split of one sequence and a group of heads. Long sequences have more splits than short ones.
+  // A task is a split of one sequence and a group of heads. Long sequences have more splits than
+  // short ones.
   Status run_sequences(const AttentionTensors& tensors, void* workspace) const {
     auto* scratch = static_cast<float*>(workspace);
     float* partials = scratch + scratch_floats_ * threads_.num_threads;
     Counter* unfinished = counters(workspace);
-    auto* first_split = reinterpret_cast<int64_t*>(static_cast<char*>(workspace) + counters_at() + counter_bytes());
+    auto* first_split =
+        reinterpret_cast<int64_t*>(static_cast<char*>(workspace) + counters_at() + counter_bytes());
     auto* tasks = reinterpret_cast<SequenceTask*>(first_split + problem_.batch);
     const algorithm::SequenceTable table = sequence_table(problem_, tensors);
     int64_t keys = 0;
     for (int64_t b = 0; b < problem_.batch; ++b) keys += table.sequence(b).k_len;
-    const int64_t split_keys = choose_split((keys + problem_.batch - 1) / std::max<int64_t>(problem_.batch, 1));
+    const int64_t split_keys =
+        choose_split((keys + problem_.batch - 1) / std::max<int64_t>(problem_.batch, 1));
     int64_t splits = 0;
     for (int64_t b = 0; b < problem_.batch; ++b) {
       const int own = splits_of(table.sequence(b).k_len, split_keys);
@@ -152,7 +174,8 @@ class DecodeRunner final : public Runner {
           for (int64_t b = 0; b < problem_.batch; ++b) {
             const algorithm::Sequence s = table.sequence(b);
             if (s.q_len == 0) continue;
-            const auto seen = s.band(problem_.top_left, problem_.window_left, problem_.window_right).any(0, s.q_len);
+            const auto seen = s.band(problem_.top_left, problem_.window_left, problem_.window_right)
+                                  .any(0, s.q_len);
             for (int64_t split = 0; split < splits_of(s.k_len, split_keys); ++split) {
               const int64_t begin = std::max<int64_t>(seen.begin, split * split_keys);
               put(b, split, std::min<int64_t>(seen.end, (split + 1) * split_keys) - begin);
@@ -171,7 +194,8 @@ class DecodeRunner final : public Runner {
           call.split_keys = split_keys;
           call.num_splits = splits_of(view.problem.seqlen_k, split_keys);
           const int64_t partial = first_split[b] * groups_ + group * call.num_splits;
-          const DecodeTask task = make_task(b, group, split.part, partials + partial * layout_.partial);
+          const DecodeTask task =
+              make_task(b, group, split.part, partials + partial * layout_.partial);
           attend(call, task, scratch + worker * scratch_floats_, unfinished[b * groups_ + group]);
         },
         1);
@@ -182,13 +206,17 @@ class DecodeRunner final : public Runner {
     return reinterpret_cast<Counter*>(static_cast<char*>(workspace) + counters_at());
   }
   int64_t counters_at() const noexcept {
-    const int64_t floats = scratch_floats_ * threads_.num_threads + layout_.partial * groups_ * most_splits_;
+    const int64_t floats =
+        scratch_floats_ * threads_.num_threads + layout_.partial * groups_ * most_splits_;
     return floats * static_cast<int64_t>(sizeof(float));
   }
-  int64_t counter_bytes() const noexcept { return round_up(problem_.batch * groups_ * static_cast<int64_t>(sizeof(Counter)), 64); }
+  int64_t counter_bytes() const noexcept {
+    return round_up(problem_.batch * groups_ * static_cast<int64_t>(sizeof(Counter)), 64);
+  }
   // Where each sequence's splits begin, and the tasks.
   int64_t list_bytes() const noexcept {
-    return problem_.batch * static_cast<int64_t>(sizeof(int64_t)) + most_splits_ * static_cast<int64_t>(sizeof(SequenceTask));
+    return problem_.batch * static_cast<int64_t>(sizeof(int64_t)) +
+           most_splits_ * static_cast<int64_t>(sizeof(SequenceTask));
   }
 
   Problem problem_;
@@ -208,39 +236,45 @@ class DecodeKernel final : public FamilyKernel {
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
     auto runner = std::make_unique<DecodeRunner>(problem, isa_, name_, options);
-    if (problem.variable_lengths()) return std::unique_ptr<Runner>(std::move(runner));  // these decide themselves, in each run
+    // These decide themselves, in each run.
+    if (problem.variable_lengths()) return std::unique_ptr<Runner>(std::move(runner));
     const int usual = runner->config().num_splits;
     if (!tuning::is_anything_asked(options, tuned_chip(), name_)) {
       runner->set_parameters({{usual}, {{"num_splits", usual, "default"}}, {}});
       return std::unique_ptr<Runner>(std::move(runner));
     }
     const int threads = thread_settings(options).num_threads;
-    Result<tuning::Choice> asked =
-        tuning::tuned_choice(problem, options, cpu_identity(name_, problem, threads), space(problem, usual));
+    Result<tuning::Choice> asked = tuning::tuned_choice(
+        problem, options, cpu_identity(name_, problem, threads), space(problem, usual));
     if (!asked.ok()) return asked.status();
     if (const int splits = asked->values[0]; splits != usual) {
       runner = std::make_unique<DecodeRunner>(problem, isa_, name_, options, splits);
-      asked->parameters[0].value = runner->config().num_splits;  // splits are whole blocks of keys: there may be fewer
+      // Splits are whole blocks of keys: there may be fewer.
+      asked->parameters[0].value = runner->config().num_splits;
     }
     runner->set_parameters(std::move(asked).value());
     return std::unique_ptr<Runner>(std::move(runner));
   }
-  Result<KernelTuning> tuning(const Problem& problem, const std::string& device, const AttentionOptions& options) const override {
+  Result<KernelTuning> tuning(const Problem& problem, const std::string& device,
+                              const AttentionOptions& options) const override {
     if (problem.variable_lengths()) return Kernel::tuning(problem, device, options);
     const int usual = DecodeRunner(problem, isa_, name_, options).config().num_splits;
-    return cpu_tuning(cpu_identity(name_, problem, thread_settings(options).num_threads), space(problem, usual));
+    return cpu_tuning(cpu_identity(name_, problem, thread_settings(options).num_threads),
+                      space(problem, usual));
   }
 
  private:
   static tuning::Space space(const Problem& problem, int usual) {
     tuning::Space space;
     space.parameters = {{"num_splits", usual, {1}}};
-    for (int splits = 2; splits <= kMostSplits; splits *= 2) space.parameters[0].values.push_back(splits);
+    for (int splits = 2; splits <= kMostSplits; splits *= 2)
+      space.parameters[0].values.push_back(splits);
     tuning::include_usual(space);
     space.takes = [usual, keys = problem.seqlen_k](std::span<const int> values) {
-      if (values[0] == 1 || values[0] == usual || values[0] <= keys / kLeastSplitKeys) return Support{};
-      return Support::no("a split has " + std::to_string(kLeastSplitKeys) + " keys at least, and there are " +
-                         std::to_string(keys));
+      if (values[0] == 1 || values[0] == usual || values[0] <= keys / kLeastSplitKeys)
+        return Support{};
+      return Support::no("a split has " + std::to_string(kLeastSplitKeys) +
+                         " keys at least, and there are " + std::to_string(keys));
     };
     return space;
   }
@@ -251,7 +285,8 @@ class DecodeKernel final : public FamilyKernel {
 Support takes_decode(const Problem& problem) {
   const int64_t rows = shared_rows(problem);
   if (rows <= kMaxDecodeRows) return {};
-  return Support::no(std::to_string(rows) + " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
+  return Support::no(std::to_string(rows) +
+                     " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
                      std::to_string(kMaxDecodeRows) + " are served");
 }
 

@@ -35,9 +35,10 @@ struct BlockRows {
 
 enum class DecodeProduct { scores, values };
 
-// The next block, into L2: for each row that is read a row of it, and of that the lines that are read of this one. So it comes
-// evenly, without counting, and from four places at a time, as an Intel server's memory likes it (stream_prefetch.h). Where a KV
-// head has two groups of four query rows, the second asks for the same lines once more: a test for that costs more than they do.
+// The next block, into L2: for each row that is read a row of it, and of that the lines that are
+// read of this one. So it comes evenly, without counting, and from four places at a time, as an
+// Intel server's memory likes it (stream_prefetch.h). Where a KV head has two groups of four query
+// rows, the second asks for the same lines once more: a test for that costs more than they do.
 template <class T, class Rows, int kRows>
 class BlockAhead {
   static constexpr int kStreams = 4;
@@ -45,15 +46,19 @@ class BlockAhead {
   static_assert(kRows % kStreams == 0);
 
  public:
-  // The next block, of count > 0 keys and no more than this one. alike: keys and values have rows of one length; then each product
-  // fetches some from both halves of both, else four parts of what it reads.
-  FULMEN_INLINE BlockAhead(DecodeProduct product, const BlockRows<Rows>& keys, const BlockRows<Rows>& values, int count, bool alike)
+  // The next block, of count > 0 keys and no more than this one. alike: keys and values have rows
+  // of one length; then each product fetches some from both halves of both, else four parts of what
+  // it reads.
+  FULMEN_INLINE BlockAhead(DecodeProduct product, const BlockRows<Rows>& keys,
+                           const BlockRows<Rows>& values, int count, bool alike)
       : blocks_{alike || product == DecodeProduct::scores ? keys : values,
                 alike || product == DecodeProduct::values ? values : keys},
         last_(count - 1) {
-    const int half = (count + 1) / 2, part = (half + 1) / 2, begin = product == DecodeProduct::scores ? 0 : part;
+    const int half = (count + 1) / 2, part = (half + 1) / 2,
+              begin = product == DecodeProduct::scores ? 0 : part;
 #pragma GCC unroll 4
-    for (int stream = 0; stream < kStreams; ++stream) first_[stream] = alike ? stream / 2 * half + begin : stream * part;
+    for (int stream = 0; stream < kStreams; ++stream)
+      first_[stream] = alike ? stream / 2 * half + begin : stream * part;
   }
 
   // For the group-th kRows rows of this block.
@@ -68,7 +73,8 @@ class BlockAhead {
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) at_[i] += blocks_[i % 2].head_stride;
   }
-  // kBytes from an element on are about to be read of each of kKeys rows, from the row-th of the group on.
+  // kBytes from an element on are about to be read of each of kKeys rows, from the row-th of the
+  // group on.
   template <class Isa, int kKeys, int kBytes>
   FULMEN_INLINE void read(int row, int64_t element) const {
     constexpr int kLines = (kBytes + 63) / 64;

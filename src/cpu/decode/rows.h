@@ -1,14 +1,17 @@
-// Attention of few query rows over many keys, all but the products (cpu/decode/vector.h, cpu/decode/amx.h): what a task's rows are,
-// the order in which keys and values are fetched, and the softmax.
+// Attention of few query rows over many keys, all but the products (cpu/decode/vector.h,
+// cpu/decode/amx.h): what a task's rows are, the order in which keys and values are fetched, and
+// the softmax.
 //
-// What limits decode is memory, and memory is fast only when it is read in order: the KV heads that lie side by side in a row are
-// therefore streamed together, a block of keys at a time, with a prefetch that runs ahead through the same addresses in order, or
-// through those of the next block (cpu/decode/prefetch.h, stream_prefetch.h). The keys are cut into splits, each a task, so that
-// all cores have work even for one sequence; a split leaves its unnormalised output with the rows' maxima and sums, and whoever
-// ends a group's last split merges them, in order (cpu/decode/combine.h).
+// What limits decode is memory, and memory is fast only when it is read in order: the KV heads that
+// lie side by side in a row are therefore streamed together, a block of keys at a time, with a
+// prefetch that runs ahead through the same addresses in order, or through those of the next block
+// (cpu/decode/prefetch.h, stream_prefetch.h). The keys are cut into splits, each a task, so that
+// all cores have work even for one sequence; a split leaves its unnormalised output with the rows'
+// maxima and sums, and whoever ends a group's last split merges them, in order
+// (cpu/decode/combine.h).
 //
-// Paged keys and values are read where they are, too: rows are then listed for a block at a time, and the prefetches of
-// stream_prefetch.h walk the pages.
+// Paged keys and values are read where they are, too: rows are then listed for a block at a time,
+// and the prefetches of stream_prefetch.h walk the pages.
 //
 // Scores are [slots][keys] with every query row of every head in a slot of its own.
 #pragma once
@@ -37,7 +40,8 @@ class DecodeRows {
   static constexpr int kQuad = 4;                    // query rows of a register block
 
   // element_bytes: of Q, K and V.
-  __attribute__((noinline)) DecodeRows(const ForwardCall& call, const DecodeTask& task, float* scratch, int64_t element_bytes)
+  __attribute__((noinline)) DecodeRows(const ForwardCall& call, const DecodeTask& task,
+                                       float* scratch, int64_t element_bytes)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
@@ -67,9 +71,11 @@ class DecodeRows {
       Isa::store(sum_ + i, Isa::zero());
       Isa::store(rescale_ + i, Isa::zero());
     }
-    for (int64_t i = 0; i < slots_ * layout_.value_stride; i += kLanes) Isa::store(output_ + i, Isa::zero());
+    for (int64_t i = 0; i < slots_ * layout_.value_stride; i += kLanes)
+      Isa::store(output_ + i, Isa::zero());
     const auto keys = call_.band.any(0, problem_.seqlen_q);
-    const int64_t split_begin = task_.split * call_.split_keys, split_end = split_begin + call_.split_keys;
+    const int64_t split_begin = task_.split * call_.split_keys,
+                  split_end = split_begin + call_.split_keys;
     begin_ = keys.begin > split_begin ? keys.begin : split_begin;
     end_ = keys.end < split_end ? keys.end : split_end;
   }
@@ -82,7 +88,8 @@ class DecodeRows {
   Row row_of(int slot) const {
     int row = slot % head_slots_;
     row = row < rows_ ? row : rows_ - 1;
-    return {(task_.kv_head + slot / head_slots_) * problem_.group_size() + row / problem_.seqlen_q, row % problem_.seqlen_q};
+    return {(task_.kv_head + slot / head_slots_) * problem_.group_size() + row / problem_.seqlen_q,
+            row % problem_.seqlen_q};
   }
 
   template <class T>
@@ -90,28 +97,35 @@ class DecodeRows {
     for (int slot = 0; slot < slots_; ++slot) {
       const Row row = row_of(slot);
       const T* q = element<const T>(tensors_.q, problem_.q, task_.batch, row.query, row.head);
-      pack_keys<Isa>(StridedRows<T>{q}, 1, problem_.head_dim, queries_ + slot * layout_.query_stride, 0);
+      pack_keys<Isa>(StridedRows<T>{q}, 1, problem_.head_dim,
+                     queries_ + slot * layout_.query_stride, 0);
     }
   }
 
   // Bytes of all the task's heads in a row of K or V.
   int64_t row_bytes(const TensorSpec& spec, int64_t dim) const {
-    return (dim + (task_.kv_heads - 1) * (task_.kv_heads > 1 ? spec.strides[2] : 0)) * element_bytes_;
+    return (dim + (task_.kv_heads - 1) * (task_.kv_heads > 1 ? spec.strides[2] : 0)) *
+           element_bytes_;
   }
   template <class Walk>
   Walk walk_from(const Tensor& tensor, const TensorSpec& spec, int64_t key) const {
     if constexpr (Walk::kPaged) {
-      return {element_address(tensor, spec, element_bytes_, 0, 0, task_.kv_head), element_bytes_, PageWalk(call_.pages, spec, key)};
+      return {element_address(tensor, spec, element_bytes_, 0, 0, task_.kv_head), element_bytes_,
+              PageWalk(call_.pages, spec, key)};
     } else {
-      return {element_address(tensor, spec, element_bytes_, task_.batch, key, task_.kv_head), spec.strides[1] * element_bytes_};
+      return {element_address(tensor, spec, element_bytes_, task_.batch, key, task_.kv_head),
+              spec.strides[1] * element_bytes_};
     }
   }
-  // As many rows, as far as they are the task's, StreamPrefetch::kAheadBytes behind [first, first + count).
+  // As many rows, as far as they are the task's, StreamPrefetch::kAheadBytes behind [first,
+  // first + count).
   template <class Walk>
-  __attribute__((noinline)) StreamAhead<Walk> rows_ahead(const Tensor& tensor, const TensorSpec& spec, int64_t dim, int64_t first,
-                                                         int count) const {
+  __attribute__((noinline)) StreamAhead<Walk> rows_ahead(const Tensor& tensor,
+                                                         const TensorSpec& spec, int64_t dim,
+                                                         int64_t first, int count) const {
     const int64_t bytes = row_bytes(spec, dim);
-    const int64_t from = first + round_up((StreamPrefetch<Walk>::kAheadBytes + bytes - 1) / bytes, kQuad);
+    const int64_t from =
+        first + round_up((StreamPrefetch<Walk>::kAheadBytes + bytes - 1) / bytes, kQuad);
     const int64_t rows = end_ - from < count ? end_ - from : count;
     return StreamAhead<Walk>({walk_from<Walk>(tensor, spec, rows > 0 ? from : first), bytes, rows});
   }
@@ -119,12 +133,17 @@ class DecodeRows {
   template <class Walk>
   __attribute__((noinline)) BlockPrefetch<Walk> block_ahead(int64_t first, int block) const {
     const int64_t rows = end_ - first < block ? end_ - first : block, half = (rows + 1) / 2;
-    const int64_t from = rows > 0 ? first : end_ - 1, middle = rows > 0 ? first + rows - half : from;
-    const Walk walks[] = {walk_from<Walk>(tensors_.k, problem_.k, from), walk_from<Walk>(tensors_.v, problem_.v, from),
-                          walk_from<Walk>(tensors_.k, problem_.k, middle), walk_from<Walk>(tensors_.v, problem_.v, middle)};
-    return {walks, row_bytes(problem_.k, problem_.head_dim), row_bytes(problem_.v, problem_.head_dim_v), half};
+    const int64_t from = rows > 0 ? first : end_ - 1,
+                  middle = rows > 0 ? first + rows - half : from;
+    const Walk walks[] = {walk_from<Walk>(tensors_.k, problem_.k, from),
+                          walk_from<Walk>(tensors_.v, problem_.v, from),
+                          walk_from<Walk>(tensors_.k, problem_.k, middle),
+                          walk_from<Walk>(tensors_.v, problem_.v, middle)};
+    return {walks, row_bytes(problem_.k, problem_.head_dim),
+            row_bytes(problem_.v, problem_.head_dim_v), half};
   }
-  // attend(first, count, ahead) for each block of the task's keys; ahead fetches the next block's keys and values.
+  // attend(first, count, ahead) for each block of the task's keys; ahead fetches the next block's
+  // keys and values.
   template <class Attend>
   void for_each_block(int block, Attend attend) {
     if (call_.pages.pages != nullptr) {
@@ -142,9 +161,11 @@ class DecodeRows {
       attend(first, count, next);
     }
   }
-  // Rows [first, first + count) of the task's first KV head, count > 0; those of pages are listed in offsets.
+  // Rows [first, first + count) of the task's first KV head, count > 0; those of pages are listed
+  // in offsets.
   template <class Rows>
-  FULMEN_INLINE Rows rows_at(const Tensor& tensor, const TensorSpec& spec, int64_t first, int count, int64_t* offsets) const {
+  FULMEN_INLINE Rows rows_at(const Tensor& tensor, const TensorSpec& spec, int64_t first, int count,
+                             int64_t* offsets) const {
     using T = typename Rows::Element;
     if constexpr (std::is_same_v<Rows, ListedRows<T>>) {
       list_rows(call_.pages, spec, first, count, offsets);
@@ -159,11 +180,11 @@ class DecodeRows {
     int begin;
     int end;
   };
-  // Scores -> probabilities in place, as words, and the state. The maxima of all rows come first: their latency is what would be
-  // waited for.
+  // Scores -> probabilities in place, as words, and the state. The maxima of all rows come first:
+  // their latency is what would be waited for.
   __attribute__((noinline)) void softmax(Slots slots, int64_t first, int count) {
-    const bool general =
-        count % kLanes != 0 || problem_.bias.present || needs_row_scores(call_, 0, problem_.seqlen_q, first, first + count);
+    const bool general = count % kLanes != 0 || problem_.bias.present ||
+                         needs_row_scores(call_, 0, problem_.seqlen_q, first, first + count);
     if (general) {
       with_bias_type(problem_.bias.dtype, [&](auto* type) __attribute__((always_inline)) {
         adjust<std::remove_pointer_t<decltype(type)>>(slots, first, count);
@@ -179,8 +200,10 @@ class DecodeRows {
   }
   template <algorithm::ScoreUnits kUnits>
   FULMEN_INLINE void softmax_in(Slots slots, int count, float factor) {
-    for (int slot = slots.begin; slot < slots.end; slot += kQuad) find_maxima<kUnits>(slot, scores_of(slots, slot), count, factor);
-    for (int slot = slots.begin; slot < slots.end; slot += kQuad) exponentials<kUnits>(slot, scores_of(slots, slot), count, factor);
+    for (int slot = slots.begin; slot < slots.end; slot += kQuad)
+      find_maxima<kUnits>(slot, scores_of(slots, slot), count, factor);
+    for (int slot = slots.begin; slot < slots.end; slot += kQuad)
+      exponentials<kUnits>(slot, scores_of(slots, slot), count, factor);
   }
 
   // Raw products -> scores in natural units, -inf up to a whole vector.
@@ -191,12 +214,15 @@ class DecodeRows {
       const RowScores<BiasT> rule(call_, task_.batch, row.head, row.query);
       float* s = scores_of(slots, slot);
       for (int key = 0; key < count; key += kLanes) {
-        Isa::store(s + key, rule.template scores<Isa>(call_, Isa::load(s + key), first + key, first + count));
+        Isa::store(s + key, rule.template scores<Isa>(call_, Isa::load(s + key), first + key,
+                                                      first + count));
       }
     }
   }
 
-  float* scores_of(Slots slots, int slot) const { return scores_ + static_cast<int64_t>(slot - slots.begin) * kDecodeRow; }
+  float* scores_of(Slots slots, int slot) const {
+    return scores_ + static_cast<int64_t>(slot - slots.begin) * kDecodeRow;
+  }
 
   template <algorithm::ScoreUnits kUnits>
   FULMEN_INLINE void find_maxima(int slot, const float* s, int count, float factor) {
@@ -205,7 +231,8 @@ class DecodeRows {
     for (int r = 0; r < kQuad; ++r) max[r] = Isa::set1(-__builtin_inff());
     for (int key = 0; key < count; key += kLanes) {
 #pragma GCC unroll 4
-      for (int r = 0; r < kQuad; ++r) max[r] = Isa::max(max[r], Isa::load(s + r * kDecodeRow + key));
+      for (int r = 0; r < kQuad; ++r)
+        max[r] = Isa::max(max[r], Isa::load(s + r * kDecodeRow + key));
     }
     const Vec new_max = algorithm::maximum_of<Isa, kUnits>(Isa::quad_max(max), Isa::set1(factor));
     const auto step = algorithm::softmax_step<Isa, kUnits>(Isa::load_quad(max_ + slot), new_max);
@@ -231,7 +258,8 @@ class DecodeRows {
         for (int r = 0; r < kQuad; ++r) {
           p[i][r] = i > 0 && at >= count
                         ? Isa::set1(-__builtin_inff())
-                        : algorithm::exponent_of<Isa, kUnits>(Isa::load(s + r * kDecodeRow + at), Isa::set1(factor), offset[r]);
+                        : algorithm::exponent_of<Isa, kUnits>(Isa::load(s + r * kDecodeRow + at),
+                                                              Isa::set1(factor), offset[r]);
         }
         Isa::template exp2<5>(p[i]);
 #pragma GCC unroll 4
@@ -257,14 +285,17 @@ class DecodeRows {
       const float factor = rescale_[slot];
       if (factor == 1.0F) continue;
       float* o = output_ + slot * layout_.value_stride;
-      for (int64_t d = 0; d < layout_.value_stride; d += kLanes) Isa::store(o + d, Isa::mul(Isa::load(o + d), Isa::set1(factor)));
+      for (int64_t d = 0; d < layout_.value_stride; d += kLanes)
+        Isa::store(o + d, Isa::mul(Isa::load(o + d), Isa::set1(factor)));
     }
   }
-  // Whether a slot's probabilities tell which keys it attends. Those of a row that has a NaN are NaN for all keys, and so is its
-  // output, whatever the values.
+  // Whether a slot's probabilities tell which keys it attends. Those of a row that has a NaN are
+  // NaN for all keys, and so is its output, whatever the values.
   FULMEN_INLINE bool tells_attended(int slot) const { return max_[slot] == max_[slot]; }
   // Whether some keys may not be attended by any row.
-  bool masked() const { return problem_.keep_mask.present || call_.band.left >= 0 || call_.band.right >= 0; }
+  bool masked() const {
+    return problem_.keep_mask.present || call_.band.left >= 0 || call_.band.right >= 0;
+  }
 
   const ForwardCall& call_;
   const Problem& problem_;

@@ -1,8 +1,10 @@
-// Decode of more query rows a KV head than products with head_dim in lanes are made for: the products of prefill's tiles.
+// Decode of more query rows a KV head than products with head_dim in lanes are made for: the
+// products of prefill's tiles.
 //
-// S^T = K Q^T with the rows in lanes, a head after the other, is transposed into the rows of scores that the softmax takes, and
-// what that leaves is the left operand of O = P V. K and V are read where they lie if their rows are fp32 or pairs, else packed, a
-// block of one head at a time; the next block is fetched meanwhile.
+// S^T = K Q^T with the rows in lanes, a head after the other, is transposed into the rows of scores
+// that the softmax takes, and what that leaves is the left operand of O = P V. K and V are read
+// where they lie if their rows are fp32 or pairs, else packed, a block of one head at a time; the
+// next block is fetched meanwhile.
 #pragma once
 
 #include <type_traits>
@@ -28,7 +30,8 @@ struct RawScores {
     FULMEN_INLINE void step() { tile_.ahead->template lines<Isa>(tile_.lines); }
     FULMEN_INLINE void row(const typename Isa::Vec (&sum)[kVecs], int key) {
 #pragma GCC unroll 8
-      for (int v = 0; v < kVecs; ++v) Isa::store(tile_.raw + key * kBlockM + at_ + v * Isa::kLanes, sum[v]);
+      for (int v = 0; v < kVecs; ++v)
+        Isa::store(tile_.raw + key * kBlockM + at_ + v * Isa::kLanes, sum[v]);
     }
     FULMEN_INLINE void end() {}
     const RawScores& tile_;
@@ -52,9 +55,13 @@ struct AddedOutput {
   Ahead* ahead;
 
   FULMEN_INLINE void step() const { ahead->template lines<Isa>(lines); }
-  FULMEN_INLINE Vec start(int row, int column) const { return Isa::load(out + row * stride + column); }
+  FULMEN_INLINE Vec start(int row, int column) const {
+    return Isa::load(out + row * stride + column);
+  }
   FULMEN_INLINE bool writes(int /*row*/) const { return true; }
-  FULMEN_INLINE void end(int row, int column, Vec sum, bool /*whole*/) const { Isa::store(out + row * stride + column, sum); }
+  FULMEN_INLINE void end(int row, int column, Vec sum, bool /*whole*/) const {
+    Isa::store(out + row * stride + column, sum);
+  }
 };
 
 // What does not depend on the dtype of Q, K and V.
@@ -63,12 +70,13 @@ class DecodeTileRows : protected DecodeRows<Isa> {
   using Base = DecodeRows<Isa>;
 
  protected:
-  using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::layout_, Base::head_slots_, Base::slots_, Base::begin_,
-      Base::end_, Base::queries_, Base::scores_, Base::output_;
+  using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::layout_, Base::head_slots_,
+      Base::slots_, Base::begin_, Base::end_, Base::queries_, Base::scores_, Base::output_;
   using Base::kLanes, Base::kGroup;
   using typename Base::Vec;
 
-  __attribute__((noinline)) DecodeTileRows(const ForwardCall& call, const DecodeTask& task, float* scratch, int64_t element_bytes)
+  __attribute__((noinline)) DecodeTileRows(const ForwardCall& call, const DecodeTask& task,
+                                           float* scratch, int64_t element_bytes)
       : Base(call, task, scratch, element_bytes), words_(words_of<Isa>(problem_.head_dim)) {
     const DecodeTileScratch s = decode_tile_scratch(call, kLanes, kGroup);
     transposed_queries_ = scratch + s.queries;
@@ -78,28 +86,36 @@ class DecodeTileRows : protected DecodeRows<Isa> {
 
   // [slot][word] -> [word][kBlockM]; lanes past the last slot are zeros.
   __attribute__((noinline)) void transpose_queries() {
-    for (int64_t i = 0; i < layout_.query_stride * kBlockM; i += kLanes) Isa::store(transposed_queries_ + i, Isa::zero());
+    for (int64_t i = 0; i < layout_.query_stride * kBlockM; i += kLanes)
+      Isa::store(transposed_queries_ + i, Isa::zero());
     for (int slot = 0; slot < slots_; slot += kLanes) {
       for (int64_t word = 0; word < layout_.query_stride; word += kLanes) {
         Vec block[kLanes];
         for (int i = 0; i < kLanes; ++i) {
-          block[i] = slot + i < slots_ ? Isa::load(queries_ + (slot + i) * layout_.query_stride + word) : Isa::zero();
+          block[i] = slot + i < slots_
+                         ? Isa::load(queries_ + (slot + i) * layout_.query_stride + word)
+                         : Isa::zero();
         }
         Isa::transpose(block);
-        for (int i = 0; i < kLanes; ++i) Isa::store(transposed_queries_ + (word + i) * kBlockM + slot, block[i]);
+        for (int i = 0; i < kLanes; ++i)
+          Isa::store(transposed_queries_ + (word + i) * kBlockM + slot, block[i]);
       }
     }
   }
 
   // Cache lines that each of the products' steps fetches, so that all of a block's are.
   __attribute__((noinline)) int lines_a_step(int count) const {
-    const int64_t bytes = this->row_bytes(problem_.k, problem_.head_dim) + this->row_bytes(problem_.v, problem_.head_dim_v);
-    const int64_t steps = score_steps<Isa, true>(head_slots_, words_, count) +
-                          output_steps<Isa>(layout_.value_stride, words_of<Isa>(count), head_slots_);
-    return static_cast<int>((bytes * count / 64 + steps * task_.kv_heads - 1) / (steps * task_.kv_heads));
+    const int64_t bytes = this->row_bytes(problem_.k, problem_.head_dim) +
+                          this->row_bytes(problem_.v, problem_.head_dim_v);
+    const int64_t steps =
+        score_steps<Isa, true>(head_slots_, words_, count) +
+        output_steps<Isa>(layout_.value_stride, words_of<Isa>(count), head_slots_);
+    return static_cast<int>((bytes * count / 64 + steps * task_.kv_heads - 1) /
+                            (steps * task_.kv_heads));
   }
 
-  // raw_ -> scores_ from `slot` on; keys up to a whole vector, of which the softmax masks what is not there.
+  // raw_ -> scores_ from `slot` on; keys up to a whole vector, of which the softmax masks what is
+  // not there.
   __attribute__((noinline)) void transpose_scores(int first_slot, int count) {
     for (int slot = 0; slot < head_slots_; slot += kLanes) {
       for (int key = 0; key < count; key += kLanes) {
@@ -109,20 +125,23 @@ class DecodeTileRows : protected DecodeRows<Isa> {
         Isa::transpose(block);
         float* to = scores_ + static_cast<int64_t>(first_slot + slot) * kDecodeRow + key;
         const int rows = head_slots_ - slot < kLanes ? head_slots_ - slot : kLanes;
-        for (int i = 0; i < rows; ++i) Isa::store(to + static_cast<int64_t>(i) * kDecodeRow, block[i]);
+        for (int i = 0; i < rows; ++i)
+          Isa::store(to + static_cast<int64_t>(i) * kDecodeRow, block[i]);
       }
     }
   }
 
   // Which keys some row has a probability for: the others' values may be anything, a NaN even.
-  __attribute__((noinline)) void find_attended(int first_slot, const float* p, int count, uint8_t* alive) const {
+  __attribute__((noinline)) void find_attended(int first_slot, const float* p, int count,
+                                               uint8_t* alive) const {
     for (int key = 0; key < count; ++key) {
       const uint32_t half = kGroup == 1 ? ~0U : 0xFFFFU << 16 * (key % kGroup);
       uint32_t words = 0;
       for (int slot = 0; slot < head_slots_; ++slot) {
         if (!this->tells_attended(first_slot + slot)) continue;
         uint32_t word;
-        __builtin_memcpy(&word, p + static_cast<int64_t>(slot) * kDecodeRow + key / kGroup, sizeof word);
+        __builtin_memcpy(&word, p + static_cast<int64_t>(slot) * kDecodeRow + key / kGroup,
+                         sizeof word);
         words |= word;
       }
       alive[key] = (words & half) != 0;
@@ -139,22 +158,26 @@ template <class Isa, class T>
 class DecodeTileTask : private DecodeTileRows<Isa> {
   using Base = DecodeTileRows<Isa>;
   using Base::kLanes, Base::kGroup;
-  static constexpr bool kWholeWords = sizeof(T) * kGroup == sizeof(float);  // the products' words are what is stored
+  // The products' words are what is stored.
+  static constexpr bool kWholeWords = sizeof(T) * kGroup == sizeof(float);
 
  public:
-  DecodeTileTask(const ForwardCall& call, const DecodeTask& task, float* scratch) : Base(call, task, scratch, sizeof(T)) {}
+  DecodeTileTask(const ForwardCall& call, const DecodeTask& task, float* scratch)
+      : Base(call, task, scratch, sizeof(T)) {}
 
   void run() {
     this->template begin<T>();
     if (slots_ == 0 || begin_ >= end_) return;
     this->transpose_queries();
     const int block = layout_.block_keys < kTileDecodeKeys ? layout_.block_keys : kTileDecodeKeys;
-    this->for_each_block(block, [&](int64_t first, int count, auto& ahead) { attend_block(first, count, ahead); });
+    this->for_each_block(
+        block, [&](int64_t first, int count, auto& ahead) { attend_block(first, count, ahead); });
   }
 
  private:
-  using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::layout_, Base::head_slots_, Base::slots_, Base::begin_,
-      Base::end_, Base::scores_, Base::output_, Base::words_, Base::transposed_queries_, Base::raw_, Base::packed_;
+  using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::layout_, Base::head_slots_,
+      Base::slots_, Base::begin_, Base::end_, Base::scores_, Base::output_, Base::words_,
+      Base::transposed_queries_, Base::raw_, Base::packed_;
 
   template <class Ahead>
   __attribute__((noinline)) void attend_block(int64_t first, int count, Ahead& ahead) {
@@ -178,9 +201,11 @@ class DecodeTileTask : private DecodeTileRows<Isa> {
 
   // body(rows [first, first + count) of the task's first KV head).
   template <bool kPaged, class Body>
-  FULMEN_INLINE void with_rows(const Tensor& tensor, const TensorSpec& spec, int64_t first, int count, Body body) {
+  FULMEN_INLINE void with_rows(const Tensor& tensor, const TensorSpec& spec, int64_t first,
+                               int count, Body body) {
     int64_t offsets[kPaged ? kTileDecodeKeys : 1];
-    body(this->template rows_at<std::conditional_t<kPaged, ListedRows<T>, StridedRows<T>>>(tensor, spec, first, count, offsets));
+    body(this->template rows_at<std::conditional_t<kPaged, ListedRows<T>, StridedRows<T>>>(
+        tensor, spec, first, count, offsets));
   }
 
   template <class Rows, class Ahead>
@@ -196,12 +221,13 @@ class DecodeTileTask : private DecodeTileRows<Isa> {
       }
     }
     if (!in_place) pack_keys<Isa>(rows, count, problem_.head_dim, packed_, stride);
-    score_tile<Isa>(transposed_queries_ + head * head_slots_, head_slots_, keys, stride, words_, count,
-                    RawScores<Isa, Ahead>{raw_, lines, &ahead});
+    score_tile<Isa>(transposed_queries_ + head * head_slots_, head_slots_, keys, stride, words_,
+                    count, RawScores<Isa, Ahead>{raw_, lines, &ahead});
   }
 
   template <class Rows, class Ahead>
-  FULMEN_INLINE void multiply_values(Rows rows, int count, int head, bool masked, int lines, Ahead& ahead) {
+  FULMEN_INLINE void multiply_values(Rows rows, int count, int head, bool masked, int lines,
+                                     Ahead& ahead) {
     const float* p = scores_ + static_cast<int64_t>(head) * head_slots_ * kDecodeRow;
     const float* values = packed_;
     int64_t stride = layout_.value_stride;
@@ -218,9 +244,11 @@ class DecodeTileTask : private DecodeTileRows<Isa> {
       if (masked) this->find_attended(head * head_slots_, p, count, alive);
       pack_values<Isa>(rows, count, problem_.head_dim_v, packed_, stride, masked ? alive : nullptr);
     }
-    const AddedOutput<Isa, Ahead> to{output_ + static_cast<int64_t>(head) * head_slots_ * layout_.value_stride,
-                                     layout_.value_stride, lines, &ahead};
-    output_tile<Isa, SlotRows>(p, values, stride, layout_.value_stride, words_of<Isa>(count), head_slots_, to);
+    const AddedOutput<Isa, Ahead> to{
+        output_ + static_cast<int64_t>(head) * head_slots_ * layout_.value_stride,
+        layout_.value_stride, lines, &ahead};
+    output_tile<Isa, SlotRows>(p, values, stride, layout_.value_stride, words_of<Isa>(count),
+                               head_slots_, to);
   }
 };
 

@@ -14,7 +14,8 @@ namespace fulmen::cpu {
 class StridedWalk {
  public:
   static constexpr bool kPaged = false;
-  FULMEN_INLINE StridedWalk(const void* first, int64_t stride) : at_(static_cast<const char*>(first)), stride_(stride) {}
+  FULMEN_INLINE StridedWalk(const void* first, int64_t stride)
+      : at_(static_cast<const char*>(first)), stride_(stride) {}
   FULMEN_INLINE const char* at() const { return at_; }
   FULMEN_INLINE void next() { at_ += stride_; }
 
@@ -38,8 +39,9 @@ class PagedWalk {
   PageWalk rows_;
 };
 
-// Fetches rows in the order of their addresses into L1, a line or two at a time: the processor drops prefetches that come in
-// bursts. Measured on Zen 5: 4 KiB ahead leave bandwidth unused, 32 KiB fall out of L1, and L2 costs 10 points of its reading rate.
+// Fetches rows in the order of their addresses into L1, a line or two at a time: the processor
+// drops prefetches that come in bursts. Measured on Zen 5: 4 KiB ahead leave bandwidth unused, 32
+// KiB fall out of L1, and L2 costs 10 points of its reading rate.
 template <class Walk>
 class StreamPrefetch {
  public:
@@ -68,8 +70,9 @@ class StreamPrefetch {
   int64_t offset_ = 0;
 };
 
-// Fetches both halves of a block's keys and both of its values into L2, a line of each by turns. While products are computed, an
-// Intel server's core reads one stream at 60 to 90 % of its memory's rate and four at 85 to 95 % (docs/lab/cpu_decode.md).
+// Fetches both halves of a block's keys and both of its values into L2, a line of each by turns.
+// While products are computed, an Intel server's core reads one stream at 60 to 90 % of its
+// memory's rate and four at 85 to 95 % (docs/lab/cpu_decode.md).
 template <class Walk>
 class BlockPrefetch {
  public:
@@ -77,7 +80,8 @@ class BlockPrefetch {
   static constexpr bool kPaged = Walk::kPaged;
 
   // Bytes of keys' rows and of values', and rows of a half.
-  FULMEN_INLINE BlockPrefetch(const Walk (&walks)[kStreams], int64_t key_bytes, int64_t value_bytes, int64_t rows)
+  FULMEN_INLINE BlockPrefetch(const Walk (&walks)[kStreams], int64_t key_bytes, int64_t value_bytes,
+                              int64_t rows)
       : walks_{walks[0], walks[1], walks[2], walks[3]},
         shorter_(key_bytes < value_bytes ? key_bytes : value_bytes),
         longer_(key_bytes < value_bytes ? value_bytes : key_bytes),
@@ -102,7 +106,8 @@ class BlockPrefetch {
       due_ -= step;
       if (all) {
 #pragma GCC unroll 4
-        for (int stream = 0; stream < kStreams; ++stream) prefetch_into_l2<Isa>(at_[stream] + offset_);
+        for (int stream = 0; stream < kStreams; ++stream)
+          prefetch_into_l2<Isa>(at_[stream] + offset_);
       } else {
         prefetch_into_l2<Isa>(at_[longer_stream_] + offset_);
         prefetch_into_l2<Isa>(at_[longer_stream_ + 2] + offset_);

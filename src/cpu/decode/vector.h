@@ -9,24 +9,27 @@
 
 namespace fulmen::cpu {
 
-// kBlocks: a block of keys and values is fetched during the one before it (BlockAhead), else as it is read (StreamAhead).
+// kBlocks: a block of keys and values is fetched during the one before it (BlockAhead), else as it
+// is read (StreamAhead).
 template <class Isa, class T, bool kBlocks>
 class DecodeTaskRunner : private DecodeRows<Isa> {
   using Base = DecodeRows<Isa>;
   using Base::kLanes, Base::kGroup, Base::kElements, Base::kQuad;
   using typename Base::Vec;
-  // Keys of a block of scores, and keys for which the output stays in registers. Short rows need several to be worth the sums and
-  // the output's way to L1 and back. Where what is read is fetched as it is read, memory is the slower the more bytes lie between
-  // them.
+  // Keys of a block of scores, and keys for which the output stays in registers. Short rows need
+  // several to be worth the sums and the output's way to L1 and back. Where what is read is fetched
+  // as it is read, memory is the slower the more bytes lie between them.
   static constexpr bool kFewKeys = sizeof(T) == 4 && !kBlocks;
   static constexpr int kScoreKeys = kFewKeys ? 2 : 4;
   static constexpr int kValueKeys = kFewKeys ? 2 : sizeof(T) == 4 ? 4 : 8;
   static constexpr int kMostVecs = 4;  // vectors of columns of an output block
   static constexpr int kVecBytes = kElements * static_cast<int>(sizeof(T));
-  static constexpr int kStepVecs = kBlocks && kVecBytes < 64 ? 64 / kVecBytes : 1;  // between one fetch of lines and the next
+  // Between one fetch of lines and the next.
+  static constexpr int kStepVecs = kBlocks && kVecBytes < 64 ? 64 / kVecBytes : 1;
 
  public:
-  DecodeTaskRunner(const ForwardCall& call, const DecodeTask& task, float* scratch) : Base(call, task, scratch, sizeof(T)) {}
+  DecodeTaskRunner(const ForwardCall& call, const DecodeTask& task, float* scratch)
+      : Base(call, task, scratch, sizeof(T)) {}
 
   void run() {
     this->template begin<T>();
@@ -38,8 +41,8 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
   }
 
  private:
-  using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::layout_, Base::head_slots_, Base::slots_, Base::begin_,
-      Base::end_, Base::queries_, Base::scores_, Base::output_;
+  using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::layout_, Base::head_slots_,
+      Base::slots_, Base::begin_, Base::end_, Base::queries_, Base::scores_, Base::output_;
 
   // A block's keys and values, at the task's first head.
   template <class Rows>
@@ -52,25 +55,34 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
   void attend() {
     using Rows = std::conditional_t<Walk::kPaged, ListedRows<T>, StridedRows<T>>;
     if (begin_ >= end_) return;
-    int64_t listed[2][2][Walk::kPaged ? kMaxDecodeKeys : 1];  // rows' offsets in this block and the next: keys, values
+    // Offsets of rows in this block and the next: keys, values.
+    int64_t listed[2][2][Walk::kPaged ? kMaxDecodeKeys : 1];
     int turn = 0;
     Block<Rows> block = block_at<Rows>(begin_, listed[turn]);
     for (int64_t first = begin_; first < end_;) {
       const int count = block.count;
       // The last block has itself for the next one.
-      const Block<Rows> next = first + count < end_ ? block_at<Rows>(first + count, listed[turn ^= 1]) : block;
+      const Block<Rows> next =
+          first + count < end_ ? block_at<Rows>(first + count, listed[turn ^= 1]) : block;
       if constexpr (kBlocks) {
-        const BlockRows<Rows> keys{next.keys, problem_.k.strides[2]}, values{next.values, problem_.v.strides[2]};
+        const BlockRows<Rows> keys{next.keys, problem_.k.strides[2]},
+            values{next.values, problem_.v.strides[2]};
         const bool alike = problem_.head_dim == problem_.head_dim_v;
-        score(block.keys, count, BlockAhead<T, Rows, kScoreKeys>(DecodeProduct::scores, keys, values, next.count, alike));
+        score(block.keys, count,
+              BlockAhead<T, Rows, kScoreKeys>(DecodeProduct::scores, keys, values, next.count,
+                                              alike));
         this->softmax({0, slots_}, first, count);
         multiply_values(block.values, count,
-                        BlockAhead<T, Rows, kValueKeys>(DecodeProduct::values, keys, values, next.count, alike));
+                        BlockAhead<T, Rows, kValueKeys>(DecodeProduct::values, keys, values,
+                                                        next.count, alike));
       } else {
-        score(block.keys, count, this->template rows_ahead<Walk>(tensors_.k, problem_.k, problem_.head_dim, first, count));
+        score(block.keys, count,
+              this->template rows_ahead<Walk>(tensors_.k, problem_.k, problem_.head_dim, first,
+                                              count));
         this->softmax({0, slots_}, first, count);
         multiply_values(block.values, count,
-                        this->template rows_ahead<Walk>(tensors_.v, problem_.v, problem_.head_dim_v, first, count));
+                        this->template rows_ahead<Walk>(tensors_.v, problem_.v, problem_.head_dim_v,
+                                                        first, count));
       }
       first += count;
       block = next;
@@ -79,7 +91,8 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
   // The block of keys from `first` on, of which there is one at least.
   template <class Rows, int kListed>
   Block<Rows> block_at(int64_t first, int64_t (&offsets)[2][kListed]) const {
-    const int count = end_ - first < layout_.block_keys ? static_cast<int>(end_ - first) : layout_.block_keys;
+    const int count =
+        end_ - first < layout_.block_keys ? static_cast<int>(end_ - first) : layout_.block_keys;
     return {this->template rows_at<Rows>(tensors_.k, problem_.k, first, count, offsets[0]),
             this->template rows_at<Rows>(tensors_.v, problem_.v, first, count, offsets[1]), count};
   }
@@ -87,7 +100,8 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
   // scores[slot][key] of a block, raw.
   template <class Rows, class Ahead>
   __attribute__((noinline)) void score(Rows rows, int count, Ahead ahead) {
-    const int64_t query_stride = layout_.query_stride, dim = problem_.head_dim, head_stride = problem_.k.strides[2];
+    const int64_t query_stride = layout_.query_stride, dim = problem_.head_dim,
+                  head_stride = problem_.k.strides[2];
     const int slots = slots_, head_slots = head_slots_;
     for (int key = 0; key < count; key += kScoreKeys) {
       const T* keys[kScoreKeys];  // a last group repeats the last key; its scores are masked
@@ -115,8 +129,9 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
   }
 
   template <class Ahead>
-  FULMEN_INLINE static void score_quad(const T* keys, const int64_t (&offsets)[kScoreKeys], const float* q, int64_t query_stride,
-                                       int64_t dim, float* out, Ahead& ahead) {
+  FULMEN_INLINE static void score_quad(const T* keys, const int64_t (&offsets)[kScoreKeys],
+                                       const float* q, int64_t query_stride, int64_t dim,
+                                       float* out, Ahead& ahead) {
     Vec sum[kQuad][kScoreKeys];  // [row][key]
 #pragma GCC unroll 4
     for (int r = 0; r < kQuad; ++r) {
@@ -132,7 +147,8 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
     }
     if (at < dim) {
       ahead.template read<Isa, kScoreKeys, kStepVecs * kVecBytes>(0, at);
-      for (; at < dim; at += kElements, q += kLanes) add_products(keys + at, offsets, dim - at, q, query_stride, sum);
+      for (; at < dim; at += kElements, q += kLanes)
+        add_products(keys + at, offsets, dim - at, q, query_stride, sum);
     }
     if constexpr (kScoreKeys == kQuad) {
 #pragma GCC unroll 4
@@ -150,8 +166,9 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
   }
 
   // A vector of words of each row and key, of which `left` elements are there.
-  FULMEN_INLINE static void add_products(const T* keys, const int64_t (&offsets)[kScoreKeys], int64_t left, const float* q,
-                                         int64_t query_stride, Vec (&sum)[kQuad][kScoreKeys]) {
+  FULMEN_INLINE static void add_products(const T* keys, const int64_t (&offsets)[kScoreKeys],
+                                         int64_t left, const float* q, int64_t query_stride,
+                                         Vec (&sum)[kQuad][kScoreKeys]) {
     Vec key[kScoreKeys];
 #pragma GCC unroll 4
     for (int i = 0; i < kScoreKeys; ++i) key[i] = load_row_words<Isa>(keys + offsets[i], left);
@@ -167,7 +184,8 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
   __attribute__((noinline)) void multiply_values(Rows rows, int count, Ahead ahead) {
     const bool masked = this->masked();
     this->rescale_output({0, slots_});
-    const int64_t value_stride = layout_.value_stride, dim = problem_.head_dim_v, head_stride = problem_.v.strides[2];
+    const int64_t value_stride = layout_.value_stride, dim = problem_.head_dim_v,
+                  head_stride = problem_.v.strides[2];
     const int slots = slots_, head_slots = head_slots_;
     for (int key = 0; key < count; key += kValueKeys) {
       const int keys = count - key < kValueKeys ? count - key : kValueKeys;
@@ -193,14 +211,18 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
     }
   }
 
-  // Word by word, where some keys are not there or not to be touched: what no row attends may be anything, a NaN even.
+  // Word by word, where some keys are not there or not to be touched: what no row attends may be
+  // anything, a NaN even.
   template <class Rows, class Ahead>
-  __attribute__((noinline)) void value_words(Rows v, int keys, bool masked, int slot, const float* p, float* out, Ahead& ahead) {
+  __attribute__((noinline)) void value_words(Rows v, int keys, bool masked, int slot,
+                                             const float* p, float* out, Ahead& ahead) {
     for (int key = 0; key < keys; key += kGroup, ++p) {
       unsigned alive = 0;
-      for (int i = 0; i < kGroup && key + i < keys; ++i) alive |= !masked || attended(slot, p, i) ? 1U << i : 0U;
+      for (int i = 0; i < kGroup && key + i < keys; ++i)
+        alive |= !masked || attended(slot, p, i) ? 1U << i : 0U;
       if (alive == 0) continue;
-      value_quad<1, false>(v.from(key), key, alive, p, out, layout_.value_stride, problem_.head_dim_v, ahead);
+      value_quad<1, false>(v.from(key), key, alive, p, out, layout_.value_stride,
+                           problem_.head_dim_v, ahead);
     }
   }
 
@@ -210,7 +232,8 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
     return !all;
   }
 
-  // Whether one of the four rows from `slot` on has a probability for the key: its place in a word tells its half.
+  // Whether one of the four rows from `slot` on has a probability for the key: its place in a word
+  // tells its half.
   FULMEN_INLINE bool attended(int slot, const float* p, int key) const {
     const uint32_t half = kGroup == 1 ? ~0U : 0xFFFFU << 16 * (key % kGroup);
     uint32_t words = 0;
@@ -223,32 +246,37 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
     return (words & half) != 0;
   }
 
-  // kWords words of keys, from the first-th of the group on; not kWhole: only the keys whose bit in alive is set, the others are
-  // zeros.
+  // kWords words of keys, from the first-th of the group on; not kWhole: only the keys whose bit in
+  // alive is set, the others are zeros.
   template <int kWords, bool kWhole, class Rows, class Ahead>
-  FULMEN_INLINE static void value_quad(Rows v, int first, unsigned alive, const float* p, float* out, int64_t value_stride,
-                                       int64_t dim, Ahead& ahead) {
+  FULMEN_INLINE static void value_quad(Rows v, int first, unsigned alive, const float* p,
+                                       float* out, int64_t value_stride, int64_t dim,
+                                       Ahead& ahead) {
     constexpr int64_t kColumns = static_cast<int64_t>(kMostVecs) * kLanes;
     int64_t at = 0;
     for (; at + kColumns <= dim; at += kColumns)
-      value_block<kWords, kMostVecs, kWhole, true>(v, first, alive, p, out, value_stride, at, kColumns, ahead);
+      value_block<kWords, kMostVecs, kWhole, true>(v, first, alive, p, out, value_stride, at,
+                                                   kColumns, ahead);
     const int64_t left = dim - at;
     if (left > 3 * kLanes) {
       value_block<kWords, 4, kWhole, false>(v, first, alive, p, out, value_stride, at, left, ahead);
     } else if (left > 2 * kLanes) {
-      value_block<kWords, kGroup == 1 ? 3 : 4, kWhole, false>(v, first, alive, p, out, value_stride, at, left, ahead);
+      value_block<kWords, kGroup == 1 ? 3 : 4, kWhole, false>(v, first, alive, p, out, value_stride,
+                                                              at, left, ahead);
     } else if (left > kLanes) {
       value_block<kWords, 2, kWhole, false>(v, first, alive, p, out, value_stride, at, left, ahead);
     } else if (left > 0) {
-      value_block<kWords, kGroup, kWhole, false>(v, first, alive, p, out, value_stride, at, left, ahead);
+      value_block<kWords, kGroup, kWhole, false>(v, first, alive, p, out, value_stride, at, left,
+                                                 ahead);
     }
   }
 
   // kVecs vectors of columns from `column` on, of which `left` elements are there: all (kFull), or
   // all but some of the last load's.
   template <int kWords, int kVecs, bool kWhole, bool kFull, class Rows, class Ahead>
-  FULMEN_INLINE static void value_block(Rows v, int first, unsigned alive, const float* p, float* out, int64_t value_stride,
-                                        int64_t column, int64_t left, Ahead& ahead) {
+  FULMEN_INLINE static void value_block(Rows v, int first, unsigned alive, const float* p,
+                                        float* out, int64_t value_stride, int64_t column,
+                                        int64_t left, Ahead& ahead) {
     const auto load = [&](int key, int64_t at) __attribute__((always_inline)) {
       if (!kWhole && (alive >> key & 1U) == 0) return Isa::zero();
       const bool last = at + kElements == kVecs * kLanes;
@@ -270,7 +298,8 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
         if constexpr (kGroup == 1) {
           value[c] = load(word, c * kLanes);
         } else {
-          Isa::interleave(load(2 * word, c * kLanes), load(2 * word + 1, c * kLanes), value[c], value[c + 1]);
+          Isa::interleave(load(2 * word, c * kLanes), load(2 * word + 1, c * kLanes), value[c],
+                          value[c + 1]);
         }
       }
 #pragma GCC unroll 4
@@ -290,7 +319,8 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
 
 template <class Isa, class T>
 void decode_task(const ForwardCall& call, const DecodeTask& task, float* scratch) {
-  if (decode_rows(*call.problem) > kFewDecodeRows) return DecodeTileTask<Isa, T>(call, task, scratch).run();
+  if (decode_rows(*call.problem) > kFewDecodeRows)
+    return DecodeTileTask<Isa, T>(call, task, scratch).run();
   if constexpr (requires { Isa::prefetch_l2(nullptr); }) {
     if (call.block_bytes > 0) return DecodeTaskRunner<Isa, T, true>(call, task, scratch).run();
   }

@@ -1,5 +1,5 @@
-// AMX: matrix tiles of 16 rows x 64 bytes, eight of them; the dot products of bf16 or fp16 pairs of two tiles accumulate into a
-// third in fp32. Everything between the products is AVX-512 BF16.
+// AMX: matrix tiles of 16 rows x 64 bytes, eight of them; the dot products of bf16 or fp16 pairs of
+// two tiles accumulate into a third in fp32. Everything between the products is AVX-512 BF16.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,13 @@
 
 namespace fulmen::cpu {
 
-// The instructions. They are written as assembly because a tile's number is part of its name, and because g++ 12's intrinsic for
-// the configuration tells the optimiser of 8 of its 64 bytes only. Element: so that each instruction set's object has a constant of
-// its own.
+// The instructions. They are written as assembly because a tile's number is part of its name, and
+// because g++ 12's intrinsic for the configuration tells the optimiser of 8 of its 64 bytes only.
+// Element: so that each instruction set's object has a constant of its own.
 template <class Element>
 struct AmxTiles {
-  // The thread's tiles: rows of 64 bytes each, 16 in tiles 0 to 3, upper_rows, a multiple of 4, in the others.
+  // The thread's tiles: rows of 64 bytes each, 16 in tiles 0 to 3, upper_rows, a multiple of 4, in
+  // the others.
   static void configure(int upper_rows = 16) {
     struct alignas(64) Configuration {
       constexpr explicit Configuration(uint8_t upper) {
@@ -27,9 +28,9 @@ struct AmxTiles {
       uint8_t rows[16] = {};
     };
     static_assert(sizeof(Configuration) == 64);
-    static constexpr Configuration kConfigurations[] = {
-        Configuration(4), Configuration(8), Configuration(12),
-        Configuration(16)};  // built anew they would be read before they are written
+    // Built anew they would be read before they are written.
+    static constexpr Configuration kConfigurations[] = {Configuration(4), Configuration(8),
+                                                        Configuration(12), Configuration(16)};
     asm volatile("ldtilecfg %0" : : "m"(kConfigurations[upper_rows / 4 - 1]) : "memory");
   }
   static void release() { asm volatile("tilerelease" : : : "memory"); }
@@ -41,11 +42,17 @@ struct AmxTiles {
   // Rows of 16 words, stride floats apart.
   template <int kTile>
   static void load(const float* p, int64_t stride) {
-    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(stride * 4), "i"(kTile) : "memory");
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2"
+                 :
+                 : "r"(p), "r"(stride * 4), "i"(kTile)
+                 : "memory");
   }
   template <int kTile>
   static void store(float* p, int64_t stride) {
-    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(stride * 4), "i"(kTile) : "memory");
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)"
+                 :
+                 : "r"(p), "r"(stride * 4), "i"(kTile)
+                 : "memory");
   }
 };
 
@@ -65,7 +72,8 @@ struct AmxFp16Instructions : AmxTiles<Fp16> {
   }
 };
 
-// Words of bf16. Tiles: AmxInstructions, or an emulation of them where the processor has none; Pairs likewise.
+// Words of bf16. Tiles: AmxInstructions, or an emulation of them where the processor has none;
+// Pairs likewise.
 template <class Tiles, class Pairs = Avx512Bf16>
 struct Amx : Pairs {
   using typename Pairs::Vec;
@@ -74,8 +82,9 @@ struct Amx : Pairs {
   // Into L2: L1 has few lines in flight on these processors, and its room is the products'.
   static void prefetch(const void* p) { Avx512::prefetch_l2(p); }
 
-  // Rounding to bf16 is left to the exponential's polynomial, which adds half a unit of the last place: the upper half of the
-  // result is then what is nearest. (Conversions take two cycles each.)
+  // Rounding to bf16 is left to the exponential's polynomial, which adds half a unit of the last
+  // place: the upper half of the result is then what is nearest. (Conversions take two cycles
+  // each.)
   static constexpr bool kRoundsExp2 = true;
   template <int kCount>
   static __attribute__((always_inline)) void exp2_to_round(Vec (&x)[kCount]) {
@@ -96,9 +105,12 @@ struct AmxFp16 : Avx512Bf16 {
   static constexpr bool kRoundsExp2 = false;
   static constexpr int kExp2Degree = 5;
 
-  static Vec pack_pair(Vec a, Vec b) { return pair_halves(_mm512_castps_si512(pack_sequence(a, b))); }
+  static Vec pack_pair(Vec a, Vec b) {
+    return pair_halves(_mm512_castps_si512(pack_sequence(a, b)));
+  }
   static Vec pack_sequence(Vec a, Vec b) {
-    return _mm512_castsi512_ps(_mm512_inserti64x4(_mm512_castsi256_si512(narrow_fp16(a)), narrow_fp16(b), 1));
+    return _mm512_castsi512_ps(
+        _mm512_inserti64x4(_mm512_castsi256_si512(narrow_fp16(a)), narrow_fp16(b), 1));
   }
 };
 

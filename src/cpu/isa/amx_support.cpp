@@ -34,7 +34,8 @@ bool amx_ready() noexcept {
 bool amx_fp16_ready() noexcept {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   constexpr unsigned kAmxFp16 = 1U << 21U;  // CPUID leaf 7, subleaf 1, EAX
-  return amx_ready() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kAmxFp16) != 0;
+  return amx_ready() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 &&
+         (eax & kAmxFp16) != 0;
 }
 #else
 bool amx_ready() noexcept { return false; }

@@ -15,11 +15,14 @@ struct Avx2 {
   using Vec = __m256;
   static constexpr const char* kName = "avx2";
   static constexpr int kLanes = 8;
-  static constexpr int kGroup = 1;   // operand elements that share a 32-bit word: one fp32
-  static constexpr int kQkVecs = 3;  // query vectors x key rows of the score product's register block: 12 sums, 4 operands; the
-  static constexpr int kQkKeys = 4;  // rows divide a tile of 128 keys, which 2 x 6 would not
+  static constexpr int kGroup = 1;  // operand elements that share a 32-bit word: one fp32
+  // Query vectors x key rows of the score product's register block: 12 sums, 4 operands. The rows
+  // divide a tile of 128 keys, which 2 x 6 would not.
+  static constexpr int kQkVecs = 3;
+  static constexpr int kQkKeys = 4;
   static constexpr int kPvVecs = 3;  // most output vectors of the second product's register block
-  static constexpr int kPvRows = 4;  // its query rows, also where fewer vectors are left: 8 would spill
+  static constexpr int kPvRows = 4;  // its query rows, also where fewer vectors are left: 8 would
+                                     // spill
   static constexpr int kPvRowsNarrow = 4;
   static constexpr int kSoftmaxVecs = 4;  // query vectors whose exponentials are computed together
   static constexpr int kExp2Degree = 5;
@@ -40,13 +43,17 @@ struct Avx2 {
   static Vec abs(Vec a) { return _mm256_andnot_ps(set1(-0.0F), a); }
   static Vec iota() { return _mm256_set_ps(7, 6, 5, 4, 3, 2, 1, 0); }
   // x < y ? a : b, lane by lane; false on NaN.
-  static Vec select_less(Vec x, Vec y, Vec a, Vec b) { return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_LT_OQ)); }
+  static Vec select_less(Vec x, Vec y, Vec a, Vec b) {
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
+  }
   // test == -inf ? a : b.
   static Vec select_minus_infinity(Vec test, Vec a, Vec b) {
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(test, set1(-__builtin_inff()), _CMP_EQ_OQ));
   }
   static Vec replace_minus_infinity(Vec x, Vec by) { return select_minus_infinity(x, by, x); }
-  static bool all_equal(Vec a, Vec b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)) == 0xFF; }
+  static bool all_equal(Vec a, Vec b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)) == 0xFF;
+  }
   static float reduce_add(Vec x) {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
@@ -58,9 +65,10 @@ struct Avx2 {
     return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
   }
 
-  // 2^x; 0 for -inf and all below -127. x = n + f with n the nearest integer, which is added to the exponent of 2^f. The integer of
-  // a NaN is INT_MIN, whose low bits leave the NaN as it is. x stays under 128: scores come here less their row's maximum.
-  // Several vectors go through each step together: their chains of dependent instructions hide each other's latency.
+  // 2^x; 0 for -inf and all below -127. x = n + f with n the nearest integer, which is added to the
+  // exponent of 2^f. The integer of a NaN is INT_MIN, whose low bits leave the NaN as it is. x
+  // stays under 128: scores come here less their row's maximum. Several vectors go through each
+  // step together: their chains of dependent instructions hide each other's latency.
   template <int kDegree = kExp2Degree, int kCount>
   static __attribute__((always_inline)) void exp2(Vec (&x)[kCount]) {
     constexpr const float* kC = algorithm::Exp2Centered<kDegree>::kCoefficients;
@@ -81,7 +89,8 @@ struct Avx2 {
     }
 #pragma GCC unroll 8
     for (int i = 0; i < kCount; ++i) {
-      x[i] = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p[i]), _mm256_slli_epi32(n[i], 23)));
+      x[i] = _mm256_castsi256_ps(
+          _mm256_add_epi32(_mm256_castps_si256(p[i]), _mm256_slli_epi32(n[i], 23)));
     }
   }
   template <int kDegree = kExp2Degree>
@@ -94,8 +103,8 @@ struct Avx2 {
   // sum + the products of the words' elements.
   static Vec dot(Vec sum, Vec a, Vec b) {
 #ifdef __clang__
-    // clang schedules the next row's broadcast above this row's last product: that is a 17th register, and spills halve the speed.
-    // Volatile statements keep their place among loads.
+    // clang schedules the next row's broadcast above this row's last product: that is a 17th
+    // register, and spills halve the speed. Volatile statements keep their place among loads.
     asm volatile("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
     return sum;
 #else
@@ -114,12 +123,17 @@ struct Avx2 {
   static Vec load_as_float(const Fp16* p, int n) { return _mm256_cvtph_ps(load_half(p, n)); }
   static Vec load_as_float(const Bf16* p, int n) { return widen_bf16(load_half(p, n)); }
   static Vec load_as_float(const uint8_t* p, int n) {
-    return widen_bytes(_mm_cvtsi64_si128(static_cast<int64_t>(load_bytes(p, static_cast<unsigned>(n)))));
+    return widen_bytes(
+        _mm_cvtsi64_si128(static_cast<int64_t>(load_bytes(p, static_cast<unsigned>(n)))));
   }
 
   static void store_from_float(float* p, Vec x) { store(p, x); }
-  static void store_from_float(Fp16* p, Vec x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_fp16(x)); }
-  static void store_from_float(Bf16* p, Vec x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_bf16(x)); }
+  static void store_from_float(Fp16* p, Vec x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_fp16(x));
+  }
+  static void store_from_float(Bf16* p, Vec x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_bf16(x));
+  }
   static void store_from_float(float* p, Vec x, int n) { _mm256_maskstore_ps(p, mask(n), x); }
   static void store_from_float(Fp16* p, Vec x, int n) { store_half(p, narrow_fp16(x), n); }
   static void store_from_float(Bf16* p, Vec x, int n) { store_half(p, narrow_bf16(x), n); }
@@ -157,29 +171,49 @@ struct Avx2 {
     const Vec quads = kCombine(unpacklo_pairs(ab, cd), unpackhi_pairs(ab, cd));
     return kCombine(quads, _mm256_permute2f128_ps(quads, quads, 0x01));
   }
-  static Vec load_quad(const float* p) { return _mm256_broadcast_ps(reinterpret_cast<const __m128*>(p)); }
+  static Vec load_quad(const float* p) {
+    return _mm256_broadcast_ps(reinterpret_cast<const __m128*>(p));
+  }
   static void store_quad(float* p, Vec x) { _mm_storeu_ps(p, _mm256_castps256_ps128(x)); }
-  static Vec unpacklo_pairs(Vec a, Vec b) { return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b))); }
-  static Vec unpackhi_pairs(Vec a, Vec b) { return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b))); }
+  static Vec unpacklo_pairs(Vec a, Vec b) {
+    return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+  }
+  static Vec unpackhi_pairs(Vec a, Vec b) {
+    return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+  }
 
   // Past the caches, to a multiple of the vector's size; end_streams before others may read it.
   static void stream_from_float(float* p, Vec x) { _mm256_stream_ps(p, x); }
-  static void stream_from_float(Fp16* p, Vec x) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow_fp16(x)); }
-  static void stream_from_float(Bf16* p, Vec x) { _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow_bf16(x)); }
+  static void stream_from_float(Fp16* p, Vec x) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow_fp16(x));
+  }
+  static void stream_from_float(Bf16* p, Vec x) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(p), narrow_bf16(x));
+  }
   static void end_streams() { _mm_sfence(); }
 
-  // An instruction of its own: g++ takes a function that only prefetches for one without effect, and drops the call.
-  static void prefetch(const void* p) { asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p))); }
+  // An instruction of its own: g++ takes a function that only prefetches for one without effect,
+  // and drops the call.
+  static void prefetch(const void* p) {
+    asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p)));
+  }
 
   // The first n lanes.
-  static __m256i mask(int n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0)); }
+  static __m256i mask(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0));
+  }
 
-  // 16-bit elements. AVX2 has no masked access to them: a tail goes in pieces of 8, 4, 2 and 1 bytes.
-  static __m128i load_half(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+  // 16-bit elements. AVX2 has no masked access to them: a tail goes in pieces of 8, 4, 2 and 1
+  // bytes.
+  static __m128i load_half(const void* p) {
+    return _mm_loadu_si128(static_cast<const __m128i*>(p));
+  }
   static __m128i load_half(const void* p, int n) {
     const auto bytes = static_cast<unsigned>(n) * 2;
     if (bytes < 8) return _mm_cvtsi64_si128(static_cast<int64_t>(load_bytes(p, bytes)));
-    return _mm_set_epi64x(static_cast<int64_t>(load_bytes(static_cast<const char*>(p) + 8, bytes - 8)), load_as<int64_t>(p));
+    return _mm_set_epi64x(
+        static_cast<int64_t>(load_bytes(static_cast<const char*>(p) + 8, bytes - 8)),
+        load_as<int64_t>(p));
   }
   static void store_half(void* p, __m128i x, int n) {
     auto* to = static_cast<char*>(p);
@@ -223,14 +257,20 @@ struct Avx2 {
   }
 
   static Vec widen_bytes(__m128i x) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)); }
-  static Vec widen_bf16(__m128i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
-  static __m128i narrow_fp16(Vec x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static Vec widen_bf16(__m128i x) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+  }
+  static __m128i narrow_fp16(Vec x) {
+    return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
   static __m128i narrow_bf16(Vec x) {  // round to nearest even; a NaN stays one
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    const __m256i rounded =
+        _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
     const Vec quiet = _mm256_or_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x400000)));
-    const Vec safe = _mm256_blendv_ps(_mm256_castsi256_ps(rounded), quiet, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    const Vec safe =
+        _mm256_blendv_ps(_mm256_castsi256_ps(rounded), quiet, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
     const __m256i high = _mm256_srli_epi32(_mm256_castps_si256(safe), 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
   }

@@ -15,12 +15,14 @@ struct Avx512 {
   static constexpr const char* kName = "avx512";
   static constexpr int kLanes = 16;
   static constexpr int kGroup = 1;  // operand elements that share a 32-bit word: one fp32
-  // 24 sums and 5 operands. With 4 x 4 Intel's processors lose more of their FMA slots beside the loads: 82 % of the peak in tiles
-  // that lie in L1, where these reach 85 to 89.
-  static constexpr int kQkVecs = 4;  // query vectors x key rows of the score product's register block
+  // 24 sums and 5 operands. With 4 x 4 Intel's processors lose more of their FMA slots beside the
+  // loads: 82 % of the peak in tiles that lie in L1, where these reach 85 to 89.
+  // Query vectors x key rows of the score product's register block.
+  static constexpr int kQkVecs = 4;
   static constexpr int kQkKeys = 6;
   static constexpr int kPvVecs = 4;  // most output vectors of the second product's register block
-  static constexpr int kPvRows = 6;  // its query rows; 8 where fewer than 3 vectors leave registers free
+  static constexpr int kPvRows = 6;  // its query rows; 8 where fewer than 3 vectors leave registers
+                                     // free
   static constexpr int kPvRowsNarrow = 8;
   static constexpr int kSoftmaxVecs = 4;  // query vectors whose exponentials are computed together
   static constexpr int kExp2Degree = 5;
@@ -41,19 +43,22 @@ struct Avx512 {
   static Vec abs(Vec a) { return _mm512_abs_ps(a); }
   static Vec iota() { return _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
   // x < y ? a : b, lane by lane; false on NaN.
-  static Vec select_less(Vec x, Vec y, Vec a, Vec b) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b, a); }
+  static Vec select_less(Vec x, Vec y, Vec a, Vec b) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b, a);
+  }
   // test == -inf ? a : b.
   static Vec select_minus_infinity(Vec test, Vec a, Vec b) {
-    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(test, set1(-__builtin_inff()), _CMP_EQ_OQ), b, a);
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(test, set1(-__builtin_inff()), _CMP_EQ_OQ), b,
+                                a);
   }
   static Vec replace_minus_infinity(Vec x, Vec by) { return select_minus_infinity(x, by, x); }
   static bool all_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ) == 0xFFFF; }
   static float reduce_add(Vec x) { return _mm512_reduce_add_ps(x); }
   static float reduce_max(Vec x) { return _mm512_reduce_max_ps(x); }
 
-  // 2^x; 0 for -inf. x = n + f with n = floor(x): scalef multiplies by 2^floor(x), and both it and reduce run beside the FMA units.
-  // Several vectors go through each step together: their chains of dependent instructions hide each other's latency.
-  // constant: of the polynomial, 1.
+  // 2^x; 0 for -inf. x = n + f with n = floor(x): scalef multiplies by 2^floor(x), and both it and
+  // reduce run beside the FMA units. Several vectors go through each step together: their chains of
+  // dependent instructions hide each other's latency. constant: of the polynomial, 1.
   template <int kDegree = kExp2Degree, int kCount>
   static __attribute__((always_inline)) void exp2(Vec (&x)[kCount], float constant = 1.0F) {
     constexpr const float* kC = algorithm::Exp2OnUnit<kDegree>::kCoefficients;
@@ -65,7 +70,8 @@ struct Avx512 {
 #pragma GCC unroll 8
     for (int power = kDegree - 2; power >= 0; --power) {
 #pragma GCC unroll 8
-      for (int i = 0; i < kCount; ++i) p[i] = fma(p[i], f[i], set1(power == 0 ? constant : kC[power]));
+      for (int i = 0; i < kCount; ++i)
+        p[i] = fma(p[i], f[i], set1(power == 0 ? constant : kC[power]));
     }
 #pragma GCC unroll 8
     for (int i = 0; i < kCount; ++i) x[i] = _mm512_scalef_ps(p[i], x[i]);
@@ -82,24 +88,41 @@ struct Avx512 {
 
   // n elements from p as floats, the rest of the lanes 0; reads nothing beyond them.
   static Vec load_as_float(const float* p) { return load(p); }
-  static Vec load_as_float(const Fp16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-  static Vec load_as_float(const Bf16* p) { return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static Vec load_as_float(const Fp16* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static Vec load_as_float(const Bf16* p) {
+    return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
   static Vec load_as_float(const uint8_t* p) {  // booleans: 0 for false, above 0 for true
-    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
   static Vec load_as_float(const float* p, int n) { return _mm512_maskz_loadu_ps(mask(n), p); }
-  static Vec load_as_float(const Fp16* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask(n), p)); }
-  static Vec load_as_float(const Bf16* p, int n) { return widen_bf16(_mm256_maskz_loadu_epi16(mask(n), p)); }
+  static Vec load_as_float(const Fp16* p, int n) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask(n), p));
+  }
+  static Vec load_as_float(const Bf16* p, int n) {
+    return widen_bf16(_mm256_maskz_loadu_epi16(mask(n), p));
+  }
   static Vec load_as_float(const uint8_t* p, int n) {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask(n), p)));
   }
 
   static void store_from_float(float* p, Vec x) { store(p, x); }
-  static void store_from_float(Fp16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_fp16(x)); }
-  static void store_from_float(Bf16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(x)); }
+  static void store_from_float(Fp16* p, Vec x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_fp16(x));
+  }
+  static void store_from_float(Bf16* p, Vec x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(x));
+  }
   static void store_from_float(float* p, Vec x, int n) { _mm512_mask_storeu_ps(p, mask(n), x); }
-  static void store_from_float(Fp16* p, Vec x, int n) { _mm256_mask_storeu_epi16(p, mask(n), narrow_fp16(x)); }
-  static void store_from_float(Bf16* p, Vec x, int n) { _mm256_mask_storeu_epi16(p, mask(n), narrow_bf16(x)); }
+  static void store_from_float(Fp16* p, Vec x, int n) {
+    _mm256_mask_storeu_epi16(p, mask(n), narrow_fp16(x));
+  }
+  static void store_from_float(Bf16* p, Vec x, int n) {
+    _mm256_mask_storeu_epi16(p, mask(n), narrow_bf16(x));
+  }
 
   // rows[i] lane j <-> rows[j] lane i.
   static void transpose(Vec (&rows)[16]) {
@@ -120,7 +143,8 @@ struct Avx512 {
     }
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const Vec low = _mm512_shuffle_f32x4(rows[i], rows[4 + i], 0x44), high = _mm512_shuffle_f32x4(rows[i], rows[4 + i], 0xEE);
+      const Vec low = _mm512_shuffle_f32x4(rows[i], rows[4 + i], 0x44),
+                high = _mm512_shuffle_f32x4(rows[i], rows[4 + i], 0xEE);
       const Vec low2 = _mm512_shuffle_f32x4(rows[8 + i], rows[12 + i], 0x44);
       const Vec high2 = _mm512_shuffle_f32x4(rows[8 + i], rows[12 + i], 0xEE);
       t[i] = _mm512_shuffle_f32x4(low, low2, 0x88);
@@ -149,26 +173,44 @@ struct Avx512 {
   }
   static Vec load_quad(const float* p) { return _mm512_broadcast_f32x4(_mm_loadu_ps(p)); }
   static void store_quad(float* p, Vec x) { _mm_storeu_ps(p, _mm512_castps512_ps128(x)); }
-  static Vec unpacklo_pairs(Vec a, Vec b) { return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))); }
-  static Vec unpackhi_pairs(Vec a, Vec b) { return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))); }
+  static Vec unpacklo_pairs(Vec a, Vec b) {
+    return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+  }
+  static Vec unpackhi_pairs(Vec a, Vec b) {
+    return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+  }
 
-  // An instruction of its own: g++ takes a function that only prefetches for one without effect, and drops the call.
-  static void prefetch(const void* p) { asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p))); }
-  static void prefetch_l2(const void* p) { asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p))); }
+  // An instruction of its own: g++ takes a function that only prefetches for one without effect,
+  // and drops the call.
+  static void prefetch(const void* p) {
+    asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p)));
+  }
+  static void prefetch_l2(const void* p) {
+    asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p)));
+  }
 
   // Past the caches, to a multiple of the vector's size; end_streams before others may read it.
   static void stream_from_float(float* p, Vec x) { _mm512_stream_ps(p, x); }
-  static void stream_from_float(Fp16* p, Vec x) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_fp16(x)); }
-  static void stream_from_float(Bf16* p, Vec x) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(x)); }
+  static void stream_from_float(Fp16* p, Vec x) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_fp16(x));
+  }
+  static void stream_from_float(Bf16* p, Vec x) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(x));
+  }
   static void end_streams() { _mm_sfence(); }
 
   static __mmask16 mask(int n) { return static_cast<__mmask16>((1U << n) - 1U); }
-  static Vec widen_bf16(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
-  static __m256i narrow_fp16(Vec x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static Vec widen_bf16(__m256i x) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+  }
+  static __m256i narrow_fp16(Vec x) {
+    return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
   static __m256i narrow_bf16(Vec x) {  // round to nearest even; a NaN stays one
     const __m512i bits = _mm512_castps_si512(x);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    const __m512i rounded =
+        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     const __m512i safe = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(safe, 16));

@@ -16,23 +16,27 @@ namespace {
 
 #if defined(__x86_64__)
 [[maybe_unused]] bool has_avx2() {
-  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && __builtin_cpu_supports("f16c") != 0;
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+         __builtin_cpu_supports("f16c") != 0;
 }
 [[maybe_unused]] bool has_avx512() {
-  return has_avx2() && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  return has_avx2() && __builtin_cpu_supports("avx512f") != 0 &&
+         __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0;
 }
-[[maybe_unused]] bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16") != 0; }
-// Intel's cores run a bf16 dot product at a quarter of the rate of an FMA, for twice its products (measured on Sapphire Rapids,
-// which has AMX for them), so there widening bf16 is faster.
+[[maybe_unused]] bool has_avx512_bf16() {
+  return has_avx512() && __builtin_cpu_supports("avx512bf16") != 0;
+}
+// Intel's cores run a bf16 dot product at a quarter of the rate of an FMA, for twice its products
+// (measured on Sapphire Rapids, which has AMX for them), so there widening bf16 is faster.
 [[maybe_unused]] bool has_fast_bf16_dot() { return __builtin_cpu_is("amd") != 0; }
-[[maybe_unused]] bool fetches_blocks() {
-  return __builtin_cpu_is("intel") != 0;
-}  // stream_prefetch.h and cpu/short/vector.h say why
+// stream_prefetch.h and cpu/short/vector.h say why.
+[[maybe_unused]] bool fetches_blocks() { return __builtin_cpu_is("intel") != 0; }
 [[maybe_unused]] bool fetches_batches() { return __builtin_cpu_is("amd") != 0; }
 #endif
 
-// The one list: an instruction set is a line here, a line in cmake/InstructionSets.cmake, isa/<name>.h and isa_<name>.cpp.
+// The one list: an instruction set is a line here, a line in cmake/InstructionSets.cmake,
+// isa/<name>.h and isa_<name>.cpp.
 std::vector<InstructionSet> make_instruction_sets() {
   std::vector<InstructionSet> sets;
 #ifdef FULMEN_HAVE_ISA_SCALAR
@@ -45,18 +49,20 @@ std::vector<InstructionSet> make_instruction_sets() {
   sets.push_back({&table_avx2(), 3, has_avx2(), "AVX2, FMA and F16C", false, fetches_batches()});
 #endif
 #ifdef FULMEN_HAVE_ISA_AVX512
-  sets.push_back({&table_avx512(), 5, has_avx512(), "AVX-512 F, BW, DQ and VL", fetches_blocks(), fetches_batches()});
+  sets.push_back({&table_avx512(), 5, has_avx512(), "AVX-512 F, BW, DQ and VL", fetches_blocks(),
+                  fetches_batches()});
 #endif
 #ifdef FULMEN_HAVE_ISA_AVX512_BF16
-  sets.push_back(
-      {&table_avx512_bf16(), has_fast_bf16_dot() ? 6 : 4, has_avx512_bf16(), "AVX-512 BF16", fetches_blocks(), fetches_batches()});
+  sets.push_back({&table_avx512_bf16(), has_fast_bf16_dot() ? 6 : 4, has_avx512_bf16(),
+                  "AVX-512 BF16", fetches_blocks(), fetches_batches()});
 #endif
 #ifdef FULMEN_HAVE_ISA_AMX
-  sets.push_back(
-      {&table_amx(), 7, has_avx512_bf16() && amx_ready(), "AMX bf16 tiles (in the processor, and allowed by the kernel)", true});
+  sets.push_back({&table_amx(), 7, has_avx512_bf16() && amx_ready(),
+                  "AMX bf16 tiles (in the processor, and allowed by the kernel)", true});
 #endif
 #ifdef FULMEN_HAVE_ISA_AMX_FP16
-  sets.push_back({&table_amx_fp16(), 7, has_avx512_bf16() && amx_fp16_ready(), "AMX fp16 tiles", true});
+  sets.push_back(
+      {&table_amx_fp16(), 7, has_avx512_bf16() && amx_fp16_ready(), "AMX fp16 tiles", true});
 #endif
   return sets;
 }
@@ -78,7 +84,8 @@ std::string chip_name() {
 
 int64_t level2_cache_bytes() {
 #ifdef _SC_LEVEL2_CACHE_SIZE
-  constinit static MadeOnce<const int64_t> bytes;  // sysconf asks the processor: slow in virtual machines
+  // sysconf asks the processor: slow in virtual machines.
+  constinit static MadeOnce<const int64_t> bytes;
   return bytes.get([] { return std::max<int64_t>(0, sysconf(_SC_LEVEL2_CACHE_SIZE)); });
 #else
   return 0;

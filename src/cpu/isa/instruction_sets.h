@@ -15,8 +15,9 @@ struct InstructionSet {
   int preference = 0;        // higher is faster
   bool available = false;    // on this processor, under this operating system
   std::string_view missing;  // what it lacks when not available
-  // Decode fetches whole blocks into L2, in several streams, and short sequences (not on matrix tiles) whole batch elements, or in
-  // the backward pass several heads, not what comes next into L1: faster here, and its table's code can.
+  // Decode fetches whole blocks into L2, in several streams, and short sequences (not on matrix
+  // tiles) whole batch elements, or in the backward pass several heads, not what comes next into
+  // L1: faster here, and its table's code can.
   bool fetch_blocks = false;
   // Short sequences whose call is bigger than the caches fetch whole batch elements, through L1
   // (cpu/short/kernel.cpp).

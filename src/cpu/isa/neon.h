@@ -16,10 +16,12 @@ struct Neon {
   static constexpr const char* kName = "neon";
   static constexpr int kLanes = 4;
   static constexpr int kGroup = 1;   // operand elements that share a 32-bit word: one fp32
-  static constexpr int kQkVecs = 4;  // query vectors x key rows of the score product's register block: 16 sums, 5 operands
+  static constexpr int kQkVecs = 4;  // query vectors x key rows of the score product's register
+                                     // block: 16 sums, 5 operands
   static constexpr int kQkKeys = 4;
   static constexpr int kPvVecs = 4;  // most output vectors of the second product's register block
-  static constexpr int kPvRows = 4;  // its query rows; 8 where fewer than 3 vectors leave registers free
+  static constexpr int kPvRows = 4;  // its query rows; 8 where fewer than 3 vectors leave registers
+                                     // free
   static constexpr int kPvRowsNarrow = 8;
   static constexpr int kSoftmaxVecs = 4;  // query vectors whose exponentials are computed together
   static constexpr int kExp2Degree = 5;
@@ -42,15 +44,19 @@ struct Neon {
   // x < y ? a : b, lane by lane; false on NaN.
   static Vec select_less(Vec x, Vec y, Vec a, Vec b) { return vbslq_f32(vcltq_f32(x, y), a, b); }
   // test == -inf ? a : b.
-  static Vec select_minus_infinity(Vec test, Vec a, Vec b) { return vbslq_f32(vceqq_f32(test, set1(-__builtin_inff())), a, b); }
+  static Vec select_minus_infinity(Vec test, Vec a, Vec b) {
+    return vbslq_f32(vceqq_f32(test, set1(-__builtin_inff())), a, b);
+  }
   static Vec replace_minus_infinity(Vec x, Vec by) { return select_minus_infinity(x, by, x); }
   static bool all_equal(Vec a, Vec b) { return vminvq_u32(vceqq_f32(a, b)) != 0; }
   static float reduce_add(Vec x) { return vaddvq_f32(x); }
   static float reduce_max(Vec x) { return vmaxvq_f32(x); }
 
-  // 2^x; 0 for -inf and all below -127. x = n + f with n the nearest integer, which is added to the exponent of 2^f. The integer of
-  // a NaN is 0. x stays under 128: scores come here less their row's maximum.
-  // Several vectors go through each step together: their chains of dependent instructions hide each other's latency.
+  // 2^x; 0 for -inf and all below -127. x = n + f with n the nearest integer, which is added to the
+  // exponent of 2^f. The integer of a NaN is 0. x stays under 128: scores come here less their
+  // row's maximum.
+  // Several vectors go through each step together: their chains of dependent instructions hide each
+  // other's latency.
   template <int kDegree = kExp2Degree, int kCount>
   static __attribute__((always_inline)) void exp2(Vec (&x)[kCount]) {
     constexpr const float* kC = algorithm::Exp2Centered<kDegree>::kCoefficients;
@@ -70,7 +76,8 @@ struct Neon {
       for (int i = 0; i < kCount; ++i) p[i] = fma(p[i], x[i], set1(kC[power]));
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) x[i] = vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p[i]), vshlq_n_s32(n[i], 23)));
+    for (int i = 0; i < kCount; ++i)
+      x[i] = vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p[i]), vshlq_n_s32(n[i], 23)));
   }
   template <int kDegree = kExp2Degree>
   static __attribute__((always_inline)) Vec exp2(Vec x) {
@@ -128,13 +135,20 @@ struct Neon {
   }
 
   // Four vectors -> one that holds the four sums (maxima) across lanes.
-  static Vec quad_add(const Vec (&x)[4]) { return vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3])); }
-  static Vec quad_max(const Vec (&x)[4]) { return vpmaxq_f32(vpmaxq_f32(x[0], x[1]), vpmaxq_f32(x[2], x[3])); }
+  static Vec quad_add(const Vec (&x)[4]) {
+    return vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]));
+  }
+  static Vec quad_max(const Vec (&x)[4]) {
+    return vpmaxq_f32(vpmaxq_f32(x[0], x[1]), vpmaxq_f32(x[2], x[3]));
+  }
   static Vec load_quad(const float* p) { return load(p); }
   static void store_quad(float* p, Vec x) { store(p, x); }
 
-  // An instruction of its own: g++ takes a function that only prefetches for one without effect, and drops the call.
-  static void prefetch(const void* p) { asm volatile("prfm pldl1keep, %0" : : "Q"(*static_cast<const char*>(p))); }
+  // An instruction of its own: g++ takes a function that only prefetches for one without effect,
+  // and drops the call.
+  static void prefetch(const void* p) {
+    asm volatile("prfm pldl1keep, %0" : : "Q"(*static_cast<const char*>(p)));
+  }
 
   // Four 16-bit elements, or the first n of them.
   static uint16x4_t load_half(const void* p) { return vcreate_u16(load_as<uint64_t>(p)); }
@@ -142,7 +156,8 @@ struct Neon {
     if (n >= kLanes) return load_half(p);
     const auto* from = static_cast<const char*>(p);
     uint64_t x = n >= 2 ? load_as<uint32_t>(from) : 0;
-    if ((n & 1) != 0) x |= static_cast<uint64_t>(load_as<uint16_t>(from + 2 * (n - 1))) << (16 * (n - 1));
+    if ((n & 1) != 0)
+      x |= static_cast<uint64_t>(load_as<uint16_t>(from + 2 * (n - 1))) << (16 * (n - 1));
     return vcreate_u16(x);
   }
   static void store_half(void* p, uint16x4_t x) { std::memcpy(p, &x, sizeof(x)); }

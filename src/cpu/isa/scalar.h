@@ -1,5 +1,5 @@
-// The vocabulary for any processor: vectors of 4 floats in the compiler's own vector type, which becomes SSE2, or whatever the
-// target has, or plain scalar code. No intrinsics.
+// The vocabulary for any processor: vectors of 4 floats in the compiler's own vector type, which
+// becomes SSE2, or whatever the target has, or plain scalar code. No intrinsics.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,11 @@ struct Scalar {
   using Half = uint16_t __attribute__((vector_size(8)));
   static constexpr const char* kName = "scalar";
   static constexpr int kLanes = 4;
-  static constexpr int kGroup = 1;   // operand elements that share a 32-bit word: one fp32
-  static constexpr int kQkVecs = 2;  // query vectors x key rows of the score product's register block: 8 sums, and 4 operands,
-  static constexpr int kQkKeys = 4;  // since without a fused instruction each product needs a register of its own
+  static constexpr int kGroup = 1;  // operand elements that share a 32-bit word: one fp32
+  // Query vectors x key rows of the score product's register block: 8 sums, and 4 operands, since
+  // without a fused instruction each product needs a register of its own.
+  static constexpr int kQkVecs = 2;
+  static constexpr int kQkKeys = 4;
   static constexpr int kPvVecs = 2;  // most output vectors of the second product's register block
   static constexpr int kPvRows = 4;  // its query rows
   static constexpr int kPvRowsNarrow = 4;
@@ -35,12 +37,15 @@ struct Scalar {
   static Vec sub(Vec a, Vec b) { return a - b; }
   static Vec mul(Vec a, Vec b) { return a * b; }
   static Vec div(Vec a, Vec b) { return a / b; }
-  static Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }  // one rounding or two, as the target has it
+  // One rounding or two, as the target has it.
+  static Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
   // a b + c, rounded once (hardly ever twice): for scores, whose errors the exponential multiplies.
   static Vec fused(Vec a, Vec b, Vec c) {
     using Wide = double __attribute__((vector_size(32)));
     return __builtin_convertvector(
-        __builtin_convertvector(a, Wide) * __builtin_convertvector(b, Wide) + __builtin_convertvector(c, Wide), Vec);
+        __builtin_convertvector(a, Wide) * __builtin_convertvector(b, Wide) +
+            __builtin_convertvector(c, Wide),
+        Vec);
   }
   static Vec max(Vec a, Vec b) { return select(a > b, a, b); }  // a NaN in b is kept
   static Vec min(Vec a, Vec b) { return select(a < b, a, b); }  // a NaN in b is kept
@@ -49,17 +54,22 @@ struct Scalar {
   // x < y ? a : b, lane by lane; false on NaN.
   static Vec select_less(Vec x, Vec y, Vec a, Vec b) { return select(x < y, a, b); }
   // test == -inf ? a : b.
-  static Vec select_minus_infinity(Vec test, Vec a, Vec b) { return select(test == set1(-__builtin_inff()), a, b); }
+  static Vec select_minus_infinity(Vec test, Vec a, Vec b) {
+    return select(test == set1(-__builtin_inff()), a, b);
+  }
   static Vec replace_minus_infinity(Vec x, Vec by) { return select_minus_infinity(x, by, x); }
-  static bool all_equal(Vec a, Vec b) { return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3]; }
+  static bool all_equal(Vec a, Vec b) {
+    return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
+  }
   static float reduce_add(Vec x) { return (x[0] + x[2]) + (x[1] + x[3]); }
   static float reduce_max(Vec x) {
     const float even = x[0] > x[2] ? x[0] : x[2], odd = x[1] > x[3] ? x[1] : x[3];
     return even > odd ? even : odd;
   }
 
-  // 2^x; 0 for -inf and all below -127. x = n + f with n the nearest integer: adding 1.5 * 2^23 leaves it in the low bits, from
-  // where it is added to the exponent of 2^f. x stays under 128: scores come here less their row's maximum.
+  // 2^x; 0 for -inf and all below -127. x = n + f with n the nearest integer: adding 1.5 * 2^23
+  // leaves it in the low bits, from where it is added to the exponent of 2^f. x stays under 128:
+  // scores come here less their row's maximum.
   template <int kDegree = kExp2Degree, int kCount>
   static __attribute__((always_inline)) void exp2(Vec (&x)[kCount]) {
     constexpr const float* kC = algorithm::Exp2Centered<kDegree>::kCoefficients;
@@ -92,7 +102,8 @@ struct Scalar {
   static Vec load_as_float(const Fp16* p) { return widen_fp16(load_as<Half>(p)); }
   static Vec load_as_float(const Bf16* p) { return widen_bf16(load_as<Half>(p)); }
   static Vec load_as_float(const uint8_t* p) {  // booleans: 0 for false, above 0 for true
-    return Vec{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]), static_cast<float>(p[3])};
+    return Vec{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
+               static_cast<float>(p[3])};
   }
   static Vec load_as_float(const float* p, int n) { return load_first<Vec>(p, n); }
   static Vec load_as_float(const Fp16* p, int n) { return widen_fp16(load_first<Half>(p, n)); }
@@ -133,7 +144,8 @@ struct Scalar {
   static Vec load_quad(const float* p) { return load(p); }
   static void store_quad(float* p, Vec x) { store(p, x); }
 
-  // The empty statement: g++ takes a function that only prefetches for one without effect, and drops the call.
+  // The empty statement: g++ takes a function that only prefetches for one without effect, and
+  // drops the call.
   static void prefetch(const void* p) {
     __builtin_prefetch(p);
     asm volatile("");
@@ -169,7 +181,8 @@ struct Scalar {
   static Half narrow_bf16(Vec x) {  // round to nearest even; a NaN stays one
     const Bits b = bits(x);
     const Bits rounded = b + ((b >> 16) & 1U) + 0x7FFFU;
-    const Bits is_number = reinterpret_cast<Bits>(x == x);  // NOLINT(misc-redundant-expression): false for a NaN
+    // NOLINTNEXTLINE(misc-redundant-expression): false for a NaN
+    const Bits is_number = reinterpret_cast<Bits>(x == x);
     return __builtin_convertvector(select_bits(is_number, rounded, b | 0x400000U) >> 16, Half);
   }
   static Vec widen_fp16(Half x) {
@@ -178,9 +191,11 @@ struct Scalar {
     // Shifted into place the exponent is 112 too small; the product is exact, for subnormals too.
     const Bits scaled = bits(floats(magnitude << 13) * 0x1p112F);
     const Bits special = reinterpret_cast<Bits>(magnitude >= 0x7C00U);  // infinity, NaN
-    return floats(select_bits(special, (magnitude << 13) | 0x7F800000U, scaled) | (b & 0x8000U) << 16);
+    return floats(select_bits(special, (magnitude << 13) | 0x7F800000U, scaled) | (b & 0x8000U)
+                                                                                      << 16);
   }
-  static Half narrow_fp16(Vec x) {  // round to nearest even; 65520 and more become infinity; a NaN stays one
+  // Round to nearest even; 65520 and more become infinity; a NaN stays one.
+  static Half narrow_fp16(Vec x) {
     const Bits b = bits(x);
     const Bits magnitude = b & 0x7FFFFFFFU;
     const Bits normal = (magnitude + 0xFFFU + ((magnitude >> 13) & 1U) - 0x38000000U) >> 13;
@@ -189,7 +204,8 @@ struct Scalar {
     const Bits nan = 0x7E00U | ((magnitude >> 13) & 0x3FFU);
     Bits half = select_bits(reinterpret_cast<Bits>(magnitude < 0x38800000U), subnormal, normal);
     half = select_bits(reinterpret_cast<Bits>(magnitude >= 0x477FF000U), Bits{} + 0x7C00U, half);
-    half = select_bits(reinterpret_cast<Bits>(x != x), nan, half);  // NOLINT(misc-redundant-expression): true for a NaN
+    // NOLINTNEXTLINE(misc-redundant-expression): true for a NaN
+    half = select_bits(reinterpret_cast<Bits>(x != x), nan, half);
     return __builtin_convertvector(half | ((b >> 16) & 0x8000U), Half);
   }
 };

@@ -25,15 +25,18 @@ struct IsaTable {
   int block_n = 0;                        // key rows of a prefill tile; 0: the usual number
   PrefillTaskFunction prefill_task[kNumFloatTypes] = {};
   PrefillTaskFunction short_task[kNumFloatTypes] = {};
-  // Floats of a worker's scratch for prefill_task and for short_task; null: tile_scratch and short_scratch.
+  // Floats of a worker's scratch for prefill_task and for short_task; null: tile_scratch and
+  // short_scratch.
   int64_t (*scratch_floats)(const Problem&, int block_n, int tiles) = nullptr;
   int64_t (*short_floats)(const Problem&) = nullptr;
   void (*decode_task[kNumFloatTypes])(const ForwardCall&, const DecodeTask&, float* scratch) = {};
   void (*decode_combine[kNumFloatTypes])(const ForwardCall&, const DecodeTask&) = {};
-  int decode_slots = kBlockM;  // most slots (decode/call.h) of the KV heads that decode streams together
+  // Most slots (decode/call.h) of the KV heads that decode streams together.
+  int decode_slots = kBlockM;
   int64_t (*decode_floats)(const ForwardCall&) = nullptr;  // as above; null: decode_scratch
   // One task of a step of the backward pass, for a worker.
-  using BackwardFunction = void (*)(const BackwardCall&, BackwardStep, int64_t task, int worker, float* scratch);
+  using BackwardFunction = void (*)(const BackwardCall&, BackwardStep, int64_t task, int worker,
+                                    float* scratch);
   BackwardFunction backward[kNumFloatTypes] = {};
   // Floats of a worker's scratch for it; null: backward_scratch.
   int64_t (*backward_floats)(const Problem&, int block_n, int64_t held_keys) = nullptr;

@@ -1,4 +1,5 @@
-// The kernels of each instruction set, defined in cpu/isa/tables/<name>.cpp, which alone is compiled for that set.
+// The kernels of each instruction set, defined in cpu/isa/tables/<name>.cpp, which alone is
+// compiled for that set.
 #pragma once
 
 #include "cpu/isa/table.h"

@@ -16,28 +16,38 @@ constexpr int64_t kBytesPerThread = 64 << 10;  // less is copied sooner than a t
 // All rows of one token: of new keys and values, or of queries.
 class Append {
  public:
-  Append(const KvCacheProblem& problem, const KvCacheTensors& tensors) noexcept : p_(problem), t_(tensors) {}
+  Append(const KvCacheProblem& problem, const KvCacheTensors& tensors) noexcept
+      : p_(problem), t_(tensors) {}
 
   void new_row(int64_t b, int64_t i) const noexcept {
     const int64_t position = used(b) + i;
     const int64_t page =
-        p_.paged() ? static_cast<const int*>(t_.block_table.data)[b * p_.block_table.strides[2] + position / p_.page_size] : b;
+        p_.paged()
+            ? static_cast<const int*>(
+                  t_.block_table.data)[b * p_.block_table.strides[2] + position / p_.page_size]
+            : b;
     const int64_t row = p_.paged() ? position % p_.page_size : position;
     for (int64_t h = 0; h < p_.num_kv_heads; ++h) {
       rotate(at(t_.k_new, p_.k_new, b, i, h), position, at(t_.k_cache, p_.k_cache, page, row, h));
-      std::memcpy(at(t_.v_cache, p_.v_cache, page, row, h), at(t_.v_new, p_.v_new, b, i, h), bytes(p_.head_dim_v));
+      std::memcpy(at(t_.v_cache, p_.v_cache, page, row, h), at(t_.v_new, p_.v_new, b, i, h),
+                  bytes(p_.head_dim_v));
     }
   }
   void query(int64_t b, int64_t i) const noexcept {
     const int64_t position = used(b) + (p_.queries_advance ? i : 0);
-    for (int64_t h = 0; h < p_.num_heads; ++h) rotate(at(t_.q, p_.q, b, i, h), position, at(t_.q_out, p_.q_out, b, i, h));
+    for (int64_t h = 0; h < p_.num_heads; ++h)
+      rotate(at(t_.q, p_.q, b, i, h), position, at(t_.q_out, p_.q_out, b, i, h));
   }
   int64_t used(int64_t b) const noexcept { return static_cast<const int*>(t_.seqlens_k.data)[b]; }
 
  private:
-  std::size_t bytes(int64_t elements) const noexcept { return static_cast<std::size_t>(elements * size_of(p_.dtype)); }
-  static char* at(const Tensor& tensor, const TensorSpec& spec, int64_t a, int64_t b, int64_t c) noexcept {
-    return static_cast<char*>(tensor.data) + reference::offset_of(spec, a, b, c) * size_of(spec.dtype);
+  std::size_t bytes(int64_t elements) const noexcept {
+    return static_cast<std::size_t>(elements * size_of(p_.dtype));
+  }
+  static char* at(const Tensor& tensor, const TensorSpec& spec, int64_t a, int64_t b,
+                  int64_t c) noexcept {
+    return static_cast<char*>(tensor.data) +
+           reference::offset_of(spec, a, b, c) * size_of(spec.dtype);
   }
 
   // One head's row, [head_dim]; from and to may be the same. In fp32, rounded once.
@@ -46,8 +56,10 @@ class Append {
     if (half > 0) {
       float x[kMaxDim] = {}, cos[kMaxDim / 2] = {}, sin[kMaxDim / 2] = {}, rotated[kMaxDim] = {};
       reference::decode_row(from, p_.dtype, 0, p_.rotary_dim, x);
-      reference::decode_row(t_.rotary_cos.data, p_.rotary_cos.dtype, position * p_.rotary_cos.strides[2], half, cos);
-      reference::decode_row(t_.rotary_sin.data, p_.rotary_sin.dtype, position * p_.rotary_sin.strides[2], half, sin);
+      reference::decode_row(t_.rotary_cos.data, p_.rotary_cos.dtype,
+                            position * p_.rotary_cos.strides[2], half, cos);
+      reference::decode_row(t_.rotary_sin.data, p_.rotary_sin.dtype,
+                            position * p_.rotary_sin.strides[2], half, sin);
       if (p_.rotary_interleaved) {
         for (int64_t i = 0; i < half; ++i) {
           rotated[2 * i] = x[2 * i] * cos[i] - x[2 * i + 1] * sin[i];
@@ -59,7 +71,8 @@ class Append {
           rotated[half + i] = x[i] * sin[i] + x[half + i] * cos[i];
         }
       }
-      for (int64_t i = 0; i < p_.rotary_dim; ++i) reference::store_float(to, p_.dtype, i, rotated[i]);
+      for (int64_t i = 0; i < p_.rotary_dim; ++i)
+        reference::store_float(to, p_.dtype, i, rotated[i]);
     }
     const std::size_t done = bytes(p_.rotary_dim);
     if (from != to) std::memcpy(to + done, from + done, bytes(p_.head_dim) - done);
@@ -70,12 +83,14 @@ class Append {
 
 }  // namespace
 
-void append_kv(const KvCacheProblem& p, const KvCacheTensors& tensors, const KvCacheOptions& options) {
+void append_kv(const KvCacheProblem& p, const KvCacheTensors& tensors,
+               const KvCacheOptions& options) {
   AttentionOptions threads;
   threads.num_threads = options.num_threads;
   threads.parallel_for = options.parallel_for;
   ThreadSettings settings = thread_settings(threads);
-  const int64_t row_elements = p.num_kv_heads * (p.head_dim + p.head_dim_v) * p.seqlen_new + p.num_heads * p.head_dim * p.seqlen_q;
+  const int64_t row_elements = p.num_kv_heads * (p.head_dim + p.head_dim_v) * p.seqlen_new +
+                               p.num_heads * p.head_dim * p.seqlen_q;
   const int64_t useful = p.batch * row_elements * size_of(p.dtype) / kBytesPerThread + 1;
   settings.num_threads = static_cast<int>(std::min<int64_t>(settings.num_threads, useful));
 
@@ -86,7 +101,8 @@ void append_kv(const KvCacheProblem& p, const KvCacheTensors& tensors, const KvC
     i < p.seqlen_new ? append.new_row(b, i) : append.query(b, i - p.seqlen_new);
   });
   for (int64_t b = 0; p.seqlens_k_out.present && b < p.batch; ++b) {
-    static_cast<int*>(tensors.seqlens_k_out.data)[b] = static_cast<int>(append.used(b) + p.seqlen_new);
+    static_cast<int*>(tensors.seqlens_k_out.data)[b] =
+        static_cast<int>(append.used(b) + p.seqlen_new);
   }
 }
 

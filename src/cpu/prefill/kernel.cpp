@@ -19,9 +19,10 @@ TileTasks tile_tasks(const Problem& problem, const IsaTable& table, int block_n,
   tasks.function = table.prefill_task[dtype];
   tasks.block_n = block_n;
   tasks.tiles_per_task = tiles;
-  tasks.scratch_floats = table.scratch_floats != nullptr
-                             ? table.scratch_floats(problem, block_n, tiles)
-                             : tile_scratch(problem, table.lanes, table.group[dtype], block_n, tiles).total;
+  tasks.scratch_floats =
+      table.scratch_floats != nullptr
+          ? table.scratch_floats(problem, block_n, tiles)
+          : tile_scratch(problem, table.lanes, table.group[dtype], block_n, tiles).total;
   return tasks;
 }
 
@@ -32,17 +33,21 @@ class PrefillKernel final : public FamilyKernel {
                                           const AttentionOptions& options) const override {
     const ThreadSettings settings = thread_settings(options);
     const int threads = settings.num_threads;
-    int block_n = usual_block_n(problem), tiles = choose_tiles_per_task(problem, *isa_.table, threads);
-    tuning::Choice choice{{block_n, tiles}, {{"block_n", block_n, "default"}, {"tiles_per_task", tiles, "default"}}, {}};
+    int block_n = usual_block_n(problem),
+        tiles = choose_tiles_per_task(problem, *isa_.table, threads);
+    tuning::Choice choice{{block_n, tiles},
+                          {{"block_n", block_n, "default"}, {"tiles_per_task", tiles, "default"}},
+                          {}};
     if (tuning::is_anything_asked(options, tuned_chip(), name_)) {
-      Result<tuning::Choice> asked =
-          tuning::tuned_choice(problem, options, cpu_identity(name_, problem, threads), space(problem, threads));
+      Result<tuning::Choice> asked = tuning::tuned_choice(
+          problem, options, cpu_identity(name_, problem, threads), space(problem, threads));
       if (!asked.ok()) return asked.status();
       choice = std::move(asked).value();
       block_n = choice.values[0];
       tiles = choice.values[1];
     }
-    auto runner = std::make_unique<TileRunner>(problem, name_, settings, tile_tasks(problem, *isa_.table, block_n, tiles));
+    auto runner = std::make_unique<TileRunner>(problem, name_, settings,
+                                               tile_tasks(problem, *isa_.table, block_n, tiles));
     runner->set_parameters(std::move(choice));
     return std::unique_ptr<Runner>(std::move(runner));
   }
@@ -55,15 +60,20 @@ class PrefillKernel final : public FamilyKernel {
  private:
   int usual_block_n(const Problem& problem) const {
     const IsaTable& table = *isa_.table;
-    return table.block_n > 0 ? table.block_n : choose_block_n(problem, table.group[static_cast<int>(problem.dtype)]);
+    return table.block_n > 0
+               ? table.block_n
+               : choose_block_n(problem, table.group[static_cast<int>(problem.dtype)]);
   }
   tuning::Space space(const Problem& problem, int threads) const {
     const int block_n = usual_block_n(problem);
     tuning::Space space;
     // Matrix tiles have a number of keys that is fixed.
     space.parameters = {
-        {"block_n", block_n, isa_.table->block_n > 0 ? std::vector<int>{block_n} : std::vector<int>{64, kMaxBlockN}},
-        {"tiles_per_task", choose_tiles_per_task(problem, *isa_.table, threads), {1, 2, 4, 8, 16, 32}}};
+        {"block_n", block_n,
+         isa_.table->block_n > 0 ? std::vector<int>{block_n} : std::vector<int>{64, kMaxBlockN}},
+        {"tiles_per_task",
+         choose_tiles_per_task(problem, *isa_.table, threads),
+         {1, 2, 4, 8, 16, 32}}};
     tuning::include_usual(space);
     const int64_t tiles = query_tiles(problem);
     space.takes = [tiles](std::span<const int> values) {

@@ -1,4 +1,5 @@
-// Forward attention for a few query tiles of one head: the body of the prefill and short-sequence kernels.
+// Forward attention for a few query tiles of one head: the body of the prefill and short-sequence
+// kernels.
 #pragma once
 
 #include "cpu/tile/additive_tile.h"
@@ -21,8 +22,9 @@ namespace fulmen::cpu {
 template <class Isa>
 class PrefillTiles {
  protected:
-  __attribute__((noinline)) PrefillTiles(const ForwardCall& call, const PrefillRows& task, float* scratch,
-                                         const TileScratch& layout, int64_t element_bytes)
+  __attribute__((noinline)) PrefillTiles(const ForwardCall& call, const PrefillRows& task,
+                                         float* scratch, const TileScratch& layout,
+                                         int64_t element_bytes)
       : call_(call),
         problem_(*call.problem),
         tensors_(*call.tensors),
@@ -36,14 +38,19 @@ class PrefillTiles {
 
   static constexpr float kMinusInfinity = -__builtin_inff();
 
-  int64_t tile_row(int tile) const { return task_.row_begin + static_cast<int64_t>(tile) * kBlockM; }
+  int64_t tile_row(int tile) const {
+    return task_.row_begin + static_cast<int64_t>(tile) * kBlockM;
+  }
   int tile_rows(int tile) const {
     const int64_t left = task_.row_end - tile_row(tile);
     return left < kBlockM ? static_cast<int>(left) : kBlockM;
   }
-  SoftmaxState& state(int tile) { return reinterpret_cast<SoftmaxState*>(scratch_ + layout_.state)[tile]; }
+  SoftmaxState& state(int tile) {
+    return reinterpret_cast<SoftmaxState*>(scratch_ + layout_.state)[tile];
+  }
   float* tile_max() {
-    return scratch_ + layout_.state + static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * call_.tiles_per_task;
+    return scratch_ + layout_.state +
+           static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * call_.tiles_per_task;
   }
   float* queries(int tile) { return scratch_ + layout_.queries + tile * layout_.query_tile; }
   float* output(int tile) { return scratch_ + layout_.output + tile * layout_.output_tile; }
@@ -56,7 +63,8 @@ class PrefillTiles {
     started_ &= ~(1U << tile);
   }
 
-  // The next tile's keys and values, `most` of them, a row or two in each of `times` steps of this one's products.
+  // The next tile's keys and values, `most` of them, a row or two in each of `times` steps of this
+  // one's products.
   __attribute__((noinline)) void fetch_ahead(int64_t first, int64_t end, int64_t most, int times) {
     ahead_[0] = ahead_[1] = {};
     if (first >= end) return;
@@ -87,14 +95,17 @@ class PrefillTiles {
     bool partial = false;   // some of them are masked by the band
     bool additive = false;  // the scores need more than a factor
   };
-  Piece piece(int tile, int64_t first, int loaded) const { return piece(tile, tile_row(tile), tile_rows(tile), first, loaded); }
+  Piece piece(int tile, int64_t first, int loaded) const {
+    return piece(tile, tile_row(tile), tile_rows(tile), first, loaded);
+  }
   Piece piece(int tile, int64_t row, int rows, int64_t first, int loaded) const {
     const auto some = call_.band.any(row, row + rows), all = call_.band.all(row, row + rows);
     if (some.begin >= first + loaded || some.end <= first) return {};
     const int count = static_cast<int>(some.end - first < loaded ? some.end - first : loaded);
     const bool partial = all.begin > first || all.end < first + count;
-    const bool additive = partial || problem_.bias.present || problem_.keep_mask.present || alibi_slope_ != 0.0F ||
-                          problem_.softcap > 0.0F || !(call_.scale.log2_scale > 0.0F);
+    const bool additive = partial || problem_.bias.present || problem_.keep_mask.present ||
+                          alibi_slope_ != 0.0F || problem_.softcap > 0.0F ||
+                          !(call_.scale.log2_scale > 0.0F);
     return {tile, row, rows, count, first, partial, additive};
   }
 
@@ -122,9 +133,10 @@ class PrefillTiles {
   template <ScoreKind kKind>
   void score(const Piece& p) {
     const QueryLaneScores<Isa, kKind> epilogue{
-        call_.scale, scratch_ + layout_.additive, scratch_ + layout_.scores, tile_max(), ahead_, ahead_rows_};
-    score_tile<Isa>(queries(p.tile), p.rows, scratch_ + layout_.keys, layout_.key_stride, words_of<Isa>(problem_.head_dim), p.count,
-                    epilogue);
+        call_.scale, scratch_ + layout_.additive, scratch_ + layout_.scores, tile_max(), ahead_,
+        ahead_rows_};
+    score_tile<Isa>(queries(p.tile), p.rows, scratch_ + layout_.keys, layout_.key_stride,
+                    words_of<Isa>(problem_.head_dim), p.count, epilogue);
   }
 
   bool softmax(const Piece& p) {
@@ -133,23 +145,29 @@ class PrefillTiles {
   }
   const float* dropout_factors(const Piece& p) {
     float* factors = scratch_ + layout_.dropout;
-    head_dropout_tile<Isa>(problem_, tensors_, task_.batch, task_.head, p.row, p.rows, p.first, p.count, factors);
+    head_dropout_tile<Isa>(problem_, tensors_, task_.batch, task_.head, p.row, p.rows, p.first,
+                           p.count, factors);
     return factors;
   }
   bool natural() const { return call_.scale.units == algorithm::ScoreUnits::natural; }
-  float factor(const Piece& p) const { return p.additive ? algorithm::kLog2E : call_.scale.log2_scale; }
+  float factor(const Piece& p) const {
+    return p.additive ? algorithm::kLog2E : call_.scale.log2_scale;
+  }
   template <class Dropout>
   bool softmax(const Piece& p, Dropout dropout) {
     using algorithm::ScoreUnits;
-    return natural() ? softmax_in<ScoreUnits::natural>(p, dropout) : softmax_in<ScoreUnits::base2>(p, dropout);
+    return natural() ? softmax_in<ScoreUnits::natural>(p, dropout)
+                     : softmax_in<ScoreUnits::base2>(p, dropout);
   }
   template <algorithm::ScoreUnits kUnits, class Dropout>
   bool softmax_in(const Piece& p, Dropout dropout) {
     SoftmaxState& rows = state(p.tile);
     float* scores = scratch_ + layout_.scores;
     return problem_.lse.present
-               ? softmax_tile<Isa, 5, kUnits>(scores, tile_max(), p.rows, p.count, factor(p), rows, dropout)
-               : softmax_tile<Isa, Isa::kExp2Degree, kUnits>(scores, tile_max(), p.rows, p.count, factor(p), rows, dropout);
+               ? softmax_tile<Isa, 5, kUnits>(scores, tile_max(), p.rows, p.count, factor(p), rows,
+                                              dropout)
+               : softmax_tile<Isa, Isa::kExp2Degree, kUnits>(scores, tile_max(), p.rows, p.count,
+                                                             factor(p), rows, dropout);
   }
 
   // Whether nothing was added to the tile's output yet.
@@ -162,25 +180,28 @@ class PrefillTiles {
   template <OutputKind kKind>
   void multiply_values(const Piece& p) {
     const ScratchOutput<Isa, kKind> to{output(p.tile), layout_.value_stride, state(p.tile).rescale};
-    output_tile<Isa, QueriesInLanes>(scratch_ + layout_.scores, scratch_ + layout_.values, layout_.value_stride,
-                                     layout_.value_stride, words_of<Isa>(p.count), p.rows, to);
+    output_tile<Isa, QueriesInLanes>(scratch_ + layout_.scores, scratch_ + layout_.values,
+                                     layout_.value_stride, layout_.value_stride,
+                                     words_of<Isa>(p.count), p.rows, to);
   }
 
   void add(const Piece& p) {
     const TilePlace place{task_.batch, task_.head, p.row, p.rows, p.first, p.count, p.partial};
-    additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_, place, scratch_ + layout_.additive);
+    additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_, place,
+                       scratch_ + layout_.additive);
   }
 
   void clear_unless_started(int tile) {
     if ((started_ >> tile & 1U) != 0) return;
-    for (int64_t i = 0; i < layout_.output_tile; i += Isa::kLanes) Isa::store(output(tile) + i, Isa::zero());
+    for (int64_t i = 0; i < layout_.output_tile; i += Isa::kLanes)
+      Isa::store(output(tile) + i, Isa::zero());
   }
 
   // The rows' factors: what normalises their output. Writes their LSE.
   __attribute__((noinline)) const float* finish(int tile) {
     SoftmaxState& softmax = state(tile);
-    finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, tile_row(tile), tile_rows(tile), softmax.max, softmax.sum,
-                     call_.scale.units, softmax.rescale);
+    finish_rows<Isa>(problem_, tensors_, task_.batch, task_.head, tile_row(tile), tile_rows(tile),
+                     softmax.max, softmax.sum, call_.scale.units, softmax.rescale);
     return softmax.rescale;
   }
 
@@ -204,17 +225,22 @@ class PrefillTask : protected PrefillTiles<Isa> {
   using Base = PrefillTiles<Isa>;
 
  public:
-  PrefillTask(const ForwardCall& call, const PrefillRows& task, float* scratch, const TileScratch& layout)
+  PrefillTask(const ForwardCall& call, const PrefillRows& task, float* scratch,
+              const TileScratch& layout)
       : Base(call, task, scratch, layout, sizeof(T)) {}
 
   void run() {
     load_queries();
     const auto keys = call_.band.any(task_.row_begin, task_.row_end);
-    // Key tiles begin at multiples of block_n, so that a row's result does not depend on which rows share its task.
-    for (int64_t first = keys.begin / call_.block_n * call_.block_n; first < keys.end; first += call_.block_n) {
-      const int count = static_cast<int>(keys.end - first < call_.block_n ? keys.end - first : call_.block_n);
+    // Key tiles begin at multiples of block_n, so that a row's result does not depend on which rows
+    // share its task.
+    for (int64_t first = keys.begin / call_.block_n * call_.block_n; first < keys.end;
+         first += call_.block_n) {
+      const int count =
+          static_cast<int>(keys.end - first < call_.block_n ? keys.end - first : call_.block_n);
       load_keys_and_values(first, count);
-      this->fetch_ahead(first + call_.block_n, keys.end, call_.block_n, tiles_ * (call_.block_n / Isa::kQkKeys));
+      this->fetch_ahead(first + call_.block_n, keys.end, call_.block_n,
+                        tiles_ * (call_.block_n / Isa::kQkKeys));
       for (int tile = 0; tile < tiles_; ++tile) this->attend(tile, first, count);
     }
     for (int tile = 0; tile < tiles_; ++tile) {
@@ -224,13 +250,16 @@ class PrefillTask : protected PrefillTiles<Isa> {
   }
 
  protected:
-  using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::kv_head_, Base::layout_, Base::scratch_, Base::tiles_;
+  using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::kv_head_, Base::layout_,
+      Base::scratch_, Base::tiles_;
 
   template <class Place = WordRows>
   void load_queries(Place place = {}) {
     for (int tile = 0; tile < tiles_; ++tile) {
-      pack_queries<Isa>(element<T>(tensors_.q, problem_.q, task_.batch, this->tile_row(tile), task_.head), problem_.q.strides[1],
-                        this->tile_rows(tile), problem_.head_dim, this->queries(tile), place);
+      pack_queries<Isa>(
+          element<T>(tensors_.q, problem_.q, task_.batch, this->tile_row(tile), task_.head),
+          problem_.q.strides[1], this->tile_rows(tile), problem_.head_dim, this->queries(tile),
+          place);
       this->clear_state(tile);
     }
   }
@@ -254,24 +283,31 @@ class PrefillTask : protected PrefillTiles<Isa> {
       int64_t k_rows[kMaxBlockN], v_rows[kMaxBlockN];
       list_rows(call_.pages, problem_.k, first, count, k_rows);
       list_rows(call_.pages, problem_.v, first, count, v_rows);
-      return load(ListedRows<T>{head_of(tensors_.k, problem_.k), k_rows}, ListedRows<T>{head_of(tensors_.v, problem_.v), v_rows});
+      return load(ListedRows<T>{head_of(tensors_.k, problem_.k), k_rows},
+                  ListedRows<T>{head_of(tensors_.v, problem_.v), v_rows});
     }
-    load(StridedRows<T>{element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_), problem_.k.strides[1]},
-         StridedRows<T>{element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_), problem_.v.strides[1]});
+    load(StridedRows<T>{element<const T>(tensors_.k, problem_.k, task_.batch, first, kv_head_),
+                        problem_.k.strides[1]},
+         StridedRows<T>{element<const T>(tensors_.v, problem_.v, task_.batch, first, kv_head_),
+                        problem_.v.strides[1]});
   }
-  const T* head_of(const Tensor& tensor, const TensorSpec& spec) const { return element<const T>(tensor, spec, 0, 0, kv_head_); }
+  const T* head_of(const Tensor& tensor, const TensorSpec& spec) const {
+    return element<const T>(tensor, spec, 0, 0, kv_head_);
+  }
 
   // o: the tile's output, [rows][value_stride].
   void store(int tile, const float* o) {
-    store_output<Isa>(o, layout_.value_stride, this->finish(tile), this->tile_rows(tile), problem_.head_dim_v,
-                      element<T>(tensors_.out, problem_.out, task_.batch, this->tile_row(tile), task_.head),
-                      problem_.out.strides[1]);
+    store_output<Isa>(
+        o, layout_.value_stride, this->finish(tile), this->tile_rows(tile), problem_.head_dim_v,
+        element<T>(tensors_.out, problem_.out, task_.batch, this->tile_row(tile), task_.head),
+        problem_.out.strides[1]);
   }
 };
 
 template <class Isa, class T>
 void prefill_task(const ForwardCall& call, const PrefillRows& task, float* scratch) {
-  const TileScratch layout = tile_scratch(*call.problem, Isa::kLanes, Isa::kGroup, call.block_n, call.tiles_per_task);
+  const TileScratch layout =
+      tile_scratch(*call.problem, Isa::kLanes, Isa::kGroup, call.block_n, call.tiles_per_task);
   PrefillTask<Isa, T>(call, task, scratch, layout).run();
 }
 

@@ -23,7 +23,8 @@ struct ShortScratch {
 };
 
 // Words of head_dim in multiples of word_tile.
-FULMEN_INLINE ShortScratch short_scratch(const Problem& problem, int lanes, int group, int word_tile = 1) {
+FULMEN_INLINE ShortScratch short_scratch(const Problem& problem, int lanes, int group,
+                                         int word_tile = 1) {
   ShortScratch s{};
   const int64_t words = round_up((problem.head_dim + group - 1) / group, word_tile);
   const int64_t planes = (problem.seqlen_k + kBlockM - 1) / kBlockM;

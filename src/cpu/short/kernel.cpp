@@ -16,7 +16,8 @@ constexpr int kMostRunTasks = 4096;  // that may be asked for
 // Returns true if a cache keeps the queries, keys and values of a batch element while the next
 // one's are fetched.
 bool two_fit(const Problem& p, int64_t cache_bytes) {
-  const int64_t elements = p.num_heads * p.seqlen_q * p.head_dim + p.num_kv_heads * p.seqlen_k * (p.head_dim + p.head_dim_v);
+  const int64_t elements = p.num_heads * p.seqlen_q * p.head_dim +
+                           p.num_kv_heads * p.seqlen_k * (p.head_dim + p.head_dim_v);
   return 2 * elements * (p.dtype == DType::fp32 ? 4 : 2) <= cache_bytes;
 }
 
@@ -36,8 +37,9 @@ TileTasks usual_tasks(const Problem& problem, const InstructionSet& isa, int thr
   tasks.block_n = static_cast<int>(round_up(std::max<int64_t>(problem.seqlen_k, 1), 64));
   // One tile, but on matrix tiles, where tasks are cut as those of prefill.
   tasks.tiles_per_task = table.amx_tiles ? choose_tiles_per_task(problem, table, threads) : 1;
-  tasks.scratch_floats =
-      table.short_floats != nullptr ? table.short_floats(problem) : short_scratch(problem, table.lanes, table.group[dtype]).total;
+  tasks.scratch_floats = table.short_floats != nullptr
+                             ? table.short_floats(problem)
+                             : short_scratch(problem, table.lanes, table.group[dtype]).total;
   tasks.stream_output = problem.bytes() > kStreamBytes;
   tasks.fetch_into_l2 = isa.fetch_blocks;
   if (problem.variable_lengths()) {
@@ -47,13 +49,15 @@ TileTasks usual_tasks(const Problem& problem, const InstructionSet& isa, int thr
   const int64_t blocks = (query_tiles(problem) + tasks.tiles_per_task - 1) / tasks.tiles_per_task;
   const int64_t of_sequence = problem.num_heads * blocks;
   tasks.run_length = choose_run(problem, threads, problem.batch * of_sequence, of_sequence);
-  tasks.fetch_batches =
-      !table.amx_tiles && next_sequence_is_own(problem, threads) && fetches_batches(isa, problem, tasks.stream_output);
+  tasks.fetch_batches = !table.amx_tiles && next_sequence_is_own(problem, threads) &&
+                        fetches_batches(isa, problem, tasks.stream_output);
   return tasks;
 }
 
 // The run length as a parameter.
-int run_tasks(const TileTasks& tasks) { return static_cast<int>(std::min<int64_t>(tasks.run_length, kMostRunTasks)); }
+int run_tasks(const TileTasks& tasks) {
+  return static_cast<int>(std::min<int64_t>(tasks.run_length, kMostRunTasks));
+}
 
 class ShortKernel final : public FamilyKernel {
  public:
@@ -74,32 +78,38 @@ class ShortKernel final : public FamilyKernel {
     runner->set_parameters(std::move(choice));
     return std::unique_ptr<Runner>(std::move(runner));
   }
-  Result<KernelTuning> tuning(const Problem& problem, const std::string& device, const AttentionOptions& options) const override {
+  Result<KernelTuning> tuning(const Problem& problem, const std::string& device,
+                              const AttentionOptions& options) const override {
     if (problem.variable_lengths()) return Kernel::tuning(problem, device, options);
     const int threads = thread_settings(options).num_threads;
-    return cpu_tuning(cpu_identity(name_, problem, threads), space(problem, usual_tasks(problem, isa_, threads)));
+    return cpu_tuning(cpu_identity(name_, problem, threads),
+                      space(problem, usual_tasks(problem, isa_, threads)));
   }
 
  private:
   // The schedule: tasks that a worker takes at once, and whether the next batch element is fetched.
-  Result<tuning::Choice> choose(const Problem& problem, const AttentionOptions& options, int threads,
-                                const TileTasks& usual) const {
+  Result<tuning::Choice> choose(const Problem& problem, const AttentionOptions& options,
+                                int threads, const TileTasks& usual) const {
     if (tuning::is_anything_asked(options, tuned_chip(), name_)) {
-      return tuning::tuned_choice(problem, options, cpu_identity(name_, problem, threads), space(problem, usual));
+      return tuning::tuned_choice(problem, options, cpu_identity(name_, problem, threads),
+                                  space(problem, usual));
     }
     const int run = run_tasks(usual), fetch = usual.fetch_batches ? 1 : 0;
-    return tuning::Choice{{run, fetch}, {{"run_tasks", run, "default"}, {"fetch_ahead", fetch, "default"}}, {}};
+    return tuning::Choice{
+        {run, fetch}, {{"run_tasks", run, "default"}, {"fetch_ahead", fetch, "default"}}, {}};
   }
   static tuning::Space space(const Problem& problem, const TileTasks& usual) {
     const int run = run_tasks(usual), fetch = usual.fetch_batches ? 1 : 0;
     const int64_t tasks = problem.batch * problem.num_heads * query_tiles(problem);
     tuning::Space space;
     space.parameters = {{"run_tasks", run, {1}}, {"fetch_ahead", fetch, {0}}};
-    for (int n = 2; n <= std::min<int64_t>(tasks, kMostRunTasks); n *= 2) space.parameters[0].values.push_back(n);
+    for (int n = 2; n <= std::min<int64_t>(tasks, kMostRunTasks); n *= 2)
+      space.parameters[0].values.push_back(n);
     tuning::include_usual(space);
     space.takes = [run](std::span<const int> values) {
       if (values[1] == 0 || values[0] == run) return Support{};
-      return Support::no("fetch_ahead is of runs of whole batch elements, " + std::to_string(run) + " tasks");
+      return Support::no("fetch_ahead is of runs of whole batch elements, " + std::to_string(run) +
+                         " tasks");
     };
     return space;
   }
@@ -111,8 +121,8 @@ class ShortKernel final : public FamilyKernel {
 Support takes_short(const Problem& problem) {
   constexpr int64_t kShortKeys = 128;
   if (problem.seqlen_k <= kShortKeys) return {};
-  return Support::no("seqlen_k is " + std::to_string(problem.seqlen_k) + ", at most " + std::to_string(kShortKeys) +
-                     " fit one score row");
+  return Support::no("seqlen_k is " + std::to_string(problem.seqlen_k) + ", at most " +
+                     std::to_string(kShortKeys) + " fit one score row");
 }
 
 std::unique_ptr<const Kernel> make_short_kernel(const Family& family, const InstructionSet& isa) {

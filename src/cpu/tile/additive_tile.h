@@ -22,21 +22,25 @@ struct TilePlace {
 };
 
 // The head's ALiBi slope; 0: none.
-FULMEN_INLINE float alibi_slope_of(const Problem& problem, const AttentionTensors& tensors, int64_t batch, int64_t head) {
+FULMEN_INLINE float alibi_slope_of(const Problem& problem, const AttentionTensors& tensors,
+                                   int64_t batch, int64_t head) {
   if (!problem.alibi_slopes.present) return 0;
   return *element<float>(tensors.alibi_slopes, problem.alibi_slopes, batch, 0, 0, head);
 }
 
 template <class Isa, class BiasT>
-FULMEN_INLINE void additive_tile_of(const Problem& problem, const AttentionTensors& tensors, const algorithm::Band& band,
-                                    float alibi_slope, const TilePlace& at, float* out) {
+FULMEN_INLINE void additive_tile_of(const Problem& problem, const AttentionTensors& tensors,
+                                    const algorithm::Band& band, float alibi_slope,
+                                    const TilePlace& at, float* out) {
   AdditiveTile<BiasT> tile;
   if (problem.bias.present) {
-    tile.bias = {element<BiasT>(tensors.bias, problem.bias, at.batch, at.head, at.row, at.key), problem.bias.strides[2]};
+    tile.bias = {element<BiasT>(tensors.bias, problem.bias, at.batch, at.head, at.row, at.key),
+                 problem.bias.strides[2]};
   }
   if (problem.keep_mask.present) {
-    tile.keep = {element<uint8_t>(tensors.keep_mask, problem.keep_mask, at.batch, at.head, at.row, at.key),
-                 problem.keep_mask.strides[2]};
+    tile.keep = {
+        element<uint8_t>(tensors.keep_mask, problem.keep_mask, at.batch, at.head, at.row, at.key),
+        problem.keep_mask.strides[2]};
   }
   tile.place = {alibi_slope, at.partial, band, at.row, at.key};
   build_additive<Isa>(tile, at.rows, at.keys, out);
@@ -44,8 +48,9 @@ FULMEN_INLINE void additive_tile_of(const Problem& problem, const AttentionTenso
 
 // out: [keys][kBlockM].
 template <class Isa>
-FULMEN_INLINE void additive_tile(const Problem& problem, const AttentionTensors& tensors, const algorithm::Band& band,
-                                 float alibi_slope, const TilePlace& at, float* out) {
+FULMEN_INLINE void additive_tile(const Problem& problem, const AttentionTensors& tensors,
+                                 const algorithm::Band& band, float alibi_slope,
+                                 const TilePlace& at, float* out) {
   switch (problem.bias.dtype) {
     case DType::fp16:
       return additive_tile_of<Isa, Fp16>(problem, tensors, band, alibi_slope, at, out);

@@ -11,7 +11,8 @@
 
 namespace fulmen::cpu {
 
-// One call of run(), or one of its sequences where they differ in length: the plan's constants and the caller's pointers.
+// One call of run(), or one of its sequences where they differ in length: the plan's constants and
+// the caller's pointers.
 struct ForwardCall {
   const Problem* problem = nullptr;
   const AttentionTensors* tensors = nullptr;
@@ -26,7 +27,8 @@ struct ForwardCall {
   int num_splits = 1;          // decode
   int heads_per_task = 1;      // decode: KV heads that are streamed together
   int64_t partial_stride = 0;  // decode: floats from one split's result to the next one's
-  int64_t block_bytes = 0;     // decode: of a block of keys and values, fetched into L2 during the one before it; 0: no such block
+  int64_t block_bytes = 0;     // decode: of a block of keys and values, fetched into L2 during the
+                               // one before it; 0: no such block
   int block_multiple = 64;     // decode: a block's keys are a multiple of it
   PageTable pages;             // of the sequence at hand, where keys and values are paged
 };
@@ -67,8 +69,10 @@ struct TileScratch {
   int64_t value_stride;  // floats a value row: head_dim_v rounded up to whole vectors
 };
 
-// The parts of a tile task's scratch that are the same by vectors and by matrix tiles: they come last.
-FULMEN_INLINE void cut_rows(const Problem& problem, int block_n, int tiles, ScratchCutter& cut, TileScratch& s) {
+// The parts of a tile task's scratch that are the same by vectors and by matrix tiles: they come
+// last.
+FULMEN_INLINE void cut_rows(const Problem& problem, int block_n, int tiles, ScratchCutter& cut,
+                            TileScratch& s) {
   s.additive = cut.take(static_cast<int64_t>(block_n) * kBlockM);
   s.dropout = cut.take(problem.dropout > 0 ? static_cast<int64_t>(block_n) * kBlockM : 0);
   s.output = cut.take(s.output_tile * tiles);
@@ -76,7 +80,8 @@ FULMEN_INLINE void cut_rows(const Problem& problem, int block_n, int tiles, Scra
   s.total = cut.total;
 }
 
-FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int group, int block_n, int tiles) {
+FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int group, int block_n,
+                                       int tiles) {
   TileScratch s{};
   const int64_t words = (problem.head_dim + group - 1) / group;
   s.key_stride = round_up(words, lanes);

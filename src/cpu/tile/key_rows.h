@@ -35,7 +35,8 @@ struct PageTable {
   int64_t first_row = 0;
 };
 
-// Goes through a sequence's keys, page after page. Offsets are elements from the tensor's data, of head 0.
+// Goes through a sequence's keys, page after page. Offsets are elements from the tensor's data, of
+// head 0.
 class PageWalk {
  public:
   FULMEN_INLINE PageWalk(const PageTable& table, const TensorSpec& spec, int64_t key)
@@ -65,7 +66,8 @@ class PageWalk {
 };
 
 // offsets[count] of keys from `first` on; count is 1 at least.
-FULMEN_INLINE void list_rows(const PageTable& table, const TensorSpec& spec, int64_t first, int count, int64_t* offsets) {
+FULMEN_INLINE void list_rows(const PageTable& table, const TensorSpec& spec, int64_t first,
+                             int count, int64_t* offsets) {
   PageWalk walk(table, spec, first);
   for (int i = 0;; walk.next()) {
     offsets[i] = walk.offset();

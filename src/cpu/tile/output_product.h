@@ -47,8 +47,8 @@ struct ScratchOutput {
   }
 };
 
-// Body(a type whose value says whether stores go past the caches): never where the instruction set has
-// no such stores.
+// Body(a type whose value says whether stores go past the caches): never where the instruction set
+// has no such stores.
 template <class Isa, class Body>
 FULMEN_INLINE void with_streams(bool streams, const Body& body) {
   if constexpr (requires { Isa::end_streams(); }) {
@@ -63,8 +63,8 @@ FULMEN_INLINE void end_streams() {
   if constexpr (requires { Isa::end_streams(); }) Isa::end_streams();
 }
 
-// Normalised and rounded, straight into the caller's tensor, for rows whose keys all lie in this tile. kStreams: past the caches;
-// then every row begins and ends at a cache line.
+// Normalised and rounded, straight into the caller's tensor, for rows whose keys all lie in this
+// tile. kStreams: past the caches; then every row begins and ends at a cache line.
 template <class Isa, class T, bool kStreams>
 struct FinalOutput {
   static constexpr int kStepWords = kShortStepWords;
@@ -90,12 +90,13 @@ struct FinalOutput {
   }
 };
 
-// One register block of O: kRows query rows x kVecs vectors of V's head_dim. Only the last vector may
-// reach beyond the last column. step() as in score_block.
+// One register block of O: kRows query rows x kVecs vectors of V's head_dim. Only the last vector
+// may reach beyond the last column. step() as in score_block.
 template <class Isa, class P, int kVecs, int kRows, class Output>
 FULMEN_INLINE void output_block(const float* p,  // P, at the first of the rows
                                 const float* v,  // [words][v_stride], at the first of the columns
-                                int64_t v_stride, int words, const Output& output, int row, int column) {
+                                int64_t v_stride, int words, const Output& output, int row,
+                                int column) {
   using Vec = typename Isa::Vec;
   Vec sum[kRows][kVecs];
 #pragma GCC unroll 8
@@ -123,50 +124,59 @@ FULMEN_INLINE void output_block(const float* p,  // P, at the first of the rows
   for (int r = 0; r < kRows; ++r) {
     if (!output.writes(row + r)) continue;
 #pragma GCC unroll 8
-    for (int c = 0; c < kVecs; ++c) output.end(row + r, column + c * Isa::kLanes, sum[r][c], c + 1 < kVecs);
+    for (int c = 0; c < kVecs; ++c)
+      output.end(row + r, column + c * Isa::kLanes, sum[r][c], c + 1 < kVecs);
   }
 }
 
 template <class Isa, class P, int kVecs, class Output>
-FULMEN_INLINE void output_columns(const float* p, const float* v, int64_t v_stride, int words, int rows, const Output& output,
-                                  int column) {
+FULMEN_INLINE void output_columns(const float* p, const float* v, int64_t v_stride, int words,
+                                  int rows, const Output& output, int column) {
   constexpr int kRows = kVecs < 3 ? Isa::kPvRowsNarrow : Isa::kPvRows;
-  // Sixes or eights, and fours, make every multiple of 4: no row lies beyond the tile, whose rows are one.
+  // Sixes or eights, and fours, make every multiple of 4: no row lies beyond the tile, whose rows
+  // are one.
   constexpr int kLastRows = 4;
-  static_assert(kRows >= kLastRows && kBlockM % kLastRows == 0, "rows of the last register block must divide the tile");
+  static_assert(kRows >= kLastRows && kBlockM % kLastRows == 0,
+                "rows of the last register block must divide the tile");
   int row = 0;
   if constexpr (kRows > kLastRows) {
-    for (int left = static_cast<int>(round_up(rows, kLastRows)); left >= kRows && (kRows == 8 || left != 2 * kLastRows);
-         left -= kRows, row += kRows) {
-      output_block<Isa, P, kVecs, kRows>(p + row * P::kRowStride, v + column, v_stride, words, output, row, column);
+    for (int left = static_cast<int>(round_up(rows, kLastRows));
+         left >= kRows && (kRows == 8 || left != 2 * kLastRows); left -= kRows, row += kRows) {
+      output_block<Isa, P, kVecs, kRows>(p + row * P::kRowStride, v + column, v_stride, words,
+                                         output, row, column);
     }
   }
   for (; row < rows; row += kLastRows) {
-    output_block<Isa, P, kVecs, kLastRows>(p + row * P::kRowStride, v + column, v_stride, words, output, row, column);
+    output_block<Isa, P, kVecs, kLastRows>(p + row * P::kRowStride, v + column, v_stride, words,
+                                           output, row, column);
   }
 }
 
-// Vectors of the next block of columns where `left` are left. Even blocks: 6 go as 3 + 3, not 4 + 2, which keeps every block's
-// ratio of products to loads high.
+// Vectors of the next block of columns where `left` are left. Even blocks: 6 go as 3 + 3, not
+// 4 + 2, which keeps every block's ratio of products to loads high.
 template <class Isa>
 FULMEN_INLINE int output_block_vecs(int left) {
   const int blocks = (left + Isa::kPvVecs - 1) / Isa::kPvVecs;
   return (left + blocks - 1) / blocks;
 }
 
-// Whether each block of columns is whole cache lines of elements of `size` bytes, in rows that are (rows_are_lines).
+// Whether each block of columns is whole cache lines of elements of `size` bytes, in rows that are
+// (rows_are_lines).
 template <class Isa>
 FULMEN_INLINE bool output_blocks_are_lines(int64_t dim, int64_t size) {
-  for (int left = static_cast<int>(round_up(dim, Isa::kLanes) / Isa::kLanes), count = 0; left > 0; left -= count) {
+  for (int left = static_cast<int>(round_up(dim, Isa::kLanes) / Isa::kLanes), count = 0; left > 0;
+       left -= count) {
     count = output_block_vecs<Isa>(left);
     if (count * Isa::kLanes * size % 64 != 0) return false;
   }
   return true;
 }
 
-// O tile from P and so many columns, whole vectors, of the V panel [words][v_stride]. Rows are computed up to a multiple of 4.
+// O tile from P and so many columns, whole vectors, of the V panel [words][v_stride]. Rows are
+// computed up to a multiple of 4.
 template <class Isa, class P, class Output>
-__attribute__((noinline)) void output_tile(const float* p, const float* v, int64_t v_stride, int64_t columns, int words, int rows,
+__attribute__((noinline)) void output_tile(const float* p, const float* v, int64_t v_stride,
+                                           int64_t columns, int words, int rows,
                                            const Output& output) {
   const int vecs = static_cast<int>(columns / Isa::kLanes);
   for (int done = 0, count = 0; done < vecs; done += count) {

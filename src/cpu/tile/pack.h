@@ -1,4 +1,5 @@
-// Bringing tensors into tiles: transposed queries, key and value panels, the additive score tile, and results back to memory.
+// Bringing tensors into tiles: transposed queries, key and value panels, the additive score tile,
+// and results back to memory.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +22,26 @@ template <class Isa, class T>
 FULMEN_INLINE typename Isa::Vec load_row_words(const T* p, int64_t elements) {
   constexpr int kElements = Isa::kLanes * Isa::kGroup;
   if constexpr (Isa::kGroup == 1) {
-    return elements >= kElements ? Isa::load_as_float(p) : Isa::load_as_float(p, static_cast<int>(elements));
+    return elements >= kElements ? Isa::load_as_float(p)
+                                 : Isa::load_as_float(p, static_cast<int>(elements));
   } else {
-    return elements >= kElements ? Isa::load_words(p) : Isa::load_words(p, static_cast<int>(elements));
+    return elements >= kElements ? Isa::load_words(p)
+                                 : Isa::load_words(p, static_cast<int>(elements));
   }
 }
 
 // Where word `word` of row `row` lies: [words][kBlockM].
 struct WordRows {
-  FULMEN_INLINE int64_t operator()(int word, int row) const { return static_cast<int64_t>(word) * kBlockM + row; }
+  FULMEN_INLINE int64_t operator()(int word, int row) const {
+    return static_cast<int64_t>(word) * kBlockM + row;
+  }
 };
 
-// q rows [rows][dim] -> out at the place of each vector of rows, [words][kBlockM]; rows up to the next whole vector become zeros.
+// q rows [rows][dim] -> out at the place of each vector of rows, [words][kBlockM]; rows up to the
+// next whole vector become zeros.
 template <class Isa, class T, class Place = WordRows>
-__attribute__((noinline)) void pack_queries(const T* q, int64_t stride, int rows, int64_t dim, float* out, Place place = {}) {
+__attribute__((noinline)) void pack_queries(const T* q, int64_t stride, int rows, int64_t dim,
+                                            float* out, Place place = {}) {
   using Vec = typename Isa::Vec;
   constexpr int kElements = Isa::kLanes * Isa::kGroup;
   const int words = words_of<Isa>(dim);
@@ -45,10 +52,13 @@ __attribute__((noinline)) void pack_queries(const T* q, int64_t stride, int rows
       Vec block[Isa::kLanes];
       if (valid == Isa::kLanes && dim - element >= kElements) {
 #pragma GCC unroll 16
-        for (int i = 0; i < Isa::kLanes; ++i) block[i] = load_row_words<Isa>(q + (row + i) * stride + element, kElements);
+        for (int i = 0; i < Isa::kLanes; ++i)
+          block[i] = load_row_words<Isa>(q + (row + i) * stride + element, kElements);
       } else {
         for (int i = 0; i < Isa::kLanes; ++i) {
-          block[i] = i < valid ? load_row_words<Isa>(q + (row + i) * stride + element, dim - element) : Isa::zero();
+          block[i] = i < valid
+                         ? load_row_words<Isa>(q + (row + i) * stride + element, dim - element)
+                         : Isa::zero();
         }
       }
       Isa::transpose(block);
@@ -63,16 +73,18 @@ __attribute__((noinline)) void pack_queries(const T* q, int64_t stride, int rows
   }
 }
 
-// k rows [keys][dim] -> panel [keys][panel_stride] of words; zeros to the end of the last vector. alive as in pack_values.
+// k rows [keys][dim] -> panel [keys][panel_stride] of words; zeros to the end of the last vector.
+// alive as in pack_values.
 template <class Isa, class Rows>
-__attribute__((noinline)) void pack_keys(Rows k, int keys, int64_t dim, float* panel, int64_t panel_stride,
-                                         const uint8_t* alive = nullptr) {
+__attribute__((noinline)) void pack_keys(Rows k, int keys, int64_t dim, float* panel,
+                                         int64_t panel_stride, const uint8_t* alive = nullptr) {
   constexpr int kElements = Isa::kLanes * Isa::kGroup;
   for (int key = 0; key < keys; ++key) {
     const auto* row = k[key];
     float* out = panel + key * panel_stride;
     if (alive != nullptr && alive[key] == 0) {
-      for (int64_t word = 0; word < panel_stride; word += Isa::kLanes) Isa::store(out + word, Isa::zero());
+      for (int64_t word = 0; word < panel_stride; word += Isa::kLanes)
+        Isa::store(out + word, Isa::zero());
       continue;
     }
     for (int64_t element = 0; element < dim; element += kElements) {
@@ -81,12 +93,12 @@ __attribute__((noinline)) void pack_keys(Rows k, int keys, int64_t dim, float* p
   }
 }
 
-// v rows [keys][dim] -> panel [words of keys][panel_stride]: word (w, d) holds V[kGroup w .. kGroup w + kGroup - 1][d]. Rows whose
-// alive is 0 become zeros: no query attends them, and what they hold, a NaN even, must not reach the output. alive may be null: all
-// are.
+// v rows [keys][dim] -> panel [words of keys][panel_stride]: word (w, d) holds
+// V[kGroup w .. kGroup w + kGroup - 1][d]. Rows whose alive is 0 become zeros: no query attends
+// them, and what they hold, a NaN even, must not reach the output. alive may be null: all are.
 template <class Isa, class Rows>
-__attribute__((noinline)) void pack_values(Rows v, int keys, int64_t dim, float* panel, int64_t panel_stride,
-                                           const uint8_t* alive) {
+__attribute__((noinline)) void pack_values(Rows v, int keys, int64_t dim, float* panel,
+                                           int64_t panel_stride, const uint8_t* alive) {
   constexpr int kElements = Isa::kLanes * Isa::kGroup;
   const auto load = [&](int key, int64_t element) __attribute__((always_inline)) {
     if (key >= keys || (alive != nullptr && alive[key] == 0)) return Isa::zero();
@@ -107,11 +119,13 @@ __attribute__((noinline)) void pack_values(Rows v, int keys, int64_t dim, float*
   }
 }
 
-// alive[i]: whether any of the rows [row_begin, row_end) of a head may attend key first + i. keep: the mask at row 0 and key 0, or
-// null.
+// alive[i]: whether any of the rows [row_begin, row_end) of a head may attend key first + i. keep:
+// the mask at row 0 and key 0, or null.
 template <class Isa>
-__attribute__((noinline)) void find_alive_keys(const algorithm::Band& band, const uint8_t* keep, int64_t keep_stride,
-                                               int64_t row_begin, int64_t row_end, int64_t first, int keys, uint8_t* alive) {
+__attribute__((noinline)) void find_alive_keys(const algorithm::Band& band, const uint8_t* keep,
+                                               int64_t keep_stride, int64_t row_begin,
+                                               int64_t row_end, int64_t first, int keys,
+                                               uint8_t* alive) {
   const auto range = band.any(row_begin, row_end);
   if (keep == nullptr) {
     for (int i = 0; i < keys; ++i) alive[i] = 1;
@@ -159,9 +173,11 @@ struct AdditiveTile {
 template <class Isa, class BiasT>
 FULMEN_INLINE typename Isa::Vec load_additive(const BiasT* bias, const uint8_t* keep, int count) {
   auto x = Isa::zero();
-  if (bias != nullptr) x = count >= Isa::kLanes ? Isa::load_as_float(bias) : Isa::load_as_float(bias, count);
+  if (bias != nullptr)
+    x = count >= Isa::kLanes ? Isa::load_as_float(bias) : Isa::load_as_float(bias, count);
   if (keep != nullptr) {
-    const auto kept = count >= Isa::kLanes ? Isa::load_as_float(keep) : Isa::load_as_float(keep, count);
+    const auto kept =
+        count >= Isa::kLanes ? Isa::load_as_float(keep) : Isa::load_as_float(keep, count);
     x = Isa::select_less(Isa::zero(), kept, x, Isa::set1(-__builtin_inff()));
   }
   return x;
@@ -169,47 +185,62 @@ FULMEN_INLINE typename Isa::Vec load_additive(const BiasT* bias, const uint8_t* 
 
 // Adds ALiBi to a tile [keys][kBlockM], and -inf outside the band.
 template <class Isa>
-__attribute__((noinline)) void add_place(const AdditivePlace& place, int rows, int keys, float* out) {
+__attribute__((noinline)) void add_place(const AdditivePlace& place, int rows, int keys,
+                                         float* out) {
   using Vec = typename Isa::Vec;
   // Distances are taken relative to the tile so that they are exact in fp32 at any sequence length.
-  const int64_t origin = place.first_key - place.first_row - place.band.diagonal;  // j - (i + diagonal) at the tile's corner
-  const auto near = [](int64_t x) { return static_cast<float>(algorithm::Band::clamp(x, -(1 << 22), 1 << 22)); };
-  const bool left = place.band.left >= 0 && place.masked_range, right = place.band.right >= 0 && place.masked_range;
+  // j - (i + diagonal) at the tile's corner.
+  const int64_t origin = place.first_key - place.first_row - place.band.diagonal;
+  const auto near = [](int64_t x) {
+    return static_cast<float>(algorithm::Band::clamp(x, -(1 << 22), 1 << 22));
+  };
+  const bool left = place.band.left >= 0 && place.masked_range,
+             right = place.band.right >= 0 && place.masked_range;
   const Vec minus_infinity = Isa::set1(-__builtin_inff());
   for (int row = 0; row < rows; row += Isa::kLanes) {
     const Vec lane_row = Isa::add(Isa::iota(), Isa::set1(static_cast<float>(row)));
     for (int key = 0; key < keys; ++key) {
       float* at = out + key * kBlockM + row;
       Vec x = Isa::load(at);
-      const Vec key_minus_row = Isa::sub(Isa::set1(static_cast<float>(key)), lane_row);  // within the tile
+      // Within the tile.
+      const Vec key_minus_row = Isa::sub(Isa::set1(static_cast<float>(key)), lane_row);
       if (place.alibi_slope != 0.0F) {
-        const Vec distance = Isa::abs(Isa::add(key_minus_row, Isa::set1(static_cast<float>(origin))));
+        const Vec distance =
+            Isa::abs(Isa::add(key_minus_row, Isa::set1(static_cast<float>(origin))));
         x = Isa::fused(distance, Isa::set1(-place.alibi_slope), x);
       }
       // Attended: -left <= origin + key_minus_row <= right.
-      if (left) x = Isa::select_less(key_minus_row, Isa::set1(near(-place.band.left - origin)), minus_infinity, x);
-      if (right) x = Isa::select_less(Isa::set1(near(place.band.right - origin)), key_minus_row, minus_infinity, x);
+      if (left)
+        x = Isa::select_less(key_minus_row, Isa::set1(near(-place.band.left - origin)),
+                             minus_infinity, x);
+      if (right)
+        x = Isa::select_less(Isa::set1(near(place.band.right - origin)), key_minus_row,
+                             minus_infinity, x);
       Isa::store(at, x);
     }
   }
 }
 
 template <class Isa, class BiasT>
-__attribute__((noinline)) void build_additive(const AdditiveTile<BiasT>& tile, int rows, int keys, float* out) {
+__attribute__((noinline)) void build_additive(const AdditiveTile<BiasT>& tile, int rows, int keys,
+                                              float* out) {
   using Vec = typename Isa::Vec;
   constexpr int kLanes = Isa::kLanes;
   const BiasT* bias = tile.bias.data;
   const uint8_t* keep = tile.keep.data;
   const int padded_rows = static_cast<int>(round_up(rows, kLanes));
-  const bool varies = (bias != nullptr && tile.bias.row_stride != 0) || (keep != nullptr && tile.keep.row_stride != 0);
+  const bool varies = (bias != nullptr && tile.bias.row_stride != 0) ||
+                      (keep != nullptr && tile.keep.row_stride != 0);
   for (int key = 0; key < keys; key += kLanes) {
     const int count = keys - key < kLanes ? keys - key : kLanes;
     if (!varies) {
       alignas(64) float line[kLanes];
-      Isa::store(line, load_additive<Isa>(bias == nullptr ? bias : bias + key, keep == nullptr ? keep : keep + key, count));
+      Isa::store(line, load_additive<Isa>(bias == nullptr ? bias : bias + key,
+                                          keep == nullptr ? keep : keep + key, count));
       for (int i = 0; i < count; ++i) {
         const Vec x = Isa::broadcast(line + i);
-        for (int row = 0; row < padded_rows; row += kLanes) Isa::store(out + (key + i) * kBlockM + row, x);
+        for (int row = 0; row < padded_rows; row += kLanes)
+          Isa::store(out + (key + i) * kBlockM + row, x);
       }
       continue;
     }
@@ -219,12 +250,14 @@ __attribute__((noinline)) void build_additive(const AdditiveTile<BiasT>& tile, i
       if (valid == kLanes && count == kLanes && keep == nullptr) {
         const BiasT* p = bias + row * tile.bias.row_stride + key;
 #pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) block[i] = Isa::load_as_float(p + i * tile.bias.row_stride);
+        for (int i = 0; i < kLanes; ++i)
+          block[i] = Isa::load_as_float(p + i * tile.bias.row_stride);
       } else {
         for (int i = 0; i < kLanes; ++i) {
           const int64_t r = row + (i < valid ? i : 0);
-          block[i] = load_additive<Isa>(bias == nullptr ? bias : bias + r * tile.bias.row_stride + key,
-                                        keep == nullptr ? keep : keep + r * tile.keep.row_stride + key, count);
+          block[i] = load_additive<Isa>(
+              bias == nullptr ? bias : bias + r * tile.bias.row_stride + key,
+              keep == nullptr ? keep : keep + r * tile.keep.row_stride + key, count);
         }
       }
       Isa::transpose(block);
@@ -236,7 +269,8 @@ __attribute__((noinline)) void build_additive(const AdditiveTile<BiasT>& tile, i
       }
     }
   }
-  if (tile.place.alibi_slope != 0.0F || tile.place.masked_range) add_place<Isa>(tile.place, rows, keys, out);
+  if (tile.place.alibi_slope != 0.0F || tile.place.masked_range)
+    add_place<Isa>(tile.place, rows, keys, out);
 }
 
 // x -> up to kLanes elements of a row of which `left` are there.
@@ -251,12 +285,13 @@ FULMEN_INLINE void store_row_part(T* out, typename Isa::Vec x, int64_t left) {
 
 // rows of O [rows][o_stride] -> out, each times its factor, rounded to T.
 template <class Isa, class T>
-__attribute__((noinline)) void store_output(const float* o, int64_t o_stride, const float* factor, int rows, int64_t dim, T* out,
-                                            int64_t out_stride) {
+__attribute__((noinline)) void store_output(const float* o, int64_t o_stride, const float* factor,
+                                            int rows, int64_t dim, T* out, int64_t out_stride) {
   for (int row = 0; row < rows; ++row) {
     const auto f = Isa::broadcast(factor + row);
     for (int64_t d = 0; d < dim; d += Isa::kLanes) {
-      store_row_part<Isa>(out + row * out_stride + d, Isa::mul(Isa::load(o + row * o_stride + d), f), dim - d);
+      store_row_part<Isa>(out + row * out_stride + d,
+                          Isa::mul(Isa::load(o + row * o_stride + d), f), dim - d);
     }
   }
 }

@@ -9,8 +9,8 @@ namespace fulmen::cpu {
 
 // Words of a register block's products from one step of fetching to the next one.
 constexpr int kFetchWords = 8;
-// Short sequences: AMD drops prefetches in bursts of more than some ten lines, which is what eight words make
-// (docs/lab/cpu_zen4.md).
+// Short sequences: AMD drops prefetches in bursts of more than some ten lines, which is what eight
+// words make (docs/lab/cpu_zen4.md).
 constexpr int kShortStepWords = 4;
 constexpr int kWholeBlock = 1 << 30;
 
@@ -24,7 +24,8 @@ FULMEN_INLINE void prefetch_into_l2(const void* p) {
   }
 }
 
-// Rows of memory that will be used soon, fetched a row at a time from within a product's loop, which waits for arithmetic anyway.
+// Rows of memory that will be used soon, fetched a row at a time from within a product's loop,
+// which waits for arithmetic anyway.
 struct RowPrefetch {
   const char* next = nullptr;
   int64_t stride = 0;  // bytes from row to row
@@ -52,10 +53,13 @@ FULMEN_INLINE void fetch_any_rows(RowPrefetch (&lists)[kLists], int count) {
   }
 }
 
-FULMEN_INLINE RowPrefetch fetch_rows(const void* first, int64_t stride_bytes, int64_t row_bytes, int64_t rows) {
+FULMEN_INLINE RowPrefetch fetch_rows(const void* first, int64_t stride_bytes, int64_t row_bytes,
+                                     int64_t rows) {
   // Where in a line the rows begin: somewhere, unless all begin as the first one does.
-  const int64_t offset = stride_bytes % 64 == 0 ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(first) % 64) : 63;
-  return {static_cast<const char*>(first), stride_bytes, static_cast<int>((offset + row_bytes + 63) / 64), static_cast<int>(rows)};
+  const int64_t offset =
+      stride_bytes % 64 == 0 ? static_cast<int64_t>(reinterpret_cast<uintptr_t>(first) % 64) : 63;
+  return {static_cast<const char*>(first), stride_bytes,
+          static_cast<int>((offset + row_bytes + 63) / 64), static_cast<int>(rows)};
 }
 
 }  // namespace fulmen::cpu

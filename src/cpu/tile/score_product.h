@@ -9,8 +9,9 @@
 
 namespace fulmen::cpu {
 
-// One register block of a score product: kRows rows of words by broadcast x kVecs vectors of lanes; the sums go to the epilogue,
-// whose step() is called before every kStepWords words of products, to fetch what comes next.
+// One register block of a score product: kRows rows of words by broadcast x kVecs vectors of lanes;
+// the sums go to the epilogue, whose step() is called before every kStepWords words of products, to
+// fetch what comes next.
 template <class Isa, int kVecs, int kRows, class Block>
 FULMEN_INLINE void score_block(const float* lanes,  // [words][kBlockM]
                                const float* rows,   // kRows rows of words, stride floats apart
@@ -42,8 +43,8 @@ FULMEN_INLINE void score_block(const float* lanes,  // [words][kBlockM]
   for (int r = 0; r < kRows; ++r) epilogue.row(sum[r], first_row + r);
 }
 
-// Rows of a register block of `vecs` vectors. Narrower blocks are the few last columns of few tiles, not worth the code of longer
-// ones, unless the epilogue says that they are all there is.
+// Rows of a register block of `vecs` vectors. Narrower blocks are the few last columns of few
+// tiles, not worth the code of longer ones, unless the epilogue says that they are all there is.
 template <class Isa>
 constexpr int block_rows(int vecs, bool narrow_tiles) {
   if (vecs == Isa::kQkVecs) return Isa::kQkKeys;
@@ -52,8 +53,8 @@ constexpr int block_rows(int vecs, bool narrow_tiles) {
 }
 
 template <class Isa, int kVecs, class Epilogue>
-FULMEN_INLINE void score_rows(const float* lanes, const float* rows, int64_t stride, int words, int count, const Epilogue& epilogue,
-                              int at) {
+FULMEN_INLINE void score_rows(const float* lanes, const float* rows, int64_t stride, int words,
+                              int count, const Epilogue& epilogue, int at) {
   typename Epilogue::template Block<kVecs> block(epilogue, at);
   constexpr int kShort = 4, kRows = block_rows<Isa>(kVecs, requires { Epilogue::kNarrowTiles; });
   int row = 0;
@@ -66,13 +67,16 @@ FULMEN_INLINE void score_rows(const float* lanes, const float* rows, int64_t str
       score_block<Isa, kVecs, kShort>(lanes + at, rows + row * stride, stride, words, row, block);
     }
   }
-  for (; row < count; ++row) score_block<Isa, kVecs, 1>(lanes + at, rows + row * stride, stride, words, row, block);
+  for (; row < count; ++row)
+    score_block<Isa, kVecs, 1>(lanes + at, rows + row * stride, stride, words, row, block);
   block.end();
 }
 
-// The score product of a tile: `count` rows of words against `lanes` columns (rounded up to whole vectors) of a transposed panel.
+// The score product of a tile: `count` rows of words against `lanes` columns (rounded up to whole
+// vectors) of a transposed panel.
 template <class Isa, class Epilogue>
-__attribute__((noinline)) void score_tile(const float* panel, int lanes, const float* rows, int64_t stride, int words, int count,
+__attribute__((noinline)) void score_tile(const float* panel, int lanes, const float* rows,
+                                          int64_t stride, int words, int count,
                                           const Epilogue& epilogue) {
   const int vecs = static_cast<int>(round_up(lanes, Isa::kLanes) / Isa::kLanes);
   for (int first = 0; first < vecs; first += Isa::kQkVecs) {
@@ -90,11 +94,14 @@ __attribute__((noinline)) void score_tile(const float* panel, int lanes, const f
   }
 }
 
-// Steps of score_tile's epilogue: no more than there are, since what is left for others is not fetched, and not many less.
+// Steps of score_tile's epilogue: no more than there are, since what is left for others is not
+// fetched, and not many less.
 template <class Isa, bool kNarrowTiles = false, int kStepWords = kFetchWords>
 FULMEN_INLINE int64_t score_steps(int lanes, int words, int count) {
   const int64_t vecs = round_up(lanes, Isa::kLanes) / Isa::kLanes;
-  const int rows = kNarrowTiles && vecs < Isa::kQkVecs ? block_rows<Isa>(static_cast<int>(vecs), true) : Isa::kQkKeys;
+  const int rows = kNarrowTiles && vecs < Isa::kQkVecs
+                       ? block_rows<Isa>(static_cast<int>(vecs), true)
+                       : Isa::kQkKeys;
   const int64_t blocks = (vecs + Isa::kQkVecs - 1) / Isa::kQkVecs * (count / rows);
   const int64_t steps = blocks * ((words + kStepWords - 1) / kStepWords);
   return steps > 0 ? steps : 1;
@@ -144,8 +151,9 @@ struct QueryLaneScores {
   };
 };
 
-// Epilogue of S = Q K^T, keys in lanes: scores [rows][kBlockM] and, per row, the maximum of each lane. With a bias (null: none) the
-// scores are scale * raw + bias, else they stay raw. kRagged: the keys end within a vector, whose other lanes become -inf.
+// Epilogue of S = Q K^T, keys in lanes: scores [rows][kBlockM] and, per row, the maximum of each
+// lane. With a bias (null: none) the scores are scale * raw + bias, else they stay raw. kRagged:
+// the keys end within a vector, whose other lanes become -inf.
 template <class Isa, class BiasT, bool kRagged>
 struct KeyLaneScores {
   int keys;
@@ -170,14 +178,16 @@ struct KeyLaneScores {
         for (int v = 0; v < kVecs; ++v) {
           const int left = tile_.keys - at_ - v * Isa::kLanes;
           const bool part = kRagged && v + 1 == kVecs && left < Isa::kLanes;
-          score[v] =
-              Isa::fused(score[v], Isa::set1(tile_.scale),
-                         part ? Isa::load_as_float(bias + v * Isa::kLanes, left) : Isa::load_as_float(bias + v * Isa::kLanes));
+          score[v] = Isa::fused(score[v], Isa::set1(tile_.scale),
+                                part ? Isa::load_as_float(bias + v * Isa::kLanes, left)
+                                     : Isa::load_as_float(bias + v * Isa::kLanes));
         }
       }
       if constexpr (kRagged) {
-        const Vec past = Isa::set1(static_cast<float>(tile_.keys - at_ - (kVecs - 1) * Isa::kLanes) - 0.5F);
-        score[kVecs - 1] = Isa::select_less(past, Isa::iota(), Isa::set1(-__builtin_inff()), score[kVecs - 1]);
+        const Vec past =
+            Isa::set1(static_cast<float>(tile_.keys - at_ - (kVecs - 1) * Isa::kLanes) - 0.5F);
+        score[kVecs - 1] =
+            Isa::select_less(past, Isa::iota(), Isa::set1(-__builtin_inff()), score[kVecs - 1]);
       }
       Vec max = at_ > 0 ? Isa::load(tile_.lane_max + row * Isa::kLanes) : score[0];
 #pragma GCC unroll 8

@@ -15,7 +15,8 @@ inline ScoreScale score_scale(const Problem& problem) {
     scale.tanh_scale = 2.0F * algorithm::kLog2E * problem.softmax_scale / problem.softcap;
     scale.softcap = problem.softcap;
   }
-  if (problem.bias.present && problem.bias.dtype != DType::fp16) scale.units = algorithm::ScoreUnits::natural;
+  if (problem.bias.present && problem.bias.dtype != DType::fp16)
+    scale.units = algorithm::ScoreUnits::natural;
   return scale;
 }
 

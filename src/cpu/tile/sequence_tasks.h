@@ -1,4 +1,5 @@
-// The tasks of a call whose sequences differ in length: listed in the workspace when the lengths are known, the longest first.
+// The tasks of a call whose sequences differ in length: listed in the workspace when the lengths
+// are known, the longest first.
 #pragma once
 
 #include <array>
@@ -15,8 +16,9 @@ struct SequenceTask {
   int32_t part = 0;  // a block of queries, or a split of the keys
 };
 
-// Puts the tasks that visit(put) names by put(sequence, part, cost) into `out`, dear ones first, and returns how many there are.
-// visit is called twice. By powers of two and their quarters: enough for threads to end together, and no comparison.
+// Puts the tasks that visit(put) names by put(sequence, part, cost) into `out`, dear ones first,
+// and returns how many there are. visit is called twice. By powers of two and their quarters:
+// enough for threads to end together, and no comparison.
 template <class Visit>
 int64_t order_tasks(const Visit& visit, SequenceTask* out) noexcept {
   constexpr int kBuckets = 256;
@@ -34,14 +36,15 @@ int64_t order_tasks(const Visit& visit, SequenceTask* out) noexcept {
     count = first;
   }
   visit([&](int64_t sequence, int64_t part, int64_t cost) {
-    out[next[static_cast<std::size_t>(bucket_of(cost))]++] = {static_cast<int32_t>(sequence), static_cast<int32_t>(part)};
+    out[next[static_cast<std::size_t>(bucket_of(cost))]++] = {static_cast<int32_t>(sequence),
+                                                              static_cast<int32_t>(part)};
   });
   return total;
 }
 
 // What tasks of one sequence are told: the view's problem and tensors, its band and its pages.
-inline void call_sequence(const Problem& problem, const AttentionTensors& tensors, int64_t b, SequenceView& view,
-                          ForwardCall& call) noexcept {
+inline void call_sequence(const Problem& problem, const AttentionTensors& tensors, int64_t b,
+                          SequenceView& view, ForwardCall& call) noexcept {
   select_sequence(problem, tensors, b, view);
   const Problem& p = view.problem;
   call.problem = &p;

@@ -10,8 +10,9 @@ namespace fulmen::cpu {
 
 // softmax_tile for kVecs vectors of queries; every pointer is at the first of them.
 template <class Isa, int kDegree, algorithm::ScoreUnits kUnits, int kVecs, class Dropout>
-FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, float factor, float* max, float* sum_out,
-                                float* rescale_out, const float* dropout) {
+FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, float factor,
+                                float* max, float* sum_out, float* rescale_out,
+                                const float* dropout) {
   using Vec = typename Isa::Vec;
   constexpr int kLanes = Isa::kLanes;
   bool moved = false;
@@ -20,7 +21,8 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
   for (int v = 0; v < kVecs; ++v) {
     const Vec old_max = Isa::load(max + v * kLanes);
     const Vec new_max = Isa::load(tile_max + v * kLanes);
-    const auto step = algorithm::softmax_step<Isa, kUnits>(old_max, algorithm::maximum_of<Isa, kUnits>(new_max, Isa::set1(factor)));
+    const auto step = algorithm::softmax_step<Isa, kUnits>(
+        old_max, algorithm::maximum_of<Isa, kUnits>(new_max, Isa::set1(factor)));
     moved |= !Isa::all_equal(step.max, old_max);
     minus_offset[v] = Isa::sub(Isa::zero(), step.offset);
     Isa::store(max + v * kLanes, step.max);
@@ -39,13 +41,15 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
       }
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v)
-        p[i][v] = algorithm::exponent_of<Isa, kUnits>(Isa::load(scores + (key + i) * kBlockM + v * kLanes), f, minus_offset[v]);
+        p[i][v] = algorithm::exponent_of<Isa, kUnits>(
+            Isa::load(scores + (key + i) * kBlockM + v * kLanes), f, minus_offset[v]);
       Isa::template exp2<kDegree>(p[i]);
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) sum[v] = Isa::add(sum[v], p[i][v]);
       if constexpr (Dropout::kAny) {
 #pragma GCC unroll 8
-        for (int v = 0; v < kVecs; ++v) p[i][v] = Isa::mul(p[i][v], Isa::load(dropout + (key + i) * kBlockM + v * kLanes));
+        for (int v = 0; v < kVecs; ++v)
+          p[i][v] = Isa::mul(p[i][v], Isa::load(dropout + (key + i) * kBlockM + v * kLanes));
       }
     }
 #pragma GCC unroll 8
@@ -60,29 +64,35 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
   }
 #pragma GCC unroll 8
   for (int v = 0; v < kVecs; ++v) {
-    Isa::store(sum_out + v * kLanes, Isa::fma(Isa::load(sum_out + v * kLanes), Isa::load(rescale_out + v * kLanes), sum[v]));
+    Isa::store(sum_out + v * kLanes, Isa::fma(Isa::load(sum_out + v * kLanes),
+                                              Isa::load(rescale_out + v * kLanes), sum[v]));
   }
   return moved;
 }
 
-// Turns the score tile into P^T in place (pairs: [keys / 2][kBlockM] words) and updates the state. factor: what a stored score
-// takes to become a power of 2. Returns false when no row's maximum moved, so that earlier output needs no rescaling.
-// kDegree: of the exponential's polynomial.
+// Turns the score tile into P^T in place (pairs: [keys / 2][kBlockM] words) and updates the state.
+// factor: what a stored score takes to become a power of 2. Returns false when no row's maximum
+// moved, so that earlier output needs no rescaling. kDegree: of the exponential's polynomial.
 template <class Isa, int kDegree, algorithm::ScoreUnits kUnits, class Dropout>
-__attribute__((noinline)) bool softmax_tile(float* scores, const float* tile_max, int rows, int keys, float factor,
-                                            SoftmaxState& state, Dropout dropout) {
+__attribute__((noinline)) bool softmax_tile(float* scores, const float* tile_max, int rows,
+                                            int keys, float factor, SoftmaxState& state,
+                                            Dropout dropout) {
   const int padded_rows = static_cast<int>(round_up(rows, Isa::kLanes));
   bool moved = false;
   int row = 0;
-  const auto factors_at = [&](int first)
-                              __attribute__((always_inline)) { return Dropout::kAny ? dropout.factors + first : nullptr; };
-  for (; row + Isa::kSoftmaxVecs * Isa::kLanes <= padded_rows; row += Isa::kSoftmaxVecs * Isa::kLanes) {
+  const auto factors_at = [&](int first) __attribute__((always_inline)) {
+    return Dropout::kAny ? dropout.factors + first : nullptr;
+  };
+  for (; row + Isa::kSoftmaxVecs * Isa::kLanes <= padded_rows;
+       row += Isa::kSoftmaxVecs * Isa::kLanes) {
     moved |= softmax_rows<Isa, kDegree, kUnits, Isa::kSoftmaxVecs, Dropout>(
-        scores + row, tile_max + row, keys, factor, state.max + row, state.sum + row, state.rescale + row, factors_at(row));
+        scores + row, tile_max + row, keys, factor, state.max + row, state.sum + row,
+        state.rescale + row, factors_at(row));
   }
   for (; row < padded_rows; row += Isa::kLanes) {
-    moved |= softmax_rows<Isa, kDegree, kUnits, 1, Dropout>(scores + row, tile_max + row, keys, factor, state.max + row,
-                                                            state.sum + row, state.rescale + row, factors_at(row));
+    moved |= softmax_rows<Isa, kDegree, kUnits, 1, Dropout>(
+        scores + row, tile_max + row, keys, factor, state.max + row, state.sum + row,
+        state.rescale + row, factors_at(row));
   }
   return moved;
 }

@@ -1,4 +1,5 @@
-// Rows of several tensors that will be used soon, fetched evenly over the steps of a product's loops.
+// Rows of several tensors that will be used soon, fetched evenly over the steps of a product's
+// loops.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +8,11 @@
 
 namespace fulmen::cpu {
 
-// A few lines at each step, by turns of the tensors: a processor drops prefetches that come in bursts, or waits for them, and its
-// memory is the busier the more streams it has (docs/lab/cpu_xeon.md). The same number at each turn until
-// the longest tensor has ended, with the others up to a line a turn behind their ends: branches that are foreseen wrongly cost more
-// than these. Only step() is inlined: the rest runs once a task, from many places.
+// A few lines at each step, by turns of the tensors: a processor drops prefetches that come in
+// bursts, or waits for them, and its memory is the busier the more streams it has
+// (docs/lab/cpu_xeon.md). The same number at each turn until the longest tensor has ended, with the
+// others up to a line a turn behind their ends: branches that are foreseen wrongly cost more than
+// these. Only step() is inlined: the rest runs once a task, from many places.
 template <class Isa>
 class StepPrefetch {
  public:
@@ -31,7 +33,8 @@ class StepPrefetch {
   __attribute__((noinline)) void spread(int64_t steps) {
     const auto most = static_cast<int>(streams_ > 0 && steps > streams_ ? steps / streams_ : 1);
     int shortest = most;
-    for (int i = 0; i < streams_; ++i) shortest = stream_[i].lines < shortest ? stream_[i].lines : shortest;
+    for (int i = 0; i < streams_; ++i)
+      shortest = stream_[i].lines < shortest ? stream_[i].lines : shortest;
     // A stream of fewer lines than turns would run past its end for the rest of them.
     const int turns = shortest > most / 2 ? shortest : (most + 1) / 2;
     int longest = 0;

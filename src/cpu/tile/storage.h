@@ -16,10 +16,13 @@ struct Bf16 {
   uint16_t bits;
 };
 
-// An element's address: the pointer is the call's, the strides are the Problem's (where broadcast dims have stride 0).
+// An element's address: the pointer is the call's, the strides are the Problem's (where broadcast
+// dims have stride 0).
 template <class T>
-FULMEN_INLINE T* element(const Tensor& tensor, const TensorSpec& spec, int64_t i0, int64_t i1, int64_t i2, int64_t i3 = 0) {
-  return static_cast<T*>(tensor.data) + i0 * spec.strides[0] + i1 * spec.strides[1] + i2 * spec.strides[2] + i3 * spec.strides[3];
+FULMEN_INLINE T* element(const Tensor& tensor, const TensorSpec& spec, int64_t i0, int64_t i1,
+                         int64_t i2, int64_t i3 = 0) {
+  return static_cast<T*>(tensor.data) + i0 * spec.strides[0] + i1 * spec.strides[1] +
+         i2 * spec.strides[2] + i3 * spec.strides[3];
 }
 
 // Whether a tensor's heads are adjacent in its rows, with no more between them than they have.
@@ -28,9 +31,10 @@ FULMEN_INLINE bool side_by_side(const TensorSpec& spec, int64_t dim) {
 }
 
 // The same for code that is compiled once for all types: elements of so many bytes.
-FULMEN_INLINE char* element_address(const Tensor& tensor, const TensorSpec& spec, int64_t bytes, int64_t i0, int64_t i1,
-                                    int64_t i2) {
-  return static_cast<char*>(tensor.data) + bytes * (i0 * spec.strides[0] + i1 * spec.strides[1] + i2 * spec.strides[2]);
+FULMEN_INLINE char* element_address(const Tensor& tensor, const TensorSpec& spec, int64_t bytes,
+                                    int64_t i0, int64_t i1, int64_t i2) {
+  return static_cast<char*>(tensor.data) +
+         bytes * (i0 * spec.strides[0] + i1 * spec.strides[1] + i2 * spec.strides[2]);
 }
 
 // Body(null pointer of the storage type) for a bias's dtype.
@@ -46,8 +50,8 @@ FULMEN_INLINE void with_bias_type(DType dtype, const Body& body) {
   }
 }
 
-// Whether rows of so many bytes, `stride` bytes apart, are whole cache lines: only those may go past
-// the caches, which are slow for parts of lines.
+// Whether rows of so many bytes, `stride` bytes apart, are whole cache lines: only those may go
+// past the caches, which are slow for parts of lines.
 FULMEN_INLINE bool rows_are_lines(const void* first, int64_t stride, int64_t row) {
   return reinterpret_cast<uintptr_t>(first) % 64 == 0 && stride % 64 == 0 && row % 64 == 0;
 }

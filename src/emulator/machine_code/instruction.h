@@ -1,4 +1,5 @@
-// Machine code of an AMD kernel as the emulator of the instruction set runs it: decoded once, then executed wave by wave.
+// Machine code of an AMD kernel as the emulator of the instruction set runs it: decoded once, then
+// executed wave by wave.
 #pragma once
 
 #include <array>
@@ -18,14 +19,29 @@ struct Instruction;
 using Handler = void (*)(Wave&, const Instruction&);
 
 // The class by which executed instructions are counted.
-enum class Kind : uint8_t { matrix, valu, transcendental, salu, branch, scalar_load, lds, global, scratch, barrier, wait, none };
+enum class Kind : uint8_t {
+  matrix,
+  valu,
+  transcendental,
+  salu,
+  branch,
+  scalar_load,
+  lds,
+  global,
+  scratch,
+  barrier,
+  wait,
+  none
+};
 constexpr int kKinds = 12;
-constexpr std::array<std::string_view, kKinds> kKindNames{"matrix", "VALU",   "transcendental", "SALU",    "branch", "scalar load",
-                                                          "LDS",    "global", "scratch",        "barrier", "wait",   "none"};
+constexpr std::array<std::string_view, kKinds> kKindNames{
+    "matrix", "VALU",   "transcendental", "SALU",    "branch", "scalar load",
+    "LDS",    "global", "scratch",        "barrier", "wait",   "none"};
 
 // Registers have the numbers of amd_rules/registers.h. A literal has its 64 bits.
 struct Operand {
-  enum class Source : uint8_t { none, vector, scalar, literal, nothing };  // nothing: "null", reads as 0
+  // nothing: "null", reads as 0.
+  enum class Source : uint8_t { none, vector, scalar, literal, nothing };
   Source source = Source::none;
   bool changed = false;  // a vector register that is not read as it is: a sign, DPP or a part of it
   bool negate = false, absolute = false, sign_extend = false;
@@ -67,7 +83,8 @@ struct Instruction {
   bool accesses_are_checked = true;  // false: waits and branches on SCC
   bool clamp = false, returns = false, offen = false, zeroes_high_half = false;
   uint8_t op_sel = 0, op_sel_hi = 0, neg_lo = 0, neg_hi = 0;
-  uint8_t source_part[3] = {6, 6, 6}, result_part = 6, unused = 0;  // SDWA: 0 to 3 a byte, 4 and 5 a word, 6 all
+  // SDWA: 0 to 3 a byte, 4 and 5 a word, 6 all.
+  uint8_t source_part[3] = {6, 6, 6}, result_part = 6, unused = 0;
   int operands = 0;
   std::array<Operand, kMostOperands> operand{};
   int64_t offset = 0, offset1 = 0;
@@ -92,10 +109,11 @@ struct Program {
   std::vector<Line> lines;
   // Fields of the kernel descriptor.
   int vector_registers = 0, accumulators = 0, lds_bytes = 0, kernarg_bytes = 0;
-  int scratch_bytes = 0;                                                     // a lane
-  uint32_t entry = 0;                                                        // where in the code waves begin
-  int user_scalars = 0, kernarg_at = -1, packet_at = -1, workgroup_at = -1;  // numbers of scalar registers; -1: not asked for
-  bool workgroup_in_trap_registers = false;                                  // gfx12
+  int scratch_bytes = 0;  // a lane
+  uint32_t entry = 0;     // where in the code waves begin
+  // Numbers of scalar registers; -1: not asked for.
+  int user_scalars = 0, kernarg_at = -1, packet_at = -1, workgroup_at = -1;
+  bool workgroup_in_trap_registers = false;  // gfx12
 
   bool is(std::string_view family) const { return arch.starts_with(family); }
 };

@@ -33,7 +33,8 @@ class Outstanding {
   void wait(std::size_t left, std::array<uint8_t, kRegisters>& pending, int& total) {
     for (; queue_.size() > left; queue_.pop_front()) {
       const RegisterRange range = queue_.front();
-      for (int r = range.first; r < range.first + range.count; ++r) pending[static_cast<std::size_t>(r)] = 0;
+      for (int r = range.first; r < range.first + range.count; ++r)
+        pending[static_cast<std::size_t>(r)] = 0;
       total -= range.count > 0 ? 1 : 0;
     }
   }
@@ -49,8 +50,8 @@ class Outstanding {
   std::deque<RegisterRange> queue_;
 };
 
-// What scalar loads read besides memory: the kernel's arguments, and what the hardware was told of the launch
-// (hsa_kernel_dispatch_packet_t).
+// What scalar loads read besides memory: the kernel's arguments, and what the hardware was told of
+// the launch (hsa_kernel_dispatch_packet_t).
 struct LaunchData {
   std::vector<std::byte> arguments;
   std::array<uint32_t, 16> packet{};
@@ -73,7 +74,8 @@ struct Workgroup {
 struct Wave {
   Workgroup* group = nullptr;
   const Program* program = nullptr;
-  uint32_t* vectors = nullptr;   // register r of lane l: [r * wave size + l], accumulators from register 256 on
+  uint32_t* vectors = nullptr;   // register r of lane l: [r * wave size + l], accumulators from
+                                 // register 256 on
   std::byte* scratch = nullptr;  // program->scratch_bytes of each lane
   uint64_t all_lanes = 0;
   std::array<uint32_t, kScalarRegisters> scalars{};  // EXEC, VCC and M0 among them
@@ -87,7 +89,9 @@ struct Wave {
   int loads = 0;                              // number of outstanding loads
   Outstanding memory_loads, lds_loads, scalar_loads;
 
-  uint64_t exec() const { return (scalars[kExecLow] | uint64_t{scalars[kExecLow + 1]} << 32U) & all_lanes; }
+  uint64_t exec() const {
+    return (scalars[kExecLow] | uint64_t{scalars[kExecLow + 1]} << 32U) & all_lanes;
+  }
   bool all_on() const { return exec() == all_lanes; }
 };
 

@@ -35,33 +35,36 @@ constexpr uint64_t kMostInstructions = uint64_t{1} << 33U;
 
 class Runner {
  public:
-  Runner(const Program& program, const Schedule& schedule, int waves, int64_t id, const LaunchData& launch, MemoryMap& memory,
-         Counts& counts)
+  Runner(const Program& program, const Schedule& schedule, int waves, int64_t id,
+         const LaunchData& launch, MemoryMap& memory, Counts& counts)
       : program_(program),
         schedule_(schedule),
         counts_(counts),
         random_(schedule.seed * 1000003 + static_cast<uint64_t>(id)),
         id_(id),
         lds_(static_cast<std::size_t>(program.lds_bytes), std::byte{0xFF}),
-        scratch_(static_cast<std::size_t>(program.scratch_bytes) * static_cast<std::size_t>(program.wave_size * waves),
+        scratch_(static_cast<std::size_t>(program.scratch_bytes) *
+                     static_cast<std::size_t>(program.wave_size * waves),
                  std::byte{0xFF}),
         group_{memory, lds_, launch},
         waves_(static_cast<std::size_t>(waves)) {
     const auto words = std::size_t{512} * static_cast<std::size_t>(program.wave_size);
     for (std::size_t n = 0; n < waves_.size(); ++n) {
-      registers_.emplace_back(static_cast<uint32_t*>(::operator new[](words * sizeof(uint32_t), std::align_val_t(64))));
+      registers_.emplace_back(
+          static_cast<uint32_t*>(::operator new[](words * sizeof(uint32_t), std::align_val_t(64))));
       start(waves_[n], static_cast<int>(n), registers_.back().get());
     }
   }
 
   std::string run() {
     try {
-      while (std::any_of(waves_.begin(), waves_.end(), [](const Wave& w) { return !w.ended; })) round();
+      while (std::any_of(waves_.begin(), waves_.end(), [](const Wave& w) { return !w.ended; }))
+        round();
     } catch (const Fault& fault) {
       const Instruction& i = program_.code[current_->at - 1];
       const AmdInstruction& at = program_.lines[i.line].text;
-      return fmt::format("{} {} at address {:#x} {} (workgroup {}, wave {})", at.name, at.operands, at.address, fault.what, id_,
-                         current_ - waves_.data());
+      return fmt::format("{} {} at address {:#x} {} (workgroup {}, wave {})", at.name, at.operands,
+                         at.address, fault.what, id_, current_ - waves_.data());
     }
     return {};
   }
@@ -72,7 +75,8 @@ class Runner {
     w.group = &group_;
     w.program = &program_;
     w.vectors = vectors;
-    w.scratch = scratch_.data() + static_cast<std::ptrdiff_t>(program_.scratch_bytes) * size * number;
+    w.scratch =
+        scratch_.data() + static_cast<std::ptrdiff_t>(program_.scratch_bytes) * size * number;
     w.all_lanes = size == 64 ? ~uint64_t{0} : 0xFFFFFFFFU;
     w.at = program_.entry;
     // Registers begin random.
@@ -84,7 +88,8 @@ class Runner {
     w.scalars[kExecLow + 1] = size == 64 ? 0xFFFFFFFFU : 0;
     const auto point = [&](int first, const void* at) {
       const auto address = reinterpret_cast<uint64_t>(at);
-      if (first >= 0) std::memcpy(&w.scalars[static_cast<std::size_t>(first)], &address, sizeof address);
+      if (first >= 0)
+        std::memcpy(&w.scalars[static_cast<std::size_t>(first)], &address, sizeof address);
     };
     point(program_.kernarg_at, group_.launch.arguments.data());
     point(program_.packet_at, group_.launch.packet.data());
@@ -120,7 +125,8 @@ class Runner {
       run_wave(w, schedule_.order == Order::random ? 1 + random_() % 200 : kMostInstructions);
     }
     if (ran || schedule_.order == Order::random) {
-      if (++rounds_ > kMostInstructions) fail("is where the kernel is after too many instructions: it does not end");
+      if (++rounds_ > kMostInstructions)
+        fail("is where the kernel is after too many instructions: it does not end");
       return;
     }
     fail("waits for a barrier to which another wave does not come");
@@ -151,11 +157,14 @@ class Runner {
       i.run(w, i);
       if (i.kind >= Kind::scalar_load && i.kind <= Kind::scratch) start_access(w, i);
     }
-    if (most == kMostInstructions) fail("is where the kernel is after too many instructions: it does not end");
+    if (most == kMostInstructions)
+      fail("is where the kernel is after too many instructions: it does not end");
   }
 
   static Wave::Counter counter_of(Kind kind) {
-    return kind == Kind::global || kind == Kind::scratch ? Wave::memory : kind == Kind::lds ? Wave::lds : Wave::scalar;
+    return kind == Kind::global || kind == Kind::scratch ? Wave::memory
+           : kind == Kind::lds                           ? Wave::lds
+                                                         : Wave::scalar;
   }
 
   // Refuses registers whose loads are outstanding. Memory and LDS each answer in order, so their
@@ -163,11 +172,14 @@ class Runner {
   void check_accesses(const Wave& w, const Instruction& i) const {
     const AmdAccess& access = program_.lines[i.line].access;
     for (const RegisterRange& range : access.reads) {
-      if (range.any([&](std::size_t r) { return w.pending[r] != 0; })) fail("reads a register whose load was not waited for");
+      if (range.any([&](std::size_t r) { return w.pending[r] != 0; }))
+        fail("reads a register whose load was not waited for");
     }
     const bool in_order = i.kind >= Kind::lds && i.kind <= Kind::scratch;
     for (const RegisterRange& range : access.writes) {
-      if (range.any([&](std::size_t r) { return w.pending[r] != 0 && !(in_order && w.pending[r] == counter_of(i.kind)); })) {
+      if (range.any([&](std::size_t r) {
+            return w.pending[r] != 0 && !(in_order && w.pending[r] == counter_of(i.kind));
+          })) {
         fail("overwrites a register whose load was not waited for");
       }
     }
@@ -176,12 +188,16 @@ class Runner {
   void start_access(Wave& w, const Instruction& i) const {
     const Line& line = program_.lines[i.line];
     const Wave::Counter counter = counter_of(i.kind);
-    Outstanding& outstanding = counter == Wave::memory ? w.memory_loads : counter == Wave::lds ? w.lds_loads : w.scalar_loads;
+    Outstanding& outstanding = counter == Wave::memory ? w.memory_loads
+                               : counter == Wave::lds  ? w.lds_loads
+                                                       : w.scalar_loads;
     if (counter == Wave::scalar || line.is_load) {
-      const RegisterRange range = line.access.writes.empty() ? RegisterRange{} : line.access.writes.front();
+      const RegisterRange range =
+          line.access.writes.empty() ? RegisterRange{} : line.access.writes.front();
       if (range.count == 0) return;
       outstanding.add(range);
-      for (int r = range.first; r < range.first + range.count; ++r) w.pending[static_cast<std::size_t>(r)] = counter;
+      for (int r = range.first; r < range.first + range.count; ++r)
+        w.pending[static_cast<std::size_t>(r)] = counter;
       ++w.loads;
     } else if (counter == Wave::lds || program_.is("gfx9")) {
       outstanding.add({.first = 0, .count = 0});  // a store that the counter counts
@@ -203,17 +219,20 @@ class Runner {
 
 }  // namespace
 
-LaunchData launch_data(const Program& program, std::span<const std::byte> arguments, uint32_t workgroups, uint32_t workgroup_size) {
+LaunchData launch_data(const Program& program, std::span<const std::byte> arguments,
+                       uint32_t workgroups, uint32_t workgroup_size) {
   LaunchData data;
   data.arguments.resize(static_cast<std::size_t>(program.kernarg_bytes), std::byte{0xFF});
   std::copy(arguments.begin(), arguments.end(), data.arguments.begin());
-  // A dispatch packet of one dimension: 16 bits each for three sizes of the workgroup, 32 for those of the grid.
+  // A dispatch packet of one dimension: 16 bits each for three sizes of the workgroup, 32 for those
+  // of the grid.
   data.packet = {0x10000, workgroup_size | 0x10000U, 1, workgroups * workgroup_size, 1, 1};
   return data;
 }
 
-std::string run_workgroup(const Program& program, const Schedule& schedule, int waves, int64_t workgroup, const LaunchData& launch,
-                          MemoryMap& memory, Counts& counts) {
+std::string run_workgroup(const Program& program, const Schedule& schedule, int waves,
+                          int64_t workgroup, const LaunchData& launch, MemoryMap& memory,
+                          Counts& counts) {
   return Runner(program, schedule, waves, workgroup, launch, memory, counts).run();
 }
 

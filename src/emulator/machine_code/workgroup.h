@@ -24,10 +24,12 @@ using Counts = std::array<uint64_t, kKinds>;
 
 // What a one-dimensional launch tells the kernel. Bytes of arguments that the runtime would fill in
 // are 0xFF.
-LaunchData launch_data(const Program& program, std::span<const std::byte> arguments, uint32_t workgroups, uint32_t workgroup_size);
+LaunchData launch_data(const Program& program, std::span<const std::byte> arguments,
+                       uint32_t workgroups, uint32_t workgroup_size);
 
 // Returns an empty string, or what the kernel did wrong, with the instruction and the wave.
-std::string run_workgroup(const Program& program, const Schedule& schedule, int waves, int64_t workgroup, const LaunchData& launch,
-                          MemoryMap& memory, Counts& counts);
+std::string run_workgroup(const Program& program, const Schedule& schedule, int waves,
+                          int64_t workgroup, const LaunchData& launch, MemoryMap& memory,
+                          Counts& counts);
 
 }  // namespace fulmen::gpu::isa

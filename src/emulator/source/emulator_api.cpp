@@ -7,17 +7,22 @@
 namespace fulmen::gpu::emulated {
 namespace {
 
-void api_fail(const char* what, const char* file, int line) { running->broken_rule(what, {file, line}); }
+void api_fail(const char* what, const char* file, int line) {
+  running->broken_rule(what, {file, line});
+}
 int api_thread_id() { return running->thread_of_workgroup(); }
 long long api_workgroup_id() { return running->id(); }
 void api_barrier(const char* file, int line) { running->workgroup_barrier({file, line}); }
-void api_cluster_barrier(const char* file, int line) { running->barrier("cluster_barrier", {file, line}); }
+void api_cluster_barrier(const char* file, int line) {
+  running->barrier("cluster_barrier", {file, line});
+}
 int api_cluster_rank() { return running->rank(); }
 void api_wave_barrier(const char* file, int line) { running->wave_barrier({file, line}); }
 void api_named_barrier_arrive(int place, bool takes, const char* file, int line) {
   running->named_barrier_arrive(place, takes, {file, line});
 }
-const void* api_exchange(const char* operation, const void* mine, int bytes, const char* file, int line) {
+const void* api_exchange(const char* operation, const void* mine, int bytes, const char* file,
+                         int line) {
   return running->exchange(operation, mine, bytes, {file, line});
 }
 void api_lds_read(int offset, void* to, int bytes, const char* file, int line) {
@@ -26,7 +31,8 @@ void api_lds_read(int offset, void* to, int bytes, const char* file, int line) {
 void api_lds_write(int offset, const void* from, int bytes, const char* file, int line) {
   running->lds_write(offset, from, bytes, {file, line});
 }
-void api_global_read(const void* from, void* to, int bytes, bool unaligned, const char* file, int line) {
+void api_global_read(const void* from, void* to, int bytes, bool unaligned, const char* file,
+                     int line) {
   running->check_global(from, bytes, "reads", {file, line}, unaligned);
   std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
@@ -39,23 +45,32 @@ void api_global_add(float* at, const float* values, int count, const char* file,
   running->check_values(values, count * static_cast<int>(sizeof(float)), "adds", {file, line});
   running->check_global(at, count * static_cast<int>(sizeof(float)), "adds to", {file, line});
   // Workgroups run on several threads.
-  for (int n = 0; n < count; ++n) std::atomic_ref<float>(at[n]).fetch_add(values[n], std::memory_order_relaxed);
+  for (int n = 0; n < count; ++n)
+    std::atomic_ref<float>(at[n]).fetch_add(values[n], std::memory_order_relaxed);
 }
-void api_copy_async(int offset, const void* from, int bytes, int read_bytes, const char* file, int line) {
+void api_copy_async(int offset, const void* from, int bytes, int read_bytes, const char* file,
+                    int line) {
   running->copy_async(offset, from, bytes, read_bytes, {file, line});
 }
 void api_copy_commit() { running->copy_commit(); }
 void api_copy_wait(int left, const char* /*file*/, int /*line*/) { running->copy_wait(left); }
 void api_grid_dependency_wait() { running->grid_dependency_wait(); }
-void api_defer(void (*run)(const void*), const void* data, int bytes, void* sums, int sum_bytes, const void* rows, const char* file,
-               int line) {
-  running->defer(run, data, bytes, {static_cast<std::byte*>(sums), sum_bytes, static_cast<const std::byte*>(rows), {file, line}});
+void api_defer(void (*run)(const void*), const void* data, int bytes, void* sums, int sum_bytes,
+               const void* rows, const char* file, int line) {
+  running->defer(run, data, bytes,
+                 {static_cast<std::byte*>(sums),
+                  sum_bytes,
+                  static_cast<const std::byte*>(rows),
+                  {file, line}});
 }
 void api_defer_commit() { running->defer_commit(); }
 void api_defer_wait(int left) { running->defer_wait(left); }
 void api_registers_fence() { running->registers_fence(); }
-void api_registers_hold(const void* sums, const char* file, int line) { running->registers_hold(sums, {file, line}); }
-void api_join_warpgroup(const char* operation, const void* what, int bytes, bool anywhere, const char* file, int line) {
+void api_registers_hold(const void* sums, const char* file, int line) {
+  running->registers_hold(sums, {file, line});
+}
+void api_join_warpgroup(const char* operation, const void* what, int bytes, bool anywhere,
+                        const char* file, int line) {
   running->join_warpgroup(operation, what, bytes, anywhere, {file, line});
 }
 void api_set_registers(int count, bool more, int min_workgroups, const char* file, int line) {
@@ -65,29 +80,42 @@ void api_lds_read_matrix(int offset, void* to, int bytes, const char* file, int 
   running->lds_read_matrix(offset, to, bytes, {file, line});
 }
 void api_lds_fence() { running->lds_fence(); }
-void api_turn(int place, bool waits, const char* file, int line) { running->turn(place, waits, {file, line}); }
-void api_mbarrier_init(int at, int arrivals, const char* file, int line) { running->mbarrier_init(at, arrivals, {file, line}); }
+void api_turn(int place, bool waits, const char* file, int line) {
+  running->turn(place, waits, {file, line});
+}
+void api_mbarrier_init(int at, int arrivals, const char* file, int line) {
+  running->mbarrier_init(at, arrivals, {file, line});
+}
 void api_mbarrier_arrive(int at, int expected, const char* file, int line) {
   running->mbarrier_arrive(running->rank(), at, expected, {file, line});
 }
-void api_mbarrier_arrive_at(int rank, int at, const char* file, int line) { running->mbarrier_arrive(rank, at, 0, {file, line}); }
-void api_cluster_copy(int rank, int to, int from, int bytes, int barrier, const char* file, int line) {
+void api_mbarrier_arrive_at(int rank, int at, const char* file, int line) {
+  running->mbarrier_arrive(rank, at, 0, {file, line});
+}
+void api_cluster_copy(int rank, int to, int from, int bytes, int barrier, const char* file,
+                      int line) {
   running->cluster_copy(rank, to, from, bytes, barrier, {file, line});
 }
-void api_mbarrier_wait(int at, int parity, const char* file, int line) { running->mbarrier_wait(at, parity, {file, line}); }
-void api_tma_load(int to, const void* map, const int (*first)[4], int barrier, const char* file, int line) {
+void api_mbarrier_wait(int at, int parity, const char* file, int line) {
+  running->mbarrier_wait(at, parity, {file, line});
+}
+void api_tma_load(int to, const void* map, const int (*first)[4], int barrier, const char* file,
+                  int line) {
   running->tma_load(to, map, *first, barrier, {file, line});
 }
 
 void api_tma_store(float* to, int from, int bytes, bool adds, const char* file, int line) {
   running->tma_store({to, {}, {}, from, bytes, adds, {file, line}, {}});
 }
-void api_tma_store_box(int from, const void* map, const int (*first)[4], const char* file, int line) {
+void api_tma_store_box(int from, const void* map, const int (*first)[4], const char* file,
+                       int line) {
   running->tma_store_box(from, map, *first, {file, line});
 }
 void api_tma_wait_read() { running->tma_wait_read(); }
 void api_tma_wait(int left) { running->tma_wait(left); }
-void api_counter_wait(const int* at, int count, const char* file, int line) { running->counter_wait(at, count, {file, line}); }
+void api_counter_wait(const int* at, int count, const char* file, int line) {
+  running->counter_wait(at, count, {file, line});
+}
 int api_counter_pass(int* at, const char* file, int line) {
   running->check_global(at, sizeof(int), "adds to", {file, line});
   return std::atomic_ref<int>(*at).fetch_add(1, std::memory_order_acq_rel);

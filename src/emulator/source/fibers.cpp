@@ -23,7 +23,8 @@ using boost::context::detail::jump_fcontext;
 using boost::context::detail::make_fcontext;
 using boost::context::detail::transfer_t;
 
-void leave([[maybe_unused]] Fiber& from, [[maybe_unused]] const Fiber& to, [[maybe_unused]] bool last) {
+void leave([[maybe_unused]] Fiber& from, [[maybe_unused]] const Fiber& to,
+           [[maybe_unused]] bool last) {
 #ifdef FULMEN_ASAN
   __sanitizer_start_switch_fiber(last ? nullptr : &from.sanitizer_stack, to.stack, to.stack_bytes);
 #endif
@@ -50,11 +51,12 @@ Stacks::~Stacks() {
 char* Stacks::get(int n) {
   constexpr std::size_t kGuard = 4096;
   while (count_ <= n) {
-    auto** more =
-        static_cast<char**>(std::realloc(static_cast<void*>(stacks_), sizeof(char*) * static_cast<std::size_t>(count_ + 1)));
+    auto** more = static_cast<char**>(std::realloc(
+        static_cast<void*>(stacks_), sizeof(char*) * static_cast<std::size_t>(count_ + 1)));
     if (more == nullptr) return nullptr;
     stacks_ = more;
-    void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     mprotect(memory, kGuard, PROT_NONE);
     stacks_[count_++] = static_cast<char*>(memory);

@@ -28,23 +28,30 @@ void Lds::reset(int bytes, int waves, int wave_size, int most_alignment) {
   fences_.assign(static_cast<std::size_t>(waves) * static_cast<std::size_t>(wave_size), {});
 }
 
-std::string Lds::out_of_range(int offset, int bytes, const char* verb, int thread, Site site) const {
+std::string Lds::out_of_range(int offset, int bytes, const char* verb, int thread,
+                              Site site) const {
   if (offset < 0 || offset + bytes > bytes_) {
-    return fmt::format("LDS out of range: lane {} {} bytes {} to {} of {} at {}", thread, verb, offset, offset + bytes - 1, bytes_,
-                       to_string(site));
+    return fmt::format("LDS out of range: lane {} {} bytes {} to {} of {} at {}", thread, verb,
+                       offset, offset + bytes - 1, bytes_, to_string(site));
   }
-  return fmt::format("misaligned LDS access: lane {} {} {} bytes at offset {} at {}", thread, verb, bytes, offset, to_string(site));
+  return fmt::format("misaligned LDS access: lane {} {} {} bytes at offset {} at {}", thread, verb,
+                     bytes, offset, to_string(site));
 }
 
-std::string Lds::race(int word, const char* verb, int thread, Site site, const char* other_verb, const Access& other) const {
-  return fmt::format("LDS race: lane {} {} bytes {} to {} at {} that lane {} {} at {}, with no barrier between them", thread, verb,
-                     4 * word, 4 * word + 3, to_string(site), other.thread, other_verb, to_string(other.site()));
+std::string Lds::race(int word, const char* verb, int thread, Site site, const char* other_verb,
+                      const Access& other) const {
+  return fmt::format(
+      "LDS race: lane {} {} bytes {} to {} at {} that lane {} {} at {}, with no barrier between "
+      "them",
+      thread, verb, 4 * word, 4 * word + 3, to_string(site), other.thread, other_verb,
+      to_string(other.site()));
 }
 
 std::string Lds::not_arrived(int word, const char* verb, int thread, Site site) const {
   const Access& copy = copied_[static_cast<std::size_t>(word)];
-  return fmt::format("LDS race: lane {} {} bytes {} to {} at {} where a copy of lane {} at {} has not arrived", thread, verb,
-                     4 * word, 4 * word + 3, to_string(site), copy.thread, to_string(copy.site()));
+  return fmt::format(
+      "LDS race: lane {} {} bytes {} to {} at {} where a copy of lane {} at {} has not arrived",
+      thread, verb, 4 * word, 4 * word + 3, to_string(site), copy.thread, to_string(copy.site()));
 }
 
 // Keeps the first reader, or a later one of its wave that the wave's barrier does not order before
@@ -55,7 +62,8 @@ void Lds::remember_read(std::size_t word, uint64_t state, const Who& by, Site si
     first = access(by, site);
     return;
   }
-  if (first.wave != by.wave || another.epoch != epoch_ || another.wave == by.wave) another = access(by, site);
+  if (first.wave != by.wave || another.epoch != epoch_ || another.wave == by.wave)
+    another = access(by, site);
   words_[word].readers_known = state;
 }
 
@@ -65,9 +73,10 @@ std::string Lds::why_not_read(int offset, int bytes, int thread, Site site) cons
   while (readable(at, who(thread))) ++at;
   const auto word = static_cast<int>(at);
   if (words_[at].copying) return not_arrived(word, "reads", thread, site);
-  if (words_[at].written != 0) return race(word, "reads", thread, site, "wrote", accesses_[at].written);
-  return fmt::format("uninitialised LDS: lane {} reads bytes {} to {} at {}, which nobody wrote", thread, 4 * word, 4 * word + 3,
-                     to_string(site));
+  if (words_[at].written != 0)
+    return race(word, "reads", thread, site, "wrote", accesses_[at].written);
+  return fmt::format("uninitialised LDS: lane {} reads bytes {} to {} at {}, which nobody wrote",
+                     thread, 4 * word, 4 * word + 3, to_string(site));
 }
 
 void Lds::fence(int thread) {
@@ -79,7 +88,8 @@ void Lds::fence(int thread) {
   }
   if (own.since.size() == kRemembered) own.since.pop_front();
   Fence fence{access(who(thread), {}), writes_, std::vector<int>(wave_epochs_.size())};
-  for (std::size_t from = 0; from < fence.taken.size(); ++from) fence.taken[from] = taken(static_cast<int>(from), wave_of(thread));
+  for (std::size_t from = 0; from < fence.taken.size(); ++from)
+    fence.taken[from] = taken(static_cast<int>(from), wave_of(thread));
   own.since.push_back(std::move(fence));
 }
 
@@ -96,7 +106,8 @@ bool Lds::fenced_by(const Fences& fences, const Access& written, const Who& by) 
     if (!ordered(fence.at, by)) return false;
     if (written.epoch < fence.at.epoch) return true;
     const bool same_wave = written.wave == fence.at.wave;
-    if (same_wave ? written.wave_epoch < fence.at.wave_epoch : fence.taken[static_cast<std::size_t>(written.wave)] > written.time)
+    if (same_wave ? written.wave_epoch < fence.at.wave_epoch
+                  : fence.taken[static_cast<std::size_t>(written.wave)] > written.time)
       return true;
   }
   return false;
@@ -117,24 +128,29 @@ std::string Lds::read_by_matrix_unit(int offset, void* to, int bytes, int thread
   for (int word = offset / 4; word < (offset + bytes) / 4; ++word) {
     const Accesses& w = accesses_[static_cast<std::size_t>(word)];
     if (w.order <= fenced(w.written.thread, by) || fenced_by_another(w.written, by)) continue;
-    return fmt::format("LDS without a fence: a matrix unit reads bytes {} to {} at {} that lane {} wrote at {}", 4 * word,
-                       4 * word + 3, to_string(site), w.written.thread, to_string(w.written.site()));
+    return fmt::format(
+        "LDS without a fence: a matrix unit reads bytes {} to {} at {} that lane {} wrote at {}",
+        4 * word, 4 * word + 3, to_string(site), w.written.thread, to_string(w.written.site()));
   }
   return {};
 }
 
 bool Lds::write_races(std::size_t word, bool beside, const Who& by) const {
   const Accesses& accesses = accesses_[word];
-  if (words_[word].copying || !ordered(accesses.read, by) || !ordered(accesses.read_by_another, by)) return true;
+  if (words_[word].copying || !ordered(accesses.read, by) || !ordered(accesses.read_by_another, by))
+    return true;
   return !beside && !settled(word, by);
 }
 
-std::string Lds::write_race(int word, bool beside, const char* verb, const Who& by, Site site) const {
+std::string Lds::write_race(int word, bool beside, const char* verb, const Who& by,
+                            Site site) const {
   const auto at = static_cast<std::size_t>(word);
   const Accesses& accesses = accesses_[at];
   if (words_[at].copying) return not_arrived(word, verb, by.thread, site);
-  if (!beside && !settled(at, by)) return race(word, verb, by.thread, site, "wrote", accesses.written);
-  return race(word, verb, by.thread, site, "read", !ordered(accesses.read, by) ? accesses.read : accesses.read_by_another);
+  if (!beside && !settled(at, by))
+    return race(word, verb, by.thread, site, "wrote", accesses.written);
+  return race(word, verb, by.thread, site, "read",
+              !ordered(accesses.read, by) ? accesses.read : accesses.read_by_another);
 }
 
 std::string Lds::write(int offset, const void* from, int bytes, int thread, Site site) {
@@ -171,13 +187,16 @@ std::string Lds::begin_copy(int offset, int bytes, int thread, Site site) {
 }
 
 std::string Lds::arrive(int offset, const void* from, int bytes, int thread, Site site) {
-  for (int word = offset / 4; word < (offset + bytes) / 4; ++word) words_[static_cast<std::size_t>(word)].copying = false;
+  for (int word = offset / 4; word < (offset + bytes) / 4; ++word)
+    words_[static_cast<std::size_t>(word)].copying = false;
   return write(offset, from, bytes, thread, site);
 }
 
-std::string Lds::arrive_asynchronously(int offset, const void* from, int bytes, int thread, Site site) {
+std::string Lds::arrive_asynchronously(int offset, const void* from, int bytes, int thread,
+                                       Site site) {
   std::string wrong = arrive(offset, from, bytes, thread, site);
-  for (int word = offset / 4; word < (offset + bytes) / 4; ++word) accesses_[static_cast<std::size_t>(word)].order = 0;
+  for (int word = offset / 4; word < (offset + bytes) / 4; ++word)
+    accesses_[static_cast<std::size_t>(word)].order = 0;
   return wrong;
 }
 

@@ -1,4 +1,5 @@
-// LDS of a workgroup, with what is needed to find races: who wrote and who read each word since the last barrier.
+// LDS of a workgroup, with what is needed to find races: who wrote and who read each word since the
+// last barrier.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +49,8 @@ class Lds {
   int wave_size() const { return wave_size_; }
   // The functions below return an empty string, or what is wrong.
   std::string read(int offset, void* to, int bytes, int thread, Site site) {
-    return reads(offset, to, bytes, thread, site) ? std::string() : why_not_read(offset, bytes, thread, site);
+    return reads(offset, to, bytes, thread, site) ? std::string()
+                                                  : why_not_read(offset, bytes, thread, site);
   }
   std::string write(int offset, const void* from, int bytes, int thread, Site site);
   // A copy by cp.async. From its beginning until it has arrived, its destination is nobody's.
@@ -79,8 +81,9 @@ class Lds {
     int16_t wave = 0;
     Site site() const { return {file, line}; }
   };
-  // A 32-bit word; LDS is addressed in words or more, and written in halves of one, too, each half by a lane. What each access
-  // looks at: so small that the words of one access share a line of the cache.
+  // A 32-bit word; LDS is addressed in words or more, and written in halves of one, too, each half
+  // by a lane. What each access looks at: so small that the words of one access share a line of the
+  // cache.
   struct Word {
     uint64_t readers_known = 0;  // state of the last wave whose reads are all in `Accesses`
     int written = 0;             // the epoch of the last write; 0: nobody wrote
@@ -100,23 +103,34 @@ class Lds {
     return {thread, wave, wave_epochs_[static_cast<std::size_t>(wave)]};
   }
   Access access(const Who& by, Site site) const {
-    return {site.file, site.line, epoch_, by.wave_epoch, time_, static_cast<int16_t>(by.thread), static_cast<int16_t>(by.wave)};
+    return {site.file,
+            site.line,
+            epoch_,
+            by.wave_epoch,
+            time_,
+            static_cast<int16_t>(by.thread),
+            static_cast<int16_t>(by.wave)};
   }
   // The time of the last arrival of `from` that `to` synchronised with.
   int& taken(int from, int to) {
-    return taken_[static_cast<std::size_t>(from) * wave_epochs_.size() + static_cast<std::size_t>(to)];
+    return taken_[static_cast<std::size_t>(from) * wave_epochs_.size() +
+                  static_cast<std::size_t>(to)];
   }
   int taken(int from, int to) const {
-    return taken_[static_cast<std::size_t>(from) * wave_epochs_.size() + static_cast<std::size_t>(to)];
+    return taken_[static_cast<std::size_t>(from) * wave_epochs_.size() +
+                  static_cast<std::size_t>(to)];
   }
-  // Returns true if a barrier lies between this access and what the lane does now, or if the access is the lane's own.
+  // Returns true if a barrier lies between this access and what the lane does now, or if the access
+  // is the lane's own.
   bool ordered(const Access& before, const Who& now) const {
     if (before.epoch != epoch_ || before.thread == now.thread) return true;
-    return before.wave == now.wave ? before.wave_epoch != now.wave_epoch : taken(before.wave, now.wave) > before.time;
+    return before.wave == now.wave ? before.wave_epoch != now.wave_epoch
+                                   : taken(before.wave, now.wave) > before.time;
   }
   // Returns true if the last write of the word is ordered before what the lane does now.
   bool settled(std::size_t word, const Who& now) const {
-    return words_[word].written != epoch_ || (!words_[word].two_writers && ordered(accesses_[word].written, now));
+    return words_[word].written != epoch_ ||
+           (!words_[word].two_writers && ordered(accesses_[word].written, now));
   }
   bool in_range(int offset, int bytes) const {
     const int alignment = bytes < most_alignment_ ? bytes : most_alignment_;
@@ -146,7 +160,8 @@ class Lds {
   // Races of a write with earlier accesses.
   bool write_races(std::size_t word, bool beside, const Who& by) const;
   std::string write_race(int word, bool beside, const char* verb, const Who& by, Site site) const;
-  std::string race(int word, const char* verb, int thread, Site site, const char* other_verb, const Access& other) const;
+  std::string race(int word, const char* verb, int thread, Site site, const char* other_verb,
+                   const Access& other) const;
   std::string not_arrived(int word, const char* verb, int thread, Site site) const;
 
   std::vector<std::byte> memory_;
@@ -159,8 +174,8 @@ class Lds {
   int most_alignment_ = 16;  // the most that an access needs
   int epoch_ = 1;
   int writes_ = 0;
-  // A lane's fence: when it was, how many writes there were before it, and what the lane's wave had taken over from each other
-  // wave.
+  // A lane's fence: when it was, how many writes there were before it, and what the lane's wave had
+  // taken over from each other wave.
   struct Fence {
     Access at;
     int writes;
@@ -172,8 +187,8 @@ class Lds {
   };
   // How many of a lane's writes it has fenced itself, for products that `by` takes part in.
   int fenced(int writer, const Who& by) const;
-  // Returns true if a lane executed a fence after a barrier that orders this write before it, and before one that orders it before
-  // `by`.
+  // Returns true if a lane executed a fence after a barrier that orders this write before it, and
+  // before one that orders it before `by`.
   bool fenced_by_another(const Access& written, const Who& by) const;
   bool fenced_by(const Fences& fences, const Access& written, const Who& by) const;
   std::vector<Fences> fences_;  // one a lane

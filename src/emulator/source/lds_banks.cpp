@@ -34,9 +34,11 @@ std::atomic<LdsBankCount*> newest{nullptr};
 }  // namespace
 
 LdsLine cost_of(std::span<const int> offsets, int bytes) {
-  const bool whole = std::all_of(offsets.begin(), offsets.end(), [](int o) { return o == kNoAccess || o % 16 == 0; });
+  const bool whole = std::all_of(offsets.begin(), offsets.end(),
+                                 [](int o) { return o == kNoAccess || o % 16 == 0; });
   const int piece = std::min(bytes, bytes >= 16 && !whole ? 8 : 16);
-  const auto together = static_cast<std::size_t>(4 * kBanks) / std::bit_ceil(static_cast<unsigned>(std::max(piece, 4)));
+  const auto together = static_cast<std::size_t>(4 * kBanks) /
+                        std::bit_ceil(static_cast<unsigned>(std::max(piece, 4)));
   LdsLine cost{};
   for (int done = 0; done < bytes; done += piece) {
     ++cost.instructions;
@@ -45,7 +47,8 @@ LdsLine cost_of(std::span<const int> offsets, int bytes) {
       if (offset != kNoAccess) offset += done;
     }
     for (std::size_t lane = 0; lane < at.size(); lane += together) {
-      const int64_t cycles = cycles_of(std::span(at).subspan(lane, std::min(together, at.size() - lane)), piece);
+      const int64_t cycles =
+          cycles_of(std::span(at).subspan(lane, std::min(together, at.size() - lane)), piece);
       cost.cycles += cycles;
       cost.conflicts += std::max<int64_t>(cycles - 1, 0);
     }
@@ -95,8 +98,9 @@ std::string LdsBanks::report() const {
   std::string text;
   for (const auto& [line, cost] : sorted) {
     const auto& [file, number, write, bytes] = line;
-    text += fmt::format("{}:{} {} {} bytes: {} instructions, {} cycles, {} conflicts\n", file, number, write ? "writes" : "reads",
-                        bytes, cost.instructions, cost.cycles, cost.conflicts);
+    text += fmt::format("{}:{} {} {} bytes: {} instructions, {} cycles, {} conflicts\n", file,
+                        number, write ? "writes" : "reads", bytes, cost.instructions, cost.cycles,
+                        cost.conflicts);
   }
   return text;
 }

@@ -1,6 +1,7 @@
-// Bank conflicts of LDS, counted by source line. A model, the same for every chip: 32 banks of 4 bytes, 128 bytes a cycle. An
-// instruction takes its lanes in their order, as many at a time as fill 128 bytes: 32 with 4 bytes each, 16 with 8, 8 with 16.
-// Those that want different words of one bank wait for each other. (AMD's RDNA 3 and CDNA 3 and NVIDIA's documents give banks and
+// Bank conflicts of LDS, counted by source line. A model, the same for every chip: 32 banks of 4
+// bytes, 128 bytes a cycle. An instruction takes its lanes in their order, as many at a time as
+// fill 128 bytes: 32 with 4 bytes each, 16 with 8, 8 with 16. Those that want different words of
+// one bank wait for each other. (AMD's RDNA 3 and CDNA 3 and NVIDIA's documents give banks and
 // width; that lanes are taken in order is known of NVIDIA's chips, and assumed of AMD's.)
 #pragma once
 
@@ -30,19 +31,22 @@ struct LdsLine {
   int64_t conflicts = 0;     // cycles lost because lanes meet in a bank
 };
 
-// The cost of one instruction of a wave, whose lane l accesses `bytes` bytes, a multiple of 4, at offsets[l], or kNoAccess.
-// Compilers make several instructions of more than 16 bytes, and of 16 where an offset is a multiple of 8 only.
+// The cost of one instruction of a wave, whose lane l accesses `bytes` bytes, a multiple of 4, at
+// offsets[l], or kNoAccess. Compilers make several instructions of more than 16 bytes, and of 16
+// where an offset is a multiple of 8 only.
 constexpr int kNoAccess = -1;
 LdsLine cost_of(std::span<const int> offsets, int bytes);
 
 class LdsBanks {
  public:
-  // The accesses of every lane of a wave from one collective to the next. A line's nth access of each lane is one instruction.
+  // The accesses of every lane of a wave from one collective to the next. A line's nth access of
+  // each lane is one instruction.
   void count(std::span<const std::vector<LdsAccess>> lanes);
   // Totals of everything counted until now.
   int64_t conflicts() const;
   int64_t cycles() const;
-  // "stage.h:151 writes 16 bytes: 64 instructions, 512 cycles, 0 conflicts", a line each, the most conflicts first.
+  // "stage.h:151 writes 16 bytes: 64 instructions, 512 cycles, 0 conflicts", a line each, the most
+  // conflicts first.
   std::string report() const;
 
  private:

@@ -46,7 +46,9 @@ struct TmaCopy {
   static constexpr int kAlignment = 1024;  // bytes; swizzled rows need it
   int bytes() const { return map.box_rows * kRowBytes; }
   // Where a piece of a row lies in a box in LDS.
-  static int place(int row, int piece) { return row * kRowBytes + (piece ^ row % kPieces) * kPieceBytes; }
+  static int place(int row, int piece) {
+    return row * kRowBytes + (piece ^ row % kPieces) * kPieceBytes;
+  }
 };
 
 // A copy from LDS to the LDS of another workgroup of the cluster.
@@ -68,7 +70,8 @@ class Mbarriers {
   std::string copy(int at, ClusterCopy copy, Lds& lds);
   // Returns true if the phase of this parity has ended. Accesses before its arrivals are then
   // ordered before what the wave does next.
-  bool try_wait(int at, int parity, int wave, Lds& lds, const MemoryCheck& accessible, std::string& error);
+  bool try_wait(int at, int parity, int wave, Lds& lds, const MemoryCheck& accessible,
+                std::string& error);
   // Returns why a wait for the barrier does not end.
   std::string missing(int at) const;
   // Checks at the workgroup's end that no copy is in flight.

@@ -78,20 +78,25 @@ struct Lane {
   bool follows = false;         // it has waited for earlier launches, or need not
 };
 
-// A cluster's workgroups are one whose lanes and LDS follow each other: lane 0 of the second comes after the last one of the first.
+// A cluster's workgroups are one whose lanes and LDS follow each other: lane 0 of the second comes
+// after the last one of the first.
 class Workgroup {
  public:
-  std::string run(const LaunchShape& shape, int64_t id, void (*kernel)(const void*), const void* arguments,
-                  const MemoryCheck& accessible);
+  std::string run(const LaunchShape& shape, int64_t id, void (*kernel)(const void*),
+                  const void* arguments, const MemoryCheck& accessible);
 
   // Called by lanes.
-  void broken_rule(const char* what, Site site) { check(fmt::format("{} at {}: lane {}", what, to_string(site), thread())); }
+  void broken_rule(const char* what, Site site) {
+    check(fmt::format("{} at {}: lane {}", what, to_string(site), thread()));
+  }
   int thread() const { return current_->thread; }
   int rank() const { return current_->rank; }
   int thread_of_workgroup() const { return current_->thread_of_workgroup; }
   long long id() const { return id_ * shape_.cluster + rank(); }
   void workgroup_barrier(Site site) {
-    if (shape_.cluster > 1) check(fmt::format("barrier at {}: a cluster's workgroups have cluster_barrier", to_string(site)));
+    if (shape_.cluster > 1)
+      check(fmt::format("barrier at {}: a cluster's workgroups have cluster_barrier",
+                        to_string(site)));
     barrier("barrier", site);
   }
   void barrier(const char* operation, Site site) { wait(Waits::barrier, operation, 0, site); }
@@ -99,11 +104,14 @@ class Workgroup {
   // All lanes of the wave must agree upon the place.
   void named_barrier_arrive(int place, bool takes, Site site) {
     if (place < 1 || place >= kNamedBarriers)
-      check(fmt::format("named_barrier_arrive: barrier {} at {}, of 1 to {}", place, to_string(site), kNamedBarriers - 1));
+      check(fmt::format("named_barrier_arrive: barrier {} at {}, of 1 to {}", place,
+                        to_string(site), kNamedBarriers - 1));
     no_cluster("named_barrier_arrive", site);
-    wait(takes ? Waits::named_barrier_sync : Waits::exchange, takes ? "named_barrier_sync" : kArrive, place, site);
+    wait(takes ? Waits::named_barrier_sync : Waits::exchange,
+         takes ? "named_barrier_sync" : kArrive, place, site);
   }
-  // Ordering barrier of two warpgroups: one arrives without waiting, the other waits for it. It orders nothing in LDS.
+  // Ordering barrier of two warpgroups: one arrives without waiting, the other waits for it. It
+  // orders nothing in LDS.
   void turn(int place, bool waits, Site site) {
     no_cluster("warpgroup_turn", site);
     wait(waits ? Waits::turn : Waits::exchange, waits ? kTurnWait : kTurnPass, place, site);
@@ -112,7 +120,8 @@ class Workgroup {
     check(mbarriers_.init(own_place(at, kMbarrierBytes, site), arrivals, site));
   }
   void mbarrier_arrive(int rank, int at, int expected, Site site) {
-    check(mbarriers_.arrive(place_of(rank, at, kMbarrierBytes, site), expected, thread(), thread() / shape_.wave_size, lds_, site));
+    check(mbarriers_.arrive(place_of(rank, at, kMbarrierBytes, site), expected, thread(),
+                            thread() / shape_.wave_size, lds_, site));
   }
   // Place and parity are what lanes must agree upon.
   void mbarrier_wait(int at, int parity, Site site) {
@@ -135,7 +144,8 @@ class Workgroup {
     check(lds_.write(own_place(offset, bytes, site), from, bytes, thread(), site));
     note(true, offset, bytes, site);
   }
-  void check_global(const void* address, int bytes, const char* verb, Site site, bool unaligned = false);
+  void check_global(const void* address, int bytes, const char* verb, Site site,
+                    bool unaligned = false);
   void copy_async(int offset, const void* from, int bytes, int read_bytes, Site site);
   void copy_commit() {
     current_->in_flight.push_back(std::move(current_->uncommitted));
@@ -143,7 +153,8 @@ class Workgroup {
   }
   void copy_wait(int left);
   void grid_dependency_wait() { current_->follows = true; }
-  void defer(void (*run)(const void*), const void* data, int bytes, const ProductRegisters& registers);
+  void defer(void (*run)(const void*), const void* data, int bytes,
+             const ProductRegisters& registers);
   void defer_commit() {
     current_->deferred.push_back(std::move(current_->begun));
     current_->begun.clear();
@@ -157,7 +168,8 @@ class Workgroup {
   void registers_hold(const void* sums, Site site) {
     check(current_->products.hold(static_cast<const std::byte*>(sums), thread(), site));
   }
-  void join_warpgroup(const char* operation, const void* what, int bytes, bool anywhere, Site site) {
+  void join_warpgroup(const char* operation, const void* what, int bytes, bool anywhere,
+                      Site site) {
     check(warpgroups_.join(thread(), operation, what, bytes, anywhere, site));
   }
   void set_registers(int count, bool more, int min_workgroups, Site site) {
@@ -169,9 +181,13 @@ class Workgroup {
   // Returns the offset in the cluster's LDS of `bytes` at a place in a workgroup's LDS. The
   // workgroup must not have ended.
   int place_of(int rank, int at, int bytes, Site site);
-  int own_place(int at, int bytes, Site site) { return shape_.cluster == 1 ? at : place_of(rank(), at, bytes, site); }
+  int own_place(int at, int bytes, Site site) {
+    return shape_.cluster == 1 ? at : place_of(rank(), at, bytes, site);
+  }
   void no_cluster(const char* operation, Site site) {
-    if (shape_.cluster > 1) check(fmt::format("{} at {}: the emulator has none in a cluster", operation, to_string(site)));
+    if (shape_.cluster > 1)
+      check(
+          fmt::format("{} at {}: the emulator has none in a cluster", operation, to_string(site)));
   }
   void read_for_tma(TmaStore& store);
   void write_line(const TmaStore& store);
@@ -197,7 +213,8 @@ class Workgroup {
   // Records an access for the count of bank conflicts.
   void note(bool write, int offset, int bytes, Site site) {
     if (shape_.banks != nullptr)
-      accesses_[static_cast<std::size_t>(thread() % shape_.wave_size)].push_back({site, write, offset, bytes});
+      accesses_[static_cast<std::size_t>(thread() % shape_.wave_size)].push_back(
+          {site, write, offset, bytes});
   }
   void check_end();
   void count_conflicts();
@@ -230,7 +247,8 @@ class Workgroup {
   Warpgroups warpgroups_;
   // [lane of the running wave], since its last collective.
   std::vector<std::vector<LdsAccess>> accesses_;
-  // Two buffers a wave, used alternately: a lane may be at the next exchange while others still read the last one's.
+  // Two buffers a wave, used alternately: a lane may be at the next exchange while others still
+  // read the last one's.
   std::vector<std::byte> exchanged_;
   std::vector<int> exchanges_;  // [wave] their number so far
   HandedOver handed_over_[kNamedBarriers];
@@ -239,7 +257,8 @@ class Workgroup {
     int ended = 0;  // how often as many as it takes
   };
   Turn turns_[kNamedBarriers];
-  std::vector<int> turn_waited_;  // of each wave that waits: how often its barrier had ended; -1: it does not wait
+  // For each wave that waits: how often its barrier had ended; -1: it does not wait.
+  std::vector<int> turn_waited_;
   Mbarriers mbarriers_;
   std::string error_;
 };

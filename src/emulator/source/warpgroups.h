@@ -62,7 +62,8 @@ class Warpgroups {
 
   void reset(int lanes, int workgroup_size);
   // what: the operands, equal in all lanes. anywhere: lanes may use different instructions.
-  std::string join(int thread, const char* operation, const void* what, int bytes, bool anywhere, Site site);
+  std::string join(int thread, const char* operation, const void* what, int bytes, bool anywhere,
+                   Site site);
   // To be called when all lanes wait at a barrier or have ended.
   std::string meet();
   // Gives the lane's wave `count` registers a lane. min_workgroups: how many share a

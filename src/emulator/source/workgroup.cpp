@@ -15,7 +15,8 @@ namespace {
 constexpr int kTurnLanes = 256;  // of two warpgroups: one passes its turn, the other waits for it
 
 bool waits_for_wave(const Lane& lane) {
-  return lane.waits == Waits::named_barrier_sync || lane.waits == Waits::turn || lane.waits == Waits::mbarrier;
+  return lane.waits == Waits::named_barrier_sync || lane.waits == Waits::turn ||
+         lane.waits == Waits::mbarrier;
 }
 
 // Returns the flops of a wave's matrix instruction, whose name ends with its three sizes:
@@ -33,7 +34,8 @@ void for_each_piece(const TmaStore& store, const Visit& visit) {
   const auto [column, row, head, batch] = store.first;
   for (int n = 0; n < store.map.box_rows; ++n) {
     for (int p = 0; p < TmaCopy::kPieces; ++p) {
-      const EmulatedTensorMap::Piece piece = store.map.piece(column + TmaCopy::kPieceColumns * p, row + n, head, batch);
+      const EmulatedTensorMap::Piece piece =
+          store.map.piece(column + TmaCopy::kPieceColumns * p, row + n, head, batch);
       if (piece.bytes > 0) visit(TmaCopy::place(n, p), piece);
     }
   }
@@ -52,46 +54,60 @@ void Workgroup::enter(boost::context::detail::transfer_t from) {
 
 const void* Workgroup::exchange(const char* operation, const void* mine, int bytes, Site site) {
   if (bytes > kMostExchangeBytes)
-    check(fmt::format("{} at {}: {} bytes, at most {} are exchanged", operation, to_string(site), bytes, kMostExchangeBytes));
+    check(fmt::format("{} at {}: {} bytes, at most {} are exchanged", operation, to_string(site),
+                      bytes, kMostExchangeBytes));
   check_values(mine, bytes, "gives to other lanes", site);
   const int wave = thread() / shape_.wave_size, lane = thread() % shape_.wave_size;
-  const std::size_t buffer = static_cast<std::size_t>(2) * wave + exchanges_[static_cast<std::size_t>(wave)] % 2;
-  std::byte* all = exchanged_.data() + buffer * static_cast<std::size_t>(shape_.wave_size) * kMostExchangeBytes;
-  std::memcpy(all + static_cast<std::ptrdiff_t>(lane) * bytes, mine, static_cast<std::size_t>(bytes));
+  const std::size_t buffer =
+      static_cast<std::size_t>(2) * wave + exchanges_[static_cast<std::size_t>(wave)] % 2;
+  std::byte* all =
+      exchanged_.data() + buffer * static_cast<std::size_t>(shape_.wave_size) * kMostExchangeBytes;
+  std::memcpy(all + static_cast<std::ptrdiff_t>(lane) * bytes, mine,
+              static_cast<std::size_t>(bytes));
   wait(Waits::exchange, operation, bytes, site);
   return all;
 }
 
-void Workgroup::check_global(const void* address, int bytes, const char* verb, Site site, bool unaligned) {
-  if (!unaligned && reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(bytes) != 0) {
-    check(
-        fmt::format("misaligned global memory: lane {} {} {} bytes of {} at {}", thread(), verb, bytes, address, to_string(site)));
+void Workgroup::check_global(const void* address, int bytes, const char* verb, Site site,
+                             bool unaligned) {
+  if (!unaligned &&
+      reinterpret_cast<std::uintptr_t>(address) % static_cast<std::uintptr_t>(bytes) != 0) {
+    check(fmt::format("misaligned global memory: lane {} {} {} bytes of {} at {}", thread(), verb,
+                      bytes, address, to_string(site)));
   }
   if (shape_.work != nullptr) shape_.work->global_bytes += bytes;
   if (!current_->follows) {
-    check(fmt::format("early launch: lane {} {} {} bytes of global memory at {} before it waits for the launches ahead of it",
-                      thread(), verb, bytes, to_string(site)));
+    check(
+        fmt::format("early launch: lane {} {} {} bytes of global memory at {} before it waits for "
+                    "the launches ahead of it",
+                    thread(), verb, bytes, to_string(site)));
   }
   if ((*accessible_)(address, static_cast<std::size_t>(bytes))) return;
-  check(fmt::format("global memory out of bounds: lane {} {} {} bytes of {} at {}, outside every allocation", thread(), verb, bytes,
-                    address, to_string(site)));
+  check(fmt::format(
+      "global memory out of bounds: lane {} {} {} bytes of {} at {}, outside every allocation",
+      thread(), verb, bytes, address, to_string(site)));
 }
 
 void Workgroup::check_values(const void* data, int bytes, const char* verb, Site site) {
   if (!has_unfinished_sums(data, bytes)) return;
-  check(fmt::format("sums of a product before its wait: lane {} {} some at {}", thread(), verb, to_string(site)));
+  check(fmt::format("sums of a product before its wait: lane {} {} some at {}", thread(), verb,
+                    to_string(site)));
 }
 
 void Workgroup::check_end() {
   const Lane& lane = *current_;
-  if (!lane.follows) check(fmt::format("early launch: lane {} ends and has not waited for the launches ahead of it", thread()));
+  if (!lane.follows)
+    check(fmt::format("early launch: lane {} ends and has not waited for the launches ahead of it",
+                      thread()));
   if (!lane.stores.empty()) {
-    check(fmt::format("lane {} ends before the wait for its tma_store at {}", thread(), to_string(lane.stores.front().site)));
+    check(fmt::format("lane {} ends before the wait for its tma_store at {}", thread(),
+                      to_string(lane.stores.front().site)));
   }
   const std::vector<Deferred>* begun = &lane.begun;
   for (const std::vector<Deferred>& group : lane.deferred) begun = group.empty() ? begun : &group;
   if (!begun->empty()) {
-    check(fmt::format("lane {} ends before the wait for its wgmma at {}", thread(), to_string(begun->front().registers.site)));
+    check(fmt::format("lane {} ends before the wait for its wgmma at {}", thread(),
+                      to_string(begun->front().registers.site)));
   }
 }
 
@@ -114,10 +130,12 @@ void Workgroup::copy_wait(int left) {
   }
 }
 
-void Workgroup::defer(void (*run)(const void*), const void* data, int bytes, const ProductRegisters& registers) {
+void Workgroup::defer(void (*run)(const void*), const void* data, int bytes,
+                      const ProductRegisters& registers) {
   Deferred work;
   if (static_cast<std::size_t>(bytes) > sizeof(work.data)) {
-    check(fmt::format("{} bytes of data at {}: at most {} wait", bytes, to_string(registers.site), sizeof(work.data)));
+    check(fmt::format("{} bytes of data at {}: at most {} wait", bytes, to_string(registers.site),
+                      sizeof(work.data)));
   }
   check(current_->products.begin(registers, thread()));
   work.run = run;
@@ -153,7 +171,8 @@ bool Workgroup::hand(const Lane& lane) {
   const int place = lane.bytes, wave = lane.thread / shape_.wave_size;
   HandedOver& there = handed_over_[place];
   if (there.from >= 0) {
-    fail(fmt::format("{}, barrier {} again: no wave has synchronised on it since the last arrival", this->place(lane), place));
+    fail(fmt::format("{}, barrier {} again: no wave has synchronised on it since the last arrival",
+                     this->place(lane), place));
     return false;
   }
   there = {wave, lds_.named_barrier_arrive()};
@@ -170,8 +189,10 @@ bool Workgroup::arrive_at_turn(int place) {
 }
 
 bool Workgroup::resumes(int wave) {
-  if (const Lane* lane = counting(wave); lane != nullptr) return counted(lane->counter) >= lane->bytes;
-  const Lane& first = lanes_[static_cast<std::size_t>(wave) * static_cast<std::size_t>(shape_.wave_size)];
+  if (const Lane* lane = counting(wave); lane != nullptr)
+    return counted(lane->counter) >= lane->bytes;
+  const Lane& first =
+      lanes_[static_cast<std::size_t>(wave) * static_cast<std::size_t>(shape_.wave_size)];
   if (first.waits == Waits::named_barrier_sync) return take(wave, first.bytes);
   if (first.waits == Waits::mbarrier) {
     return mbarriers_.try_wait(first.bytes / 2, first.bytes % 2, wave, lds_, *accessible_, error_);
@@ -196,7 +217,8 @@ void Workgroup::tma_load(int to, const void* map, const int (&first)[4], int bar
 }
 
 void Workgroup::cluster_copy(int rank, int to, int from, int bytes, int barrier, Site site) {
-  const ClusterCopy copy{place_of(rank, to, bytes, site), own_place(from, bytes, site), bytes, thread(), site};
+  const ClusterCopy copy{place_of(rank, to, bytes, site), own_place(from, bytes, site), bytes,
+                         thread(), site};
   // The copy must not be made within check(): a lane that failed does not return from it, so the
   // copy would stay.
   std::string wrong = mbarriers_.copy(place_of(rank, barrier, kMbarrierBytes, site), copy, lds_);
@@ -205,14 +227,18 @@ void Workgroup::cluster_copy(int rank, int to, int from, int bytes, int barrier,
 
 int Workgroup::place_of(int rank, int at, int bytes, Site site) {
   if (rank < 0 || rank >= shape_.cluster || at < 0 || at + bytes > shape_.lds_bytes) {
-    check(fmt::format("{} bytes at {} of workgroup {} of a cluster at {}: {} workgroups have {} bytes of LDS each", bytes, at, rank,
-                      to_string(site), shape_.cluster, shape_.lds_bytes));
+    check(
+        fmt::format("{} bytes at {} of workgroup {} of a cluster at {}: {} workgroups have {} "
+                    "bytes of LDS each",
+                    bytes, at, rank, to_string(site), shape_.cluster, shape_.lds_bytes));
   }
   const auto first = lanes_.begin() + static_cast<std::ptrdiff_t>(rank) * shape_.workgroup_size;
   if (rank != this->rank() &&
-      std::all_of(first, first + shape_.workgroup_size, [](const Lane& lane) { return lane.waits == Waits::done; })) {
-    check(fmt::format("lane {} reaches at {} for LDS of workgroup {} of the cluster, which has ended", thread(), to_string(site),
-                      rank));
+      std::all_of(first, first + shape_.workgroup_size,
+                  [](const Lane& lane) { return lane.waits == Waits::done; })) {
+    check(
+        fmt::format("lane {} reaches at {} for LDS of workgroup {} of the cluster, which has ended",
+                    thread(), to_string(site), rank));
   }
   return rank * shape_.lds_stride() + at;
 }
@@ -221,9 +247,10 @@ void Workgroup::tma_store(TmaStore store) {
   constexpr int kPiece = 16;
   if (store.bytes <= 0 || store.bytes % kPiece != 0 || store.from % kPiece != 0 ||
       reinterpret_cast<std::uintptr_t>(store.to) % kPiece != 0) {
-    check(fmt::format("{} at {}: lane {} brings {} bytes at {} of LDS to {}: multiples of {} are accepted",
-                      store.adds ? "tma_add" : "tma_store", to_string(store.site), thread(), store.bytes, store.from,
-                      static_cast<const void*>(store.to), kPiece));
+    check(fmt::format(
+        "{} at {}: lane {} brings {} bytes at {} of LDS to {}: multiples of {} are accepted",
+        store.adds ? "tma_add" : "tma_store", to_string(store.site), thread(), store.bytes,
+        store.from, static_cast<const void*>(store.to), kPiece));
   }
   current_->stores.push_back(std::move(store));
 }
@@ -233,7 +260,8 @@ void Workgroup::tma_store_box(int from, const void* map, const int (&first)[4], 
   std::memcpy(&store.map, map, sizeof(store.map));
   store.bytes = store.map.box_rows * TmaCopy::kRowBytes;
   if (from % TmaCopy::kAlignment != 0) {
-    check(fmt::format("tma_store_box at {}: from {}, no multiple of {}", to_string(site), from, TmaCopy::kAlignment));
+    check(fmt::format("tma_store_box at {}: from {}, no multiple of {}", to_string(site), from,
+                      TmaCopy::kAlignment));
   }
   current_->stores.push_back(std::move(store));
 }
@@ -248,7 +276,8 @@ void Workgroup::read_for_tma(TmaStore& store) {
   auto* const values = reinterpret_cast<std::byte*>(store.values.data());
   if (store.to == nullptr) {
     for_each_piece(store, [&](int place, const EmulatedTensorMap::Piece& piece) {
-      lds_read_matrix(store.from + place, values + place, static_cast<int>(piece.bytes), store.site);
+      lds_read_matrix(store.from + place, values + place, static_cast<int>(piece.bytes),
+                      store.site);
     });
   } else {
     lds_read_matrix(store.from, values, store.bytes, store.site);
@@ -257,7 +286,8 @@ void Workgroup::read_for_tma(TmaStore& store) {
 }
 
 void Workgroup::tma_wait(int left) {
-  for (auto& stores = current_->stores; stores.size() > static_cast<std::size_t>(left); stores.pop_front()) {
+  for (auto& stores = current_->stores; stores.size() > static_cast<std::size_t>(left);
+       stores.pop_front()) {
     TmaStore& store = stores.front();
     read_for_tma(store);
     store.to == nullptr ? write_box(store) : write_line(store);
@@ -267,7 +297,9 @@ void Workgroup::tma_wait(int left) {
 void Workgroup::write_line(const TmaStore& store) {
   constexpr int kFloats = 4;  // in a piece
   for (std::size_t n = 0; n < store.values.size(); ++n) {
-    if (n % kFloats == 0) check_global(store.to + n, kFloats * sizeof(float), store.adds ? "adds to" : "writes", store.site);
+    if (n % kFloats == 0)
+      check_global(store.to + n, kFloats * sizeof(float), store.adds ? "adds to" : "writes",
+                   store.site);
     const std::atomic_ref<float> element(store.to[n]);
     if (store.adds) {
       element.fetch_add(store.values[n], std::memory_order_relaxed);
@@ -292,11 +324,14 @@ void Workgroup::counter_wait(const int* at, int count, Site site) {
   while (counted(at) < count) wait(Waits::counter, "counter_wait", count, site);
 }
 
-int Workgroup::counted(const int* at) { return std::atomic_ref<const int>(*at).load(std::memory_order_acquire); }
+int Workgroup::counted(const int* at) {
+  return std::atomic_ref<const int>(*at).load(std::memory_order_acquire);
+}
 
 Lane* Workgroup::counting(int wave) {
   const auto first = lanes_.begin() + static_cast<std::ptrdiff_t>(wave) * shape_.wave_size;
-  const auto lane = std::find_if(first, first + shape_.wave_size, [](const Lane& l) { return l.waits == Waits::counter; });
+  const auto lane = std::find_if(first, first + shape_.wave_size,
+                                 [](const Lane& l) { return l.waits == Waits::counter; });
   return lane == first + shape_.wave_size ? nullptr : &*lane;
 }
 
@@ -348,16 +383,20 @@ bool Workgroup::run_waves() {
 
 // Returns what a lane that waits for another wave or workgroup lacks.
 std::string Workgroup::missing(const Lane& lane) const {
-  if (lane.waits == Waits::mbarrier) return fmt::format("{}, {}", place(lane), mbarriers_.missing(lane.bytes / 2));
-  if (lane.waits != Waits::counter) return fmt::format("{}, at which no wave has arrived", place(lane));
+  if (lane.waits == Waits::mbarrier)
+    return fmt::format("{}, {}", place(lane), mbarriers_.missing(lane.bytes / 2));
+  if (lane.waits != Waits::counter)
+    return fmt::format("{}, at which no wave has arrived", place(lane));
   return fmt::format(
-      "counter_wait at {}: the counter at {} is {} when all workgroups below {} have ended and no wave can go on, lane {} waits "
+      "counter_wait at {}: the counter at {} is {} when all workgroups below {} have ended and no "
+      "wave can go on, lane {} waits "
       "for {}",
-      to_string(lane.site), static_cast<const void*>(lane.counter), counted(lane.counter), id(), lane.thread, lane.bytes);
+      to_string(lane.site), static_cast<const void*>(lane.counter), counted(lane.counter), id(),
+      lane.thread, lane.bytes);
 }
 
-// Runs a wave's lanes until all wait for other waves or have ended. Where one waits for a counter the others have gone as far as
-// they get without it.
+// Runs a wave's lanes until all wait for other waves or have ended. Where one waits for a counter
+// the others have gone as far as they get without it.
 bool Workgroup::run_wave(int wave) {
   Lane* first = lanes_.data() + static_cast<std::ptrdiff_t>(wave) * shape_.wave_size;
   while (true) {
@@ -373,9 +412,11 @@ bool Workgroup::run_wave(int wave) {
     count_conflicts();
     for (int l = 1; l < shape_.wave_size; ++l) {
       const Lane &a = *first, &b = first[l];
-      const auto same = [](const char* x, const char* y) { return x == y || std::strcmp(x, y) == 0; };
-      const bool same_site =
-          a.site.line == b.site.line && same(a.site.file, b.site.file) && a.bytes == b.bytes && same(a.operation, b.operation);
+      const auto same = [](const char* x, const char* y) {
+        return x == y || std::strcmp(x, y) == 0;
+      };
+      const bool same_site = a.site.line == b.site.line && same(a.site.file, b.site.file) &&
+                             a.bytes == b.bytes && same(a.operation, b.operation);
       if (a.waits == b.waits && (a.waits == Waits::done || same_site)) continue;
       fail(fmt::format("lanes disagree: {}, {}", place(a), place(b)));
       return false;
@@ -393,8 +434,8 @@ bool Workgroup::run_wave(int wave) {
   }
 }
 
-std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(const void*), const void* arguments,
-                           const MemoryCheck& accessible) {
+std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(const void*),
+                           const void* arguments, const MemoryCheck& accessible) {
   shape_ = shape;
   id_ = id;
   kernel_ = kernel;
@@ -403,8 +444,8 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
   error_.clear();
   accesses_.assign(shape.banks != nullptr ? static_cast<std::size_t>(shape.wave_size) : 0, {});
   const int waves = shape.lanes() / shape.wave_size;
-  lds_.reset(shape.cluster == 1 ? shape.lds_bytes : shape.cluster * shape.lds_stride(), waves, shape.wave_size,
-             shape.lds_alignment);
+  lds_.reset(shape.cluster == 1 ? shape.lds_bytes : shape.cluster * shape.lds_stride(), waves,
+             shape.wave_size, shape.lds_alignment);
   warpgroups_.reset(shape.lanes(), shape.workgroup_size);
   for (HandedOver& place : handed_over_) place = {};
   for (Turn& turn : turns_) turn = {};
@@ -439,7 +480,8 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
       const Lane& first = lanes_.front();
       const bool same =
           lane.waits == first.waits &&
-          (lane.waits == Waits::done || (lane.site.line == first.site.line && std::strcmp(lane.site.file, first.site.file) == 0));
+          (lane.waits == Waits::done || (lane.site.line == first.site.line &&
+                                         std::strcmp(lane.site.file, first.site.file) == 0));
       if (!same) {
         fail(fmt::format("divergent barrier: {}, {}", place(first), place(lane)));
         break;
@@ -452,11 +494,13 @@ std::string Workgroup::run(const LaunchShape& shape, int64_t id, void (*kernel)(
   }
   running = nullptr;
   if (error_.empty()) error_ = mbarriers_.end();
-  return error_.empty() ? error_ : fmt::format("{} {}: {}", shape.cluster == 1 ? "workgroup" : "cluster", id, error_);
+  return error_.empty()
+             ? error_
+             : fmt::format("{} {}: {}", shape.cluster == 1 ? "workgroup" : "cluster", id, error_);
 }
 
-std::string run_workgroup(const LaunchShape& shape, int64_t nth, void (*kernel)(const void*), const void* arguments,
-                          const MemoryCheck& accessible) {
+std::string run_workgroup(const LaunchShape& shape, int64_t nth, void (*kernel)(const void*),
+                          const void* arguments, const MemoryCheck& accessible) {
   static thread_local Workgroup group;
   return group.run(shape, nth, kernel, arguments, accessible);
 }

@@ -23,7 +23,8 @@ struct LaunchShape {
   int lds_bytes = 0;
   int lds_alignment = 16;            // the most that an access needs
   bool programmatic_launch = false;  // Launch::programmatic_launch
-  LdsBanks* banks = nullptr;         // where bank conflicts are counted; null: they are not, which is quicker
+  LdsBanks* banks = nullptr;         // where bank conflicts are counted; null: they are not, which
+                                     // is quicker
   EmulatedWork* work = nullptr;      // where all but cycles of LDS is added; null: nowhere
   int cluster = 1;                   // workgroups
 
@@ -40,7 +41,8 @@ const kernels::EmulatorApi& api(int wave_size);
 
 // Runs the nth workgroup, or cluster of them. Returns an empty string, or what the kernel did
 // wrong, with its source positions.
-std::string run_workgroup(const LaunchShape& shape, int64_t nth, void (*kernel)(const void* arguments), const void* arguments,
+std::string run_workgroup(const LaunchShape& shape, int64_t nth,
+                          void (*kernel)(const void* arguments), const void* arguments,
                           const MemoryCheck& accessible);
 
 }  // namespace fulmen::gpu::emulated

@@ -15,7 +15,9 @@ namespace fulmen::gpu {
 namespace {
 
 // Whether a line includes what the prelude names: targets/selected.h.
-bool includes_target(std::string_view line) { return line.starts_with("#include FULMEN_TARGET_HEADER"); }
+bool includes_target(std::string_view line) {
+  return line.starts_with("#include FULMEN_TARGET_HEADER");
+}
 
 // The header that a prelude names as the target's; empty: none.
 std::string_view target_header(std::string_view prelude) {
@@ -28,7 +30,8 @@ std::string_view target_header(std::string_view prelude) {
 
 const EmbeddedFile* find_file(std::string_view name) {
   const EmbeddedFile* end = kEmbeddedFiles + kEmbeddedFileCount;
-  const EmbeddedFile* file = std::find_if(kEmbeddedFiles, end, [&](const EmbeddedFile& f) { return f.name == name; });
+  const EmbeddedFile* file =
+      std::find_if(kEmbeddedFiles, end, [&](const EmbeddedFile& f) { return f.name == name; });
   return file == end ? nullptr : file;
 }
 
@@ -39,7 +42,8 @@ class Flattener {
     if (std::find(seen_.begin(), seen_.end(), name) != seen_.end()) return {};
     seen_.emplace_back(name);
     const EmbeddedFile* file = find_file(name);
-    if (file == nullptr) return {StatusCode::internal, fmt::format("kernel source {} is not embedded", name)};
+    if (file == nullptr)
+      return {StatusCode::internal, fmt::format("kernel source {} is not embedded", name)};
     return add_text(name, file->text);
   }
   Status add_text(std::string_view name, std::string_view rest) {
@@ -53,8 +57,9 @@ class Flattener {
       } else if (includes_target(current) && target_header_.empty()) {
         text_ += '\n';
       } else if (current.starts_with("#include \"") || includes_target(current)) {
-        const std::string_view included =
-            includes_target(current) ? target_header_ : current.substr(10, current.find('"', 10) - 10);
+        const std::string_view included = includes_target(current)
+                                              ? target_header_
+                                              : current.substr(10, current.find('"', 10) - 10);
         if (Status status = add(included); !status.ok()) return status;
         text_ += fmt::format("#line {} \"{}\"\n", line + 1, name);
       } else {
@@ -72,13 +77,17 @@ class Flattener {
 };
 
 std::string full_prelude(std::string_view prelude, const Chip& chip, Platform platform) {
-  const char* name = platform == Platform::amd ? "AMD" : platform == Platform::nvidia ? "NVIDIA" : "EMULATED";
-  return fmt::format("#define FULMEN_PLATFORM_{} 1\n#define FULMEN_WAVE_SIZE {}\n{}", name, chip.wave_size, prelude);
+  const char* name = platform == Platform::amd      ? "AMD"
+                     : platform == Platform::nvidia ? "NVIDIA"
+                                                    : "EMULATED";
+  return fmt::format("#define FULMEN_PLATFORM_{} 1\n#define FULMEN_WAVE_SIZE {}\n{}", name,
+                     chip.wave_size, prelude);
 }
 
 const Target* find_target(std::string_view name) {
   const auto all = targets();
-  const auto found = std::find_if(all.begin(), all.end(), [&](const Target* t) { return t->name == name; });
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Target* t) { return t->name == name; });
   return found == all.end() ? nullptr : *found;
 }
 
@@ -87,7 +96,9 @@ const Target* find_target(std::string_view name) {
 bool is_foreign(std::string_view name, const Target* target) {
   const bool nvidia = target != nullptr && target->vendor == Vendor::nvidia;
   const bool amd = target != nullptr && target->vendor == Vendor::amd;
-  if (name.ends_with("/emulated.h") || name.ends_with("/emulated_elements.h") || name.ends_with("/emulator_api.h")) return true;
+  if (name.ends_with("/emulated.h") || name.ends_with("/emulated_elements.h") ||
+      name.ends_with("/emulator_api.h"))
+    return true;
   if (name.starts_with(nvidia ? "tile/amd/" : "tile/nvidia/") && (nvidia || amd)) return true;
   if (name == (nvidia ? "platforms/amd.h" : "platforms/nvidia.h") && (nvidia || amd)) return true;
   constexpr std::string_view kTargets = "targets/";
@@ -101,8 +112,10 @@ bool is_foreign(std::string_view name, const Target* target) {
   return true;
 }
 
-// A file and what it includes, without comments, which change no code, and blank lines. Files that are not embedded are left out.
-void add_code(std::string_view name, const Target* target, std::vector<std::string_view>& seen, std::string& code) {
+// A file and what it includes, without comments, which change no code, and blank lines. Files that
+// are not embedded are left out.
+void add_code(std::string_view name, const Target* target, std::vector<std::string_view>& seen,
+              std::string& code) {
   if (is_foreign(name, target) || std::find(seen.begin(), seen.end(), name) != seen.end()) return;
   const EmbeddedFile* file = find_file(name);
   if (file == nullptr) return;
@@ -116,9 +129,11 @@ void add_code(std::string_view name, const Target* target, std::vector<std::stri
     if (line.empty()) continue;
     constexpr std::string_view kInclude = "#include \"";
     if (includes_target(line)) {
-      if (target != nullptr) add_code(fmt::format("targets/{}/target.h", target->name), target, seen, code);
+      if (target != nullptr)
+        add_code(fmt::format("targets/{}/target.h", target->name), target, seen, code);
     } else if (line.starts_with(kInclude)) {
-      add_code(line.substr(kInclude.size(), line.find('"', kInclude.size()) - kInclude.size()), target, seen, code);
+      add_code(line.substr(kInclude.size(), line.find('"', kInclude.size()) - kInclude.size()),
+               target, seen, code);
     } else {
       code.append(line) += '\n';
     }
@@ -127,19 +142,22 @@ void add_code(std::string_view name, const Target* target, std::vector<std::stri
 
 }  // namespace
 
-Result<std::string> kernel_source(std::string_view entry, std::string_view prelude, const Chip& chip, Platform platform) {
+Result<std::string> kernel_source(std::string_view entry, std::string_view prelude,
+                                  const Chip& chip, Platform platform) {
   Flattener flattener(target_header(prelude));
   if (Status status = flattener.add(entry); !status.ok()) return status;
   return full_prelude(prelude, chip, platform) + flattener.take();
 }
 
-Result<std::string> kernel_source_of(std::string_view text, std::string_view prelude, const Chip& chip, Platform platform) {
+Result<std::string> kernel_source_of(std::string_view text, std::string_view prelude,
+                                     const Chip& chip, Platform platform) {
   Flattener flattener(target_header(prelude));
   if (Status status = flattener.add_text("kernel.h", text); !status.ok()) return status;
   return full_prelude(prelude, chip, platform) + flattener.take();
 }
 
-std::string kernel_source_identity(const std::vector<std::string_view>& entries, std::string_view target) {
+std::string kernel_source_identity(const std::vector<std::string_view>& entries,
+                                   std::string_view target) {
   constinit static Mutex mutex;
   constinit static MadeOnce<std::map<std::string, std::string>> made;
   auto& all = made.get();

@@ -11,7 +11,9 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int kUsualComputeUnits = 96;
-constexpr int kHopperUnits = 132;  // of an H100 and an H200: tiles, splits and the tile scheduler depend on the number
+// Multiprocessors of an H100 and an H200: tiles, splits and the tile scheduler depend on the
+// number.
+constexpr int kHopperUnits = 132;
 
 struct Shape {
   int64_t batch, seqlen_q, seqlen_k, heads, kv_heads, head_dim;
@@ -29,14 +31,17 @@ Problem problem_of(DType dtype, const Shape& shape, bool causal) {
   p.softmax_scale = 0.125F;
   if (causal) p.window_right = 0;
   const auto view = [&](int64_t length, int64_t heads) {
-    return TensorSpec{dtype, true, {length * heads * shape.head_dim, heads * shape.head_dim, shape.head_dim, 1}};
+    return TensorSpec{
+        dtype, true, {length * heads * shape.head_dim, heads * shape.head_dim, shape.head_dim, 1}};
   };
   p.q = p.out = view(shape.seqlen_q, shape.heads);
   p.k = p.v = view(shape.seqlen_k, shape.kv_heads);
   return p;
 }
 
-void add_bias(Problem& p, DType dtype) { p.bias = {dtype, true, {0, p.seqlen_q * p.seqlen_k, p.seqlen_k, 1}}; }
+void add_bias(Problem& p, DType dtype) {
+  p.bias = {dtype, true, {0, p.seqlen_q * p.seqlen_k, p.seqlen_k, 1}};
+}
 
 constexpr TensorSpec kNumbers{DType::int32, true, {0, 0, 0, 1}};
 
@@ -72,30 +77,36 @@ Problem backward_of(Problem p) {
 std::vector<Problem> main_problems() {
   std::vector<Problem> list;
   for (const int64_t dim : {64, 128, 256}) {
-    for (const bool causal : {false, true}) list.push_back(problem_of(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal));
+    for (const bool causal : {false, true})
+      list.push_back(problem_of(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal));
   }
   list.push_back(problem_of(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false));
   // Hopper's tiles of 64 dims go by the number of keys.
-  for (const bool causal : {false, true}) list.push_back(problem_of(DType::bf16, {1, 2048, 2048, 16, 16, 64}, causal));
+  for (const bool causal : {false, true})
+    list.push_back(problem_of(DType::bf16, {1, 2048, 2048, 16, 16, 64}, causal));
   // Chess boards, with a bias a head.
-  for (const auto& [heads, dim] : {std::pair<int64_t, int64_t>{24, 32}, {12, 64}, {8, 96}, {6, 128}}) {
+  for (const auto& [heads, dim] :
+       {std::pair<int64_t, int64_t>{24, 32}, {12, 64}, {8, 96}, {6, 128}}) {
     Problem board = problem_of(DType::fp16, {64, 64, 64, heads, heads, dim}, false);
     add_bias(board, DType::fp16);
     list.push_back(board);
   }
-  for (const int64_t dim : {64, 128, 256}) list.push_back(problem_of(DType::bf16, {1, 1, 65536, 32, 8, dim}, false));
+  for (const int64_t dim : {64, 128, 256})
+    list.push_back(problem_of(DType::bf16, {1, 1, 65536, 32, 8, dim}, false));
   list.push_back(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 128}, false));
   // Few queries of fp32: rows that share a KV head, and whether keys are split, are compiled in.
   for (const int64_t dim : {64, 128}) {
     for (const int64_t kv_heads : {4, 8, 16, 32}) {
-      for (const int64_t batch : {1, 256}) list.push_back(problem_of(DType::fp32, {batch, 1, 65536, 32, kv_heads, dim}, false));
+      for (const int64_t batch : {1, 256})
+        list.push_back(problem_of(DType::fp32, {batch, 1, 65536, 32, kv_heads, dim}, false));
     }
   }
   for (const int64_t page_size : {16, 256}) {
     list.push_back(paged(problem_of(DType::fp32, {8, 1, 65536, 32, 8, 128}, false), page_size));
   }
   for (const DType dtype : {DType::bf16, DType::fp16}) {
-    for (const int64_t dim : {64, 128}) list.push_back(packed(problem_of(dtype, {8, 4096, 4096, 16, 4, dim}, true)));
+    for (const int64_t dim : {64, 128})
+      list.push_back(packed(problem_of(dtype, {8, 4096, 4096, 16, 4, dim}, true)));
   }
   list.push_back(paged(problem_of(DType::bf16, {8, 4096, 4096, 16, 4, 128}, true), 64));
   for (const int64_t page_size : {16, 256}) {
@@ -107,7 +118,8 @@ std::vector<Problem> main_problems() {
     }
   }
   list.push_back(backward_of(problem_of(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false)));
-  list.push_back(backward_of(problem_of(DType::bf16, {2, 4096, 4096, 16, 16, 80}, false)));  // the second panel in part
+  // The second panel in part.
+  list.push_back(backward_of(problem_of(DType::bf16, {2, 4096, 4096, 16, 16, 80}, false)));
   for (const int64_t dim : {64, 128}) {
     list.push_back(backward_of(packed(problem_of(DType::bf16, {8, 4096, 4096, 16, 4, dim}, true))));
   }
@@ -130,25 +142,26 @@ std::vector<Problem> main_problems() {
 
 // What a problem may have beside q, k and v, one at a time.
 using Feature = void (*)(Problem&);
-constexpr std::array<Feature, 10> kFeatures{[](Problem& p) { p.window_right = 0; },
-                                            [](Problem& p) { p.window_left = p.window_right = 1024; },
-                                            [](Problem& p) { add_bias(p, p.dtype); },
-                                            [](Problem& p) { p.keep_mask = {DType::boolean, true, {p.seqlen_k, 0, 0, 1}}; },
-                                            [](Problem& p) { p.alibi_slopes = {DType::fp32, true, {0, 0, 0, 1}}; },
-                                            [](Problem& p) { p.softcap = 20; },
-                                            [](Problem& p) { p.sinks = {DType::fp32, true, {0, 0, 0, 1}}; },
-                                            [](Problem& p) { p.dropout = 6554; },
-                                            [](Problem& p) { p = packed(p); },
-                                            [](Problem& p) {
-                                              for (TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out})
-                                                spec->strides[1] += 1;  // rows anywhere
-                                            }};
+constexpr std::array<Feature, 10> kFeatures{
+    [](Problem& p) { p.window_right = 0; },
+    [](Problem& p) { p.window_left = p.window_right = 1024; },
+    [](Problem& p) { add_bias(p, p.dtype); },
+    [](Problem& p) { p.keep_mask = {DType::boolean, true, {p.seqlen_k, 0, 0, 1}}; },
+    [](Problem& p) { p.alibi_slopes = {DType::fp32, true, {0, 0, 0, 1}}; },
+    [](Problem& p) { p.softcap = 20; },
+    [](Problem& p) { p.sinks = {DType::fp32, true, {0, 0, 0, 1}}; },
+    [](Problem& p) { p.dropout = 6554; },
+    [](Problem& p) { p = packed(p); },
+    [](Problem& p) {
+      for (TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out}) spec->strides[1] += 1;  // rows anywhere
+    }};
 
 // Every feature, and every two of them, of the kinds of problems that people have.
 std::vector<Problem> pair_problems() {
   std::vector<Problem> list;
   for (const int64_t dim : {64, 128}) {
-    for (const Shape& shape : {Shape{1, 4096, 4096, 16, 4, dim}, Shape{64, 64, 64, 12, 12, dim}, Shape{1, 1, 65536, 32, 8, dim}}) {
+    for (const Shape& shape : {Shape{1, 4096, 4096, 16, 4, dim}, Shape{64, 64, 64, 12, 12, dim},
+                               Shape{1, 1, 65536, 32, 8, dim}}) {
       for (std::size_t one = 0; one < kFeatures.size(); ++one) {
         for (std::size_t other = one; other < kFeatures.size(); ++other) {
           Problem p = problem_of(DType::bf16, shape, false);
@@ -169,10 +182,11 @@ std::vector<Problem> all_problems() {
   std::vector<Problem> list = main_problems();
   for (const DType dtype : {DType::bf16, DType::fp16}) {
     for (const int64_t dim : {64, 80, 128, 256}) {
-      for (const Shape& shape :
-           {Shape{1, 4096, 4096, 16, 4, dim}, Shape{64, 64, 64, 12, 12, dim}, Shape{1, 1, 65536, 32, 8, dim}}) {
+      for (const Shape& shape : {Shape{1, 4096, 4096, 16, 4, dim}, Shape{64, 64, 64, 12, 12, dim},
+                                 Shape{1, 1, 65536, 32, 8, dim}}) {
         const bool few = shape.seqlen_q == 1;
-        for (const bool causal : {false, true}) list.push_back(problem_of(dtype, shape, causal && !few));
+        for (const bool causal : {false, true})
+          list.push_back(problem_of(dtype, shape, causal && !few));
         Problem p = problem_of(dtype, shape, false);
         add_bias(p, dtype);
         list.push_back(p);
@@ -218,7 +232,8 @@ std::vector<Specialisation> kernels_of(const std::vector<Problem>& problems, con
     for (const int units : {kUsualComputeUnits, kHopperUnits}) {
       if (units == kHopperUnits && chip.arch != "sm_90a") continue;
       for (const KernelLaunch& launch : best->plan(problem, chip, units).launches) {
-        const std::string key = std::string(launch.specialisation.entry) + prelude(launch.specialisation);
+        const std::string key =
+            std::string(launch.specialisation.entry) + prelude(launch.specialisation);
         if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
         seen.push_back(key);
         list.push_back(launch.specialisation);
@@ -243,6 +258,8 @@ std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
   return list;
 }
 
-std::vector<Specialisation> pair_kernels(const Chip& chip) { return kernels_of(pair_problems(), chip); }
+std::vector<Specialisation> pair_kernels(const Chip& chip) {
+  return kernels_of(pair_problems(), chip);
+}
 
 }  // namespace fulmen::gpu

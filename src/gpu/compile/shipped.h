@@ -8,11 +8,12 @@
 
 namespace fulmen::gpu {
 
-// The kernels that are shipped, without duplicates. `all`: every tile shape, dtype and kind of mask; else the main ones.
+// The kernels that are shipped, without duplicates. `all`: every tile shape, dtype and kind of
+// mask; else the main ones.
 std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all);
 
-// The kernels of ordinary problems with every feature and with every two: masks, biases, slopes, sinks, dropout, packed sequences,
-// odd rows.
+// The kernels of ordinary problems with every feature and with every two: masks, biases, slopes,
+// sinks, dropout, packed sequences, odd rows.
 std::vector<Specialisation> pair_kernels(const Chip& chip);
 
 }  // namespace fulmen::gpu

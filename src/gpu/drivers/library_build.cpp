@@ -17,7 +17,9 @@ namespace {
 
 using Header = ElfW(Phdr);
 
-std::span<const Header> headers(const dl_phdr_info& library) { return {library.dlpi_phdr, library.dlpi_phnum}; }
+std::span<const Header> headers(const dl_phdr_info& library) {
+  return {library.dlpi_phdr, library.dlpi_phnum};
+}
 
 // Returns true if [begin, begin + bytes) of the library's own addresses is mapped and readable.
 bool is_mapped(const dl_phdr_info& library, std::uintptr_t begin, std::size_t bytes) {
@@ -49,7 +51,9 @@ std::string build_of(const dl_phdr_info& library) {
 // Calls visit(const dl_phdr_info&) for each loaded library until it returns true.
 template <class Visit>
 void visit_loaded(Visit visit) {
-  visit_libraries([](dl_phdr_info* info, std::size_t, void* call) { return (*static_cast<Visit*>(call))(*info) ? 1 : 0; }, &visit);
+  visit_libraries([](dl_phdr_info* info, std::size_t,
+                     void* call) { return (*static_cast<Visit*>(call))(*info) ? 1 : 0; },
+                  &visit);
 }
 
 bool holds(const dl_phdr_info& library, std::uintptr_t address) {
@@ -63,21 +67,26 @@ bool holds(const dl_phdr_info& library, std::uintptr_t address) {
 }  // namespace
 
 std::string build_id_in(std::span<const std::byte> notes, std::size_t alignment) {
-  constexpr std::size_t kHeader = 12;  // three words: bytes of the name, bytes of what it describes, type
+  // Three words: bytes of the name, bytes of what it describes, type.
+  constexpr std::size_t kHeader = 12;
   constexpr std::uint32_t kBuildId = 3;
   constexpr std::string_view kOwner("GNU\0", 4);
   // 64 bits, so that no sum of damaged 32-bit sizes wraps.
-  const auto padded = [&](std::uint64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; };
+  const auto padded = [&](std::uint64_t bytes) {
+    return (bytes + alignment - 1) / alignment * alignment;
+  };
   for (std::uint64_t at = 0; at + kHeader <= notes.size();) {
     std::uint32_t words[3];
     std::memcpy(words, notes.data() + at, sizeof(words));
     const auto [name_bytes, bytes, type] = words;
-    const std::uint64_t name = at + kHeader, value = at + padded(kHeader + std::uint64_t{name_bytes});
+    const std::uint64_t name = at + kHeader,
+                        value = at + padded(kHeader + std::uint64_t{name_bytes});
     if (value > notes.size() || bytes > notes.size() - value) return {};
     const std::string_view owner(reinterpret_cast<const char*>(notes.data() + name), name_bytes);
     if (type == kBuildId && owner == kOwner && bytes > 0) {
       std::string id;
-      for (const std::byte b : notes.subspan(value, bytes)) id += fmt::format("{:02x}", std::to_integer<unsigned>(b));
+      for (const std::byte b : notes.subspan(value, bytes))
+        id += fmt::format("{:02x}", std::to_integer<unsigned>(b));
       return id;
     }
     at = value + padded(bytes);
@@ -90,7 +99,8 @@ std::string file_build(const std::string& path) {
   const std::filesystem::path real = std::filesystem::canonical(path, error);
   struct stat info{};
   if (error || stat(real.c_str(), &info) != 0) return {};
-  return fmt::format("{} {} {}.{:09}", real.string(), info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+  return fmt::format("{} {} {}.{:09}", real.string(), info.st_size, info.st_mtim.tv_sec,
+                     info.st_mtim.tv_nsec);
 }
 
 std::string library_build(const void* address) {

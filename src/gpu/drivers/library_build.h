@@ -21,7 +21,8 @@ std::string builds_of_loaded(std::string_view name);
 // A file's real path, size and time of change; empty where it cannot be asked.
 std::string file_build(const std::string& path);
 
-// The build id among an ELF's notes, in hexadecimal; empty where there is none or the notes are damaged. alignment: 4 or 8.
+// The build id among an ELF's notes, in hexadecimal; empty where there is none or the notes are
+// damaged. alignment: 4 or 8.
 std::string build_id_in(std::span<const std::byte> notes, std::size_t alignment);
 
 }  // namespace fulmen::gpu

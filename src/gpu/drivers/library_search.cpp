@@ -23,7 +23,8 @@ namespace fs = std::filesystem;
 std::vector<std::string> expand(const std::string& pattern) {
   glob_t found{};
   std::vector<std::string> paths;
-  if (glob(pattern.c_str(), 0, nullptr, &found) == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   globfree(&found);
   return paths;
 }
@@ -42,28 +43,32 @@ std::vector<std::string> python_roots() {
     roots.push_back(root.string());
   }
   roots.emplace_back("/usr/local");
-  if (const std::string home = environment("HOME"); !home.empty()) roots.push_back(home + "/.local");
+  if (const std::string home = environment("HOME"); !home.empty())
+    roots.push_back(home + "/.local");
   return roots;
 }
 
 // The folder of packages that contains this library, if one does.
 std::string own_site() {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&find_library), &info) == 0 || info.dli_fname == nullptr) return {};
+  if (dladdr(reinterpret_cast<const void*>(&find_library), &info) == 0 || info.dli_fname == nullptr)
+    return {};
   const fs::path site = fs::path(info.dli_fname).parent_path().parent_path();
-  return site.filename() == "site-packages" || site.filename() == "dist-packages" ? site.string() : std::string();
+  return site.filename() == "site-packages" || site.filename() == "dist-packages" ? site.string()
+                                                                                  : std::string();
 }
 
 // The folders that hold Python packages of the environments in reach.
 std::vector<std::string> site_packages() {
   std::vector<std::string> folders;
   const auto add = [&](std::string path) {
-    if (!path.empty() && std::find(folders.begin(), folders.end(), path) == folders.end()) folders.push_back(std::move(path));
+    if (!path.empty() && std::find(folders.begin(), folders.end(), path) == folders.end())
+      folders.push_back(std::move(path));
   };
   add(own_site());
   for (const std::string& root : python_roots()) {
-    for (const char* kind : {"/lib/python3*/site-packages", "/lib/python3*/dist-packages", "/lib/python3/dist-packages",
-                             "/Lib/site-packages"}) {  // Windows'
+    for (const char* kind : {"/lib/python3*/site-packages", "/lib/python3*/dist-packages",
+                             "/lib/python3/dist-packages", "/Lib/site-packages"}) {  // Windows'
 
       for (std::string& path : expand(root + kind)) add(std::move(path));
     }
@@ -86,13 +91,15 @@ std::vector<std::string> usual_folders(const LibrarySearch& search) {
   for (const std::string& pattern : search.system_folders) {
     for (std::string& path : expand(pattern)) folders.push_back(std::move(path));
   }
-  for (std::string& path : find_in_python_packages(search.python_folders)) folders.push_back(std::move(path));
+  for (std::string& path : find_in_python_packages(search.python_folders))
+    folders.push_back(std::move(path));
   return folders;
 }
 
 FoundLibrary describe(void* handle, const std::string& name) {
   link_map* map = nullptr;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && map != nullptr && map->l_name[0] != '\0')
+  if (dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && map != nullptr &&
+      map->l_name[0] != '\0')
     return {handle, map->l_name};
   return {handle, name};
 }
@@ -112,7 +119,8 @@ std::vector<std::string> files_in(const std::string& folder, const std::string& 
   return {std::move(path)};
 }
 
-// The paths of loaded libraries of this file's name: the loader itself compares sonames, which bundled copies need not have.
+// The paths of loaded libraries of this file's name: the loader itself compares sonames, which
+// bundled copies need not have.
 std::vector<std::string> loaded_files(const std::string& name) {
   struct Search {
     const std::string& name;
@@ -120,7 +128,8 @@ std::vector<std::string> loaded_files(const std::string& name) {
   } search{name, {}};
   const auto compare = [](dl_phdr_info* info, std::size_t, void* pointer) {
     auto& s = *static_cast<Search*>(pointer);
-    if (fnmatch(s.name.c_str(), fs::path(info->dlpi_name).filename().c_str(), 0) == 0) s.files.emplace_back(info->dlpi_name);
+    if (fnmatch(s.name.c_str(), fs::path(info->dlpi_name).filename().c_str(), 0) == 0)
+      s.files.emplace_back(info->dlpi_name);
     return 0;
   };
   visit_libraries(compare, &search);
@@ -149,7 +158,9 @@ class Opener {
 
   void* loaded() {
     for (const std::string& name : search_.names) {
-      if (void* handle = is_pattern(name) ? nullptr : accept(open_library(name.c_str(), kFlags | RTLD_NOLOAD))) return handle;
+      if (void* handle =
+              is_pattern(name) ? nullptr : accept(open_library(name.c_str(), kFlags | RTLD_NOLOAD)))
+        return handle;
       for (const std::string& file : loaded_files(name)) {
         if (void* handle = accept(open_library(file.c_str(), kFlags | RTLD_NOLOAD))) return handle;
       }
@@ -173,7 +184,8 @@ class Opener {
       if (is_pattern(name)) continue;
       void* handle = open_library(name.c_str(), kFlags);
       if (handle == nullptr) {
-        // "libx.so.1: cannot open shared object file: ..." says that it is not there; anything else is worth telling.
+        // "libx.so.1: cannot open shared object file: ..." says that it is not there; anything else
+        // is worth telling.
         const std::string error = dlerror();
         if (!error.starts_with(name + ": cannot open")) problems_ += "; " + error;
       }
@@ -188,12 +200,13 @@ class Opener {
   // The handle, or null where its library is a refused release.
   void* accept(void* handle) {
     link_map* map = nullptr;
-    if (handle == nullptr || search_.refused.empty() || dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0 ||
-        map == nullptr) {
+    if (handle == nullptr || search_.refused.empty() ||
+        dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0 || map == nullptr) {
       return handle;
     }
     const std::string name = soname(*map);
-    if (std::find(search_.refused.begin(), search_.refused.end(), name) == search_.refused.end()) return handle;
+    if (std::find(search_.refused.begin(), search_.refused.end(), name) == search_.refused.end())
+      return handle;
     problems_ += fmt::format("; {} is {}, which does not serve", map->l_name, name);
     close_library(handle);
     return nullptr;
@@ -206,7 +219,8 @@ class Opener {
 // Returns the names as messages say them, with a wheel's hash as "-*.so".
 std::vector<std::string> readable(std::vector<std::string> names) {
   for (std::string& name : names) {
-    if (const std::size_t at = name.find(kWheelHash); at != std::string::npos) name.replace(at, kWheelHash.size(), "-*.so");
+    if (const std::size_t at = name.find(kWheelHash); at != std::string::npos)
+      name.replace(at, kWheelHash.size(), "-*.so");
   }
   return names;
 }
@@ -216,7 +230,8 @@ std::vector<std::string> folders_beside_this_library(const LibrarySearch& search
   const std::string site = own_site();
   for (const std::string& pattern : search.python_folders) {
     if (site.empty()) break;
-    for (std::string& path : expand(fmt::format("{}/{}", site, pattern))) folders.push_back(std::move(path));
+    for (std::string& path : expand(fmt::format("{}/{}", site, pattern)))
+      folders.push_back(std::move(path));
   }
   return folders;
 }
@@ -233,7 +248,8 @@ std::string places(const LibrarySearch& search) {
   if (!search.python_folders.empty()) {
     const std::vector<std::string> sites = site_packages();
     list.push_back(fmt::format("{} of {}", fmt::join(search.python_folders, " and "),
-                               sites.empty() ? "Python's packages (there are none)" : fmt::format("{}", fmt::join(sites, ", "))));
+                               sites.empty() ? "Python's packages (there are none)"
+                                             : fmt::format("{}", fmt::join(sites, ", "))));
   }
   return fmt::format("{}", fmt::join(list, ", "));
 }
@@ -244,7 +260,8 @@ std::vector<std::string> find_in_python_packages(const std::vector<std::string>&
   std::vector<std::string> found;
   for (const std::string& site : site_packages()) {
     for (const std::string& pattern : patterns) {
-      for (std::string& path : expand(fmt::format("{}/{}", site, pattern))) found.push_back(std::move(path));
+      for (std::string& path : expand(fmt::format("{}/{}", site, pattern)))
+        found.push_back(std::move(path));
     }
   }
   return found;
@@ -258,8 +275,10 @@ Result<FoundLibrary> find_library(const LibrarySearch& search) {
   if (handle == nullptr) handle = opener.in_loaders_path();
   if (handle == nullptr) handle = opener.in(usual_folders(search));
   if (handle != nullptr) return describe(handle, search.names.front());
-  return Status(StatusCode::unavailable, fmt::format("{} not found: looked in {}{}. {}", fmt::join(readable(search.names), ", "),
-                                                     places(search), opener.problems(), search.install));
+  return Status(
+      StatusCode::unavailable,
+      fmt::format("{} not found: looked in {}{}. {}", fmt::join(readable(search.names), ", "),
+                  places(search), opener.problems(), search.install));
 }
 
 }  // namespace fulmen::gpu

@@ -10,13 +10,18 @@
 namespace fulmen::gpu {
 
 struct LibrarySearch {
-  std::vector<std::string> names;           // "libnvrtc.so.13", the best first; a glob pattern is matched with files' names,
-                                            // and of several the last is taken: the newest of hiprtc0602.dll, hiprtc0701.dll
+  std::vector<std::string> names;           // "libnvrtc.so.13", the best first; a glob pattern is
+                                            // matched with files' names, and of several the last is
+                                            // taken: the newest of hiprtc0602.dll, hiprtc0701.dll
   std::vector<std::string> home_variables;  // "CUDA_HOME": its home_parts are looked in
-  std::vector<std::string> system_folders;  // "/usr/local/cuda/lib64"; a '*' in the last but one component is expanded
-  std::vector<std::string> python_folders;  // below a Python environment's site-packages: "nvidia/cu13/lib"
-  std::string install;                      // what to do where there is none: one command or sentence
-  std::vector<std::string> refused{};       // sonames of releases that do not serve, by whatever name they are found
+  std::vector<std::string> system_folders;  // "/usr/local/cuda/lib64"; a '*' in the last but one
+                                            // component is expanded
+  std::vector<std::string> python_folders;  // below a Python environment's site-packages:
+                                            // "nvidia/cu13/lib"
+  std::string install;                      // what to do where there is none: one command or
+                                            // sentence
+  std::vector<std::string> refused{};       // sonames of releases that do not serve, by whatever
+                                            // name they are found
   std::vector<std::string> home_parts{"/lib64", "/lib"};
 };
 
@@ -27,12 +32,15 @@ struct FoundLibrary {
 
 // The hash that follows the name of a library which a Python wheel bundles: libhiprtc-1a2b3c4d.so.
 // The pattern has eight digits, because there is a libhiprtc-builtins.so, too.
-inline constexpr std::string_view kWheelHash = "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*";
+inline constexpr std::string_view kWheelHash =
+    "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*";
 
-// Order: loaded in this process already by whatever path, home variables (who sets one means it), the Python packages beside this
-// library (PyTorch opens its own later: one process then has one HIP runtime), the loader's own path, system folders, other Python
-// environments: the one that this library is installed in, $VIRTUAL_ENV, $CONDA_PREFIX, that of the python3 in PATH, and where pip
-// puts what root (/usr/local) or a user (~/.local) installs without one. The error says what was looked for, where, and `install`.
+// Order: loaded in this process already by whatever path, home variables (who sets one means it),
+// the Python packages beside this library (PyTorch opens its own later: one process then has one
+// HIP runtime), the loader's own path, system folders, other Python environments: the one that this
+// library is installed in, $VIRTUAL_ENV, $CONDA_PREFIX, that of the python3 in PATH, and where pip
+// puts what root (/usr/local) or a user (~/.local) installs without one. The error says what was
+// looked for, where, and `install`.
 Result<FoundLibrary> find_library(const LibrarySearch& search);
 
 // Returns the files below these environments' folders of packages that match a pattern such as

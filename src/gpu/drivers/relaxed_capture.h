@@ -6,14 +6,16 @@ namespace fulmen::gpu {
 
 class RelaxedCapture {
  public:
-  // cuThreadExchangeStreamCaptureMode or hipThreadExchangeStreamCaptureMode: gives the mode of before. Null where there is none.
+  // cuThreadExchangeStreamCaptureMode or hipThreadExchangeStreamCaptureMode: gives the mode of
+  // before. Null where there is none.
   explicit RelaxedCapture(int (*exchange)(int* mode)) : exchange_(exchange) { exchange_modes(); }
   ~RelaxedCapture() { exchange_modes(); }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  static constexpr int kRelaxed = 2;  // CUstreamCaptureMode and hipStreamCaptureMode have the same numbers
+  // CUstreamCaptureMode and hipStreamCaptureMode have the same numbers.
+  static constexpr int kRelaxed = 2;
 
   void exchange_modes() {
     if (exchange_ != nullptr) exchange_(&mode_);

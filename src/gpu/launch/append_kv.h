@@ -10,6 +10,7 @@ namespace fulmen::gpu {
 Specialisation append_kernel(DType dtype);
 // 0 where there is nothing to do.
 int64_t append_workgroups(const KvCacheProblem& problem);
-kernels::AppendArguments append_arguments(const KvCacheProblem& problem, const KvCacheTensors& tensors);
+kernels::AppendArguments append_arguments(const KvCacheProblem& problem,
+                                          const KvCacheTensors& tensors);
 
 }  // namespace fulmen::gpu

@@ -8,11 +8,12 @@
 namespace fulmen::gpu {
 namespace {
 
-// What a problem does to scores, by the registers that it takes: addresses of a bias or a mask most.
+// What a problem does to scores, by the registers that it takes: addresses of a bias or a mask
+// most.
 int score_registers(const Problem& p) {
   const auto one = [](bool present) { return present ? 1 : 0; };
-  return 2 * (one(p.bias.present) + one(p.keep_mask.present)) + one(p.alibi_slopes.present) + one(p.softcap > 0) +
-         one(p.dropout > 0) + one(p.cu_seqlens_q.present);
+  return 2 * (one(p.bias.present) + one(p.keep_mask.present)) + one(p.alibi_slopes.present) +
+         one(p.softcap > 0) + one(p.dropout > 0) + one(p.cu_seqlens_q.present);
 }
 
 class Backward final : public Family {
@@ -34,7 +35,8 @@ class Backward final : public Family {
     return plan_of(p, chip, compute_units, {});
   }
   tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
-    const Specialisation queries = specialisation(p, chip, kGivesDq), keys = specialisation(p, chip, kGivesDk | kGivesDv);
+    const Specialisation queries = specialisation(p, chip, kGivesDq),
+                         keys = specialisation(p, chip, kGivesDk | kGivesDv);
     tuning::Space space;
     space.wave_size = chip.wave_size;
     space.parameters = {{"query_block_n", queries.block_n, {16, 32, 64}},
@@ -48,25 +50,31 @@ class Backward final : public Family {
       if (n % 3 != 0) space.parameters[n].values = {1, 2};
     }
     tuning::include_usual(space);
-    space.takes = [this, p, chip, queries, keys, usual = space.usual()](std::span<const int> v) -> Support {
-      for (const auto& [s, at] : {std::pair{queries, std::size_t{0}}, std::pair{keys, std::size_t{3}}}) {
-        if (std::equal(v.begin() + static_cast<std::ptrdiff_t>(at), v.begin() + static_cast<std::ptrdiff_t>(at) + 3,
+    space.takes = [this, p, chip, queries, keys,
+                   usual = space.usual()](std::span<const int> v) -> Support {
+      for (const auto& [s, at] :
+           {std::pair{queries, std::size_t{0}}, std::pair{keys, std::size_t{3}}}) {
+        if (std::equal(v.begin() + static_cast<std::ptrdiff_t>(at),
+                       v.begin() + static_cast<std::ptrdiff_t>(at) + 3,
                        usual.begin() + static_cast<std::ptrdiff_t>(at))) {
           continue;
         }
-        if (Support support = takes(p, chip, with(s, v.subspan(at, 3))); !support.yes) return support;
+        if (Support support = takes(p, chip, with(s, v.subspan(at, 3))); !support.yes)
+          return support;
       }
       return {};
     };
     return space;
   }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const override {
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
+                        std::span<const int> v) const override {
     return plan_of(p, chip, compute_units, v);
   }
 
  private:
   // v: the space's values, or none for the usual ones.
-  LaunchPlan plan_of(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const {
+  LaunchPlan plan_of(const Problem& p, const Chip& chip, int compute_units,
+                     std::span<const int> v) const {
     const auto kernel = [&](int outputs) {
       const Specialisation s = specialisation(p, chip, outputs);
       return v.empty() ? s : with(s, v.subspan(outputs == kGivesDq ? 0 : 3, 3));
@@ -108,28 +116,40 @@ class Backward final : public Family {
                          " rows at once, of which tiles have whole numbers");
     }
     const int workgroups = chip.vendor == Vendor::nvidia ? s.min_workgroups : 1;
-    if (Support support = lds_fits(int64_t{s.lds_bytes} * workgroups, chip); !support.yes) return support;
+    if (Support support = lds_fits(int64_t{s.lds_bytes} * workgroups, chip); !support.yes)
+      return support;
     // Sums of one side's gradients, of two where dk comes beside dv, and two tiles of scores.
-    const int64_t sums = s.outputs == (kGivesDk | kGivesDv) ? s.head_dim + s.head_dim_v : std::max(s.head_dim, s.head_dim_v);
-    const int64_t each = int64_t{s.block_m / waves} * (sums + 2 * s.block_n) + (p.bias.present ? 16 * s.block_n : 0);
+    const int64_t sums = s.outputs == (kGivesDk | kGivesDv) ? s.head_dim + s.head_dim_v
+                                                            : std::max(s.head_dim, s.head_dim_v);
+    const int64_t each =
+        int64_t{s.block_m / waves} * (sums + 2 * s.block_n) + (p.bias.present ? 16 * s.block_n : 0);
     return registers_fit(each / chip.wave_size, chip, waves, s.min_waves, s.min_workgroups);
   }
   int dims(int64_t dim) const { return static_cast<int>(round_up(dim, target().mma_k)); }
   const BackwardShapes& shapes_for(const Problem& p) const {
     std::size_t n = 0;
-    while (n + 1 < tiles_.shapes.size() && dims(std::max(p.head_dim, p.head_dim_v)) > tiles_.shapes[n].max_head_dim) ++n;
+    while (n + 1 < tiles_.shapes.size() &&
+           dims(std::max(p.head_dim, p.head_dim_v)) > tiles_.shapes[n].max_head_dim)
+      ++n;
     return tiles_.shapes[n];
   }
-  bool splits_keys(const Problem& p) const { return shapes_for(p).split_keys || score_registers(p) >= shapes_for(p).split_from; }
+  bool splits_keys(const Problem& p) const {
+    return shapes_for(p).split_keys || score_registers(p) >= shapes_for(p).split_from;
+  }
   const BackwardShape& keys_shape(const Problem& p) const {
     const BackwardShapes& shapes = shapes_for(p);
-    const bool plain = score_registers(p) == 0 && p.softmax_scale > 0 && dims(p.head_dim) == dims(p.head_dim_v);
-    return plain && shapes.plain_keys && p.seqlen_k > shapes.plain_keys->block_m / 2 ? *shapes.plain_keys : shapes.keys;
+    const bool plain =
+        score_registers(p) == 0 && p.softmax_scale > 0 && dims(p.head_dim) == dims(p.head_dim_v);
+    return plain && shapes.plain_keys && p.seqlen_k > shapes.plain_keys->block_m / 2
+               ? *shapes.plain_keys
+               : shapes.keys;
   }
-  // Whether one tile of columns can hold all keys, so that dbias comes beside dq (chess boards): the kernel for both.
+  // Whether one tile of columns can hold all keys, so that dbias comes beside dq (chess boards):
+  // the kernel for both.
   bool holds_all_keys(const Problem& p, const Chip& chip, Specialisation& s) const {
     constexpr int kMostKeys = 64;
-    if (!p.dbias.present || p.seqlen_k < 1 || p.seqlen_k > kMostKeys || std::max(s.head_dim, s.head_dim_v) > tiles_.max_bias_dim)
+    if (!p.dbias.present || p.seqlen_k < 1 || p.seqlen_k > kMostKeys ||
+        std::max(s.head_dim, s.head_dim_v) > tiles_.max_bias_dim)
       return false;
     s.block_m = s.block_n = kMostKeys;
     s.workgroup = 4 * chip.wave_size;
@@ -192,6 +212,8 @@ class Backward final : public Family {
 
 }  // namespace
 
-const Family* make_backward(const Target& target) { return target.backward ? new Backward(target) : nullptr; }
+const Family* make_backward(const Target& target) {
+  return target.backward ? new Backward(target) : nullptr;
+}
 
 }  // namespace fulmen::gpu

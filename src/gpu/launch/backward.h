@@ -16,14 +16,17 @@ class BackwardPlan {
   void add_row_statistics(const Specialisation& products);
   // dq (rows are queries), or dk, dv or both (rows are keys), by the kernel that `s` describes.
   void add_rows(Specialisation s, int outputs);
-  // dq, and dk, dv or both, by one kernel that adds to sums for dq. workgroups: of a persistent kernel; 0: one a block of keys.
+  // dq, and dk, dv or both, by one kernel that adds to sums for dq. workgroups: of a persistent
+  // kernel; 0: one a block of keys.
   void add_with_query_sums(const Specialisation& s, int64_t workgroups = 0);
   // So many counters behind the sums for dq, which begin with 0, too.
   void add_counters(int64_t count);
-  // dbias, and dq where `outputs` says so, by the kernel that `s` describes, and the sum of its parts; dsinks.
+  // dbias, and dq where `outputs` says so, by the kernel that `s` describes, and the sum of its
+  // parts; dsinks.
   void add_bias(Specialisation s, int outputs);
   void add_sinks(const Specialisation& products);
-  // All gradients by one launch, a workgroup a run of batches of a head, and the sum of dbias's parts.
+  // All gradients by one launch, a workgroup a run of batches of a head, and the sum of dbias's
+  // parts.
   void add_runs(Specialisation s, int64_t run_batches);
   LaunchPlan take() {
     add_mask_bits(p_, plan_);
@@ -49,7 +52,8 @@ class AtomicFamily : public Family {
   Support supports(const Problem& problem, const Chip& chip) const override;
   LaunchPlan plan(const Problem& problem, const Chip& chip, int compute_units) const override;
   tuning::Space space(const Problem& problem, const Chip& chip, int compute_units) const override;
-  LaunchPlan tuned_plan(const Problem& problem, const Chip& chip, int compute_units, std::span<const int> values) const override;
+  LaunchPlan tuned_plan(const Problem& problem, const Chip& chip, int compute_units,
+                        std::span<const int> values) const override;
 
  private:
   // The kernel; only of problems whose gradients are such.

@@ -13,7 +13,8 @@ class BackwardAtomic final : public AtomicFamily {
   std::string_view name() const noexcept override { return "backward_atomic"; }
 
  private:
-  // Outputs of a pair's waves go to LDS where queries were, for which one tile of these may be too few.
+  // Outputs of a pair's waves go to LDS where queries were, for which one tile of these may be too
+  // few.
   std::vector<int> buffer_counts(const Specialisation& s) const override {
     return s.dim_groups == 2 ? std::vector<int>{2} : std::vector<int>{1, 2};
   }
@@ -35,7 +36,8 @@ class BackwardAtomic final : public AtomicFamily {
     for (AtomicShape shape : target().backward_atomic->shapes) {
       if (std::max(p.head_dim, p.head_dim_v) > shape.max_head_dim) continue;
       // No wave without keys: chess boards have 64. A wave has 16 of them at least.
-      if (shape.dim_groups < 4 && p.seqlen_k <= shape.block_m / 2 && (shape.waves > 4 || shape.block_m > 16 * shape.waves)) {
+      if (shape.dim_groups < 4 && p.seqlen_k <= shape.block_m / 2 &&
+          (shape.waves > 4 || shape.block_m > 16 * shape.waves)) {
         if (shape.waves > 4) shape.waves /= 2;
         shape.block_m /= 2;
       }
@@ -45,7 +47,8 @@ class BackwardAtomic final : public AtomicFamily {
     return s;
   }
   Specialisation of(const Problem& p, const Chip& chip, const AtomicShape& shape) const {
-    // A wave's part of the dims is whole tiles of 16. A pair's waves have one of the two tensors each, of as many dims.
+    // A wave's part of the dims is whole tiles of 16. A pair's waves have one of the two tensors
+    // each, of as many dims.
     const int64_t multiple = std::max(target().mma_k, 16 * shape.dim_groups);
     const int64_t least = shape.dim_groups > 1 ? std::max(p.head_dim, p.head_dim_v) : 0;
     Specialisation s;
@@ -70,6 +73,8 @@ class BackwardAtomic final : public AtomicFamily {
 
 }  // namespace
 
-const Family* make_backward_atomic(const Target& target) { return target.backward_atomic ? new BackwardAtomic(target) : nullptr; }
+const Family* make_backward_atomic(const Target& target) {
+  return target.backward_atomic ? new BackwardAtomic(target) : nullptr;
+}
 
 }  // namespace fulmen::gpu

@@ -9,7 +9,8 @@ constexpr int kHelperLanes = 128;
 constexpr int kStatisticsLanes = 8;                  // kernels/backward/parts/row_statistics.h
 constexpr int64_t kLanesOfSum = 4, kWidthOfSum = 4;  // kernels/backward/parts/bias_sum.h
 constexpr int kSinkLanes = 256;
-constexpr int64_t kShortRun = 4;  // batches: longer ones lose by an early start (docs/lab/nvidia_boards.md)
+// Batches: longer ones lose by an early start (docs/lab/nvidia_boards.md).
+constexpr int64_t kShortRun = 4;
 
 // How many scores an element of dbias is the sum of, in terms of tiles.
 struct BiasSums {
@@ -33,7 +34,8 @@ int64_t bias_part_floats(const Problem& p, const BiasSums& sums, int block_m) {
 
 }  // namespace
 
-BackwardPlan::BackwardPlan(const Problem& problem, int compute_units) : p_(problem), compute_units_(std::max(1, compute_units)) {
+BackwardPlan::BackwardPlan(const Problem& problem, int compute_units)
+    : p_(problem), compute_units_(std::max(1, compute_units)) {
   plan_.arguments = arguments_of(problem);
 }
 
@@ -50,7 +52,8 @@ void BackwardPlan::add_row_statistics(const Specialisation& products) {
     s.softcap = products.softcap;
     s.band = products.band;
   }
-  plan_.launches.push_back({s, tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kHelperLanes / kStatisticsLanes)});
+  plan_.launches.push_back(
+      {s, tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kHelperLanes / kStatisticsLanes)});
 }
 
 void BackwardPlan::add_rows(Specialisation s, int outputs) {
@@ -58,7 +61,8 @@ void BackwardPlan::add_rows(Specialisation s, int outputs) {
   if (outputs == 0) return;
   const bool rows_are_keys = (outputs & kGivesDq) == 0;
   const int64_t tiles = tiles_of(rows_are_keys ? p_.seqlen_k : p_.seqlen_q, s.block_m);
-  plan_.launches.push_back({s, tiles * p_.batch * (rows_are_keys ? p_.num_kv_heads : p_.num_heads)});
+  plan_.launches.push_back(
+      {s, tiles * p_.batch * (rows_are_keys ? p_.num_kv_heads : p_.num_heads)});
 }
 
 void BackwardPlan::add_with_query_sums(const Specialisation& s, int64_t workgroups) {
@@ -66,13 +70,15 @@ void BackwardPlan::add_with_query_sums(const Specialisation& s, int64_t workgrou
   if (workgroups == 0) workgroups = tiles_of(p_.seqlen_k, s.block_m) * p_.batch * p_.num_kv_heads;
   plan_.launches.push_back({s, workgroups});
   // Packed sequences begin with tiles of their own.
-  const int64_t tiles = p_.packed_q() ? p_.total_q / kSumRows + p_.batch : p_.batch * tiles_of(p_.seqlen_q, kSumRows);
+  const int64_t tiles =
+      p_.packed_q() ? p_.total_q / kSumRows + p_.batch : p_.batch * tiles_of(p_.seqlen_q, kSumRows);
   plan_.query_sum_floats = tiles * p_.num_heads * kSumRows * s.head_dim;
   Specialisation sums = helper_kernel(s, "backward/parts/dq.h", kHelperLanes);
   sums.target = s.target;  // whose tiles the sums have
   sums.exact_dims = s.exact_dims;
   constexpr int kWaves = kHelperLanes / 32;
-  plan_.launches.push_back({sums, tiles_of(p_.batch * p_.num_heads * tiles_of(p_.seqlen_q, kSumRows), kWaves)});
+  plan_.launches.push_back(
+      {sums, tiles_of(p_.batch * p_.num_heads * tiles_of(p_.seqlen_q, kSumRows), kWaves)});
 }
 
 void BackwardPlan::add_counters(int64_t count) {
@@ -86,13 +92,16 @@ void BackwardPlan::add_bias(Specialisation s, int outputs) {
   s.outputs = outputs;
   s.bias_gradient = static_cast<int>(p_.dbias.dtype);
   const BiasSums sums(p_, s.block_m);
-  const int64_t tiles = sums.batches * sums.heads * sums.row_tiles * tiles_of(p_.seqlen_k, s.block_n);
+  const int64_t tiles =
+      sums.batches * sums.heads * sums.row_tiles * tiles_of(p_.seqlen_k, s.block_n);
   const int64_t elements = bias_part_floats(p_, sums, s.block_m);
-  // Enough workgroups for every compute unit, each with a few terms, and not more memory than 64 MiB, or 4 times dbias's.
+  // Enough workgroups for every compute unit, each with a few terms, and not more memory than 64
+  // MiB, or 4 times dbias's.
   constexpr int64_t kFewTerms = 4, kMostFloats = int64_t{1} << 24;
   const int64_t wanted = (int64_t{4} * compute_units_ + tiles - 1) / std::max<int64_t>(tiles, 1);
   const int64_t room = std::max(kMostFloats / std::max<int64_t>(elements, 1), int64_t{4});
-  const int64_t parts = std::clamp(std::min({wanted, sums.terms / kFewTerms, room}), int64_t{1}, int64_t{1} << 20);
+  const int64_t parts =
+      std::clamp(std::min({wanted, sums.terms / kFewTerms, room}), int64_t{1}, int64_t{1} << 20);
   plan_.launches.push_back({s, tiles * parts});
   add_bias_sum(s, parts);
 }
@@ -107,7 +116,8 @@ void BackwardPlan::add_bias_sum(const Specialisation& s, int64_t parts) {
   Specialisation sum = helper_kernel(s, "backward/parts/bias_sum.h", kHelperLanes);
   sum.whole_tiles = s.whole_tiles;
   sum.lds_bytes = static_cast<int>(static_cast<int64_t>(sizeof(float)) * kLanesOfSum * elements);
-  plan_.launches.push_back({sum, tiles_of(sums.batches * sums.heads * rows * p_.seqlen_k, elements), true});
+  plan_.launches.push_back(
+      {sum, tiles_of(sums.batches * sums.heads * rows * p_.seqlen_k, elements), true});
 }
 
 void BackwardPlan::add_runs(Specialisation s, int64_t run_batches) {
@@ -131,14 +141,17 @@ void BackwardPlan::add_sinks(const Specialisation& products) {
 }
 
 int outputs_of(const Problem& p) {
-  return (p.dq.present ? kGivesDq : 0) | (p.dk.present ? kGivesDk : 0) | (p.dv.present ? kGivesDv : 0);
+  return (p.dq.present ? kGivesDq : 0) | (p.dk.present ? kGivesDk : 0) |
+         (p.dv.present ? kGivesDv : 0);
 }
 
 Support AtomicFamily::supports(const Problem& p, const Chip& chip) const {
   if (Support support = takes_matrix_instructions(p); !support.yes) return support;
   if (p.dbias.present) return Support::no("it has no dbias");
-  if (!p.dq.present || !(p.dk.present || p.dv.present)) return Support::no("dq alone, and dk and dv without it, need no atomics");
-  if (Support support = lds_fits(specialisation(p, chip).lds_bytes, chip); !support.yes) return support;
+  if (!p.dq.present || !(p.dk.present || p.dv.present))
+    return Support::no("dq alone, and dk and dv without it, need no atomics");
+  if (Support support = lds_fits(specialisation(p, chip).lds_bytes, chip); !support.yes)
+    return support;
   return grid_fits(tiles_of(std::max(p.seqlen_q, p.seqlen_k), 16) * p.batch * p.num_heads);
 }
 
@@ -162,20 +175,24 @@ tuning::Space AtomicFamily::space(const Problem& p, const Chip& chip, int /*comp
   const Specialisation usual = specialisation(p, chip);
   tuning::Space space;
   space.wave_size = chip.wave_size;
-  space.parameters = {{"buffers", usual.buffers, buffer_counts(usual)}, {"min_workgroups", usual.min_workgroups, {1, 2, 3}}};
+  space.parameters = {{"buffers", usual.buffers, buffer_counts(usual)},
+                      {"min_workgroups", usual.min_workgroups, {1, 2, 3}}};
   tuning::include_usual(space);
   space.takes = [this, chip, usual](std::span<const int> v) -> Support {
     if (v[0] == usual.buffers && v[1] == usual.min_workgroups) return {};
     const Specialisation s = with(usual, v);
-    if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
+    if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
+      return support;
     // Sums of dk and dv, and two tiles of scores as operands, of half the size.
     const int64_t each = int64_t{s.block_m} * (s.head_dim + s.head_dim_v + s.block_n);
-    return registers_fit(each / s.workgroup, chip, s.workgroup / chip.wave_size, s.min_waves, s.min_workgroups);
+    return registers_fit(each / s.workgroup, chip, s.workgroup / chip.wave_size, s.min_waves,
+                         s.min_workgroups);
   };
   return space;
 }
 
-LaunchPlan AtomicFamily::tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const {
+LaunchPlan AtomicFamily::tuned_plan(const Problem& p, const Chip& chip, int compute_units,
+                                    std::span<const int> v) const {
   return plan_with_atomics(p, with(specialisation(p, chip), v), compute_units);
 }
 

@@ -46,6 +46,8 @@ Specialisation backward_portable_kernel(const Problem& p) {
   return s;
 }
 
-const Family* make_backward_portable(const Target& target) { return target.portable ? new PortableBackward(target) : nullptr; }
+const Family* make_backward_portable(const Target& target) {
+  return target.portable ? new PortableBackward(target) : nullptr;
+}
 
 }  // namespace fulmen::gpu

@@ -1,5 +1,6 @@
-// kernels/backward/backward_tma.h and backward_tma_wide.h: gradients by one kernel of warpgroup products, whose tiles the tensor
-// memory accelerator (TMA) brings; dq is added up in a fixed order, where the problem asks for one.
+// kernels/backward/backward_tma.h and backward_tma_wide.h: gradients by one kernel of warpgroup
+// products, whose tiles the tensor memory accelerator (TMA) brings; dq is added up in a fixed
+// order, where the problem asks for one.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -11,9 +12,10 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int64_t kTileCounters = 1;                    // of the dynamic tile scheduler
-constexpr int64_t kProductDims = 16;                    // of a warpgroup product
-constexpr int kBackwardTmaLanes = 3 * kWarpgroupLanes;  // two warpgroups that multiply, and one that asks for tiles
+constexpr int64_t kTileCounters = 1;  // of the dynamic tile scheduler
+constexpr int64_t kProductDims = 16;  // of a warpgroup product
+// Two warpgroups that multiply, and one that asks for tiles.
+constexpr int kBackwardTmaLanes = 3 * kWarpgroupLanes;
 
 class BackwardTma final : public Family {
  public:
@@ -24,7 +26,8 @@ class BackwardTma final : public Family {
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (p.dbias.present) return Support::no("it has no dbias");
-    if (!p.dq.present || !(p.dk.present || p.dv.present)) return Support::no("it gives dq beside dk or dv");
+    if (!p.dq.present || !(p.dk.present || p.dv.present))
+      return Support::no("it gives dq beside dk or dv");
     if (Support support = tma_reads(p); !support.yes) return support;
     const int64_t rows = std::max(p.seqlen_q, p.seqlen_k);
     if (rows > std::numeric_limits<int>::max() - tiles_.block_m)
@@ -41,19 +44,24 @@ class BackwardTma final : public Family {
     const Specialisation usual = specialisation(p);
     tuning::Space space;
     space.wave_size = chip.wave_size;
-    const bool wide = is_pair(usual);  // LDS is full, and the warpgroups meet in each tile: nothing is left to choose
-    space.parameters = {{"buffers", usual.buffers, wide ? std::vector<int>{2} : std::vector<int>{2, 3, 4}},
-                        {"ping_pong", usual.ping_pong ? 1 : 0, wide ? std::vector<int>{0} : std::vector<int>{0, 1}}};
+    // LDS is full, and the warpgroups meet in each tile: nothing is left to choose.
+    const bool wide = is_pair(usual);
+    space.parameters = {
+        {"buffers", usual.buffers, wide ? std::vector<int>{2} : std::vector<int>{2, 3, 4}},
+        {"ping_pong", usual.ping_pong ? 1 : 0,
+         wide ? std::vector<int>{0} : std::vector<int>{0, 1}}};
     space.takes = [this, p, chip](std::span<const int> v) -> Support {
       const Specialisation s = tuned(p, v);
       constexpr int kLeast = 3;  // one tile is held, one is computed, one comes
       if (!is_pair(s) && layout_of(s).pipelined && s.buffers < kLeast)
-        return Support::no("heads of up to 64 dims have a tile more in the pipeline: 3 buffers or more are taken");
+        return Support::no(
+            "heads of up to 64 dims have a tile more in the pipeline: 3 buffers or more are taken");
       return lds_fits(s.lds_bytes, chip);
     };
     return space;
   }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int compute_units, std::span<const int> v) const override {
+  LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int compute_units,
+                        std::span<const int> v) const override {
     return plan_of(p, tuned(p, v), compute_units);
   }
 
@@ -65,7 +73,8 @@ class BackwardTma final : public Family {
     const int parts = is_pair(s) ? s.dim_groups : layout_of(s).sum_parts;
     const int64_t blocks = tiles_of(p.seqlen_k, tiles_.block_m) * p.batch * p.num_kv_heads;
     plan.add_with_query_sums(s, std::min<int64_t>(blocks, slots(s, compute_units)) * s.dim_groups);
-    plan.add_counters(p.batch * p.num_heads * tiles_of(p.seqlen_q, s.block_n) * parts + kTileCounters);
+    plan.add_counters(p.batch * p.num_heads * tiles_of(p.seqlen_q, s.block_n) * parts +
+                      kTileCounters);
     plan.add_sinks(s);
     LaunchPlan whole = plan.take();
     order_blocks(p, s, compute_units, whole);
@@ -75,7 +84,8 @@ class BackwardTma final : public Family {
   Specialisation specialisation(const Problem& p) const {
     Specialisation s;
     s.target = &target();
-    // Wide heads' blocks are shared by a pair of workgroups, of which each has half of the dims, in whole panels.
+    // Wide heads' blocks are shared by a pair of workgroups, of which each has half of the dims, in
+    // whole panels.
     const int64_t panel = target().panel_columns, largest = std::max(p.head_dim, p.head_dim_v);
     const bool wide = largest > tiles_.own_dims;
     const auto dims = [&](int64_t dim) {
@@ -98,25 +108,34 @@ class BackwardTma final : public Family {
     read_mask_as_bits(p, s);
     return s;
   }
-  // Order of the dynamic tile scheduler, whose work tiles are blocks of keys. Heads are taken whole, so many of them interleaved
-  // that their blocks fill the chip: blocks of one head follow each other in time, as they add to dq one after the other. Under a
-  // causal mask a head's blocks begin with different queries; wide heads are not interleaved there: that was measured to be slower.
-  // The blocks of the last keys then have the least work: those of the last heads, or of all where heads are few, are scheduled
-  // last, which shortens the tail wave. Where dq has an order, they would wait for their own heads' first blocks: other heads that
-  // fill the chip are scheduled between.
-  void order_blocks(const Problem& p, const Specialisation& s, int compute_units, LaunchPlan& plan) const {
+  // Order of the dynamic tile scheduler, whose work tiles are blocks of keys. Heads are taken
+  // whole, so many of them interleaved that their blocks fill the chip: blocks of one head follow
+  // each other in time, as they add to dq one after the other. Under a causal mask a head's blocks
+  // begin with different queries; wide heads are not interleaved there: that was measured to be
+  // slower. The blocks of the last keys then have the least work: those of the last heads, or of
+  // all where heads are few, are scheduled last, which shortens the tail wave. Where dq has an
+  // order, they would wait for their own heads' first blocks: other heads that fill the chip are
+  // scheduled between.
+  void order_blocks(const Problem& p, const Specialisation& s, int compute_units,
+                    LaunchPlan& plan) const {
     constexpr int64_t kFewRounds = 4, kLastRounds = 2;
-    const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads), units = slots(s, compute_units);
+    const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads),
+                  units = slots(s, compute_units);
     const int64_t blocks = std::max<int64_t>(1, tiles_of(p.seqlen_k, tiles_.block_m));
     const int64_t fill = std::min(heads, tiles_of(units, blocks));
-    // Without a window on the left: the kernel counts on blocks of earlier keys that add to each tile that a later one adds to.
-    const bool unequal = p.window_right >= 0 && p.window_left < 0 && blocks > 1 && heads * blocks > units;
-    const int64_t some = std::min(heads, heads * blocks <= kFewRounds * units ? heads : tiles_of(kLastRounds * units, blocks));
+    // Without a window on the left: the kernel counts on blocks of earlier keys that add to each
+    // tile that a later one adds to.
+    const bool unequal =
+        p.window_right >= 0 && p.window_left < 0 && blocks > 1 && heads * blocks > units;
+    const int64_t some = std::min(heads, heads * blocks <= kFewRounds * units
+                                             ? heads
+                                             : tiles_of(kLastRounds * units, blocks));
     const int64_t last = unequal ? some : fill;
     plan.arguments.section_heads = static_cast<int>(unequal && is_pair(s) ? 1 : fill);
     plan.backward.last_heads = static_cast<int>(last);
     plan.backward.first_blocks = static_cast<int>(unequal ? blocks / 2 : blocks);
-    plan.backward.middle_heads = static_cast<int>(unequal && p.deterministic ? std::min(fill, heads - last) : 0);
+    plan.backward.middle_heads =
+        static_cast<int>(unequal && p.deterministic ? std::min(fill, heads - last) : 0);
     plan.backward.adds_in_order = p.deterministic ? 1 : 0;
   }
   Specialisation tuned(const Problem& p, std::span<const int> v) const {
@@ -128,19 +147,25 @@ class BackwardTma final : public Family {
   // Wide heads: whether workgroups share blocks in pairs.
   static bool is_pair(const Specialisation& s) { return s.dim_groups > 1; }
   // How many workgroups, or pairs of them, run at once.
-  static int slots(const Specialisation& s, int compute_units) { return std::max(1, compute_units / s.dim_groups); }
+  static int slots(const Specialisation& s, int compute_units) {
+    return std::max(1, compute_units / s.dim_groups);
+  }
   static kernels::TmaBackwardLayout layout_of(const Specialisation& s) {
-    return kernels::TmaBackwardLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n, s.buffers);
+    return kernels::TmaBackwardLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n,
+                                          s.buffers);
   }
   static void set_buffers(Specialisation& s, int buffers) {
     s.buffers = buffers;
-    s.lds_bytes = is_pair(s) ? kernels::TmaPairLayout::of(s.head_dim, s.head_dim_v).total : layout_of(s).total;
+    s.lds_bytes = is_pair(s) ? kernels::TmaPairLayout::of(s.head_dim, s.head_dim_v).total
+                             : layout_of(s).total;
   }
   const BackwardTmaTiles& tiles_;
 };
 
 }  // namespace
 
-const Family* make_backward_tma(const Target& target) { return target.backward_tma ? new BackwardTma(target) : nullptr; }
+const Family* make_backward_tma(const Target& target) {
+  return target.backward_tma ? new BackwardTma(target) : nullptr;
+}
 
 }  // namespace fulmen::gpu

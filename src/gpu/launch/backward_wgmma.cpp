@@ -23,7 +23,8 @@ class BackwardWgmma final : public Family {
     if (rows > std::numeric_limits<int>::max() - tiles_.block_n)
       return Support::no(std::to_string(rows) + " rows, a tile's place is a number of 32 bits");
     for (const int outputs : {kGivesDq, kGivesDk, kGivesDv}) {
-      if (Support support = lds_fits(specialisation(p, outputs).lds_bytes, chip); !support.yes) return support;
+      if (Support support = lds_fits(specialisation(p, outputs).lds_bytes, chip); !support.yes)
+        return support;
     }
     return grid_fits((std::max(p.seqlen_q, p.seqlen_k) + 15) / 16 * p.batch * p.num_heads);
   }
@@ -31,7 +32,8 @@ class BackwardWgmma final : public Family {
     return plan_of(p, compute_units, {});
   }
   tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
-    const Specialisation queries = specialisation(p, kGivesDq), keys = specialisation(p, keys_outputs(p));
+    const Specialisation queries = specialisation(p, kGivesDq),
+                         keys = specialisation(p, keys_outputs(p));
     tuning::Space space;
     space.wave_size = chip.wave_size;
     space.parameters = {{"query_block_m", queries.block_m, {64, 128, 192}},
@@ -41,16 +43,20 @@ class BackwardWgmma final : public Family {
                         {"key_buffers", keys.buffers, {2, 3, 4}},
                         {"key_min_workgroups", keys.min_workgroups, {1, 2}}};
     space.takes = [this, chip, queries, keys](std::span<const int> v) -> Support {
-      for (const auto& [usual, at] : {std::pair{queries, std::size_t{0}}, std::pair{keys, std::size_t{3}}}) {
+      for (const auto& [usual, at] :
+           {std::pair{queries, std::size_t{0}}, std::pair{keys, std::size_t{3}}}) {
         const Specialisation s = with(usual, v.subspan(at, 3));
-        if (s.block_m == usual.block_m && s.buffers == usual.buffers && s.min_workgroups == usual.min_workgroups) continue;
+        if (s.block_m == usual.block_m && s.buffers == usual.buffers &&
+            s.min_workgroups == usual.min_workgroups)
+          continue;
         if (Support support = takes(chip, s); !support.yes) return support;
       }
       return {};
     };
     return space;
   }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int compute_units, std::span<const int> v) const override {
+  LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int compute_units,
+                        std::span<const int> v) const override {
     return plan_of(p, compute_units, v);
   }
 
@@ -76,8 +82,11 @@ class BackwardWgmma final : public Family {
   }
 
  private:
-  // Outputs of the launch whose tiles the parameters of keys set. Of two launches, which share the parameters, it is that for dk.
-  int keys_outputs(const Problem& p) const { return shapes_for(p).split_keys ? kGivesDk : kGivesDk | kGivesDv; }
+  // Outputs of the launch whose tiles the parameters of keys set. Of two launches, which share the
+  // parameters, it is that for dk.
+  int keys_outputs(const Problem& p) const {
+    return shapes_for(p).split_keys ? kGivesDk : kGivesDk | kGivesDv;
+  }
   // block_m, buffers, min_workgroups
   Specialisation with(Specialisation s, std::span<const int> v) const {
     s.block_m = v[0];
@@ -88,14 +97,20 @@ class BackwardWgmma final : public Family {
     return s;
   }
   Support takes(const Chip& chip, const Specialisation& s) const {
-    if (s.early_loads == 0 && s.buffers != 2) return Support::no("tiles whose second tensor comes late have 2 buffers");
-    if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
-    // A lane's of 64 rows: sums of one side's gradients, of two where dk comes beside dv, and two tiles of scores.
+    if (s.early_loads == 0 && s.buffers != 2)
+      return Support::no("tiles whose second tensor comes late have 2 buffers");
+    if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
+      return support;
+    // A lane's of 64 rows: sums of one side's gradients, of two where dk comes beside dv, and two
+    // tiles of scores.
     constexpr int kMost = 255, kRest = 32;
-    const int sums = s.outputs == (kGivesDk | kGivesDv) ? s.head_dim + s.head_dim_v : std::max(s.head_dim, s.head_dim_v);
-    const int needed = sums / 2 + s.block_n + kRest, had = std::min(kMost, 65536 / (s.workgroup * s.min_workgroups) / 8 * 8);
+    const int sums = s.outputs == (kGivesDk | kGivesDv) ? s.head_dim + s.head_dim_v
+                                                        : std::max(s.head_dim, s.head_dim_v);
+    const int needed = sums / 2 + s.block_n + kRest,
+              had = std::min(kMost, 65536 / (s.workgroup * s.min_workgroups) / 8 * 8);
     if (needed <= had) return {};
-    return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " + std::to_string(had));
+    return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " +
+                       std::to_string(had));
   }
   int lds_bytes(const Specialisation& s) const {
     return kernels::WarpgroupLayout::of({.head_dim = s.head_dim,
@@ -109,7 +124,9 @@ class BackwardWgmma final : public Family {
   }
   const BackwardWgmmaShapes& shapes_for(const Problem& p) const {
     std::size_t n = 0;
-    while (n + 1 < tiles_.shapes.size() && std::max(p.head_dim, p.head_dim_v) > tiles_.shapes[n].max_head_dim) ++n;
+    while (n + 1 < tiles_.shapes.size() &&
+           std::max(p.head_dim, p.head_dim_v) > tiles_.shapes[n].max_head_dim)
+      ++n;
     return tiles_.shapes[n];
   }
   const BackwardWgmmaShape& shape_for(const Problem& p, const Specialisation& s) const {
@@ -151,6 +168,8 @@ LaunchPlan backward_wgmma_plan(const Problem& p, const Target& target, int compu
   return BackwardWgmma(target).plan_of(p, compute_units, {});
 }
 
-const Family* make_backward_wgmma(const Target& target) { return target.backward_wgmma ? new BackwardWgmma(target) : nullptr; }
+const Family* make_backward_wgmma(const Target& target) {
+  return target.backward_wgmma ? new BackwardWgmma(target) : nullptr;
+}
 
 }  // namespace fulmen::gpu

@@ -1,4 +1,5 @@
-// kernels/backward/backward_wgmma_atomic.h: gradients by one kernel of warpgroup products, dq by atomics.
+// kernels/backward/backward_wgmma_atomic.h: gradients by one kernel of warpgroup products, dq by
+// atomics.
 #include <algorithm>
 
 #include "gpu/launch/backward.h"
@@ -16,11 +17,15 @@ class BackwardWgmmaAtomic final : public AtomicFamily {
 
  private:
   int lds_bytes(const Specialisation& s) const override {
-    return kernels::WarpgroupAtomicLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n, s.buffers).total;
+    return kernels::WarpgroupAtomicLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n,
+                                              s.buffers)
+        .total;
   }
-  // One is computed and one is in flight. Of narrow heads, whose warpgroups are a tile apart, one more.
+  // One is computed and one is in flight. Of narrow heads, whose warpgroups are a tile apart, one
+  // more.
   std::vector<int> buffer_counts(const Specialisation& s) const override {
-    return s.head_dim <= target().panel_columns ? std::vector<int>{3, 4, 5} : std::vector<int>{2, 3, 4};
+    return s.head_dim <= target().panel_columns ? std::vector<int>{3, 4, 5}
+                                                : std::vector<int>{2, 3, 4};
   }
   Specialisation specialisation(const Problem& p, const Chip& /*chip*/) const override {
     const WgmmaAtomicTiles& tiles = *target().backward_wgmma_atomic;

@@ -1,4 +1,5 @@
-// kernels/forward/decode.h and forward/decode_combine.h: few queries, the keys split so that every compute unit has work.
+// kernels/forward/decode.h and forward/decode_combine.h: few queries, the keys split so that every
+// compute unit has work.
 #include "gpu/launch/decode.h"
 
 #include <algorithm>
@@ -20,14 +21,17 @@ class SplitKv final : public Family {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     const int64_t rows = packed_rows(p);
     if (rows > kDecodeMostTiles * kDecodeRows) {
-      return Support::no(std::to_string(rows) + " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
-                         std::to_string(kDecodeMostTiles * kDecodeRows) + " are served");
+      return Support::no(
+          std::to_string(rows) +
+          " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
+          std::to_string(kDecodeMostTiles * kDecodeRows) + " are served");
     }
     if (Support support = lds_fits(lds_bytes(p, tiles_.waves), chip); !support.yes) return support;
     const int64_t dim = std::max(p.head_dim, p.head_dim_v);
     if (p.bias.present && dim > tiles_.most_far_bias_dim && !strides_are_whole(p)) {
-      return Support::no("a bias beside rows that are not at multiples of 16 bytes is served up to head_dim " +
-                         std::to_string(tiles_.most_far_bias_dim) + ", head_dim is " + std::to_string(dim));
+      return Support::no(
+          "a bias beside rows that are not at multiples of 16 bytes is served up to head_dim " +
+          std::to_string(tiles_.most_far_bias_dim) + ", head_dim is " + std::to_string(dim));
     }
     return grid_fits(groups(p) * most_splits(p, tiles_.min_split_keys));
   }
@@ -38,28 +42,37 @@ class SplitKv final : public Family {
     tuning::Space space;
     space.wave_size = chip.wave_size;
     const auto [usual_waves, usual_keys, usual] = choose_shape(p, chip, compute_units);
-    const int64_t most = std::min<int64_t>(kMostSplits, p.seqlen_k / (tiles_.waves * tiles_.block_n));
+    const int64_t most =
+        std::min<int64_t>(kMostSplits, p.seqlen_k / (tiles_.waves * tiles_.block_n));
     std::vector<int> splits;
     for (int n = 1; n <= std::max<int64_t>(1, most); n *= 2) splits.push_back(n);
     for (const int near : {usual * 3 / 4, usual * 3 / 2}) {
-      if (near >= 1 && near <= most && std::find(splits.begin(), splits.end(), near) == splits.end()) splits.push_back(near);
+      if (near >= 1 && near <= most &&
+          std::find(splits.begin(), splits.end(), near) == splits.end())
+        splits.push_back(near);
     }
     std::sort(splits.begin(), splits.end());
-    space.parameters = {{"waves", usual_waves, {1, 2, 4, 8}}, {"block_n", usual_keys, {16, 32}}, {"num_splits", usual, splits}};
+    space.parameters = {{"waves", usual_waves, {1, 2, 4, 8}},
+                        {"block_n", usual_keys, {16, 32}},
+                        {"num_splits", usual, splits}};
     tuning::include_usual(space);
     space.takes = [this, p, chip](std::span<const int> v) -> Support {
-      const int dim = static_cast<int>(round_up(p.head_dim, target().mma_k)), dim_v = head_dim_v(p) / dim_groups(p);
-      if (v[0] % dim_groups(p) != 0) return Support::no(std::to_string(dim_groups(p)) + " waves share the dims of v");
+      const int dim = static_cast<int>(round_up(p.head_dim, target().mma_k)),
+                dim_v = head_dim_v(p) / dim_groups(p);
+      if (v[0] % dim_groups(p) != 0)
+        return Support::no(std::to_string(dim_groups(p)) + " waves share the dims of v");
       if (Support support = lds_fits(lds_bytes(p, v[0]), chip); !support.yes) return support;
       // Queries and outputs, and a step's keys and values: elements of 16 bits.
       const int64_t copies = target().operand_copies;
-      const int64_t words =
-          int64_t{kDecodeRows} * (dim * copies / 2 + dim_v) + int64_t{v[1]} * (kDecodeRows + (dim + dim_v) * copies / 2);
-      return v[1] == tiles_.block_n ? Support{} : registers_fit(words / chip.wave_size, chip, v[0], 1, 1);
+      const int64_t words = int64_t{kDecodeRows} * (dim * copies / 2 + dim_v) +
+                            int64_t{v[1]} * (kDecodeRows + (dim + dim_v) * copies / 2);
+      return v[1] == tiles_.block_n ? Support{}
+                                    : registers_fit(words / chip.wave_size, chip, v[0], 1, 1);
     };
     return space;
   }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/, std::span<const int> v) const override {
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/,
+                        std::span<const int> v) const override {
     return plan_of(p, chip, {v[0], v[1], v[2]});
   }
 
@@ -86,20 +99,27 @@ class SplitKv final : public Family {
  private:
   // Waves that share their keys, each with as many dims of v.
   int dim_groups(const Problem& p) const { return p.head_dim_v > tiles_.wave_head_dim_v ? 2 : 1; }
-  int head_dim_v(const Problem& p) const { return static_cast<int>(round_up(p.head_dim_v, int64_t{32} * dim_groups(p))); }
-  int lds_bytes(const Problem& p, int waves) const { return 4 * (waves / dim_groups(p)) * 16 * (2 + head_dim_v(p) + 4); }
+  int head_dim_v(const Problem& p) const {
+    return static_cast<int>(round_up(p.head_dim_v, int64_t{32} * dim_groups(p)));
+  }
+  int lds_bytes(const Problem& p, int waves) const {
+    return 4 * (waves / dim_groups(p)) * 16 * (2 + head_dim_v(p) + 4);
+  }
   static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kDecodeRows); }
   static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }
 
   Shape choose_shape(const Problem& p, const Chip& chip, int compute_units) const {
     if (fills_unsplit(p, chip, compute_units)) return {tiles_.unsplit_waves, tiles_.block_n, 1};
-    return {tiles_.waves, tiles_.block_n, choose_splits(p, groups(p), tiles_.min_split_keys, compute_units)};
+    return {tiles_.waves, tiles_.block_n,
+            choose_splits(p, groups(p), tiles_.min_split_keys, compute_units)};
   }
 
-  // Whether workgroups with all keys fill the chip once: as many waves as with two splits, and no second kernel that combines them.
+  // Whether workgroups with all keys fill the chip once: as many waves as with two splits, and no
+  // second kernel that combines them.
   bool fills_unsplit(const Problem& p, const Chip& chip, int compute_units) const {
     const int waves = tiles_.unsplit_waves, dim_v = head_dim_v(p);
-    if (waves == 0 || dim_v > tiles_.unsplit_head_dim_v || !lds_fits(lds_bytes(p, waves), chip).yes) return false;
+    if (waves == 0 || dim_v > tiles_.unsplit_head_dim_v || !lds_fits(lds_bytes(p, waves), chip).yes)
+      return false;
     const bool paired = std::max(p.head_dim, p.head_dim_v) <= tiles_.paired_head_dim;
     const int64_t slots = std::max(1, compute_units) * (paired ? 2 : 1);
     return groups(p) <= slots && 10 * groups(p) >= 9 * slots;
@@ -112,18 +132,22 @@ class SplitKv final : public Family {
 
 int choose_splits(const Problem& p, int64_t groups, int64_t min_split_keys, int compute_units) {
   const int64_t most = most_splits(p, min_split_keys), slots = 2 * std::max(1, compute_units);
-  // Costs are in units of a full wave of workgroups that reads all keys; a split more costs as much as reading some dozen keys.
+  // Costs are in units of a full wave of workgroups that reads all keys; a split more costs as much
+  // as reading some dozen keys.
   const auto keys = static_cast<double>(p.seqlen_k + 1);
-  // Merging takes as long as reading so many bytes of keys: a workgroup of a wave a query row, as measured on an H100.
+  // Merging takes as long as reading so many bytes of keys: a workgroup of a wave a query row, as
+  // measured on an H100.
   constexpr int64_t kRowBytes = 6 << 10;
   const int64_t merging_bytes = p.batch * p.num_heads * p.seqlen_q * kRowBytes;
-  const double merging = static_cast<double>(merging_bytes) / (static_cast<double>(slots * key_bytes(p)) * keys);
+  const double merging =
+      static_cast<double>(merging_bytes) / (static_cast<double>(slots * key_bytes(p)) * keys);
   int best = 1;
   double best_cost = 0;
   for (int64_t splits = 1; splits <= std::min<int64_t>(most, slots); ++splits) {
     const int64_t rounds = (groups * splits + slots - 1) / slots;
     const double cost =
-        static_cast<double>(rounds) * (1.0 / static_cast<double>(splits) + 64.0 / keys) + (splits > 1 ? merging : 0);
+        static_cast<double>(rounds) * (1.0 / static_cast<double>(splits) + 64.0 / keys) +
+        (splits > 1 ? merging : 0);
     if (splits == 1 || cost < 0.98 * best_cost) {
       best = static_cast<int>(splits);
       best_cost = cost;
@@ -132,17 +156,22 @@ int choose_splits(const Problem& p, int64_t groups, int64_t min_split_keys, int 
   return best;
 }
 
-void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan) {
+void add_combine(const Problem& p, const Chip& chip, const Specialisation& split,
+                 LaunchPlan& plan) {
   constexpr int kLanes = 256;
-  constexpr int kFewSplits = 8;  // that the lanes of a row merge as quickly as several waves: they have half of them in flight
+  constexpr int kFewSplits = 8;  // that the lanes of a row merge as quickly as several waves: they
+                                 // have half of them in flight
   constexpr int kPieceDims = 4;  // of a row that moves as vectors
   Specialisation s = helper_kernel(split, "forward/decode_combine.h", kLanes);
   s.head_dim = s.head_dim_v;
   s.dropout = split.dropout;
-  if (natural_units(p)) s.bias = 0;  // which is all that it says here: the parts' maxima are in natural units
+  // The bias says nothing else here: the parts' maxima are in natural units.
+  if (natural_units(p)) s.bias = 0;
   if (plan.arguments.num_splits <= kFewSplits) {
     const int pieces = s.whole_rows != 0 ? s.head_dim_v / kPieceDims : s.head_dim_v;
-    s.block_m = kLanes / std::min(chip.wave_size, static_cast<int>(std::bit_ceil(static_cast<unsigned>(pieces))));  // rows
+    s.block_m =
+        kLanes / std::min(chip.wave_size,
+                          static_cast<int>(std::bit_ceil(static_cast<unsigned>(pieces))));  // rows
   } else {
     s.block_m = 1;
     s.lds_bytes = 4 * kLanes / chip.wave_size * (2 + s.head_dim_v);
@@ -154,8 +183,8 @@ void add_combine(const Problem& p, const Chip& chip, const Specialisation& split
   plan.partial_row_floats = round_up(rows * plan.arguments.num_splits, 16);
 }
 
-LaunchPlan split_plan(const Problem& p, const Chip& chip, const Specialisation& s, int64_t row_tiles, int num_splits,
-                      int64_t step_keys) {
+LaunchPlan split_plan(const Problem& p, const Chip& chip, const Specialisation& s,
+                      int64_t row_tiles, int num_splits, int64_t step_keys) {
   LaunchPlan plan;
   plan.launches.push_back({s, p.batch * p.num_kv_heads * row_tiles * num_splits});
   plan.arguments = arguments_of(p);
@@ -182,6 +211,8 @@ LaunchPlan decode_plan(const Problem& p, const Target& target, const Chip& chip,
   return SplitKv(target).plan_of(p, chip, {tiles.waves, tiles.block_n, num_splits});
 }
 
-const Family* make_decode(const Target& target) { return target.decode ? new SplitKv(target) : nullptr; }
+const Family* make_decode(const Target& target) {
+  return target.decode ? new SplitKv(target) : nullptr;
+}
 
 }  // namespace fulmen::gpu

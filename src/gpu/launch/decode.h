@@ -1,4 +1,5 @@
-// What the families for few queries share: launch/decode.cpp, launch/decode_tma.cpp, launch/decode_portable.cpp.
+// What the families for few queries share: launch/decode.cpp, launch/decode_tma.cpp,
+// launch/decode_portable.cpp.
 #pragma once
 
 #include <algorithm>
@@ -8,17 +9,20 @@
 namespace fulmen::gpu {
 
 // A split has at least so many keys.
-inline int64_t most_splits(const Problem& p, int64_t min_split_keys) { return std::max<int64_t>(1, p.seqlen_k / min_split_keys); }
+inline int64_t most_splits(const Problem& p, int64_t min_split_keys) {
+  return std::max<int64_t>(1, p.seqlen_k / min_split_keys);
+}
 
-// Into how many parts keys are split where two workgroups a compute unit run at once: the number that costs least; of those that
-// cost 2 % more, the smallest. groups: workgroups without splits.
+// Into how many parts keys are split where two workgroups a compute unit run at once: the number
+// that costs least; of those that cost 2 % more, the smallest. groups: workgroups without splits.
 int choose_splits(const Problem& p, int64_t groups, int64_t min_split_keys, int compute_units);
 // decode_combine.h behind a plan's launch, whose splits it merges, and their workspace.
 void add_combine(const Problem& p, const Chip& chip, const Specialisation& split, LaunchPlan& plan);
-// A launch with so many splits, and decode_combine.h where there are several, with their workspace. row_tiles: of a KV head;
-// step_keys: that all waves of a workgroup take at once, of which a split has whole ones.
-LaunchPlan split_plan(const Problem& p, const Chip& chip, const Specialisation& s, int64_t row_tiles, int num_splits,
-                      int64_t step_keys);
+// A launch with so many splits, and decode_combine.h where there are several, with their workspace.
+// row_tiles: of a KV head; step_keys: that all waves of a workgroup take at once, of which a split
+// has whole ones.
+LaunchPlan split_plan(const Problem& p, const Chip& chip, const Specialisation& s,
+                      int64_t row_tiles, int num_splits, int64_t step_keys);
 // The number of splits as the one parameter: 1, 2, 4, ... `most`, and the usual one.
 tuning::Space splits_space(const Chip& chip, int usual, int64_t most);
 

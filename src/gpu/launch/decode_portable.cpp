@@ -1,4 +1,5 @@
-// kernels/forward/decode_portable.h: few queries without matrix instructions, the keys split so that every compute unit has work.
+// kernels/forward/decode_portable.h: few queries without matrix instructions, the keys split so
+// that every compute unit has work.
 #include <algorithm>
 #include <bit>
 
@@ -14,9 +15,10 @@ class DecodePortable final : public Family {
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (packed_rows(p) > tiles_.most_rows) {
-      return Support::no(std::to_string(packed_rows(p)) +
-                         " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
-                         std::to_string(tiles_.most_rows) + " are served");
+      return Support::no(
+          std::to_string(packed_rows(p)) +
+          " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
+          std::to_string(tiles_.most_rows) + " are served");
     }
     if (Support support = lds_fits(lds_bytes(p, chip), chip); !support.yes) return support;
     return grid_fits(groups(p) * most_splits(p, tiles_.min_split_keys));
@@ -25,9 +27,11 @@ class DecodePortable final : public Family {
     return plan_of(p, chip, usual_splits(p, compute_units));
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    return splits_space(chip, usual_splits(p, compute_units), most_splits(p, tiles_.min_split_keys));
+    return splits_space(chip, usual_splits(p, compute_units),
+                        most_splits(p, tiles_.min_split_keys));
   }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/, std::span<const int> v) const override {
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/,
+                        std::span<const int> v) const override {
     return plan_of(p, chip, v[0]);
   }
 
@@ -54,11 +58,17 @@ class DecodePortable final : public Family {
 
   // Rows of a workgroup: queries and outputs of so many have room in registers.
   int rows(const Problem& p) const {
-    const int most = std::max(p.head_dim, p.head_dim_v) > tiles_.narrow_above ? tiles_.block_m / 2 : tiles_.block_m;
-    return static_cast<int>(std::min<uint64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(1, packed_rows(p)))), most));
+    const int most = std::max(p.head_dim, p.head_dim_v) > tiles_.narrow_above ? tiles_.block_m / 2
+                                                                              : tiles_.block_m;
+    return static_cast<int>(std::min<uint64_t>(
+        std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(1, packed_rows(p)))), most));
   }
-  static int head_dim_v(const Problem& p, const Chip& chip) { return static_cast<int>(round_up(p.head_dim_v, chip.wave_size)); }
-  int lds_bytes(const Problem& p, const Chip& chip) const { return 4 * tiles_.waves * rows(p) * (2 + head_dim_v(p, chip)); }
+  static int head_dim_v(const Problem& p, const Chip& chip) {
+    return static_cast<int>(round_up(p.head_dim_v, chip.wave_size));
+  }
+  int lds_bytes(const Problem& p, const Chip& chip) const {
+    return 4 * tiles_.waves * rows(p) * (2 + head_dim_v(p, chip));
+  }
   int64_t row_tiles(const Problem& p) const { return tiles_of(packed_rows(p), rows(p)); }
   int64_t groups(const Problem& p) const { return p.batch * p.num_kv_heads * row_tiles(p); }
 
@@ -67,6 +77,8 @@ class DecodePortable final : public Family {
 
 }  // namespace
 
-const Family* make_decode_portable(const Target& target) { return target.decode_portable ? new DecodePortable(target) : nullptr; }
+const Family* make_decode_portable(const Target& target) {
+  return target.decode_portable ? new DecodePortable(target) : nullptr;
+}
 
 }  // namespace fulmen::gpu

@@ -6,8 +6,8 @@
 
 namespace fulmen::gpu {
 
-// The first shape counts whose max_head_dim holds the larger of q's and v's rows: those of one head,
-// or of two heads that are read as one.
+// The first shape counts whose max_head_dim holds the larger of q's and v's rows: those of one
+// head, or of two heads that are read as one.
 struct DecodeTmaShape {
   int max_head_dim;
   int block_n, buffers, min_workgroups;

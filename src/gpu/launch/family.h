@@ -1,4 +1,5 @@
-// A family of GPU kernels: which problems it runs on which chip, and how. One file each in this folder, listed in families().
+// A family of GPU kernels: which problems it runs on which chip, and how. One file each in this
+// folder, listed in families().
 #pragma once
 
 #include <memory>
@@ -22,7 +23,9 @@ inline constexpr int kWarpgroupLanes = 128, kWarpgroupRows = 64;
 inline int64_t packed_rows(const Problem& p) { return p.group_size() * p.seqlen_q; }
 
 // Bytes of a key and its value.
-inline int64_t key_bytes(const Problem& p) { return size_of(p.kv_dtype) * (p.head_dim + p.head_dim_v); }
+inline int64_t key_bytes(const Problem& p) {
+  return size_of(p.kv_dtype) * (p.head_dim + p.head_dim_v);
+}
 
 // One launch of a plan.
 struct KernelLaunch {
@@ -33,23 +36,28 @@ struct KernelLaunch {
 
 // Fields of kernels::BackwardArguments that follow neither from the problem nor from the pointers.
 struct BackwardCounts {
-  int bias_parts = 0, run_batches = 0, last_heads = 0, first_blocks = 0, middle_heads = 0, adds_in_order = 0;
+  int bias_parts = 0, run_batches = 0, last_heads = 0, first_blocks = 0, middle_heads = 0,
+      adds_in_order = 0;
   int64_t query_counters = 0;
 };
 
 // What a plan runs: one launch, or two with split keys, or a launch a few gradients.
 struct LaunchPlan {
   std::vector<KernelLaunch> launches;
-  kernels::ForwardArguments arguments{};  // without pointers; the backward kernels' own begin with them
+  // Without pointers; the backward kernels' own begin with them.
+  kernels::ForwardArguments arguments{};
   BackwardCounts backward;
-  // Workspace, in floats from its start: partial results of splits; backward: row numbers and shares, then parts of the bias's
-  // gradient, then sums for dq.
+  // Workspace, in floats from its start: partial results of splits; backward: row numbers and
+  // shares, then parts of the bias's gradient, then sums for dq.
   int64_t partial_out_floats = 0, partial_row_floats = 0;
-  int64_t tile_counter_floats = 0;                                          // behind partial results: forward/clear_tile_counter.h
-  int64_t mask_rows_words = 0, mask_blocks_words = 0, mask_keys_words = 0;  // then the keep-mask's bits: launch/mask_bits.h
-  int64_t row_statistics_floats = 0, row_share_floats = 0, bias_partial_floats = 0, query_sum_floats = 0;
+  int64_t tile_counter_floats = 0;  // behind partial results: forward/clear_tile_counter.h
+  // The keep-mask's bits follow: launch/mask_bits.h.
+  int64_t mask_rows_words = 0, mask_blocks_words = 0, mask_keys_words = 0;
+  int64_t row_statistics_floats = 0, row_share_floats = 0, bias_partial_floats = 0,
+          query_sum_floats = 0;
   int num_splits = 0;
-  // What runs where pointers are no multiples of 16; null: the same launches, compiled without 16-byte vectors.
+  // What runs where pointers are no multiples of 16; null: the same launches, compiled without
+  // 16-byte vectors.
   std::shared_ptr<const LaunchPlan> unaligned;
 };
 
@@ -57,7 +65,8 @@ class Family {
  public:
   explicit Family(const Target& target) : target_(target) {}
   virtual ~Family() = default;
-  virtual std::string_view name() const noexcept = 0;  // "prefill": also its files' name here and in kernels/
+  // "prefill": also its files' name here and in kernels/.
+  virtual std::string_view name() const noexcept = 0;
   // What it is compiled for, and whose tiles it has.
   const Target& target() const noexcept { return target_; }
   virtual Pass pass() const noexcept { return Pass::forward; }
@@ -68,8 +77,12 @@ class Family {
   virtual Support supports(const Problem& problem, const Chip& chip) const = 0;
   // compute_units: of the device, to have work for each.
   virtual LaunchPlan plan(const Problem& problem, const Chip& chip, int compute_units) const = 0;
-  // The numbers that tuned_plan() takes in place of plan()'s own, one for each parameter; none where the family has no choice.
-  virtual tuning::Space space(const Problem& /*problem*/, const Chip& /*chip*/, int /*compute_units*/) const { return {}; }
+  // The numbers that tuned_plan() takes in place of plan()'s own, one for each parameter; none
+  // where the family has no choice.
+  virtual tuning::Space space(const Problem& /*problem*/, const Chip& /*chip*/,
+                              int /*compute_units*/) const {
+    return {};
+  }
   // Only of values that the space takes.
   virtual LaunchPlan tuned_plan(const Problem& problem, const Chip& chip, int compute_units,
                                 std::span<const int> /*values*/) const {
@@ -82,8 +95,8 @@ class Family {
 
 // Every family with every target, best first among equal ranks: gpu/choice.h.
 const std::vector<const Family*>& families();
-// The same for other targets than those of the list. A family that is written in terms of what the target has, but that has no
-// tiles for it, is one that supports nothing, and says why.
+// The same for other targets than those of the list. A family that is written in terms of what the
+// target has, but that has no tiles for it, is one that supports nothing, and says why.
 std::vector<const Family*> make_families(std::span<const Target* const> targets);
 
 // A family for a target; null where the target has no tiles for it. Alive as long as the process.
@@ -107,15 +120,17 @@ const Family* make_backward_portable(const Target& target);
 // The plan of prefill_wgmma.h with its usual tiles: what prefill_tma.h falls back on.
 LaunchPlan prefill_wgmma_plan(const Problem& problem, const Target& target);
 
-// A tensor map has no stride of 0, and none below. Of a dimension with one element the stride says nothing.
+// A tensor map has no stride of 0, and none below. Of a dimension with one element the stride says
+// nothing.
 Support tma_takes_strides(const char* name, const TensorSpec& spec, const Problem::Shape& shape);
-// Yes if the TMA can read q, k and v, and store out, or read dout of the backward pass; else why not. Pointers are checked when a
-// plan runs.
+// Yes if the TMA can read q, k and v, and store out, or read dout of the backward pass; else why
+// not. Pointers are checked when a plan runs.
 Support tma_reads(const Problem& problem);
 // Why fp32 does not take matrix instructions; yes for the other dtypes.
 Support takes_matrix_instructions(const Problem& problem);
 
-// A forward launch with a workgroup for every s.block_m query rows of each head: how many these are, and the plan.
+// A forward launch with a workgroup for every s.block_m query rows of each head: how many these
+// are, and the plan.
 int64_t query_tile_workgroups(const Problem& problem, const Specialisation& s);
 LaunchPlan query_tile_plan(const Problem& problem, const Specialisation& s);
 
@@ -123,8 +138,9 @@ LaunchPlan query_tile_plan(const Problem& problem, const Specialisation& s);
 Support grid_fits(int64_t workgroups);
 // Yes if a workgroup can have as much LDS on this chip; else how much it has.
 Support lds_fits(int64_t bytes, const Chip& chip);
-// Yes if a lane has registers for so many accumulators, beside some for the rest; else why not. min_waves: AMD, of a SIMD;
-// min_workgroups: NVIDIA, of a multiprocessor; of `waves` each.
-Support registers_fit(int64_t accumulators, const Chip& chip, int waves, int min_waves, int min_workgroups);
+// Yes if a lane has registers for so many accumulators, beside some for the rest; else why not.
+// min_waves: AMD, of a SIMD; min_workgroups: NVIDIA, of a multiprocessor; of `waves` each.
+Support registers_fit(int64_t accumulators, const Chip& chip, int waves, int min_waves,
+                      int min_workgroups);
 
 }  // namespace fulmen::gpu

@@ -17,7 +17,8 @@ int64_t planes(const Problem& p, const kernels::MaskBits& bits) {
 
 // Everything but pointers.
 kernels::MaskBits bits_of(const Problem& p) {
-  const bool one_row = p.keep_mask.strides[2] == 0, band = p.window_left >= 0 || p.window_right >= 0;
+  const bool one_row = p.keep_mask.strides[2] == 0,
+             band = p.window_left >= 0 || p.window_right >= 0;
   const bool heads = p.keep_mask.strides[1] != 0;
   // Each sequence has a band of its own.
   const bool batches = p.keep_mask.strides[0] != 0 || p.variable_lengths();
@@ -38,15 +39,17 @@ bool rows_are_keys(const Specialisation& s) { return (s.outputs & (kGivesDk | kG
 
 void read_mask_as_bits(const Problem& p, Specialisation& s) {
   if (s.keep_mask == 0) return;
-  // A mask of one row for all queries has few bytes, and a band makes blocks of it that differ: with
-  // one a head they would take far more memory. What kernels AMD's chips run may not depend on a
-  // problem's size here: a small problem checks their first use.
+  // A mask of one row for all queries has few bytes, and a band makes blocks of it that differ:
+  // with one a head they would take far more memory. What kernels AMD's chips run may not depend on
+  // a problem's size here: a small problem checks their first use.
   constexpr int64_t kMostWords = int64_t{64} << 20;
   const kernels::MaskBits bits = bits_of(p);
-  const bool one_row = p.keep_mask.strides[2] == 0, band = p.window_left >= 0 || p.window_right >= 0;
+  const bool one_row = p.keep_mask.strides[2] == 0,
+             band = p.window_left >= 0 || p.window_right >= 0;
   const bool large = 2 * planes(p, bits) * bits.blocks * bits.words > kMostWords;
   if (one_row && (s.target->vendor == Vendor::amd ? band && bits.head_planes != 0 : large)) return;
-  // Register pressure on AMD: beside a bias and ALiBi no registers are left for the addresses of the bits.
+  // Register pressure on AMD: beside a bias and ALiBi no registers are left for the addresses of
+  // the bits.
   const bool under_pressure = s.target->vendor == Vendor::amd && s.bias >= 0 && s.alibi != 0;
   if (under_pressure && p.pass == Pass::forward) return;
   s.keep_mask = kAsBits;
@@ -55,18 +58,22 @@ void read_mask_as_bits(const Problem& p, Specialisation& s) {
 
 Support takes_mask_bits(const Specialisation& s) {
   if (s.keep_mask != kAsBytes) return {};
-  return Support::no("a keep_mask of one row for so many queries and keys, beside a band, is read as bytes");
+  return Support::no(
+      "a keep_mask of one row for so many queries and keys, beside a band, is read as bytes");
 }
 
 void add_mask_bits(const Problem& p, LaunchPlan& plan) {
-  const auto reads_bits = [](const KernelLaunch& launch) { return launch.specialisation.keep_mask == kAsBits; };
+  const auto reads_bits = [](const KernelLaunch& launch) {
+    return launch.specialisation.keep_mask == kAsBits;
+  };
   const auto reader = std::find_if(plan.launches.begin(), plan.launches.end(), reads_bits);
   if (reader == plan.launches.end()) return;
   kernels::MaskBits& bits = plan.arguments.mask_bits;
   bits = bits_of(p);
-  const bool by_key = std::any_of(plan.launches.begin(), plan.launches.end(), [&](const KernelLaunch& launch) {
-    return reads_bits(launch) && rows_are_keys(launch.specialisation);
-  });
+  const bool by_key =
+      std::any_of(plan.launches.begin(), plan.launches.end(), [&](const KernelLaunch& launch) {
+        return reads_bits(launch) && rows_are_keys(launch.specialisation);
+      });
   const int64_t all = planes(p, bits);
   plan.mask_rows_words = all * bits.rows * bits.words;
   plan.mask_blocks_words = all * bits.blocks * bits.words;
@@ -80,7 +87,8 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   s.lds_bytes = kRowBytes * (kernels::kMaskRows + 2 * kLanes / 32);
   s.splits = s.sinks = 0;
   const int64_t blocks = std::max<int64_t>(bits.blocks, by_key ? bits.query_words / 2 : 0);
-  // The bits are not read where there are no queries, no keys or no batch: then there may be no mask either.
+  // The bits are not read where there are no queries, no keys or no batch: then there may be no
+  // mask either.
   const bool empty = reader->workgroups == 0 || p.seqlen_k == 0;
   plan.launches.insert(plan.launches.begin(), {s, empty ? 0 : all * blocks * (bits.words / 4)});
 }

@@ -1,16 +1,18 @@
-// The keep-mask as bits (kernels/core/arguments.h: MaskBits), which kernels of tiles read: the launch that makes them, and their
-// room.
+// The keep-mask as bits (kernels/core/arguments.h: MaskBits), which kernels of tiles read: the
+// launch that makes them, and their room.
 #pragma once
 
 #include "gpu/launch/family.h"
 
 namespace fulmen::gpu {
 
-// Makes a kernel read the keep-mask, if there is one, as bits, unless these would take far more memory than the mask itself.
+// Makes a kernel read the keep-mask, if there is one, as bits, unless these would take far more
+// memory than the mask itself.
 void read_mask_as_bits(const Problem& problem, Specialisation& s);
 // Says no where the mask is read as bytes: a kernel whose tiles the TMA brings takes bits alone.
 Support takes_mask_bits(const Specialisation& s);
-// Puts the launch that makes the bits before all others of a plan that has kernels which read them. Call it last.
+// Puts the launch that makes the bits before all others of a plan that has kernels which read them.
+// Call it last.
 void add_mask_bits(const Problem& problem, LaunchPlan& plan);
 
 }  // namespace fulmen::gpu

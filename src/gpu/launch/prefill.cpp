@@ -36,14 +36,18 @@ class Forward final : public Family {
                         {"waves", waves, {1, 2, 4, 8}},
                         {"buffers", usual.buffers, {1, 2}},
                         {"queries_in_lds", static_cast<int>(usual.queries_in_lds), {0, 1}},
-                        {amd ? "min_waves" : "min_workgroups", amd ? usual.min_waves : usual.min_workgroups, {1, 2, 3, 4}}};
+                        {amd ? "min_waves" : "min_workgroups",
+                         amd ? usual.min_waves : usual.min_workgroups,
+                         {1, 2, 3, 4}}};
     tuning::include_usual(space);
     space.takes = [this, p, chip, values = space.usual()](std::span<const int> v) -> Support {
-      return std::equal(v.begin(), v.end(), values.begin()) ? Support{} : takes(p, chip, shape_of(v, chip));
+      return std::equal(v.begin(), v.end(), values.begin()) ? Support{}
+                                                            : takes(p, chip, shape_of(v, chip));
     };
     return space;
   }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> values) const override {
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
+                        std::span<const int> values) const override {
     return plan_of(p, specialisation(p, chip, shape_of(values, chip), false), compute_units);
   }
 
@@ -57,33 +61,37 @@ class Forward final : public Family {
   Support takes(const Problem& p, const Chip& chip, const PrefillShape& shape) const {
     const int rows = shape.block_m / shape.waves;
     if (rows != 16 && rows != 32) {
-      return Support::no("a wave has 16 or 32 rows, and these are " + std::to_string(shape.block_m) + " rows of " +
-                         std::to_string(shape.waves) + " waves");
+      return Support::no("a wave has 16 or 32 rows, and these are " +
+                         std::to_string(shape.block_m) + " rows of " + std::to_string(shape.waves) +
+                         " waves");
     }
     // NVIDIA: 8 lanes copy a row, and all lanes copy.
     const int copied = shape.waves * chip.wave_size / 8;
-    if (chip.vendor == Vendor::nvidia && (copied % 8 != 0 || shape.block_n % copied != 0 || shape.block_m % copied != 0)) {
+    if (chip.vendor == Vendor::nvidia &&
+        (copied % 8 != 0 || shape.block_n % copied != 0 || shape.block_m % copied != 0)) {
       return Support::no("the workgroup's lanes copy " + std::to_string(copied) +
                          " rows at once, of which tiles have whole numbers");
     }
     const Specialisation s = specialisation(p, chip, shape, false);
-    if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
+    if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
+      return support;
     const int queries = shape.queries_in_lds ? 0 : s.head_dim / 2;
-    return registers_fit(int64_t{rows} * (s.head_dim_v + s.block_n + queries) / chip.wave_size, chip, shape.waves, shape.min_waves,
-                         shape.min_workgroups);
+    return registers_fit(int64_t{rows} * (s.head_dim_v + s.block_n + queries) / chip.wave_size,
+                         chip, shape.waves, shape.min_waves, shape.min_workgroups);
   }
   static LaunchPlan plan_of(const Problem& p, const Specialisation& asked, int compute_units) {
     LaunchPlan plan = query_tile_plan(p, asked);
     KernelLaunch& launch = plan.launches.front();
     if (const Specialisation& s = launch.specialisation; s.persistent) {
-      launch.workgroups = std::min(launch.workgroups, int64_t{std::max(1, compute_units)} * s.min_workgroups);
+      launch.workgroups =
+          std::min(launch.workgroups, int64_t{std::max(1, compute_units)} * s.min_workgroups);
       split_step(launch.workgroups, s.band, plan.arguments);
     }
     add_mask_bits(p, plan);
     return plan;
   }
-  // The static scheduler's stride to a workgroup's next tile, as a mixed-radix index in the order of QueryBlock: with a band (head,
-  // batch, tile), the fastest first, else (tile, head, batch).
+  // The static scheduler's stride to a workgroup's next tile, as a mixed-radix index in the order
+  // of QueryBlock: with a band (head, batch, tile), the fastest first, else (tile, head, batch).
   static void split_step(int64_t workgroups, bool band, kernels::ForwardArguments& a) {
     if (workgroups == 0) return;
     const int64_t tiles = band ? workgroups / a.num_heads / a.batch : workgroups % a.row_tiles;
@@ -104,7 +112,8 @@ class Forward final : public Family {
     }
     return specialisation(p, chip, tiles_.shapes.back(), false);
   }
-  Specialisation specialisation(const Problem& p, const Chip& chip, const PrefillShape& shape, bool persistent) const {
+  Specialisation specialisation(const Problem& p, const Chip& chip, const PrefillShape& shape,
+                                bool persistent) const {
     Specialisation s;
     s.entry = "forward/prefill.h";
     s.target = &target();
@@ -131,18 +140,21 @@ class Forward final : public Family {
     read_mask_as_bits(p, s);
     return s;
   }
-  // One workgroup a multiprocessor: nothing hides its start and end, which are long beside few tiles of keys. With a band,
-  // workgroups do not get as many keys each: later ones would not take what the first have yet to do.
+  // One workgroup a multiprocessor: nothing hides its start and end, which are long beside few
+  // tiles of keys. With a band, workgroups do not get as many keys each: later ones would not take
+  // what the first have yet to do.
   static bool persistent(const Problem& p, const PrefillShape& shape) {
     const bool band = p.window_left >= 0 || p.window_right >= 0;
-    return shape.persistent && p.seqlen_k <= (band ? 1024 : 2048) && !p.variable_lengths() && !p.keep_mask.present &&
-           p.dropout == 0;
+    return shape.persistent && p.seqlen_k <= (band ? 1024 : 2048) && !p.variable_lengths() &&
+           !p.keep_mask.present && p.dropout == 0;
   }
   const PrefillTiles& tiles_;
 };
 
 }  // namespace
 
-const Family* make_prefill(const Target& target) { return target.prefill ? new Forward(target) : nullptr; }
+const Family* make_prefill(const Target& target) {
+  return target.prefill ? new Forward(target) : nullptr;
+}
 
 }  // namespace fulmen::gpu

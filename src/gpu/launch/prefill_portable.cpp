@@ -10,7 +10,9 @@ class Portable final : public Family {
   std::string_view name() const noexcept override { return "prefill"; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
-  Support supports(const Problem& p, const Chip& /*chip*/) const override { return grid_fits(workgroups(p)); }
+  Support supports(const Problem& p, const Chip& /*chip*/) const override {
+    return grid_fits(workgroups(p));
+  }
   LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int /*compute_units*/) const override {
     Specialisation s;
     s.entry = "forward/prefill_portable.h";
@@ -32,12 +34,16 @@ class Portable final : public Family {
   }
 
  private:
-  int64_t workgroups(const Problem& p) const { return tiles_of(p.seqlen_q, tiles_.block_m) * p.batch * p.num_heads; }
+  int64_t workgroups(const Problem& p) const {
+    return tiles_of(p.seqlen_q, tiles_.block_m) * p.batch * p.num_heads;
+  }
   const PortableTiles& tiles_;
 };
 
 }  // namespace
 
-const Family* make_prefill_portable(const Target& target) { return target.portable ? new Portable(target) : nullptr; }
+const Family* make_prefill_portable(const Target& target) {
+  return target.portable ? new Portable(target) : nullptr;
+}
 
 }  // namespace fulmen::gpu

@@ -1,4 +1,5 @@
-// kernels/forward/prefill_tma.h: tiles of Hopper's warpgroup products, brought by the tensor memory accelerator (TMA).
+// kernels/forward/prefill_tma.h: tiles of Hopper's warpgroup products, brought by the tensor memory
+// accelerator (TMA).
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -20,20 +21,22 @@ int64_t tiles_of_queries(const Problem& p, int warpgroups) {
   return tiles_of(p.seqlen_q, int64_t{kWarpgroupRows} * warpgroups) * p.batch * p.num_heads;
 }
 
-// The tail wave: the tiles that are left when all others have filled the device a whole number of times, and into how many splits
-// of the keys each of them is cut.
+// The tail wave: the tiles that are left when all others have filled the device a whole number of
+// times, and into how many splits of the keys each of them is cut.
 struct TailWave {
   int64_t tiles = 0;
   int splits = 1;
   int64_t split_keys = 0;
   double waves = 0;  // the time it takes, in waves of tiles that are not split
 };
-// Cost of the split merge, in equivalent FLOPs of one workgroup: another kernel's start, and partial results that are written to
-// memory and read back.
-double split_merge_flops(const Problem& p, const PrefillTmaShape& shape, const TailWave& tail, int64_t slots) {
+// Cost of the split merge, in equivalent FLOPs of one workgroup: another kernel's start, and
+// partial results that are written to memory and read back.
+double split_merge_flops(const Problem& p, const PrefillTmaShape& shape, const TailWave& tail,
+                         int64_t slots) {
   constexpr double kBegin = 24 << 20, kOfByte = 220;
   const int64_t rows = tail.tiles * tail.splits * kWarpgroupRows * shape.warpgroups;
-  const double bytes = static_cast<double>(sizeof(float)) * 2 * static_cast<double>(rows * p.head_dim_v);
+  const double bytes =
+      static_cast<double>(sizeof(float)) * 2 * static_cast<double>(rows * p.head_dim_v);
   return kBegin + kOfByte * bytes / static_cast<double>(slots);
 }
 // slots: workgroups that run at once.
@@ -42,28 +45,34 @@ TailWave tail_wave(const Problem& p, const PrefillTmaShape& shape, int64_t slots
   constexpr int64_t kLeastTiles = 4;    // of keys, of a split
   constexpr double kBeginAndEnd = 1.5;  // of a workgroup's tile, in tiles of keys
   constexpr double kWorthwhile = 0.95;
-  constexpr int64_t kMostDims = 128;  // outputs of wider heads go from registers: another way for splits costs moves in each step
-  const int64_t key_tiles = tiles_of(p.seqlen_k, shape.block_n), rest = tiles_of_queries(p, shape.warpgroups) % slots;
+  // Outputs of wider heads go from registers: another way for splits costs moves in each step.
+  constexpr int64_t kMostDims = 128;
+  const int64_t key_tiles = tiles_of(p.seqlen_k, shape.block_n),
+                rest = tiles_of_queries(p, shape.warpgroups) % slots;
   TailWave best{rest, 1, 0, rest > 0 ? 1.0 : 0.0};
   const bool has_few_rows = p.batch * p.num_heads * p.seqlen_q < std::numeric_limits<int>::max();
-  if (rest == 0 || has_band(p) || p.keep_mask.present || std::max(p.head_dim, p.head_dim_v) > kMostDims || !has_few_rows)
+  if (rest == 0 || has_band(p) || p.keep_mask.present ||
+      std::max(p.head_dim, p.head_dim_v) > kMostDims || !has_few_rows)
     return best;
-  const double step = 2.0 * kWarpgroupRows * shape.warpgroups * shape.block_n * static_cast<double>(p.head_dim + p.head_dim_v);
+  const double step = 2.0 * kWarpgroupRows * shape.warpgroups * shape.block_n *
+                      static_cast<double>(p.head_dim + p.head_dim_v);
   const double wave = static_cast<double>(key_tiles) + kBeginAndEnd;
   for (int64_t n = 2; n <= kMostSplits; ++n) {
     const int64_t tiles = tiles_of(key_tiles, n);
     if (tiles < kLeastTiles) break;
     TailWave split{rest, static_cast<int>(tiles_of(key_tiles, tiles)), tiles * shape.block_n, 0};
-    const double products = static_cast<double>(tiles_of(rest * split.splits, slots)) * (static_cast<double>(tiles) + kBeginAndEnd);
+    const double products = static_cast<double>(tiles_of(rest * split.splits, slots)) *
+                            (static_cast<double>(tiles) + kBeginAndEnd);
     split.waves = (products + split_merge_flops(p, shape, split, slots) / step) / wave;
     if (split.waves < best.waves * (best.splits == 1 ? kWorthwhile : 1)) best = split;
   }
   return best;
 }
 
-// Returns true if tiles of 128 rows, whose tail wave is shorter, have the shorter estimated time. A row of theirs takes (32 /
-// head_dim)^2 more time: a quarter of 64 dims, a sixteenth of 128. Many tiles of unequal work, with a band, end together whatever
-// their size: empty rows count there, a tail wave does not.
+// Returns true if tiles of 128 rows, whose tail wave is shorter, have the shorter estimated time. A
+// row of theirs takes (32 / head_dim)^2 more time: a quarter of 64 dims, a sixteenth of 128. Many
+// tiles of unequal work, with a band, end together whatever their size: empty rows count there, a
+// tail wave does not.
 bool small_tiles_take_less_time(const Problem& p, const PrefillTmaShape& shape, int compute_units) {
   constexpr int64_t kManyWaves = 4;
   const PrefillTmaShape small{.warpgroups = 2, .block_n = 128, .buffers = 2, .ping_pong = true};
@@ -82,18 +91,22 @@ bool small_tiles_take_less_time(const Problem& p, const PrefillTmaShape& shape, 
 Support takes_mask(const Problem& p, const PrefillTmaShape& shape) {
   constexpr int kMostOfThree = 64;
   if (!p.keep_mask.present) return {};
-  if (shape.block_n % 32 != 0) return Support::no("a keep_mask's tiles are of whole words of 32 keys");
+  if (shape.block_n % 32 != 0)
+    return Support::no("a keep_mask's tiles are of whole words of 32 keys");
   if (shape.warpgroups > 2 && shape.block_n > kMostOfThree)
     return Support::no("three warpgroups have registers for a keep_mask's bits of 64 keys");
   return {};
 }
 
-const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem& p, int compute_units) {
+const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem& p,
+                              int compute_units) {
   const int64_t dim = std::max(p.head_dim, p.head_dim_v);
-  const bool more_registers = p.bias.present || p.alibi_slopes.present || p.keep_mask.present || p.dropout > 0;
+  const bool more_registers =
+      p.bias.present || p.alibi_slopes.present || p.keep_mask.present || p.dropout > 0;
   const auto row = std::find_if(rows.begin(), rows.end() - 1, [&](const PrefillTmaRow& r) {
-    return dim <= r.max_head_dim && r.band.value_or(has_band(p)) == has_band(p) && p.seqlen_k >= r.min_keys &&
-           p.seqlen_k <= r.max_keys && !(r.no_spare_registers && more_registers) && takes_mask(p, r.shape).yes &&
+    return dim <= r.max_head_dim && r.band.value_or(has_band(p)) == has_band(p) &&
+           p.seqlen_k >= r.min_keys && p.seqlen_k <= r.max_keys &&
+           !(r.no_spare_registers && more_registers) && takes_mask(p, r.shape).yes &&
            !(r.skip_if_tail_wave && small_tiles_take_less_time(p, r.shape, compute_units));
   });
   return *row;
@@ -114,18 +127,21 @@ TileScheduler scheduler_for(const Problem& p, const PrefillTmaRow& row, int64_t 
     return tiles > slots ? TileScheduler::dynamic_persistent : TileScheduler::single_tile;
   if (!has_band(p) || row.scheduler == TileScheduler::single_tile) return row.scheduler;
   // Static and with a band: pairs of tiles of equal work. The tail wave may have few pairs.
-  return row.shape.warpgroups != kNeverInPairs && tiles / 2 >= 2 * slots ? TileScheduler::static_persistent
-                                                                         : TileScheduler::single_tile;
+  return row.shape.warpgroups != kNeverInPairs && tiles / 2 >= 2 * slots
+             ? TileScheduler::static_persistent
+             : TileScheduler::single_tile;
 }
 
-Specialisation specialisation(const Problem& p, const Target& target, const PrefillTmaShape& shape, TileScheduler scheduler) {
+Specialisation specialisation(const Problem& p, const Target& target, const PrefillTmaShape& shape,
+                              TileScheduler scheduler) {
   const int64_t panel = target.panel_columns;
   Specialisation s;
   s.entry = "forward/prefill_tma.h";
   s.target = &target;
   // Products are of 16 dims, two of them, each of whole panels, make up more than 192 of v.
   s.head_dim = static_cast<int>(round_up(p.head_dim, kProductDims));
-  s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, p.head_dim_v > kMostProductDims ? 2 * panel : kProductDims));
+  s.head_dim_v = static_cast<int>(
+      round_up(p.head_dim_v, p.head_dim_v > kMostProductDims ? 2 * panel : kProductDims));
   s.block_m = kWarpgroupRows * shape.warpgroups;
   s.block_n = shape.block_n;
   s.workgroup = kWarpgroupLanes * (shape.warpgroups + 1);  // one more, of loaders
@@ -136,7 +152,8 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   s.persistent = static_cast<int>(scheduler);
   s.tensor_maps = true;
   s.lds_bytes = kernels::TmaPrefillLayout::of(static_cast<int>(round_up(s.head_dim, panel)),
-                                              static_cast<int>(round_up(s.head_dim_v, panel)), s.block_m, s.block_n, s.buffers)
+                                              static_cast<int>(round_up(s.head_dim_v, panel)),
+                                              s.block_m, s.block_n, s.buffers)
                     .total;
   specialise_for(p, s);
   read_mask_as_bits(p, s);
@@ -156,8 +173,8 @@ Choice choose(const Problem& p, const Target& target, int compute_units) {
   return {row.shape, scheduler_for(p, row, slots), tail_wave(p, row.shape, slots)};
 }
 
-// The static scheduler's stride from a workgroup's tile (or pair of tiles) to its next one, as the mixed-radix index (tile, head,
-// batch) that QueryTiles counts in.
+// The static scheduler's stride from a workgroup's tile (or pair of tiles) to its next one, as the
+// mixed-radix index (tile, head, batch) that QueryTiles counts in.
 void make_persistent(const Problem& p, LaunchPlan& plan, int64_t slots) {
   KernelLaunch& launch = plan.launches.front();
   kernels::ForwardArguments& a = plan.arguments;
@@ -172,17 +189,20 @@ void make_persistent(const Problem& p, LaunchPlan& plan, int64_t slots) {
 }
 
 // Cuts the tiles of the tail wave into splits of the keys, and adds the launch that merges them.
-void split_tail_wave(const Problem& p, const Chip& chip, const TailWave& last, int64_t slots, LaunchPlan& plan) {
+void split_tail_wave(const Problem& p, const Chip& chip, const TailWave& last, int64_t slots,
+                     LaunchPlan& plan) {
   KernelLaunch& launch = plan.launches.front();
   kernels::ForwardArguments& a = plan.arguments;
-  const int64_t whole = tiles_of_queries(p, launch.specialisation.block_m / kWarpgroupRows) - last.tiles;
+  const int64_t whole =
+      tiles_of_queries(p, launch.specialisation.block_m / kWarpgroupRows) - last.tiles;
   const int64_t all = whole + last.tiles * last.splits;
   launch.specialisation.splits = 1;
   launch.workgroups = launch.specialisation.persistent != 0 ? std::min(all, slots) : all;
   a.whole_tiles = static_cast<int>(whole);
   a.num_splits = plan.num_splits = last.splits;
   a.split_keys = last.split_keys;
-  a.first_split_row = whole / a.row_tiles * p.seqlen_q + whole % a.row_tiles * launch.specialisation.block_m;
+  a.first_split_row =
+      whole / a.row_tiles * p.seqlen_q + whole % a.row_tiles * launch.specialisation.block_m;
   add_combine(p, chip, Specialisation(launch.specialisation), plan);
 }
 
@@ -191,21 +211,24 @@ void split_tail_wave(const Problem& p, const Chip& chip, const TailWave& last, i
 int l2_section_heads(const Problem& p) {
   const int64_t head_bytes = p.seqlen_k * key_bytes(p) / p.group_size();
   const int64_t heads = std::max<int64_t>(1, p.batch * p.num_heads);
-  return static_cast<int>(std::clamp(kCacheBytes / std::max<int64_t>(1, head_bytes), int64_t{1}, heads));
+  return static_cast<int>(
+      std::clamp(kCacheBytes / std::max<int64_t>(1, head_bytes), int64_t{1}, heads));
 }
 
 // Adds the launch that clears the dynamic scheduler's tile counter, before the one that counts.
 void add_tile_counter(LaunchPlan& plan) {
   constexpr int kLanes = 32;
   constexpr int64_t kFloats = 16;
-  Specialisation clear = helper_kernel(plan.launches.front().specialisation, "forward/clear_tile_counter.h", kLanes);
+  Specialisation clear =
+      helper_kernel(plan.launches.front().specialisation, "forward/clear_tile_counter.h", kLanes);
   clear.splits = 0;
   plan.tile_counter_floats = kFloats;
   plan.launches.front().programmatic_launch = true;
   plan.launches.insert(plan.launches.begin(), {clear, 1});
 }
 
-LaunchPlan plan_of(const Problem& p, const Target& target, const Chip& chip, const Choice& choice, int compute_units) {
+LaunchPlan plan_of(const Problem& p, const Target& target, const Chip& chip, const Choice& choice,
+                   int compute_units) {
   const int64_t slots = slots_of(choice.shape, compute_units);
   const TailWave& last = choice.last;
   const Specialisation s = specialisation(p, target, choice.shape, choice.scheduler);
@@ -233,11 +256,14 @@ class PrefillTma final : public Family {
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (Support support = tma_reads(p); !support.yes) return support;
-    const Specialisation s = specialisation(p, target(), choose(p, target(), kUsualComputeUnits).shape, TileScheduler::single_tile);
+    const Specialisation s = specialisation(
+        p, target(), choose(p, target(), kUsualComputeUnits).shape, TileScheduler::single_tile);
     if (Support support = takes_mask_bits(s); !support.yes) return support;
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
-    constexpr PrefillTmaShape kSmallest{.warpgroups = 1, .block_n = 64, .buffers = 2, .min_workgroups = 2};
-    return grid_fits(query_tile_workgroups(p, specialisation(p, target(), kSmallest, TileScheduler::single_tile)));
+    constexpr PrefillTmaShape kSmallest{
+        .warpgroups = 1, .block_n = 64, .buffers = 2, .min_workgroups = 2};
+    return grid_fits(query_tile_workgroups(
+        p, specialisation(p, target(), kSmallest, TileScheduler::single_tile)));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     return plan_of(p, target(), chip, choose(p, target(), compute_units), compute_units);
@@ -247,41 +273,55 @@ class PrefillTma final : public Family {
     const PrefillTmaShape& shape = usual.shape;
     tuning::Space space;
     space.wave_size = chip.wave_size;
-    space.parameters = {{"block_m",
-                         kWarpgroupRows * shape.warpgroups,
-                         {kWarpgroupRows, 2 * kWarpgroupRows, 3 * kWarpgroupRows, 4 * kWarpgroupRows}},
-                        {"block_n", shape.block_n, {32, 48, 64, 80, 96, 112, 128, 176}},
-                        {"buffers", shape.buffers, {2, 3, 4, 6}},
-                        {"min_workgroups", shape.min_workgroups, {1, 2, 3}},
-                        {"ping_pong", shape.ping_pong ? 1 : 0, {0, 1}},
-                        {"persistent", static_cast<int>(usual.scheduler), {0, 1, 2}},
-                        {"splits_last", usual.last.splits > 1 ? 1 : 0, {0, 1}}};
+    space.parameters = {
+        {"block_m",
+         kWarpgroupRows * shape.warpgroups,
+         {kWarpgroupRows, 2 * kWarpgroupRows, 3 * kWarpgroupRows, 4 * kWarpgroupRows}},
+        {"block_n", shape.block_n, {32, 48, 64, 80, 96, 112, 128, 176}},
+        {"buffers", shape.buffers, {2, 3, 4, 6}},
+        {"min_workgroups", shape.min_workgroups, {1, 2, 3}},
+        {"ping_pong", shape.ping_pong ? 1 : 0, {0, 1}},
+        {"persistent", static_cast<int>(usual.scheduler), {0, 1, 2}},
+        {"splits_last", usual.last.splits > 1 ? 1 : 0, {0, 1}}};
     space.takes = [this, p, chip, compute_units](std::span<const int> v) -> Support {
-      if (v[6] != 0 && tail_wave(p, shape_of_values(v), slots_of(shape_of_values(v), compute_units)).splits == 1)
+      if (v[6] != 0 &&
+          tail_wave(p, shape_of_values(v), slots_of(shape_of_values(v), compute_units)).splits == 1)
         return Support::no("the tail wave of tiles is not worth splitting");
-      const Specialisation s = specialisation(p, target(), shape_of_values(v), static_cast<TileScheduler>(v[5]));
+      const Specialisation s =
+          specialisation(p, target(), shape_of_values(v), static_cast<TileScheduler>(v[5]));
       if (Support support = takes_mask(p, shape_of_values(v)); !support.yes) return support;
-      if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
+      if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
+        return support;
       const int warpgroups = s.block_m / kWarpgroupRows;
-      if (warpgroups == 1 && s.min_workgroups == 1) return Support::no("one warpgroup alone has no use for all registers");
-      if (warpgroups == 1 && v[4] != 0) return Support::no("one warpgroup has none to take turns with");
+      if (warpgroups == 1 && s.min_workgroups == 1)
+        return Support::no("one warpgroup alone has no use for all registers");
+      if (warpgroups == 1 && v[4] != 0)
+        return Support::no("one warpgroup has none to take turns with");
       constexpr int kRest = 24;
-      const int had = kernels::RegisterShares::of(warpgroups, s.min_workgroups, kernels::kTmaRegisters).consumer;
+      const int had =
+          kernels::RegisterShares::of(warpgroups, s.min_workgroups, kernels::kTmaRegisters)
+              .consumer;
       const int needed = s.head_dim_v / 2 + s.block_n / 2 + s.block_n / 4 + kRest;
       if (needed <= had) return {};
-      return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " + std::to_string(had));
+      return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " +
+                         std::to_string(had));
     };
     return space;
   }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units, std::span<const int> v) const override {
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
+                        std::span<const int> v) const override {
     const PrefillTmaShape shape = shape_of_values(v);
-    const TailWave last = v[6] != 0 ? tail_wave(p, shape, slots_of(shape, compute_units)) : TailWave{};
-    return plan_of(p, target(), chip, {shape, static_cast<TileScheduler>(v[5]), last}, compute_units);
+    const TailWave last =
+        v[6] != 0 ? tail_wave(p, shape, slots_of(shape, compute_units)) : TailWave{};
+    return plan_of(p, target(), chip, {shape, static_cast<TileScheduler>(v[5]), last},
+                   compute_units);
   }
 
  private:
   static constexpr int kUsualComputeUnits = 1;  // the tiles of many: the largest
-  static PrefillTmaShape shape_of_values(std::span<const int> v) { return {v[0] / kWarpgroupRows, v[1], v[2], v[3], v[4] != 0}; }
+  static PrefillTmaShape shape_of_values(std::span<const int> v) {
+    return {v[0] / kWarpgroupRows, v[1], v[2], v[3], v[4] != 0};
+  }
 };
 
 }  // namespace
@@ -298,8 +338,10 @@ Support tma_takes_strides(const char* name, const TensorSpec& spec, const Proble
 
 Support tma_reads(const Problem& p) {
   if (p.variable_lengths()) return Support::no("the TMA reads sequences of one length");
-  if (!strides_are_whole(p)) return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");
-  if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0) return Support::no("the TMA reads tensors that have a row");
+  if (!strides_are_whole(p))
+    return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");
+  if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0)
+    return Support::no("the TMA reads tensors that have a row");
   if (Support support = tma_takes_strides("q", p.q, p.q_shape()); !support.yes) return support;
   if (Support support = tma_takes_strides("k", p.k, p.k_shape()); !support.yes) return support;
   if (Support support = tma_takes_strides("v", p.v, p.v_shape()); !support.yes) return support;
@@ -307,6 +349,8 @@ Support tma_reads(const Problem& p) {
   return tma_takes_strides("dout", p.dout, p.out_shape());
 }
 
-const Family* make_prefill_tma(const Target& target) { return target.prefill_tma ? new PrefillTma(target) : nullptr; }
+const Family* make_prefill_tma(const Target& target) {
+  return target.prefill_tma ? new PrefillTma(target) : nullptr;
+}
 
 }  // namespace fulmen::gpu

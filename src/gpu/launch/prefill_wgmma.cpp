@@ -8,7 +8,8 @@
 namespace fulmen::gpu {
 namespace {
 
-Specialisation specialisation(const Problem& p, const Target& target, const PrefillWgmmaShape& shape) {
+Specialisation specialisation(const Problem& p, const Target& target,
+                              const PrefillWgmmaShape& shape) {
   Specialisation s;
   s.entry = "forward/prefill_wgmma.h";
   s.target = &target;
@@ -20,7 +21,8 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   s.buffers = 2;
   s.queries_in_lds = true;
   s.min_workgroups = shape.min_workgroups;
-  s.lds_bytes = kernels::WarpgroupPrefillLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n).total;
+  s.lds_bytes =
+      kernels::WarpgroupPrefillLayout::of(s.head_dim, s.head_dim_v, s.block_m, s.block_n).total;
   specialise_for(p, s);
   read_mask_as_bits(p, s);
   return s;
@@ -55,30 +57,39 @@ class ForwardWgmma final : public Family {
     const PrefillWgmmaShape& usual = shape_for(p);
     tuning::Space space;
     space.wave_size = chip.wave_size;
-    space.parameters = {{"block_m", kWarpgroupRows * usual.warpgroups, {kWarpgroupRows, 2 * kWarpgroupRows, 3 * kWarpgroupRows}},
+    space.parameters = {{"block_m",
+                         kWarpgroupRows * usual.warpgroups,
+                         {kWarpgroupRows, 2 * kWarpgroupRows, 3 * kWarpgroupRows}},
                         {"block_n", usual.block_n, {64, 128}},
                         {"min_workgroups", usual.min_workgroups, {1, 2, 3}}};
     space.takes = [this, p, chip](std::span<const int> v) -> Support {
       const Specialisation s = specialisation(p, shape_of(v));
-      if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes) return support;
+      if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
+        return support;
       // As the kernel shares out what a multiprocessor has; setmaxnreg gives up to 256 a lane.
       constexpr int kMostRegisters = 256, kRest = 24;
-      const int had =
-          kernels::RegisterShares::of(s.block_m / kWarpgroupRows, s.min_workgroups, kernels::kCopyingRegisters).consumer;
+      const int had = kernels::RegisterShares::of(s.block_m / kWarpgroupRows, s.min_workgroups,
+                                                  kernels::kCopyingRegisters)
+                          .consumer;
       const int needed = (s.head_dim_v + s.block_n) / 2 + kRest;
       if (needed <= had && had <= kMostRegisters) return {};
-      return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " + std::to_string(had) +
-                         ", up to " + std::to_string(kMostRegisters) + " are given");
+      return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " +
+                         std::to_string(had) + ", up to " + std::to_string(kMostRegisters) +
+                         " are given");
     };
     return space;
   }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int /*compute_units*/, std::span<const int> v) const override {
+  LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int /*compute_units*/,
+                        std::span<const int> v) const override {
     return plan_of(p, specialisation(p, shape_of(v)));
   }
 
  private:
   static PrefillWgmmaShape shape_of(std::span<const int> v) {
-    return {.max_head_dim = 256, .warpgroups = v[0] / kWarpgroupRows, .block_n = v[1], .min_workgroups = v[2]};
+    return {.max_head_dim = 256,
+            .warpgroups = v[0] / kWarpgroupRows,
+            .block_n = v[1],
+            .min_workgroups = v[2]};
   }
   const PrefillWgmmaShape& shape_for(const Problem& p) const { return gpu::shape_for(p, target()); }
   Specialisation specialisation(const Problem& p) const { return specialisation(p, shape_for(p)); }
@@ -93,6 +104,8 @@ LaunchPlan prefill_wgmma_plan(const Problem& problem, const Target& target) {
   return plan_of(problem, specialisation(problem, target, shape_for(problem, target)));
 }
 
-const Family* make_prefill_wgmma(const Target& target) { return target.prefill_wgmma ? new ForwardWgmma(target) : nullptr; }
+const Family* make_prefill_wgmma(const Target& target) {
+  return target.prefill_wgmma ? new ForwardWgmma(target) : nullptr;
+}
 
 }  // namespace fulmen::gpu

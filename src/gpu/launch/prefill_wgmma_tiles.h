@@ -19,8 +19,9 @@ struct PrefillWgmmaTiles {
   std::span<const PrefillWgmmaShape> shapes;
 
   const PrefillWgmmaShape& shape_for(int64_t head_dim, int64_t seqlen_k) const {
-    return *std::find_if(shapes.begin(), shapes.end() - 1,
-                         [&](const PrefillWgmmaShape& s) { return head_dim <= s.max_head_dim && seqlen_k >= s.min_keys; });
+    return *std::find_if(shapes.begin(), shapes.end() - 1, [&](const PrefillWgmmaShape& s) {
+      return head_dim <= s.max_head_dim && seqlen_k >= s.min_keys;
+    });
   }
 };
 

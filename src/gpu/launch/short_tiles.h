@@ -15,7 +15,8 @@ struct ShortTiles {
   bool early_odd_dims = true;
   bool early_is_tuned = true;  // the tuner may ask for V early, whatever the three above say
   // Limits for head dims that are no multiples of 8.
-  int most_odd_dim = std::numeric_limits<int>::max(), most_odd_keys = std::numeric_limits<int>::max();
+  int most_odd_dim = std::numeric_limits<int>::max(),
+      most_odd_keys = std::numeric_limits<int>::max();
 };
 
 }  // namespace fulmen::gpu

@@ -36,7 +36,8 @@ std::string upper(std::string_view text) {
 int page_size(const Problem& p) {
   if (!p.paged()) return 0;
   constexpr int64_t kLeast = 16, kMost = 1024;
-  const bool usual = p.page_size >= kLeast && p.page_size <= kMost && (p.page_size & (p.page_size - 1)) == 0;
+  const bool usual =
+      p.page_size >= kLeast && p.page_size <= kMost && (p.page_size & (p.page_size - 1)) == 0;
   return usual ? static_cast<int>(p.page_size) : -1;
 }
 
@@ -53,7 +54,9 @@ bool strides_are_whole(const Problem& p) {
   return true;
 }
 
-bool tiles_in_pages(const Problem& p, int block_n) { return p.paged() && p.page_size % block_n == 0 && !p.leftpad_k.present; }
+bool tiles_in_pages(const Problem& p, int block_n) {
+  return p.paged() && p.page_size % block_n == 0 && !p.leftpad_k.present;
+}
 
 bool bias_is_whole(const Problem& p) {
   if (!p.bias.present || p.seqlen_k % kPieceElements != 0 || p.window_left >= 0) return false;
@@ -63,7 +66,8 @@ bool bias_is_whole(const Problem& p) {
   return true;
 }
 
-Specialisation helper_kernel(const Specialisation& products, std::string_view entry, int workgroup) {
+Specialisation helper_kernel(const Specialisation& products, std::string_view entry,
+                             int workgroup) {
   Specialisation s;
   s.entry = entry;
   s.workgroup = workgroup;
@@ -89,7 +93,8 @@ void specialise_for(const Problem& p, Specialisation& s) {
   s.keep_mask = p.keep_mask.present;
   s.alibi = p.alibi_slopes.present;
   s.softcap = p.softcap > 0;
-  s.sinks = p.sinks.present && p.pass == Pass::forward;  // the backward pass has them in the log-sum-exp
+  // The backward pass has them in the log-sum-exp.
+  s.sinks = p.sinks.present && p.pass == Pass::forward;
   s.backward = p.pass == Pass::backward;
   s.dropout = p.dropout > 0;
   s.band = p.window_left >= 0 || p.window_right >= 0;
@@ -109,9 +114,10 @@ std::string prelude(const Specialisation& s) {
   for (const Target* target = s.target; target != nullptr; target = target->extends) {
     text += fmt::format("#define FULMEN_TARGET_{} 1\n", upper(target->name));
   }
-  if (s.target != nullptr) text += fmt::format("#define FULMEN_TARGET_HEADER \"targets/{}/target.h\"\n", s.target->name);
-  const auto fields =
-      std::bit_cast<std::array<int, sizeof(kernels::Configuration) / sizeof(int)>>(static_cast<const kernels::Configuration&>(s));
+  if (s.target != nullptr)
+    text += fmt::format("#define FULMEN_TARGET_HEADER \"targets/{}/target.h\"\n", s.target->name);
+  const auto fields = std::bit_cast<std::array<int, sizeof(kernels::Configuration) / sizeof(int)>>(
+      static_cast<const kernels::Configuration&>(s));
   return text + fmt::format("#define FULMEN_CONFIGURATION {}\n", fmt::join(fields, ", "));
 }
 
@@ -130,11 +136,13 @@ std::string kernel_name(const Specialisation& s) {
 }  // namespace
 
 std::string to_string(const Specialisation& s) {
-  std::string text = fmt::format("{} {} {}", kernel_name(s), s.target == nullptr ? "portable" : s.target->name,
-                                 fulmen::to_string(s.tensor_dtype()));
+  std::string text =
+      fmt::format("{} {} {}", kernel_name(s), s.target == nullptr ? "portable" : s.target->name,
+                  fulmen::to_string(s.tensor_dtype()));
   if (s.head_dim == 0) return text;  // a kernel for any
   text += fmt::format(" d{}", s.head_dim);
-  if (const int dim_v = s.head_dim_v / s.heads_in_row; dim_v != s.head_dim) text += fmt::format("/{}", dim_v);
+  if (const int dim_v = s.head_dim_v / s.heads_in_row; dim_v != s.head_dim)
+    text += fmt::format("/{}", dim_v);
   text += fmt::format(" {}x{}", s.block_m, s.block_n);
   if (s.whole_tiles != 0) text += " whole";
   if (s.persistent != 0) text += " persistent";
@@ -153,17 +161,22 @@ std::string to_string(const Specialisation& s) {
   if (s.page_size > 0) text += fmt::format(" pages={}", s.page_size);
   if (s.page_size < 0) text += " pages";
   if (s.page_size != 0 && s.tiles_in_pages == 0) text += " any tiles";
-  for (const auto& [bit, name] : {std::pair{kGivesDq, " dq"}, {kGivesDk, " dk"}, {kGivesDv, " dv"}, {kGivesDbias, " dbias"}}) {
+  for (const auto& [bit, name] : {std::pair{kGivesDq, " dq"},
+                                  {kGivesDk, " dk"},
+                                  {kGivesDv, " dv"},
+                                  {kGivesDbias, " dbias"}}) {
     if ((s.outputs & bit) != 0) text += name;
   }
   if (s.whole_rows == 0 && s.tensor_dtype() != DType::fp32) text += " any rows";
   return text;
 }
 
-Result<CompileRequest> compile_request(const Specialisation& s, const Chip& chip, Platform platform) {
+Result<CompileRequest> compile_request(const Specialisation& s, const Chip& chip,
+                                       Platform platform) {
   Result<std::string> source = kernel_source(s.entry, prelude(s), chip, platform);
   if (!source.ok()) return source.status();
-  return CompileRequest{to_string(s), std::move(source).value(), std::string(chip.arch), s.workgroup};
+  return CompileRequest{to_string(s), std::move(source).value(), std::string(chip.arch),
+                        s.workgroup};
 }
 
 kernels::ForwardArguments arguments_of(const Problem& p) {
@@ -196,7 +209,10 @@ kernels::ForwardArguments arguments_of(const Problem& p) {
   a.dropout = p.dropout;
   a.dropout_scale = p.dropout_scale();
   a.rows_q = p.packed_q() ? p.total_q : p.seqlen_q;
-  a.rows_k = p.packed_k() ? p.total_k : !p.paged() ? p.padded_k : p.num_pages > 0 ? p.max_pages * p.page_size : 0;
+  a.rows_k = p.packed_k()      ? p.total_k
+             : !p.paged()      ? p.padded_k
+             : p.num_pages > 0 ? p.max_pages * p.page_size
+                               : 0;
   a.num_pages = static_cast<int>(std::min<int64_t>(p.num_pages, std::numeric_limits<int>::max()));
   a.top_left = static_cast<int>(p.top_left);
   return a;

@@ -1,4 +1,5 @@
-// From a Problem and a tile shape to the constants that a kernel is compiled with, and the arguments that a launch passes.
+// From a Problem and a tile shape to the constants that a kernel is compiled with, and the
+// arguments that a launch passes.
 #pragma once
 
 #include <cstdint>
@@ -27,32 +28,41 @@ struct Specialisation : kernels::Configuration {
 // Which gradients a backward kernel gives.
 constexpr int kGivesDq = 1, kGivesDk = 2, kGivesDv = 4, kGivesDbias = 8;
 
-// A kernel beside the products, by whose dtype, dims and tiles it goes: without their target and what only changes scores.
+// A kernel beside the products, by whose dtype, dims and tiles it goes: without their target and
+// what only changes scores.
 Specialisation helper_kernel(const Specialisation& products, std::string_view entry, int workgroup);
 
-// Fills in what the problem decides: dtype, features, exact_dims, and whole_rows as far as strides say.
+// Fills in what the problem decides: dtype, features, exact_dims, and whole_rows as far as strides
+// say.
 void specialise_for(const Problem& problem, Specialisation& s);
-// Returns true if rows of q, k, v and out (or of the bias) can move as 16-byte vectors, by their strides. Pointers are checked when
-// a plan runs.
+// Returns true if rows of q, k, v and out (or of the bias) can move as 16-byte vectors, by their
+// strides. Pointers are checked when a plan runs.
 bool strides_are_whole(const Problem& problem);
 bool bias_is_whole(const Problem& problem);
 // kNaturalUnits of kernels/core/config.h.
-inline bool natural_units(const Problem& p) { return p.bias.present && p.bias.dtype != DType::fp16; }
+inline bool natural_units(const Problem& p) {
+  return p.bias.present && p.bias.dtype != DType::fp16;
+}
 // Returns true if every tile of block_n keys lies in one page.
 bool tiles_in_pages(const Problem& problem, int block_n);
 
 inline int64_t tiles_of(int64_t length, int64_t tile) { return (length + tile - 1) / tile; }
-inline int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+inline int64_t round_up(int64_t x, int64_t multiple) {
+  return (x + multiple - 1) / multiple * multiple;
+}
 
 std::string prelude(const Specialisation& s);
 // "forward gfx11 bf16 d128 64x32 ...": for listings.
 std::string to_string(const Specialisation& s);
-Result<CompileRequest> compile_request(const Specialisation& s, const Chip& chip, Platform platform);
+Result<CompileRequest> compile_request(const Specialisation& s, const Chip& chip,
+                                       Platform platform);
 
 // Everything but pointers, splits and tiles.
 kernels::ForwardArguments arguments_of(const Problem& problem);
-void set_pointers(const Problem& problem, const AttentionTensors& tensors, kernels::ForwardArguments& arguments);
+void set_pointers(const Problem& problem, const AttentionTensors& tensors,
+                  kernels::ForwardArguments& arguments);
 // Gradients, with their pointers, and their scale.
-void set_gradients(const Problem& problem, const AttentionTensors& tensors, kernels::BackwardArguments& arguments);
+void set_gradients(const Problem& problem, const AttentionTensors& tensors,
+                   kernels::BackwardArguments& arguments);
 
 }  // namespace fulmen::gpu

@@ -42,7 +42,8 @@ kernels::UnusedRowsArguments unused_rows_arguments(const Problem& p, const Atten
   a.seqlen_k = p.seqlen_k;
   a.batch = p.batch;
   const int64_t rows = std::max(p.total_q, p.total_k);
-  a.workgroups = std::clamp((rows + kRowsOfWorkgroup - 1) / kRowsOfWorkgroup, int64_t{1}, kMostWorkgroups);
+  a.workgroups =
+      std::clamp((rows + kRowsOfWorkgroup - 1) / kRowsOfWorkgroup, int64_t{1}, kMostWorkgroups);
   return a;
 }
 

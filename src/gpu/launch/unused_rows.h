@@ -9,6 +9,7 @@ namespace fulmen::gpu {
 
 // One kernel for all problems: shapes and strides are arguments, and 0 is 0 in every dtype.
 Specialisation unused_rows_kernel();
-kernels::UnusedRowsArguments unused_rows_arguments(const Problem& problem, const AttentionTensors& tensors);
+kernels::UnusedRowsArguments unused_rows_arguments(const Problem& problem,
+                                                   const AttentionTensors& tensors);
 
 }  // namespace fulmen::gpu

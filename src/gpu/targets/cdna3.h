@@ -6,7 +6,8 @@
 namespace fulmen::gpu {
 namespace cdna3 {
 
-// Two waves a SIMD: the compiler then keeps accumulators among the ordinary registers and moves nothing.
+// Two waves a SIMD: the compiler then keeps accumulators among the ordinary registers and moves
+// nothing.
 inline constexpr PrefillShape kPrefill[]{
     {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2, .min_waves = 2},
     {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
@@ -26,11 +27,16 @@ inline constexpr BackwardShapes kBackward[]{
 };
 
 // k, q and dout lie twice in 64 KiB of LDS, which ends the head dims.
-inline constexpr ShortBackwardShape kShortBackward[]{{.max_head_dim = 64, .buffers = 1, .min_workgroups = 1}};
+inline constexpr ShortBackwardShape kShortBackward[]{
+    {.max_head_dim = 64, .buffers = 1, .min_workgroups = 1}};
 
 // Half of the registers are accumulators.
 inline constexpr ChipFacts kChips[]{
-    {.arch = "gfx942", .wave_size = 64, .vector_registers = 512, .register_file = 512 * 64, .products = "Instinct MI300, MI325"},
+    {.arch = "gfx942",
+     .wave_size = 64,
+     .vector_registers = 512,
+     .register_file = 512 * 64,
+     .products = "Instinct MI300, MI325"},
 };
 
 inline constexpr std::string_view kTestChips[]{"gfx942"};

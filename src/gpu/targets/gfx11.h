@@ -11,7 +11,12 @@ inline constexpr PrefillShape kPrefill[]{
     {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 2},
     {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
     // Outputs take half the registers, and Q waits in LDS.
-    {.max_head_dim = 256, .block_m = 64, .block_n = 16, .waves = 4, .buffers = 1, .queries_in_lds = true},
+    {.max_head_dim = 256,
+     .block_m = 64,
+     .block_n = 16,
+     .waves = 4,
+     .buffers = 1,
+     .queries_in_lds = true},
 };
 
 // Operands are there twice: rows of more than 64 dims wait in LDS.
@@ -26,13 +31,24 @@ inline constexpr BackwardShapes kBackward[]{
      .keys = {.block_m = 64, .block_n = 16, .waves = 4, .buffers = 1, .rows_in_lds = true},
      .split_from = 3},
     {.max_head_dim = 256,
-     .queries = {.block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true, .late = true},
-     .keys = {.block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true, .late = true},
+     .queries = {.block_m = 32,
+                 .block_n = 16,
+                 .waves = 2,
+                 .buffers = 1,
+                 .rows_in_lds = true,
+                 .late = true},
+     .keys = {.block_m = 32,
+              .block_n = 16,
+              .waves = 2,
+              .buffers = 1,
+              .rows_in_lds = true,
+              .late = true},
      .split_keys = true},
 };
 
 // k, q and dout lie twice in 64 KiB of LDS, which ends the head dims.
-inline constexpr ShortBackwardShape kShortBackward[]{{.max_head_dim = 64, .buffers = 1, .min_workgroups = 1, .whole = true}};
+inline constexpr ShortBackwardShape kShortBackward[]{
+    {.max_head_dim = 64, .buffers = 1, .min_workgroups = 1, .whole = true}};
 
 // Larger parts have 1536 x 32 registers a SIMD, small ones 1024 x 32.
 inline constexpr ChipFacts kChips[]{
@@ -55,7 +71,8 @@ inline constexpr Target kGfx11{
     .mma_k = 16,
     .transposed_values = true,
     .operand_copies = 2,
-    .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128, .most_far_bias_dim = 96},  // 512 is a guess
+    // 512 is a guess.
+    .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128, .most_far_bias_dim = 96},
     // A lane has all keys of its dims: V before it is needed takes registers that are not there.
     .short_sequences = ShortTiles{.max_head_dim = 128,
                                   .early_values = 64 * 32,

@@ -11,7 +11,12 @@ inline constexpr PrefillShape kPrefill[]{
     {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 2},
     {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
     // Outputs take half the registers, and Q waits in LDS.
-    {.max_head_dim = 256, .block_m = 64, .block_n = 16, .waves = 4, .buffers = 1, .queries_in_lds = true},
+    {.max_head_dim = 256,
+     .block_m = 64,
+     .block_n = 16,
+     .waves = 4,
+     .buffers = 1,
+     .queries_in_lds = true},
 };
 
 inline constexpr BackwardShapes kBackward[]{
@@ -26,8 +31,18 @@ inline constexpr BackwardShapes kBackward[]{
      .late_from = 3,
      .plain_keys = BackwardShape{.block_m = 128, .block_n = 16, .waves = 8, .buffers = 1}},
     {.max_head_dim = 256,
-     .queries = {.block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true, .late = true},
-     .keys = {.block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true, .late = true},
+     .queries = {.block_m = 32,
+                 .block_n = 16,
+                 .waves = 2,
+                 .buffers = 1,
+                 .rows_in_lds = true,
+                 .late = true},
+     .keys = {.block_m = 32,
+              .block_n = 16,
+              .waves = 2,
+              .buffers = 1,
+              .rows_in_lds = true,
+              .late = true},
      .split_keys = true},
 };
 

@@ -1,4 +1,5 @@
-// NVIDIA's sm_90a: warpgroup products (wgmma) beside all that sm80 has. Numbers are measured on an H200 or an H100.
+// NVIDIA's sm_90a: warpgroup products (wgmma) beside all that sm80 has. Numbers are measured on an
+// H200 or an H100.
 #pragma once
 
 #include "gpu/targets/sm80.h"
@@ -60,7 +61,8 @@ inline constexpr PrefillTmaRow kPrefillTma[]{
      .band = false,
      .skip_if_tail_wave = true,
      .shape = {.warpgroups = 3, .block_n = 128, .buffers = 2, .ping_pong = true}},
-    {.max_head_dim = 64, .shape = {.warpgroups = 2, .block_n = 128, .buffers = 2, .ping_pong = true}},
+    {.max_head_dim = 64,
+     .shape = {.warpgroups = 2, .block_n = 128, .buffers = 2, .ping_pong = true}},
     // Without a band, a single tile is 3 % faster than persistent workgroups from 8192 keys on.
     {.max_head_dim = 128,
      .band = false,
@@ -90,20 +92,25 @@ inline constexpr PrefillTmaRow kPrefillTma[]{
      .min_keys = 8192,
      .shape = {.warpgroups = 2, .block_n = 128, .buffers = 2, .ping_pong = true},
      .scheduler = TileScheduler::single_tile},
-    {.max_head_dim = 128, .shape = {.warpgroups = 2, .block_n = 128, .buffers = 2, .ping_pong = true}},
+    {.max_head_dim = 128,
+     .shape = {.warpgroups = 2, .block_n = 128, .buffers = 2, .ping_pong = true}},
     // The tile counter gains 5 to 6 %.
     {.max_head_dim = 256,
      .band = true,
      .min_keys = 8192,
      .shape = {.warpgroups = 2, .block_n = 64, .buffers = 2, .ping_pong = true},
      .scheduler = TileScheduler::dynamic_persistent},
-    {.max_head_dim = 256, .shape = {.warpgroups = 2, .block_n = 64, .buffers = 2, .ping_pong = true}},
+    {.max_head_dim = 256,
+     .shape = {.warpgroups = 2, .block_n = 64, .buffers = 2, .ping_pong = true}},
 };
 // A warpgroup a tile, where there are few of them.
 inline constexpr PrefillTmaRow kPrefillTmaFew[]{
-    {.max_head_dim = 64, .shape = {.warpgroups = 1, .block_n = 128, .buffers = 2, .min_workgroups = 2}},
-    {.max_head_dim = 128, .shape = {.warpgroups = 1, .block_n = 64, .buffers = 2, .min_workgroups = 2}},
-    {.max_head_dim = 256, .shape = {.warpgroups = 1, .block_n = 32, .buffers = 2, .min_workgroups = 2}},
+    {.max_head_dim = 64,
+     .shape = {.warpgroups = 1, .block_n = 128, .buffers = 2, .min_workgroups = 2}},
+    {.max_head_dim = 128,
+     .shape = {.warpgroups = 1, .block_n = 64, .buffers = 2, .min_workgroups = 2}},
+    {.max_head_dim = 256,
+     .shape = {.warpgroups = 1, .block_n = 32, .buffers = 2, .min_workgroups = 2}},
 };
 
 inline constexpr DecodeTmaShape kDecodeTma[]{
@@ -130,7 +137,11 @@ inline constexpr BackwardWgmmaShapes kBackwardWgmma[]{
 };
 
 inline constexpr ChipFacts kChips[]{
-    {.arch = "sm_90a", .lds_bytes = 227 * kKiB, .vector_registers = 255, .register_file = 65536, .products = "H100, H200"},
+    {.arch = "sm_90a",
+     .lds_bytes = 227 * kKiB,
+     .vector_registers = 255,
+     .register_file = 65536,
+     .products = "H100, H200"},
 };
 
 inline constexpr std::string_view kTestChips[]{"sm_90a"};
@@ -147,12 +158,20 @@ inline constexpr Target kSm90{
     .decode_tma = DecodeTmaTiles{.shapes = sm90::kDecodeTma, .min_split_keys = 256},
     .prefill_tma = PrefillTmaTiles{.rows = sm90::kPrefillTma, .few = sm90::kPrefillTmaFew},
     .backward_wgmma = BackwardWgmmaTiles{.block_n = 64, .shapes = sm90::kBackwardWgmma},
-    .backward_tma =
-        BackwardTmaTiles{.own_dims = 128, .block_m = 128, .block_n = 64, .buffers = 2, .narrow_buffers = 4, .ping_pong = true},
-    // One tile of queries in flight while one is computed, or two. Narrow heads need one more, where one warpgroup is behind the
-    // other.
-    .backward_wgmma_atomic =
-        WgmmaAtomicTiles{.block_m = 128, .block_n = 64, .own_dims = 128, .buffers = 2, .narrow_buffers = 4, .band_buffers = 3},
+    .backward_tma = BackwardTmaTiles{.own_dims = 128,
+                                     .block_m = 128,
+                                     .block_n = 64,
+                                     .buffers = 2,
+                                     .narrow_buffers = 4,
+                                     .ping_pong = true},
+    // One tile of queries in flight while one is computed, or two. Narrow heads need one more,
+    // where one warpgroup is behind the other.
+    .backward_wgmma_atomic = WgmmaAtomicTiles{.block_m = 128,
+                                              .block_n = 64,
+                                              .own_dims = 128,
+                                              .buffers = 2,
+                                              .narrow_buffers = 4,
+                                              .band_buffers = 3},
     .chips = sm90::kChips,
     .test_chips = sm90::kTestChips,
 };

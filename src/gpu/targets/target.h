@@ -56,7 +56,8 @@ struct Target {
   int mma_k = 0;                    // dims that an operand of q.k covers; 0: no matrix instructions
   bool transposed_values = false;   // V^T in LDS
   int operand_copies = 1;           // lanes of a wave that hold the same elements of an operand
-  int panel_columns = 0;  // of the panels in which operands of warpgroup products lie in LDS; 0: there are no such products
+  int panel_columns = 0;            // of the panels in which operands of warpgroup products lie in
+                                    // LDS; 0: there are no such products
 
   std::optional<DecodeTiles> decode{};
   std::optional<ShortTiles> short_sequences{};
@@ -74,9 +75,10 @@ struct Target {
   std::optional<PortableTiles> portable{};
   std::optional<DecodePortableTiles> decode_portable{};
 
-  std::span<const ChipFacts> chips{};              // whose best target this is
-  std::span<const std::string_view> test_chips{};  // that tests run on; the first where one is enough
-  std::optional<LoopBudget> loop_budget{};         // AMD
+  std::span<const ChipFacts> chips{};  // whose best target this is
+  // Chips that tests run on; the first where one is enough.
+  std::span<const std::string_view> test_chips{};
+  std::optional<LoopBudget> loop_budget{};  // AMD
 
   bool is_portable() const { return mma_k == 0; }
 };

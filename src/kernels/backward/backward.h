@@ -1,36 +1,44 @@
-// Gradients by matrix instructions. A workgroup owns kBlockM rows of one head, a wave kRowTiles x 16 of them, and goes over the
-// other side's rows, the columns, which stream through LDS:
+// Gradients by matrix instructions. A workgroup owns kBlockM rows of one head, a wave kRowTiles x
+// 16 of them, and goes over the other side's rows, the columns, which stream through LDS:
 //
-//              rows       columns    for each tile of kBlockN columns
-//   dq         q, dout    k, v       S = q.k, D = dout.v, dS = P (D - delta)      dq += dS k
-//   dk, dv     k, v       q, dout    the same transposed: a lane owns a key       dv += P^T dout, dk += dS^T q
+//           rows     columns  for each tile of kBlockN columns
+//   dq      q, dout  k, v     S = q.k, D = dout.v, dS = P (D - delta)  dq += dS k
+//   dk, dv  k, v     q, dout  the same transposed: a lane owns a key   dv += P^T dout, dk += dS^T q
 //
-// dbias, where a tile of columns holds all keys: beside dq, a wave keeps the sum of its dS over what dbias is summed over.
+// dbias, where a tile of columns holds all keys: beside dq, a wave keeps the sum of its dS over
+// what dbias is summed over.
 //
-// So what a lane holds of P and dS is what the next product takes from it, on every chip, and nothing is added by atomics.
+// So what a lane holds of P and dS is what the next product takes from it, on every chip, and
+// nothing is added by atomics.
 #include "backward/parts/bias.h"
 #include "backward/parts/tile.h"
 
 namespace fulmen::kernels {
 
-static_assert(kGivesOneSide && !kAddsDq && kDimGroups == 1, "backward: one side's gradients, a wave's rows whole");
-static_assert(kBackward.total == kLdsBytes, "backward: the host reserves the LDS that the tiles need");
+static_assert(kGivesOneSide && !kAddsDq && kDimGroups == 1,
+              "backward: one side's gradients, a wave's rows whole");
+static_assert(kBackward.total == kLdsBytes,
+              "backward: the host reserves the LDS that the tiles need");
 
-// Sums of dout.v begin with what is subtracted from them, which dropout does to their multiples. On AMD, whose matrix instructions
-// read what they add to from other registers: these hold it for all columns, unless a bias or the like needs them.
-constexpr bool kStartsAtDelta = !kRowsAreKeys && !kDropout && kTransposedValues && (kPlainScale || kHeadDim + kHeadDimV <= 128);
+// Sums of dout.v begin with what is subtracted from them, which dropout does to their multiples. On
+// AMD, whose matrix instructions read what they add to from other registers: these hold it for all
+// columns, unless a bias or the like needs them.
+constexpr bool kStartsAtDelta =
+    !kRowsAreKeys && !kDropout && kTransposedValues && (kPlainScale || kHeadDim + kHeadDimV <= 128);
 
 using BiasTiles = float[kRowTiles][kGivesDbias ? kColumnTiles : 1][kElements];
 
 struct RowsTask : BackwardTask {
   template <bool kMasked>
-  FULMEN_DEVICE void step(WaveRows& rows, BiasTiles& bias, Int64 head, Int64 first_column, int buffer,
+  FULMEN_DEVICE void step(WaveRows& rows, BiasTiles& bias, Int64 head, Int64 first_column,
+                          int buffer,
                           const RowStatistics (&numbers)[kRowTiles][kRowsPerLane]) const {
     const int at = buffer * kBackward.buffer_bytes;
     const DropoutMask dropout(arguments, batch, head);
     TileScores tile[kRowTiles];
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + kScoreTile * t, first_column);
+    for (int t = 0; t < kRowTiles; ++t)
+      tile[t] = tile_scores<kMasked>(head, wave_row + kScoreTile * t, first_column);
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
       float score[kRowTiles][kElements] = {}, gradient[kRowTiles][kElements] = {};
@@ -41,10 +49,12 @@ struct RowsTask : BackwardTask {
           for (int e = 0; e < kElements; ++e) gradient[t][e] = -numbers[t][row_slot(e)].delta;
         }
       }
-      multiply<kFirstMmaSteps>(rows.first, wave_first_at, at + kScoreTile * f * kBackward.first_pitch, score);
+      multiply<kFirstMmaSteps>(rows.first, wave_first_at,
+                               at + kScoreTile * f * kBackward.first_pitch, score);
       if constexpr (kNeedsDout) {
-        multiply<kSecondMmaSteps>(rows.second, wave_second_at, at + kBackward.second_at + kScoreTile * f * kBackward.second_pitch,
-                                  gradient);
+        multiply<kSecondMmaSteps>(
+            rows.second, wave_second_at,
+            at + kBackward.second_at + kScoreTile * f * kBackward.second_pitch, gradient);
       }
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
 #pragma unroll
@@ -55,9 +65,10 @@ struct RowsTask : BackwardTask {
           rest[slot] = numbers[t][slot];
           if constexpr (kStartsAtDelta) rest[slot].delta = 0;
         }
-        const auto stays = staying(dropout, wave_row + kScoreTile * t, first_column + kScoreTile * f);
-        gradients<kMasked>(tile[t], kScoreTile * f, at + kBackward.numbers_at + 8 * kScoreTile * f, stays, rest, score[t],
-                           gradient[t], bias[t][kGivesDbias ? f : 0]);
+        const auto stays =
+            staying(dropout, wave_row + kScoreTile * t, first_column + kScoreTile * f);
+        gradients<kMasked>(tile[t], kScoreTile * f, at + kBackward.numbers_at + 8 * kScoreTile * f,
+                           stays, rest, score[t], gradient[t], bias[t][kGivesDbias ? f : 0]);
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
       }
@@ -68,17 +79,19 @@ struct RowsTask : BackwardTask {
           const ValueOperand values = column_values<kHeadDimV, kBackward.value_pitch>(
               at + (kTransposed ? kBackward.second_values_at : kBackward.second_at), f, d);
 #pragma unroll
-          for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.second_sum[t][d], p[t], values);
+          for (int t = 0; t < kRowTiles; ++t)
+            multiply_output<Element>(rows.second_sum[t][d], p[t], values);
           if (kTightRegisters || d % 2 == 1) schedule_fence();
         }
       }
       if constexpr (kGivesFirst) {
 #pragma unroll
         for (int d = 0; d < kFirstTiles; ++d) {
-          const ValueOperand values =
-              column_values<kHeadDim, kBackward.value_pitch>(at + (kTransposed ? kBackward.first_values_at : 0), f, d);
+          const ValueOperand values = column_values<kHeadDim, kBackward.value_pitch>(
+              at + (kTransposed ? kBackward.first_values_at : 0), f, d);
 #pragma unroll
-          for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
+          for (int t = 0; t < kRowTiles; ++t)
+            multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
           if (kTightRegisters || d % 2 == 1) schedule_fence();
         }
       }
@@ -86,28 +99,35 @@ struct RowsTask : BackwardTask {
   }
 };
 
-FULMEN_DEVICE void load_rows(const BackwardArguments& a, const Side& side, Int64 row_begin, Int64 row_end, WaveRows& rows) {
+FULMEN_DEVICE void load_rows(const BackwardArguments& a, const Side& side, Int64 row_begin,
+                             Int64 row_end, WaveRows& rows) {
   const auto any = [](Int64) { return true; };
   // Where they do not stay they pass through the columns' place, one tensor after the other.
-  const int first_at = kRowsInLds ? kBackward.first_rows_at : 0, second_at = kRowsInLds ? kBackward.second_rows_at : 0;
-  load_tensor<kFirstMmaSteps>(side.first, side.first_stride, a.head_dim, row_begin, row_end, first_at, rows.first, any);
+  const int first_at = kRowsInLds ? kBackward.first_rows_at : 0,
+            second_at = kRowsInLds ? kBackward.second_rows_at : 0;
+  load_tensor<kFirstMmaSteps>(side.first, side.first_stride, a.head_dim, row_begin, row_end,
+                              first_at, rows.first, any);
   if constexpr (kNeedsDout) {
-    load_tensor<kSecondMmaSteps>(side.second, side.second_stride, a.head_dim_v, row_begin, row_end, second_at, rows.second, any);
+    load_tensor<kSecondMmaSteps>(side.second, side.second_stride, a.head_dim_v, row_begin, row_end,
+                                 second_at, rows.second, any);
   }
 }
 
 using TileStatistics = RowStatistics[kRowTiles][kRowsPerLane];
-FULMEN_DEVICE void load_statistics(const BackwardArguments& a, Int64 batch, Int64 head, Int64 first_row, TileStatistics& numbers) {
+FULMEN_DEVICE void load_statistics(const BackwardArguments& a, Int64 batch, Int64 head,
+                                   Int64 first_row, TileStatistics& numbers) {
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      numbers[t][slot] = RowStatistics::of(a, batch, head, first_row + kScoreTile * t + tile_row(slot));
+      numbers[t][slot] =
+          RowStatistics::of(a, batch, head, first_row + kScoreTile * t + tile_row(slot));
     }
   }
 }
 
-// The arguments of a batch element's sequence. Where dbias is wanted, all sequences have one length.
+// The arguments of a batch element's sequence. Where dbias is wanted, all sequences have one
+// length.
 FULMEN_DEVICE decltype(auto) arguments_of(const BackwardArguments& call, Int64 batch) {
   if constexpr (kGivesDbias) {
     return (call);
@@ -122,20 +142,23 @@ FULMEN_DEVICE Int64 end_of_rows(const BackwardArguments& a, Int64 row_begin) {
 }
 
 // The columns of whole tiles that rows attend.
-FULMEN_DEVICE algorithm::KeyRange columns_in_tiles(const BackwardArguments& a, const algorithm::KeyRange& attended) {
+FULMEN_DEVICE algorithm::KeyRange columns_in_tiles(const BackwardArguments& a,
+                                                   const algorithm::KeyRange& attended) {
   const algorithm::KeyRange any = tile_range(attended);
   // One tile of all keys: masked wherever the band, or the end, lies in it.
   return kGivesDbias && any.end > any.begin ? algorithm::KeyRange{0, a.seqlen_k} : any;
 }
-FULMEN_DEVICE TileOrder order_of_columns(const BackwardArguments& a, const algorithm::Band& band, const algorithm::KeyRange& any,
-                                         Int64 row_begin, Int64 row_end) {
-  const algorithm::KeyRange whole = kGivesDbias ? algorithm::KeyRange{} : band.all(row_begin, row_end);
+FULMEN_DEVICE TileOrder order_of_columns(const BackwardArguments& a, const algorithm::Band& band,
+                                         const algorithm::KeyRange& any, Int64 row_begin,
+                                         Int64 row_end) {
+  const algorithm::KeyRange whole =
+      kGivesDbias ? algorithm::KeyRange{} : band.all(row_begin, row_end);
   return TileOrder::of(any, kGivesDbias && !kBand && a.seqlen_k == kBlockN ? any : whole);
 }
 
 // Arguments again, tables of lengths, too: they need not stay in registers over the loop.
-FULMEN_DEVICE void store_gradients(const BackwardArguments& call, Int64 batch, Int64 head, Int64 row_begin, const RowsTask& task,
-                                   const WaveRows& rows) {
+FULMEN_DEVICE void store_gradients(const BackwardArguments& call, Int64 batch, Int64 head,
+                                   Int64 row_begin, const RowsTask& task, const WaveRows& rows) {
   const BackwardArguments& a = arguments_of(reload(call, row_begin), batch);
   const BackwardTask stored{a, batch, task.band, task.wave_row, end_of_rows(a, row_begin), 0, 0};
   if constexpr (kGivesDq) stored.store(a.dq, head, 0, a.head_dim, a.softmax_scale, rows.first_sum);
@@ -144,18 +167,22 @@ FULMEN_DEVICE void store_gradients(const BackwardArguments& call, Int64 batch, I
 }
 
 // dq, or dk and dv, of kBlockM rows of one head. call: the kernel's arguments.
-FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call, Int64 batch, Int64 row_head, Int64 row_begin, BiasTiles& bias) {
+FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call, Int64 batch, Int64 row_head,
+                                     Int64 row_begin, BiasTiles& bias) {
   const BackwardArguments& a = arguments_of(call, batch);
   const Int64 row_end = end_of_rows(a, row_begin);
   if (kVariable && row_begin >= row_end) return;
   const algorithm::Band band = column_band(a);
-  const algorithm::KeyRange attended = band.any(row_begin, row_end), any = columns_in_tiles(a, attended);
+  const algorithm::KeyRange attended = band.any(row_begin, row_end),
+                            any = columns_in_tiles(a, attended);
   const TileOrder order = order_of_columns(a, band, any, row_begin, row_end);
   const Int64 column_end = any.end;
 
-  const Side own = kRowsAreKeys ? Side::keys(a, batch, row_head) : Side::queries(a, batch, row_head);
+  const Side own =
+      kRowsAreKeys ? Side::keys(a, batch, row_head) : Side::queries(a, batch, row_head);
   const int wave = wave_id() * kRowTiles * kScoreTile;
-  const RowsTask task{{a, batch, band, row_begin + wave, row_end, kBackward.first_rows_at + wave * kBackward.first_pitch,
+  const RowsTask task{{a, batch, band, row_begin + wave, row_end,
+                       kBackward.first_rows_at + wave * kBackward.first_pitch,
                        kBackward.second_rows_at + wave * kBackward.second_pitch}};
   WaveRows rows = {};
   TileStatistics numbers = {};
@@ -170,10 +197,13 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call, Int64 batch,
       n = 0;
     }
     if (head >= last_head) return;
-    const Side side = kRowsAreKeys ? Side::queries(a, batch, head) : Side::keys(a, batch, row_head / a.group_size);
+    const Side side = kRowsAreKeys ? Side::queries(a, batch, head)
+                                   : Side::keys(a, batch, row_head / a.group_size);
     columns.fetch(a, side, batch, head, order.first_key(n), column_end, buffer, [&](Int64 j) {
       // A tile that begins before the band has columns that no row meets.
-      if ((kGivesDbias || kDropout || kMaskBits) && kBand && (j < attended.begin || j >= attended.end)) return false;
+      if ((kGivesDbias || kDropout || kMaskBits) && kBand &&
+          (j < attended.begin || j >= attended.end))
+        return false;
       return kRowsAreKeys || any_row_attends(a, batch, head, row_begin, row_end, j);
     });
   };
@@ -237,16 +267,20 @@ FULMEN_DEVICE void backward(const BackwardArguments& call) {
       for (int f = 0; f < kColumnTiles; ++f) {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
-          const int row = (wave_id() * kRowTiles + t) * kScoreTile + tile_row(row_slot(e)), j = kScoreTile * f + tile_column(e);
+          const int row = (wave_id() * kRowTiles + t) * kScoreTile + tile_row(row_slot(e)),
+                    j = kScoreTile * f + tile_column(e);
           if (j < last.seqlen_k) stored.store(last, row, j, bias[t][f][e]);
         }
       }
     }
   } else {
     const Int64 tiles = tiles_of(kRowsAreKeys ? call.seqlen_k : call.seqlen_q, kBlockM);
-    const Int64 heads = kRowsAreKeys ? call.num_kv_heads : call.num_heads, all_heads = heads * call.batch;
-    // Under a causal mask the last queries, and the first keys, have most to do: they start first, of every head.
-    const Int64 nth = kBand ? id / all_heads : id % tiles, batch_head = kBand ? id % all_heads : id / tiles;
+    const Int64 heads = kRowsAreKeys ? call.num_kv_heads : call.num_heads,
+                all_heads = heads * call.batch;
+    // Under a causal mask the last queries, and the first keys, have most to do: they start first,
+    // of every head.
+    const Int64 nth = kBand ? id / all_heads : id % tiles,
+                batch_head = kBand ? id % all_heads : id / tiles;
     const Int64 row_begin = (kRowsAreKeys || !kBand ? nth : tiles - 1 - nth) * kBlockM;
     gradients_of_rows(call, batch_head / heads, batch_head % heads, row_begin, bias);
   }

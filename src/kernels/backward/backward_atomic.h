@@ -1,12 +1,14 @@
-// Gradients of q, k and v in one pass over the scores, by NVIDIA's matrix instructions: 5 products, where backward.h does 7, and dq
-// is added up by atomics. A workgroup owns kBlockM keys of one KV head and goes over queries in tiles of kBlockN:
+// Gradients of q, k and v in one pass over the scores, by NVIDIA's matrix instructions: 5 products,
+// where backward.h does 7, and dq is added up by atomics. A workgroup owns kBlockM keys of one KV
+// head and goes over queries in tiles of kBlockN:
 //
-//   S^T = k q^T, D^T = v dout^T     P^T and dS^T of a tile     dv += P^T dout, dk += dS^T q     in registers
-//                                                              dq += dS k                       in memory, fp32
+//   S^T = k q^T, D^T = v dout^T  P^T, dS^T of a tile  dv += P^T dout, dk += dS^T q  in registers
+//                                                     dq += dS k                    in memory, fp32
 //
-// Where sums of 32 keys' dk and dv fit in a wave's registers a wave owns its keys: P^T and dS^T go from its scores to its products.
-// Where those of one of the two fit a pair of waves does (backward/parts/wave_pairs.h), else two pairs
-// (backward/parts/wave_quads.h). dq needs what other waves have of dS^T, a tile later, so that one barrier of them all is enough.
+// Where sums of 32 keys' dk and dv fit in a wave's registers a wave owns its keys: P^T and dS^T go
+// from its scores to its products. Where those of one of the two fit a pair of waves does
+// (backward/parts/wave_pairs.h), else two pairs (backward/parts/wave_quads.h). dq needs what other
+// waves have of dS^T, a tile later, so that one barrier of them all is enough.
 #include "backward/parts/owned_keys.h"
 #include "backward/parts/query_sums.h"
 #include "backward/parts/wave_pairs.h"
@@ -14,11 +16,14 @@
 
 namespace fulmen::kernels {
 
-static_assert(kAddsDq && kNeedsDout, "backward_atomic: dq alone, and dk and dv without it, need no atomics");
+static_assert(kAddsDq && kNeedsDout,
+              "backward_atomic: dq alone, and dk and dv without it, need no atomics");
 
 static_assert(kColumnTiles % 2 == 0, "backward_atomic: dq takes 32 queries at a time");
 // A wave computes dq of 32 queries and of these dims, by 16, at a time.
-constexpr int kPassTiles = kDimGroups == 4 && kHeadDim % 64 == 0 && kColumnTiles / 2 * (kHeadDim / 64) % kWaves == 0 ? 4 : 2;
+constexpr int kPassTiles =
+    kDimGroups == 4 && kHeadDim % 64 == 0 && kColumnTiles / 2 * (kHeadDim / 64) % kWaves == 0 ? 4
+                                                                                              : 2;
 constexpr int kPasses = kColumnTiles / 2 * (kHeadDim / kScoreTile / kPassTiles);
 
 // The scores' gradients of a tile that dq has yet to get.
@@ -31,48 +36,59 @@ struct Pending {
 struct AtomicTask : BackwardTask {
   int row;  // the first of the wave's keys in the workgroup's
 
-  FULMEN_DEVICE static AtomicTask of(const BackwardArguments& a, Int64 batch, const algorithm::Band& band, Int64 row_begin,
-                                     Int64 row_end, int wave) {
+  FULMEN_DEVICE static AtomicTask of(const BackwardArguments& a, Int64 batch,
+                                     const algorithm::Band& band, Int64 row_begin, Int64 row_end,
+                                     int wave) {
     const int row = wave * kRowTiles * kScoreTile;
     return {{a, batch, band, row_begin + row, row_end, 0, 0}, row};
   }
   FULMEN_DEVICE void store_sums(Int64 kv_head, const WaveRows& rows) const {
     const BackwardArguments& a = arguments;
-    if constexpr (kGivesDk) store_rows(*this, a.dk, kv_head, 0, a.head_dim, a.softmax_scale, rows.first_sum);
-    if constexpr (kGivesDv) store_rows(*this, a.dv, kv_head, 0, a.head_dim_v, 1.0F, rows.second_sum);
+    if constexpr (kGivesDk)
+      store_rows(*this, a.dk, kv_head, 0, a.head_dim, a.softmax_scale, rows.first_sum);
+    if constexpr (kGivesDv)
+      store_rows(*this, a.dv, kv_head, 0, a.head_dim_v, 1.0F, rows.second_sum);
   }
 
   // product[t] += rows . columns of one tile of 16 columns, 32 dims.
   template <int kMmaSteps, int kHeld, int kHeldMmaSteps>
-  FULMEN_DEVICE static void multiply_mma_step(const RowOperand (&rows)[kHeld][kHeldMmaSteps], int columns_at, int d, unsigned lane,
+  FULMEN_DEVICE static void multiply_mma_step(const RowOperand (&rows)[kHeld][kHeldMmaSteps],
+                                              int columns_at, int d, unsigned lane,
                                               float (&product)[kRowTiles][kElements]) {
     const RowOperand column = SwizzledRows<kMmaSteps * kMmaK>::rows(lane, columns_at, d);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(product[t], column, rows[t][d]);
   }
 
-  // Both products of the scores, of the tile's f-th 16 queries: more sums at a time than either has alone.
-  FULMEN_DEVICE static void multiply_both(const WaveRows& rows, int at, int f, unsigned lane, float (&score)[kRowTiles][kElements],
+  // Both products of the scores, of the tile's f-th 16 queries: more sums at a time than either has
+  // alone.
+  FULMEN_DEVICE static void multiply_both(const WaveRows& rows, int at, int f, unsigned lane,
+                                          float (&score)[kRowTiles][kElements],
                                           float (&gradient)[kRowTiles][kElements]) {
     const int first_at = at + kScoreTile * f * kBackward.first_pitch,
               second_at = at + kBackward.second_at + kScoreTile * f * kBackward.second_pitch;
     constexpr int kMmaSteps = kFirstMmaSteps > kSecondMmaSteps ? kFirstMmaSteps : kSecondMmaSteps;
 #pragma unroll
     for (int d = 0; d < kMmaSteps; ++d) {
-      if (d < kFirstMmaSteps) multiply_mma_step<kFirstMmaSteps>(rows.first, first_at, d, lane, score);
-      if (d < kSecondMmaSteps) multiply_mma_step<kSecondMmaSteps>(rows.second, second_at, d, lane, gradient);
+      if (d < kFirstMmaSteps)
+        multiply_mma_step<kFirstMmaSteps>(rows.first, first_at, d, lane, score);
+      if (d < kSecondMmaSteps)
+        multiply_mma_step<kSecondMmaSteps>(rows.second, second_at, d, lane, gradient);
     }
   }
 
   // dv and dk of 16 queries.
-  FULMEN_DEVICE static void multiply_values(WaveRows& rows, int at, int f, unsigned lane, const ProbabilityOperand (&p)[kRowTiles],
+  FULMEN_DEVICE static void multiply_values(WaveRows& rows, int at, int f, unsigned lane,
+                                            const ProbabilityOperand (&p)[kRowTiles],
                                             const ProbabilityOperand (&ds)[kRowTiles]) {
     if constexpr (kGivesDv) {
 #pragma unroll
       for (int d = 0; d < kSecondTiles; ++d) {
-        const ValueOperand values = SwizzledRows<kHeadDimV>::values(lane, at + kBackward.second_at, f, d);
+        const ValueOperand values =
+            SwizzledRows<kHeadDimV>::values(lane, at + kBackward.second_at, f, d);
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.second_sum[t][d], p[t], values);
+        for (int t = 0; t < kRowTiles; ++t)
+          multiply_output<Element>(rows.second_sum[t][d], p[t], values);
       }
     }
     if constexpr (kGivesDk) {
@@ -80,20 +96,23 @@ struct AtomicTask : BackwardTask {
       for (int d = 0; d < kFirstTiles; ++d) {
         const ValueOperand values = SwizzledRows<kHeadDim>::values(lane, at, f, d);
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
+        for (int t = 0; t < kRowTiles; ++t)
+          multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
       }
     }
   }
 
   // The wave's scores of a tile, dS^T to LDS, dv and dk.
   template <bool kMasked>
-  FULMEN_DEVICE void step(WaveRows& rows, Int64 head, Int64 first_query, int buffer, int gradients_at) const {
+  FULMEN_DEVICE void step(WaveRows& rows, Int64 head, Int64 first_query, int buffer,
+                          int gradients_at) const {
     const int at = buffer * kBackward.buffer_bytes;
     const unsigned lane = lane_again();
     const DropoutMask dropout(arguments, batch, head);
     TileScores tile[kRowTiles];
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) tile[t] = tile_scores<kMasked>(head, wave_row + kScoreTile * t, first_query);
+    for (int t = 0; t < kRowTiles; ++t)
+      tile[t] = tile_scores<kMasked>(head, wave_row + kScoreTile * t, first_query);
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
       float score[kRowTiles][kElements] = {}, gradient[kRowTiles][kElements] = {};
@@ -103,9 +122,10 @@ struct AtomicTask : BackwardTask {
       for (int t = 0; t < kRowTiles; ++t) {
         const RowStatistics none[kRowsPerLane] = {};
         float bias[kElements];
-        const auto stays = staying(dropout, wave_row + kScoreTile * t, first_query + kScoreTile * f);
-        gradients<kMasked>(tile[t], kScoreTile * f, at + kBackward.numbers_at + 8 * kScoreTile * f, stays, none, score[t],
-                           gradient[t], bias);
+        const auto stays =
+            staying(dropout, wave_row + kScoreTile * t, first_query + kScoreTile * f);
+        gradients<kMasked>(tile[t], kScoreTile * f, at + kBackward.numbers_at + 8 * kScoreTile * f,
+                           stays, none, score[t], gradient[t], bias);
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
         ScoreRows::leave(lane, gradients_at + (row + kScoreTile * t) * ScoreRows::kPitch, f, ds[t]);
@@ -129,7 +149,8 @@ FULMEN_DEVICE void add_queries(const Pending& pending, int wave) {
   for (int n = 0; n < (kPasses + kWaves - 1) / kWaves; ++n) {
     const int pass = n * kWaves + wave;
     if (kPasses % kWaves != 0 && pass >= kPasses) break;
-    const int queries = pass % (kColumnTiles / 2) * 2, dims = pass / (kColumnTiles / 2) * kPassTiles;
+    const int queries = pass % (kColumnTiles / 2) * 2,
+              dims = pass / (kColumnTiles / 2) * kPassTiles;
     float sum[2][kPassTiles][kElements] = {};
     // Whole lines further lanes' addresses are the same.
     constexpr bool kWholeLines = 32 * kPassTiles % 128 == 0;
@@ -140,10 +161,12 @@ FULMEN_DEVICE void add_queries(const Pending& pending, int wave) {
       ProbabilityOperand ds[2];
 #pragma unroll
       for (int t = 0; t < 2; ++t)
-        ds[t] = ScoreRows::transposed(lane, gradients_at + kScoreTile * k * ScoreRows::kPitch, queries % ScoreRows::kTiles + t);
+        ds[t] = ScoreRows::transposed(lane, gradients_at + kScoreTile * k * ScoreRows::kPitch,
+                                      queries % ScoreRows::kTiles + t);
 #pragma unroll
       for (int d = 0; d < kPassTiles; ++d) {
-        const ValueOperand keys = SwizzledRows<kHeadDim>::values(lane, keys_at, k, (kWholeLines ? 0 : dims) + d);
+        const ValueOperand keys =
+            SwizzledRows<kHeadDim>::values(lane, keys_at, k, (kWholeLines ? 0 : dims) + d);
 #pragma unroll
         for (int t = 0; t < 2; ++t) multiply_output<Element>(sum[t][d], ds[t], keys);
       }
@@ -157,7 +180,8 @@ FULMEN_DEVICE void add_queries(const Pending& pending, int wave) {
 
 // kRows rows of a tensor to LDS, zeros where there are none.
 template <int kDims, int kRows, bool kAll, class Alive>
-FULMEN_DEVICE void copy_rows(const Element* rows, Int64 stride, int dims, int left, int at, const Alive& alive) {
+FULMEN_DEVICE void copy_rows(const Element* rows, Int64 stride, int dims, int left, int at,
+                             const Alive& alive) {
   constexpr int kRow = kDims / 8, kLater = kWorkgroup / kRow, kPitch = SwizzledRows<kDims>::kPitch;
   static_assert(kLater % 8 == 0, "backward_atomic: later rows' pieces are swizzled alike");
   // Every round the same piece of a later row.
@@ -168,7 +192,8 @@ FULMEN_DEVICE void copy_rows(const Element* rows, Int64 stride, int dims, int le
 #pragma unroll
   for (int n = 0; n < kRows / kLater; ++n) {
     const int later = n * kLater;
-    copy_async_16(at + SwizzledRows<kDims>::place(row, 2 * dim) + later * kPitch, from + later * stride,
+    copy_async_16(at + SwizzledRows<kDims>::place(row, 2 * dim) + later * kPitch,
+                  from + later * stride,
                   there && (kAll || row + later < left) && alive(row + later));
   }
 }
@@ -182,16 +207,24 @@ FULMEN_DEVICE void copy_rows(const Element* rows, Int64 stride, int dims, int le
   }
 }
 template <int kRows>
-constexpr bool kEvenCopies = kWholeRows && kWorkgroup % (kHeadDim / 8) == 0 && kWorkgroup % (kHeadDimV / 8) == 0 &&
-                             kRows % (kWorkgroup / (kHeadDim / 8)) == 0 && kRows % (kWorkgroup / (kHeadDimV / 8)) == 0 &&
-                             kWorkgroup / (kHeadDim / 8) % 8 == 0 && kWorkgroup / (kHeadDimV / 8) % 8 == 0;
+constexpr bool kEvenCopies =
+    kWholeRows && kWorkgroup % (kHeadDim / 8) == 0 && kWorkgroup % (kHeadDimV / 8) == 0 &&
+    kRows % (kWorkgroup / (kHeadDim / 8)) == 0 && kRows % (kWorkgroup / (kHeadDimV / 8)) == 0 &&
+    kWorkgroup / (kHeadDim / 8) % 8 == 0 && kWorkgroup / (kHeadDimV / 8) % 8 == 0;
 
 // The workgroup's keys and values.
 class Keys {
  public:
-  FULMEN_DEVICE Keys(const BackwardArguments& a, Int64 batch, Int64 kv_head, const algorithm::Band& band, Int64 row_begin,
-                     Int64 row_end, const algorithm::KeyRange& attended)
-      : a_(a), batch_(batch), kv_head_(kv_head), band_(band), row_begin_(row_begin), row_end_(row_end), attended_(attended) {}
+  FULMEN_DEVICE Keys(const BackwardArguments& a, Int64 batch, Int64 kv_head,
+                     const algorithm::Band& band, Int64 row_begin, Int64 row_end,
+                     const algorithm::KeyRange& attended)
+      : a_(a),
+        batch_(batch),
+        kv_head_(kv_head),
+        band_(band),
+        row_begin_(row_begin),
+        row_end_(row_end),
+        attended_(attended) {}
 
   // They are in LDS, or in flight there.
   FULMEN_DEVICE void fetch() const {
@@ -203,17 +236,18 @@ class Keys {
       if (kBand && !kKeepMask && alive(row_begin_) && alive(row_end_ - 1)) {
         copy_rows<kHeadDim, kBlockM>(first, side.first_stride, a_.head_dim, left, kAtomic.keys_at);
       } else {
-        copy_rows<kHeadDim, kBlockM, false>(first, side.first_stride, a_.head_dim, left, kAtomic.keys_at,
-                                            [&](int row) { return row < left && alive(row_begin_ + row); });
+        copy_rows<kHeadDim, kBlockM, false>(
+            first, side.first_stride, a_.head_dim, left, kAtomic.keys_at,
+            [&](int row) { return row < left && alive(row_begin_ + row); });
       }
-      copy_rows<kHeadDimV, kBlockM>(side.second + row_begin_ * side.second_stride, side.second_stride, a_.head_dim_v, left,
-                                    kValuesAt);
+      copy_rows<kHeadDimV, kBlockM>(side.second + row_begin_ * side.second_stride,
+                                    side.second_stride, a_.head_dim_v, left, kValuesAt);
       copy_commit();
     } else {
-      rows_to_lds<kHeadDim>(side.first, side.first_stride, a_.head_dim, row_begin_, row_end_, kAtomic.keys_at,
-                            [&](Int64 j) { return alive(j); });
-      rows_to_lds<kHeadDimV>(side.second, side.second_stride, a_.head_dim_v, row_begin_, row_end_, kValuesAt,
-                             [](Int64) { return true; });
+      rows_to_lds<kHeadDim>(side.first, side.first_stride, a_.head_dim, row_begin_, row_end_,
+                            kAtomic.keys_at, [&](Int64 j) { return alive(j); });
+      rows_to_lds<kHeadDimV>(side.second, side.second_stride, a_.head_dim_v, row_begin_, row_end_,
+                             kValuesAt, [](Int64) { return true; });
     }
   }
   // After the first tile of queries has been sent for: to registers, where they do not stay in LDS.
@@ -229,16 +263,20 @@ class Keys {
   static constexpr bool kCopied = kEvenCopies<kBlockM>;
   // Values go to registers through the LDS of dS^T.
   static constexpr int kValuesAt = kRowsInLds ? kBackward.second_rows_at : kAtomic.gradients_at;
-  static_assert(kRowsInLds || kBlockM * kBackward.second_pitch <= 2 * kAtomic.gradient_bytes, "backward_atomic: room for values");
+  static_assert(kRowsInLds || kBlockM * kBackward.second_pitch <= 2 * kAtomic.gradient_bytes,
+                "backward_atomic: room for values");
 
-  FULMEN_DEVICE bool alive(Int64 j) const { return key_is_attended(a_, batch_, kv_head_, band_, attended_, j); }
+  FULMEN_DEVICE bool alive(Int64 j) const {
+    return key_is_attended(a_, batch_, kv_head_, band_, attended_, j);
+  }
   template <int kMmaSteps, int kHeld, int kHeldMmaSteps>
   FULMEN_DEVICE static void to_registers(int at, RowOperand (&rows)[kHeld][kHeldMmaSteps]) {
     using Rows = LdsRows<kMmaSteps * kMmaK>;
 #pragma unroll
     for (int t = 0; t < kHeld; ++t) {
 #pragma unroll
-      for (int d = 0; d < kMmaSteps; ++d) rows[t][d] = Rows::operand(at + kScoreTile * t * Rows::kPitch, d);
+      for (int d = 0; d < kMmaSteps; ++d)
+        rows[t][d] = Rows::operand(at + kScoreTile * t * Rows::kPitch, d);
     }
   }
 
@@ -253,8 +291,8 @@ class Keys {
 template <class Task, class KeyRows>
 class Walk {
  public:
-  FULMEN_DEVICE Walk(const BackwardArguments& a, Int64 batch, Int64 kv_head, const Task& task, const TileOrder& order,
-                     Int64 query_end, int wave)
+  FULMEN_DEVICE Walk(const BackwardArguments& a, Int64 batch, Int64 kv_head, const Task& task,
+                     const TileOrder& order, Int64 query_end, int wave)
       : a_(a),
         batch_(batch),
         last_head_((kv_head + 1) * a.group_size),
@@ -287,11 +325,13 @@ class Walk {
     const Int64 first = order_.first_key(n);
     if constexpr (kEvenCopies<kBlockN>) {
       const int at = buffer * kBackward.buffer_bytes, left = at_most(query_end_ - first, kBlockN);
-      copy_rows<kHeadDim, kBlockN>(side.first + first * side.first_stride, side.first_stride, a_.head_dim, left, at);
-      copy_rows<kHeadDimV, kBlockN>(side.second + first * side.second_stride, side.second_stride, a_.head_dim_v, left,
-                                    at + kBackward.second_at);
+      copy_rows<kHeadDim, kBlockN>(side.first + first * side.first_stride, side.first_stride,
+                                   a_.head_dim, left, at);
+      copy_rows<kHeadDimV, kBlockN>(side.second + first * side.second_stride, side.second_stride,
+                                    a_.head_dim_v, left, at + kBackward.second_at);
       if (const int row = thread_id(); row < kBlockN)
-        copy_async_8(at + kBackward.numbers_at + 8 * row, RowStatistics::first_of(a_, batch_, head) + first + row, row < left);
+        copy_async_8(at + kBackward.numbers_at + 8 * row,
+                     RowStatistics::first_of(a_, batch_, head) + first + row, row < left);
       copy_commit();
     } else {
       columns_.fetch(a_, side, batch_, head, first, query_end_, buffer, [](Int64) { return true; });
@@ -327,7 +367,8 @@ class Walk {
       add_pending();
       task_.template step<kMasked, true>(rows, head, first_query, buffer, gradients_at);
     } else {
-      // What the second of a pair wait for comes first; copies and atomics are then at different times, too.
+      // What the second of a pair wait for comes first; copies and atomics are then at different
+      // times, too.
       task_.template step<kMasked, false>(rows, head, first_query, buffer, gradients_at);
       fetch_early(head, n + 1);
       add_pending();
@@ -351,7 +392,8 @@ class Walk {
   int turn_ = 0;  // of two tiles
 };
 
-FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, Int64 kv_head, Int64 row_begin) {
+FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, Int64 kv_head,
+                                     Int64 row_begin) {
   const Int64 row_end = row_begin + kBlockM < a.seqlen_k ? row_begin + kBlockM : a.seqlen_k;
   const algorithm::Band band = column_band(a);
   const algorithm::KeyRange attended = band.any(row_begin, row_end);

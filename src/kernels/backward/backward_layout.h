@@ -1,5 +1,5 @@
-// Where the tiles of backward/backward.h and backward/backward_atomic.h lie in LDS, in bytes: the same formulas for the host, which
-// reserves it, and for the kernel.
+// Where the tiles of backward/backward.h and backward/backward_atomic.h lie in LDS, in bytes: the
+// same formulas for the host, which reserves it, and for the kernel.
 #pragma once
 
 #include "algorithm/transposed_rows.h"
@@ -11,15 +11,17 @@ struct BackwardShape {
   int head_dim, head_dim_v, block_m, block_n;
   int buffers;
   bool rows_in_lds;
-  bool first_values, second_values;  // whether a product takes the first (q or k), or second (dout or v), columns as values
-  int dim_groups = 1;                // of backward_atomic.h
+  // Whether a product takes the first (q or k), or second (dout or v), columns as values.
+  bool first_values, second_values;
+  int dim_groups = 1;  // of backward_atomic.h
 };
 
-// LDS of backward.h: the columns' tiles as rows, and transposed where a product takes them as values; numbers of each column; and
-// the workgroup's own rows, where they stay there.
+// LDS of backward.h: the columns' tiles as rows, and transposed where a product takes them as
+// values; numbers of each column; and the workgroup's own rows, where they stay there.
 struct BackwardLayout {
-  int first_pitch, second_pitch;  // of columns and rows alike: 8 rows' pieces lie in different banks; NVIDIA: swizzled
-  int value_pitch;                // of transposed tiles
+  // The pitch of columns and rows alike: 8 rows' pieces lie in different banks; NVIDIA: swizzled.
+  int first_pitch, second_pitch;
+  int value_pitch;                                                         // of transposed tiles
   int first_at, second_at, first_values_at, second_values_at, numbers_at;  // in a buffer
   int buffer_bytes;
   int first_rows_at, second_rows_at, total;
@@ -33,27 +35,34 @@ struct BackwardLayout {
     l.second_at = s.block_n * l.first_pitch;
     l.first_values_at = l.second_at + s.block_n * l.second_pitch;
     l.second_values_at =
-        l.first_values_at + (s.transposed_values && s.first_values ? round(algorithm::transposed_row(s.head_dim, s.block_n)) : 0);
-    l.numbers_at = l.second_values_at +
-                   (s.transposed_values && s.second_values ? round(algorithm::transposed_row(s.head_dim_v, s.block_n)) : 0);
+        l.first_values_at + (s.transposed_values && s.first_values
+                                 ? round(algorithm::transposed_row(s.head_dim, s.block_n))
+                                 : 0);
+    l.numbers_at =
+        l.second_values_at + (s.transposed_values && s.second_values
+                                  ? round(algorithm::transposed_row(s.head_dim_v, s.block_n))
+                                  : 0);
     l.buffer_bytes = l.numbers_at + round(8 * s.block_n);
     l.first_rows_at = s.buffers * l.buffer_bytes;
     l.second_rows_at = l.first_rows_at + (s.rows_in_lds ? s.block_m * l.first_pitch : 0);
     l.total = l.second_rows_at + (s.rows_in_lds ? s.block_m * l.second_pitch : 0);
     // Rows that registers hold are loaded by way of LDS.
-    const int pass = s.rows_in_lds ? 0 : s.block_m * (l.first_pitch > l.second_pitch ? l.first_pitch : l.second_pitch);
+    const int pass = s.rows_in_lds ? 0
+                                   : s.block_m * (l.first_pitch > l.second_pitch ? l.first_pitch
+                                                                                 : l.second_pitch);
     if (l.total < pass) l.total = pass;
     return l;
   }
   FULMEN_ALGORITHM static int round(int bytes) { return (bytes + 15) / 16 * 16; }
 };
 
-// LDS of backward_atomic.h: that of backward.h; the keys, unless they stay there anyway; dS^T, and what waves that share keys hand
-// over.
+// LDS of backward_atomic.h: that of backward.h; the keys, unless they stay there anyway; dS^T, and
+// what waves that share keys hand over.
 struct AtomicLayout {
   BackwardLayout tiles;
   int keys_at;
-  int score_pitch;  // bytes from key to key of [key][query]: 8 rows' pieces lie in different banks; pairs: swizzled
+  int score_pitch;                   // bytes from key to key of [key][query]: 8 rows' pieces lie in
+                                     // different banks; pairs: swizzled
   int gradients_at, gradient_bytes;  // dS^T of two tiles; a pair's P^T is in its place first
   int probabilities_at;              // of two pairs: P^T
   int weights_at, total;             // and what dv takes for it where that is something else

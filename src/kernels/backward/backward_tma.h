@@ -1,34 +1,38 @@
-// Gradients of q, k and v by Hopper's warpgroup products, whose operands the tensor memory accelerator (TMA) brings: 5 products a
-// tile of queries, by one launch.
+// Gradients of q, k and v by Hopper's warpgroup products, whose operands the tensor memory
+// accelerator (TMA) brings: 5 products a tile of queries, by one launch.
 //
-//   S^T[64, kBlockN] = K[64, d] Q[kBlockN, d]^T        D^T[64, kBlockN] = V[64, d_v] dO[kBlockN, d_v]^T      a warpgroup's step
+//   S^T[64, kBlockN] = K[64, d] Q[kBlockN, d]^T    D^T[64, kBlockN] = V[64, d_v] dO[kBlockN, d_v]^T
+//                                                      a warpgroup's step
 //   P^T = 2^(S^T - lse),  dS^T = P^T (D^T - delta)     dV[64, d_v] += P^T dO,  dK[64, d] += dS^T Q
 //   dQ[kBlockN, d / 2] = dS[kBlockN, kBlockM] K[kBlockM, d / 2]      added to sums in memory, fp32
 //
-// A workgroup takes blocks of kBlockM keys of one KV head, each of two warpgroups 64 of them, and goes over tiles of queries. P^T
-// and dS^T go from scores to products in registers; dQ needs both warpgroups' dS^T, by way of LDS, one tile later. A third
-// warpgroup brings tiles and adds dQ to memory (parts/tma_roles.h). mbarriers say what is full and what is empty: no barrier of all
-// waves is in the loop.
+// A workgroup takes blocks of kBlockM keys of one KV head, each of two warpgroups 64 of them, and
+// goes over tiles of queries. P^T and dS^T go from scores to products in registers; dQ needs both
+// warpgroups' dS^T, by way of LDS, one tile later. A third warpgroup brings tiles and adds dQ to
+// memory (parts/tma_roles.h). mbarriers say what is full and what is empty: no barrier of all waves
+// is in the loop.
 //
-// Registers of a lane: dK d / 2, dV d_v / 2, S and D kBlockN / 2 each, then P and dS kBlockN / 4 each beside dQ kBlockN d / 256; up
-// to 64 dims V d_v / 4.
+// Registers of a lane: dK d / 2, dV d_v / 2, S and D kBlockN / 2 each, then P and dS kBlockN / 4
+// each beside dQ kBlockN d / 256; up to 64 dims V d_v / 4.
 #include "backward/parts/tma_roles.h"
 #include "backward/parts/tma_scores.h"
 #include "tile/nvidia/register_shares.h"
 
 namespace fulmen::kernels {
 
-// Where products are pipelined the loader fences for the others, too. They leave it 32 registers, but for random numbers and
-// softcap.
+// Where products are pipelined the loader fences for the others, too. They leave it 32 registers,
+// but for random numbers and softcap.
 constexpr int kLoaderRegisters = kPipelined && kSplitStatistics ? 32 : kTmaRegisters;
-constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kLoaderRegisters);
+constexpr RegisterShares kRegisters =
+    RegisterShares::of(kWarpgroups, kMinWorkgroups, kLoaderRegisters);
 
 // P^T and dS^T of a tile, and of a wave's keys, as operands.
 struct Operands {
   ProbabilityOperand p[kColumnTiles], ds[kColumnTiles];
 };
 
-// Where dims fill the second panel in part, the second warpgroup has fewer of dQ's, in code of its own.
+// Where dims fill the second panel in part, the second warpgroup has fewer of dQ's, in code of its
+// own.
 constexpr bool kWholePanels = kHeadDim % kPanelColumns == 0;
 constexpr int kAnyWarpgroup = -1;
 
@@ -39,17 +43,25 @@ class Consumer {
   FULMEN_DEVICE explicit Consumer(int wave)
       : warpgroup_(kWarpgroup == kAnyWarpgroup ? wave / 4 : kWarpgroup),
         wave_(wave % 4),
-        gradient_place_(panel_place(kScoreTile * wave + lane_id() % 16, lane_id() / 16 * 8, kBlockM)) {
+        gradient_place_(
+            panel_place(kScoreTile * wave + lane_id() % 16, lane_id() / 16 * 8, kBlockM)) {
     if (kPingPong && warpgroup_ == 1) pass_turn();
   }
 
   FULMEN_DEVICE void run(const Work& work) {
     const BackwardArguments& a = work.arguments;
-    const BackwardTask task{a, work.batch, work.band, work.row_begin + 64 * warpgroup_ + kScoreTile * wave_, work.row_end, 0, 0};
+    const BackwardTask task{a,
+                            work.batch,
+                            work.band,
+                            work.row_begin + 64 * warpgroup_ + kScoreTile * wave_,
+                            work.row_end,
+                            0,
+                            0};
     clear(dk_[0]);
     clear(dv_[0]);
     if (work.order.count > 0) over_tiles(work, task);
-    if constexpr (kGivesDk) store_rows(task, a.dk, work.kv_head, 0, a.head_dim, a.softmax_scale, dk_);
+    if constexpr (kGivesDk)
+      store_rows(task, a.dk, work.kv_head, 0, a.head_dim, a.softmax_scale, dk_);
     if constexpr (kGivesDv) store_rows(task, a.dv, work.kv_head, 0, a.head_dim_v, 1.0F, dv_);
   }
 
@@ -92,9 +104,9 @@ class Consumer {
   FULMEN_DEVICE void pass_turn() const {
     if constexpr (kPingPong) warpgroup_turn_pass(1 - warpgroup_);
   }
-  // One tile: P^T and dS^T, the products that they go into, and dQ of the tile before. kPipelined: the products are those of the
-  // tile before, and dQ is that of the tile before that one, as the other warpgroup may be one step behind. kNth: of the block's
-  // tiles, or a later one.
+  // One tile: P^T and dS^T, the products that they go into, and dQ of the tile before. kPipelined:
+  // the products are those of the tile before, and dQ is that of the tile before that one, as the
+  // other warpgroup may be one step behind. kNth: of the block's tiles, or a later one.
   template <bool kMasked, int kNth>
   FULMEN_DEVICE void step(const BackwardTask& task, int head, int tile) {
     constexpr bool kEarlyProducts = kPipelined && kNth > 0, kPending = kNth > (kPipelined ? 1 : 0);
@@ -102,7 +114,8 @@ class Consumer {
     float score[kColumnTiles][kElements], gradient[kColumnTiles][kElements];
     Sums dq;
     mbarrier_wait(kQueriesFull + 8 * queries_.buffer, queries_.parity);
-    Statistics<kColumnTiles> statistics(kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes, 0);
+    Statistics<kColumnTiles> statistics(
+        kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes, 0);
     statistics.load_offsets();
     wait_turn();
     multiply_panels<kHeadDimTiles>(score, own_rows(kLdsLayout.keys_at), queries_at(queries_));
@@ -112,7 +125,8 @@ class Consumer {
     pass_turn();
     const int gradients_empty = kGradientsEmpty + 8 * gradients_.buffer;
     const bool may_store_gradients = mbarrier_test(gradients_empty, gradients_.parity ^ 1);
-    const bool may_store_sums = kPending && mbarrier_test(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
+    const bool may_store_sums =
+        kPending && mbarrier_test(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
     constexpr int kLater = (kPipelined && kPending ? 1 : 0) + (kEarlyProducts ? 1 : 0);
     wait_for_scores<kMasked, kLater>(task, head, first_query, 0, statistics, score, gradient);
     // Operands are made when no product is in flight: compilers would wait for all products else.
@@ -180,29 +194,36 @@ class Consumer {
     arrive(kGradientsEmpty + 8 * pending_.buffer);
     pending_.advance();
   }
-  FULMEN_DEVICE static void release(const QueryRing& queries) { arrive(kQueriesEmpty + 8 * queries.buffer); }
+  FULMEN_DEVICE static void release(const QueryRing& queries) {
+    arrive(kQueriesEmpty + 8 * queries.buffer);
+  }
 
   FULMEN_DEVICE void load_values() {
 #pragma unroll
     for (int d = 0; d < kHeadDimVTiles; ++d) {
-      const int row = 64 * warpgroup_ + kScoreTile * wave_ + lane_id() % 16, column = kScoreTile * d + lane_id() / 16 * 8;
+      const int row = 64 * warpgroup_ + kScoreTile * wave_ + lane_id() % 16,
+                column = kScoreTile * d + lane_id() / 16 * 8;
       values_[d].words = ldmatrix_x4(kLdsLayout.values_at + panel_place(row, column, kBlockM));
     }
   }
   // D^T begins. kPipelined: products with values in registers read less LDS, which they wait for.
-  FULMEN_DEVICE void multiply_values(float (&product)[kColumnTiles][kElements], const LdsMatrix& dout) const {
+  FULMEN_DEVICE void multiply_values(float (&product)[kColumnTiles][kElements],
+                                     const LdsMatrix& dout) const {
     if constexpr (kPipelined) {
       wgmma_fence();
 #pragma unroll
       for (int d = 0; d < kHeadDimVTiles; ++d) {
-        wgmma<Element, false>(product, values_[d].words, dout.columns_further(kWgmmaDepth * d, kBlockN), d > 0);
+        wgmma<Element, false>(product, values_[d].words,
+                              dout.columns_further(kWgmmaDepth * d, kBlockN), d > 0);
       }
       wgmma_commit();
     } else {
       multiply_panels<kHeadDimVTiles>(product, own_rows(kLdsLayout.values_at), dout);
     }
   }
-  FULMEN_DEVICE LdsMatrix own_rows(int at) const { return matrix_at(at, kBlockM).rows_further(64 * warpgroup_); }
+  FULMEN_DEVICE LdsMatrix own_rows(int at) const {
+    return matrix_at(at, kBlockM).rows_further(64 * warpgroup_);
+  }
   FULMEN_DEVICE static LdsMatrix queries_at(const QueryRing& ring) {
     return matrix_at(kLdsLayout.queries_at + ring.buffer * kLdsLayout.query_bytes, kBlockN);
   }
@@ -223,11 +244,13 @@ class Consumer {
     wgmma_fence();
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
-      if constexpr (kGivesDv) wgmma<Element, true>(dv_[0], x.p[f].words, dout.rows_further(kWgmmaDepth * f), true);
+      if constexpr (kGivesDv)
+        wgmma<Element, true>(dv_[0], x.p[f].words, dout.rows_further(kWgmmaDepth * f), true);
     }
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
-      if constexpr (kGivesDk) wgmma<Element, true>(dk_[0], x.ds[f].words, queries.rows_further(kWgmmaDepth * f), true);
+      if constexpr (kGivesDk)
+        wgmma<Element, true>(dk_[0], x.ds[f].words, queries.rows_further(kWgmmaDepth * f), true);
     }
     wgmma_commit();
   }
@@ -239,7 +262,8 @@ class Consumer {
   // dQ of the warpgroup's half of the dims begins.
   FULMEN_DEVICE void multiply_queries(Sums& dq) const {
     mbarrier_wait(kGradientsFull + 8 * pending_.buffer, pending_.parity);
-    if constexpr (!kPipelined) lds_fence_for_matrices();  // no product is in flight that it would hold up
+    // No product is in flight that it would hold up.
+    if constexpr (!kPipelined) lds_fence_for_matrices();
     begin_queries(dq, gradients_at(pending_), kLdsLayout.keys_at, warpgroup_);
   }
   // To LDS as QuerySums has them in memory. is_empty: the buffer is known to be.
@@ -251,7 +275,8 @@ class Consumer {
     for (int d = 0; d < kOwnTiles; ++d) {
 #pragma unroll
       for (int e = 0; e < kElements; e += kAddWidth) {
-        lds_store(at + d * kSumBytes + 4 * (QuerySums::place(e) + lane_id() * kAddWidth), QuerySums::words_of(dq[d], e));
+        lds_store(at + d * kSumBytes + 4 * (QuerySums::place(e) + lane_id() * kAddWidth),
+                  QuerySums::words_of(dq[d], e));
       }
     }
     arrive(kSumsFull + 8 * sums_.buffer);

@@ -1,18 +1,20 @@
-// Where the tiles of backward/backward_tma.h lie in LDS, in bytes: the same formulas for the host, which reserves it, and for the
-// kernel.
+// Where the tiles of backward/backward_tma.h lie in LDS, in bytes: the same formulas for the host,
+// which reserves it, and for the kernel.
 #pragma once
 
 #include "algorithm/key_range.h"
 
 namespace fulmen::kernels {
 
-// LDS of backward/backward_tma.h. In panels (targets/sm90/target.h): keys and values; tiles of queries and dout; tiles of dS^T.
-// Then tiles of dq in fp32; the row statistics of each buffer; ids of the blocks taken; mbarriers.
+// LDS of backward/backward_tma.h. In panels (targets/sm90/target.h): keys and values; tiles of
+// queries and dout; tiles of dS^T. Then tiles of dq in fp32; the row statistics of each buffer; ids
+// of the blocks taken; mbarriers.
 struct TmaBackwardLayout {
   static constexpr int kBarrierBytes = 8;
   int keys_at, key_bytes, values_at, value_bytes;
   int queries_at, query_bytes, dout_at, dout_bytes;  // a tile's
-  bool pipelined;  // narrow heads leave registers for the products of one tile beside the scores of the next
+  // Narrow heads leave registers for the products of one tile beside the scores of the next.
+  bool pipelined;
   int gradient_buffers, gradients_at, gradient_bytes;
   int sum_buffers, sum_parts;  // tiles of dq; parts of one, by queries
   int sums_at, sum_bytes;
@@ -20,9 +22,11 @@ struct TmaBackwardLayout {
   int blocks_at;
   int barriers_at, total;
 
-  FULMEN_ALGORITHM static TmaBackwardLayout of(int head_dim, int head_dim_v, int block_m, int block_n, int buffers) {
+  FULMEN_ALGORITHM static TmaBackwardLayout of(int head_dim, int head_dim_v, int block_m,
+                                               int block_n, int buffers) {
     TmaBackwardLayout l{};
-    const int dims = (head_dim + 63) / 64 * 64, dims_v = (head_dim_v + 63) / 64 * 64;  // of whole panels
+    // Dims of whole panels.
+    const int dims = (head_dim + 63) / 64 * 64, dims_v = (head_dim_v + 63) / 64 * 64;
     l.key_bytes = block_m * 2 * dims;
     l.values_at = l.key_bytes;
     l.value_bytes = block_m * 2 * dims_v;
@@ -35,7 +39,8 @@ struct TmaBackwardLayout {
     l.gradient_bytes = block_m * 2 * block_n;
     l.gradient_buffers = l.pipelined ? 3 : 2;
     l.sums_at = l.gradients_at + l.gradient_buffers * l.gradient_bytes;
-    // A tile of more than 64 dims takes long to be added: the next block adds to one half when the other is still in flight.
+    // A tile of more than 64 dims takes long to be added: the next block adds to one half when the
+    // other is still in flight.
     l.sum_buffers = head_dim > 64 ? 2 : 3;
     l.sum_parts = head_dim > 64 ? 2 : 1;
     l.sum_bytes = block_n * 4 * head_dim;
@@ -44,7 +49,9 @@ struct TmaBackwardLayout {
     l.blocks_at = l.statistics_at + buffers * l.statistic_bytes;
     l.barriers_at = l.blocks_at + 2 * 8;
     // Keys, three; full and empty for each buffer; three of dS^T's; parts of dq; blocks.
-    l.total = l.barriers_at + (3 + 2 * buffers + 3 * l.gradient_buffers + 2 * l.sum_buffers + 2 * 2) * kBarrierBytes;
+    l.total =
+        l.barriers_at +
+        (3 + 2 * buffers + 3 * l.gradient_buffers + 2 * l.sum_buffers + 2 * 2) * kBarrierBytes;
     return l;
   }
 };

@@ -1,14 +1,15 @@
-// Where the tiles of backward/backward_tma_wide.h lie in LDS, in bytes: the same formulas for the host, which reserves it, and for
-// the kernel.
+// Where the tiles of backward/backward_tma_wide.h lie in LDS, in bytes: the same formulas for the
+// host, which reserves it, and for the kernel.
 #pragma once
 
 #include "algorithm/key_range.h"
 
 namespace fulmen::kernels {
 
-// LDS of backward/backward_tma_wide.h, of each workgroup of a pair, which has half of the dims. In panels: 64 keys, its half of the
-// dims before the other one, and their values, the same; its half of the peer's keys; its half of three tiles of queries and of two
-// of dout; the other half of one of each; dS^T and P^T of both workgroups' keys. Then how many blocks are added before; the row
+// LDS of backward/backward_tma_wide.h, of each workgroup of a pair, which has half of the dims. In
+// panels: 64 keys, its half of the dims before the other one, and their values, the same; its half
+// of the peer's keys; its half of three tiles of queries and of two of dout; the other half of one
+// of each; dS^T and P^T of both workgroups' keys. Then how many blocks are added before; the row
 // statistics of each tile of queries; ids of the blocks taken; mbarriers.
 struct TmaPairLayout {
   static constexpr int kRows = 64, kBarrierBytes = 8, kQueries = 3, kDout = 2;
@@ -41,7 +42,8 @@ struct TmaPairLayout {
     l.blocks_at = l.statistics_at + kQueries * l.statistic_bytes;
     l.block_bytes = 16;  // what a copy to the peer has at least
     l.barriers_at = l.blocks_at + 2 * l.block_bytes;
-    // Keys, four; full and empty for each tile; empty for the other halves; dS^T, three; dq, two; blocks, two of two.
+    // Keys, four; full and empty for each tile; empty for the other halves; dS^T, three; dq, two;
+    // blocks, two of two.
     l.total = l.barriers_at + (4 + 2 * (kQueries + kDout) + 2 + 3 + 2 + 2 * 2) * kBarrierBytes;
     return l;
   }

@@ -1,35 +1,43 @@
-// Gradients of q, k and v as in backward_atomic.h, by Hopper's warpgroup products: 5 of them, dq added up by atomics. A workgroup
-// of two warpgroups owns kBlockM keys of one KV head and goes over queries in tiles of kBlockN:
+// Gradients of q, k and v as in backward_atomic.h, by Hopper's warpgroup products: 5 of them, dq
+// added up by atomics. A workgroup of two warpgroups owns kBlockM keys of one KV head and goes over
+// queries in tiles of kBlockN:
 //
-//   S^T = k q^T, D^T = v dout^T     P^T and dS^T of a tile     dv += P^T dout, dk += dS^T q     in registers
-//                                                              dq += dS k                       in memory, fp32
+//   S^T = k q^T, D^T = v dout^T  P^T, dS^T of a tile  dv += P^T dout, dk += dS^T q  in registers
+//                                                     dq += dS k                    in memory, fp32
 //
-// Up to head_dim 128 a warpgroup owns 64 keys: P^T and dS^T go from its scores to its products, only dq needs the other's dS^T, by
-// way of LDS. Above, two warpgroups share 64 keys: each computes the scores of half of the queries, and half of the dims of all
-// gradients.
+// Up to head_dim 128 a warpgroup owns 64 keys: P^T and dS^T go from its scores to its products,
+// only dq needs the other's dS^T, by way of LDS. Above, two warpgroups share 64 keys: each computes
+// the scores of half of the queries, and half of the dims of all gradients.
 #include "backward/backward_wgmma_atomic_layout.h"
 #include "backward/parts/query_sums.h"
 #include "backward/parts/wgmma_panels.h"
 
 namespace fulmen::kernels {
 
-constexpr WarpgroupAtomicLayout kLdsLayout = WarpgroupAtomicLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers);
-static_assert(kLdsLayout.total == kLdsBytes, "backward_wgmma_atomic: the host reserves the LDS that the tiles need");
-static_assert(kAddsDq, "backward_wgmma_atomic: dq alone, and dk and dv without it, need no atomics");
+constexpr WarpgroupAtomicLayout kLdsLayout =
+    WarpgroupAtomicLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers);
+static_assert(kLdsLayout.total == kLdsBytes,
+              "backward_wgmma_atomic: the host reserves the LDS that the tiles need");
+static_assert(kAddsDq,
+              "backward_wgmma_atomic: dq alone, and dk and dv without it, need no atomics");
 
 constexpr bool kOwnKeys = kDimGroups == 1;
-// Workgroups of a head begin at different queries, lest their atomics meet: where that measured faster.
+// Workgroups of a head begin at different queries, lest their atomics meet: where that measured
+// faster.
 constexpr bool kStaggered = !kBand && kOwnKeys && kHeadDim > 64;
 // The warpgroups of narrow heads take the two halves of a tile's work in different orders.
 constexpr bool kSkewed = kOwnKeys && kHeadDim == 64;
-constexpr int kAhead = kBuffers - 1 - (kSkewed ? 1 : 0);  // tiles of queries in flight while one is computed
-static_assert(kWarpgroups == 2 && kHeadDim % (64 * kDimGroups) == 0 && kHeadDimV % (64 * kDimGroups) == 0,
+// Tiles of queries in flight while one is computed.
+constexpr int kAhead = kBuffers - 1 - (kSkewed ? 1 : 0);
+static_assert(kWarpgroups == 2 && kHeadDim % (64 * kDimGroups) == 0 &&
+                  kHeadDimV % (64 * kDimGroups) == 0,
               "backward_wgmma_atomic: a warpgroup has 64 keys and whole panels");
 constexpr int kShareTiles = kColumnTiles / kDimGroups;          // of a tile's queries, by 16
 constexpr int kSumTiles = kHeadDim / kScoreTile / kWarpgroups;  // a warpgroup's of dq, by 16 dims
 
 // A wave's tiles of 16 dims of dk and dv, and their sums over queries for its keys.
-constexpr int kKeyTiles = kHeadDim / kScoreTile / kDimGroups, kValueTiles = kHeadDimV / kScoreTile / kDimGroups;
+constexpr int kKeyTiles = kHeadDim / kScoreTile / kDimGroups,
+              kValueTiles = kHeadDimV / kScoreTile / kDimGroups;
 struct KeySums {
   float dk[1][kKeyTiles][kElements];
   float dv[1][kValueTiles][kElements];
@@ -52,17 +60,20 @@ struct PendingQueries {
 // The workgroup's loop over the queries of a KV head's query heads.
 class WarpgroupWalk {
  public:
-  FULMEN_DEVICE WarpgroupWalk(const BackwardTask& task, const TileOrder& order, Int64 kv_head, Int64 query_end, int wave)
+  FULMEN_DEVICE WarpgroupWalk(const BackwardTask& task, const TileOrder& order, Int64 kv_head,
+                              Int64 query_end, int wave)
       : task_(task),
         order_(order),
         last_head_((kv_head + 1) * task.arguments.group_size),
         query_end_(query_end),
         warpgroup_(wave / 4),
         wave_(wave % 4),
-        attended_(kOwnKeys ? attended_by(task.wave_row - kScoreTile * (wave % 4)) : algorithm::KeyRange{}),
+        attended_(kOwnKeys ? attended_by(task.wave_row - kScoreTile * (wave % 4))
+                           : algorithm::KeyRange{}),
         next_head_(last_head_ - task.arguments.group_size) {
     if constexpr (kStaggered) {
-      const Int64 row = task.wave_row - row_of(wave), rows = tiles_of(task.arguments.seqlen_k, kBlockM) * kBlockM;
+      const Int64 row = task.wave_row - row_of(wave),
+                  rows = tiles_of(task.arguments.seqlen_k, kBlockM) * kBlockM;
       shift_ = static_cast<int>(row * (order.count - order.masked) / rows);
     }
   }
@@ -110,10 +121,12 @@ class WarpgroupWalk {
     const BackwardArguments& a = task_.arguments;
     const Side side = Side::queries(a, task_.batch, next_head_);
     const Int64 first = first_query(next_);
-    const int at = kLdsLayout.queries_at + next_buffer_ * kLdsLayout.buffer_bytes, left = at_most(query_end_ - first, kBlockN);
-    copy_panels<kHeadDim, kBlockN>(side.first + first * side.first_stride, side.first_stride, a.head_dim, left, at);
-    copy_panels<kHeadDimV, kBlockN>(side.second + first * side.second_stride, side.second_stride, a.head_dim_v, left,
-                                    at + kLdsLayout.dout_at);
+    const int at = kLdsLayout.queries_at + next_buffer_ * kLdsLayout.buffer_bytes,
+              left = at_most(query_end_ - first, kBlockN);
+    copy_panels<kHeadDim, kBlockN>(side.first + first * side.first_stride, side.first_stride,
+                                   a.head_dim, left, at);
+    copy_panels<kHeadDimV, kBlockN>(side.second + first * side.second_stride, side.second_stride,
+                                    a.head_dim_v, left, at + kLdsLayout.dout_at);
     if (const int row = thread_id(); row < kBlockN) {
       copy_async_8(kLdsLayout.numbers_at + next_buffer_ * kLdsLayout.number_bytes + 8 * row,
                    RowStatistics::first_of(a, task_.batch, next_head_) + first + row, row < left);
@@ -131,11 +144,12 @@ class WarpgroupWalk {
     if constexpr (!kOwnKeys) publish();
     barrier();
     const Int64 first_query = this->first_query(n);
-    const PendingQueries now{sums_of(head, first_query),
-                             kLdsLayout.gradients_at + (kOwnKeys ? turn_ * kLdsLayout.gradient_bytes : 0)};
+    const PendingQueries now{
+        sums_of(head, first_query),
+        kLdsLayout.gradients_at + (kOwnKeys ? turn_ * kLdsLayout.gradient_bytes : 0)};
     if constexpr (kSkewed) {
-      // One warpgroup begins with the scores, the other with the products of the tile before: so that the matrix units have work
-      // while exponentials are computed.
+      // One warpgroup begins with the scores, the other with the products of the tile before: so
+      // that the matrix units have work while exponentials are computed.
       int part = 1 - warpgroup_;
 #pragma unroll 1
       while (true) {
@@ -169,7 +183,8 @@ class WarpgroupWalk {
       if (first_query >= attended_.end || first_query + kBlockN <= attended_.begin) {
         // None of these keys; the other warpgroup has some.
 #pragma unroll
-        for (int f = 0; f < kShareTiles; ++f) store_transposed(gradients_at, f, ProbabilityOperand{});
+        for (int f = 0; f < kShareTiles; ++f)
+          store_transposed(gradients_at, f, ProbabilityOperand{});
         fetch_next();
         publish();
         return;
@@ -182,8 +197,10 @@ class WarpgroupWalk {
     fetch_next();
     const int first = kScoreTile * kShareTiles * share();
     const RowStatistics none[kRowsPerLane] = {};
-    wait_for_scores<kMasked, 0>(task_, head, first_query, first,
-                                kLdsLayout.numbers_at + buffer_ * kLdsLayout.number_bytes + 8 * first, none, score, gradient);
+    wait_for_scores<kMasked, 0>(
+        task_, head, first_query, first,
+        kLdsLayout.numbers_at + buffer_ * kLdsLayout.number_bytes + 8 * first, none, score,
+        gradient);
 #pragma unroll
     for (int f = 0; f < kShareTiles; ++f) {
       held_.p[f] = to_operand<Element>(score[f]);
@@ -204,7 +221,8 @@ class WarpgroupWalk {
     const bool held = held_.buffer >= 0, pending = pending_.gradients_at >= 0;
     float dq[kSumTiles][kElements];
     if constexpr (kOwnKeys) {
-      // No product may be in flight where control flow joins: compilers would wait for all of them there.
+      // No product may be in flight where control flow joins: compilers would wait for all of them
+      // there.
       if (held && pending) {
         add_keys(sums);
         multiply_queries(dq);
@@ -237,8 +255,11 @@ class WarpgroupWalk {
 
   // 16 queries of the wave's keys to panels of [key][query].
   FULMEN_DEVICE void store_transposed(int at, int n, const ProbabilityOperand& x) const {
-    const auto lane = static_cast<int>(lane_again()), row = (kOwnKeys ? 64 * warpgroup_ : 0) + kScoreTile * wave_ + lane % 16;
-    stmatrix_x4(at + panel_place(row, kScoreTile * (share() * kShareTiles + n) + lane / 16 * 8, kBlockM), x.words);
+    const auto lane = static_cast<int>(lane_again()),
+               row = (kOwnKeys ? 64 * warpgroup_ : 0) + kScoreTile * wave_ + lane % 16;
+    stmatrix_x4(
+        at + panel_place(row, kScoreTile * (share() * kShareTiles + n) + lane / 16 * 8, kBlockM),
+        x.words);
   }
 
   // The warpgroup's part of what both share.
@@ -246,30 +267,37 @@ class WarpgroupWalk {
 
   // S^T or D^T.
   template <int kMmaSteps>
-  FULMEN_DEVICE void multiply_rows(float (&product)[kShareTiles][kElements], int rows_at, int columns_at) const {
-    multiply_panels<kMmaSteps>(product, matrix_at(rows_at, kBlockM).rows_further(kOwnKeys ? 64 * warpgroup_ : 0),
-                               matrix_at(columns_at, kBlockN).rows_further(kScoreTile * kShareTiles * share()));
+  FULMEN_DEVICE void multiply_rows(float (&product)[kShareTiles][kElements], int rows_at,
+                                   int columns_at) const {
+    multiply_panels<kMmaSteps>(
+        product, matrix_at(rows_at, kBlockM).rows_further(kOwnKeys ? 64 * warpgroup_ : 0),
+        matrix_at(columns_at, kBlockN).rows_further(kScoreTile * kShareTiles * share()));
   }
   // dv and dk of the warpgroup's keys.
   FULMEN_DEVICE void add_keys(KeySums& sums) const {
     const int queries_at = kLdsLayout.queries_at + held_.buffer * kLdsLayout.buffer_bytes;
-    const LdsMatrix queries = matrix_at(queries_at, kBlockN), dout = matrix_at(queries_at + kLdsLayout.dout_at, kBlockN);
+    const LdsMatrix queries = matrix_at(queries_at, kBlockN),
+                    dout = matrix_at(queries_at + kLdsLayout.dout_at, kBlockN);
     wgmma_fence();
 #pragma unroll
     for (int f = 0; f < kShareTiles; ++f) {
-      if constexpr (kGivesDv) wgmma<Element, true>(sums.dv[0], held_.p[f].words, dout.rows_further(kWgmmaDepth * f), true);
+      if constexpr (kGivesDv)
+        wgmma<Element, true>(sums.dv[0], held_.p[f].words, dout.rows_further(kWgmmaDepth * f),
+                             true);
     }
 #pragma unroll
     for (int f = 0; f < kShareTiles; ++f) {
-      if constexpr (kGivesDk) wgmma<Element, true>(sums.dk[0], held_.ds[f].words, queries.rows_further(kWgmmaDepth * f), true);
+      if constexpr (kGivesDk)
+        wgmma<Element, true>(sums.dk[0], held_.ds[f].words, queries.rows_further(kWgmmaDepth * f),
+                             true);
     }
     wgmma_commit();
   }
   // Its part of the dims of shared keys.
   FULMEN_DEVICE void add_shared_keys(KeySums& sums) const {
     const int queries_at = kLdsLayout.queries_at + held_.buffer * kLdsLayout.buffer_bytes;
-    begin_shared_keys(sums.dk[0], sums.dv[0], kLdsLayout.gradients_at, kLdsLayout.probabilities_at, queries_at,
-                      queries_at + kLdsLayout.dout_at, warpgroup_);
+    begin_shared_keys(sums.dk[0], sums.dv[0], kLdsLayout.gradients_at, kLdsLayout.probabilities_at,
+                      queries_at, queries_at + kLdsLayout.dout_at, warpgroup_);
   }
   FULMEN_DEVICE void multiply_queries(float (&dq)[kSumTiles][kElements]) const {
     begin_queries(dq, pending_.gradients_at, kLdsLayout.keys_at, warpgroup_);
@@ -304,20 +332,25 @@ class WarpgroupWalk {
 };
 
 // Keys that no query attends, and their values, may be NaN, and are taken times 0: they become 0.
-FULMEN_DEVICE void fetch_keys(const BackwardTask& task, Int64 kv_head, Int64 row_begin, const algorithm::KeyRange& attended) {
+FULMEN_DEVICE void fetch_keys(const BackwardTask& task, Int64 kv_head, Int64 row_begin,
+                              const algorithm::KeyRange& attended) {
   const BackwardArguments& a = task.arguments;
   const Side side = Side::keys(a, task.batch, kv_head);
   const auto left = static_cast<int>(task.row_end - row_begin);
   const auto alive = [&](int row) {
-    return row < left && key_is_attended(a, task.batch, kv_head, task.band, attended, row_begin + row);
+    return row < left &&
+           key_is_attended(a, task.batch, kv_head, task.band, attended, row_begin + row);
   };
-  copy_panels<kHeadDim, kBlockM, true>(side.first + row_begin * side.first_stride, side.first_stride, a.head_dim, left,
-                                       kLdsLayout.keys_at, alive);
-  copy_panels<kHeadDimV, kBlockM, true>(side.second + row_begin * side.second_stride, side.second_stride, a.head_dim_v, left,
+  copy_panels<kHeadDim, kBlockM, true>(side.first + row_begin * side.first_stride,
+                                       side.first_stride, a.head_dim, left, kLdsLayout.keys_at,
+                                       alive);
+  copy_panels<kHeadDimV, kBlockM, true>(side.second + row_begin * side.second_stride,
+                                        side.second_stride, a.head_dim_v, left,
                                         kLdsLayout.values_at, alive);
 }
 
-FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, Int64 kv_head, Int64 row_begin) {
+FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, Int64 kv_head,
+                                     Int64 row_begin) {
   const Int64 row_end = row_begin + kBlockM < a.seqlen_k ? row_begin + kBlockM : a.seqlen_k;
   const algorithm::Band band = column_band(a);
   const algorithm::KeyRange attended = band.any(row_begin, row_end);
@@ -331,8 +364,10 @@ FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, In
     walk.over_all(sums);
   }
   const int dims = kOwnKeys ? 0 : wave / 4;
-  if constexpr (kGivesDk) store_rows(task, a.dk, kv_head, dims * kKeyTiles, a.head_dim, a.softmax_scale, sums.dk);
-  if constexpr (kGivesDv) store_rows(task, a.dv, kv_head, dims * kValueTiles, a.head_dim_v, 1.0F, sums.dv);
+  if constexpr (kGivesDk)
+    store_rows(task, a.dk, kv_head, dims * kKeyTiles, a.head_dim, a.softmax_scale, sums.dk);
+  if constexpr (kGivesDv)
+    store_rows(task, a.dv, kv_head, dims * kValueTiles, a.head_dim_v, 1.0F, sums.dv);
 }
 
 FULMEN_DEVICE void backward_wgmma_atomic(const BackwardArguments& call) {

@@ -1,5 +1,5 @@
-// Where the tiles of backward/backward_wgmma.h lie in LDS, in bytes: the same formulas for the host, which reserves it, and for the
-// kernel.
+// Where the tiles of backward/backward_wgmma.h lie in LDS, in bytes: the same formulas for the
+// host, which reserves it, and for the kernel.
 #pragma once
 
 #include "algorithm/key_range.h"
@@ -13,8 +13,8 @@ struct WarpgroupShape {
   bool second_rows;   // whether a product takes the second (v or dout) rows
 };
 
-// LDS of backward_wgmma.h, all in panels (targets/sm90/target.h): the workgroup's rows, tiles of columns, and numbers of each
-// column.
+// LDS of backward_wgmma.h, all in panels (targets/sm90/target.h): the workgroup's rows, tiles of
+// columns, and numbers of each column.
 struct WarpgroupLayout {
   int first_rows_at, second_rows_at;
   int first_at, first_bytes, second_at, second_bytes;  // the tiles of columns, a tile's bytes

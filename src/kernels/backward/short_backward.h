@@ -1,12 +1,13 @@
-// All gradients of short sequences, chess boards above all, in one launch: up to kBlockN queries and keys. A workgroup goes over
-// a run of batches of one head, a wave for 16 rows:
+// All gradients of short sequences, chess boards above all, in one launch: up to kBlockN queries
+// and keys. A workgroup goes over a run of batches of one head, a wave for 16 rows:
 //
-//   by queries   S = q.k, D = dout.v, delta = dout.out (beside dbias: the sum of P D)     P, dS = P (D - delta) to LDS
+//   by queries   S = q.k, D = dout.v, delta = dout.out (beside dbias: the sum of P D)
+//                P, dS = P (D - delta) to LDS
 //   then         dq = dS k                        by queries, each wave its 16
 //                dv = P^T dout, dk = dS^T q       by keys, by half of the waves each
 //
-// Five products, each tensor is read once, nothing is added by atomics. dbias, where it is a sum over batches: in registers over
-// the run.
+// Five products, each tensor is read once, nothing is added by atomics. dbias, where it is a sum
+// over batches: in registers over the run.
 #include "backward/parts/short_bias.h"
 #include "tile/dropout_tile.h"
 #include "tile/modified_scores.h"
@@ -17,8 +18,9 @@
 namespace fulmen::kernels {
 
 // q.k, dout.v and, where out is read, dout.out (which is added to delta) of a wave's queries.
-FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64 head, unsigned lane, int at, int row,
-                                  Scores& weight, Scores& gradient, float (&delta)[kRowsPerLane]) {
+FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64 head,
+                                  unsigned lane, int at, int row, Scores& weight, Scores& gradient,
+                                  float (&delta)[kRowsPerLane]) {
   // The sums of dout * out are the diagonal of a product, too.
   float diagonal[kElements] = {};
 #pragma unroll
@@ -26,12 +28,13 @@ FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64
     const QueryOperand gradients = DoutTile::queries(lane, at + kShort.dout_at, row, d);
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
-      multiply_scores<Element>(gradient[f], ValuesTile::keys(lane, at + kShort.v_at, kScoreTile * f, d), gradients);
+      multiply_scores<Element>(
+          gradient[f], ValuesTile::keys(lane, at + kShort.v_at, kScoreTile * f, d), gradients);
     }
     if constexpr (kReadsOut) {
       const Board rows = Board::of(a.out, batch, head);
-      const KeyOperand out =
-          ValuesTile::fetched_or_loaded(lane, at + kShort.out_at, rows.first, rows.stride, row, a.seqlen_q, d, a.head_dim_v);
+      const KeyOperand out = ValuesTile::fetched_or_loaded(
+          lane, at + kShort.out_at, rows.first, rows.stride, row, a.seqlen_q, d, a.head_dim_v);
       multiply_scores<Element>(diagonal, out, gradients);
     }
     schedule_fence();
@@ -51,12 +54,14 @@ FULMEN_DEVICE void first_products(const BackwardArguments& a, Int64 batch, Int64
   }
 }
 
-// What modifies a wave's scores, a tile's elements after the other's: visit(f, e, slot, attended, scaled bias, ALiBi, stays).
+// What modifies a wave's scores, a tile's elements after the other's: visit(f, e, slot, attended,
+// scaled bias, ALiBi, stays).
 template <class Visit>
-FULMEN_DEVICE void for_each_score(const BackwardArguments& a, int batch, int head, unsigned lane, int row, const ScoreBias& bias,
-                                  const Visit& visit) {
+FULMEN_DEVICE void for_each_score(const BackwardArguments& a, int batch, int head, unsigned lane,
+                                  int row, const ScoreBias& bias, const Visit& visit) {
   const DropoutMask dropout(a, batch, head);
-  const float slope = kAlibi ? kUnitsOfScore * global_load(a.alibi_slopes + batch * a.alibi_batch + head) : 0.0F;
+  const float slope =
+      kAlibi ? kUnitsOfScore * global_load(a.alibi_slopes + batch * a.alibi_batch + head) : 0.0F;
   const algorithm::Band band = band_of(a);
   int low[kRowsPerLane] = {}, high[kRowsPerLane] = {};
   Int64 query[kRowsPerLane];
@@ -66,7 +71,10 @@ FULMEN_DEVICE void for_each_score(const BackwardArguments& a, int batch, int hea
     query[slot] = kWholeTiles || asked < a.seqlen_q ? asked : a.seqlen_q - 1;
     if constexpr (!kWholeTiles) {
       low[slot] = static_cast<int>(algorithm::Band::clamp(band.first(asked), 0, kBlockN));
-      high[slot] = asked < a.seqlen_q ? static_cast<int>(algorithm::Band::clamp(band.last_plus_one(asked), 0, kBlockN)) : 0;
+      high[slot] =
+          asked < a.seqlen_q
+              ? static_cast<int>(algorithm::Band::clamp(band.last_plus_one(asked), 0, kBlockN))
+              : 0;
     }
   }
 #pragma unroll
@@ -76,8 +84,9 @@ FULMEN_DEVICE void for_each_score(const BackwardArguments& a, int batch, int hea
     if constexpr (kKeepMask) {
 #pragma unroll
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
-        load_columns<!kWholeTiles, false>(at<unsigned char>(a.keep_mask, batch, query[slot], head) + first,
-                                          static_cast<int>(a.seqlen_k) - first, slot, keep);
+        load_columns<!kWholeTiles, false>(
+            at<unsigned char>(a.keep_mask, batch, query[slot], head) + first,
+            static_cast<int>(a.seqlen_k) - first, slot, keep);
       }
     }
     float scaled_bias[kElements];
@@ -88,7 +97,8 @@ FULMEN_DEVICE void for_each_score(const BackwardArguments& a, int batch, int hea
       const int slot = row_slot(e), column = first + tile_column(e);
       bool attended = kWholeTiles || (column >= low[slot] && column < high[slot]);
       if constexpr (kKeepMask) attended = attended & (keep[e] != 0);
-      const float alibi = kAlibi ? slope * absolute(static_cast<float>(query[slot] + a.diagonal - column)) : 0.0F;
+      const float alibi =
+          kAlibi ? slope * absolute(static_cast<float>(query[slot] + a.diagonal - column)) : 0.0F;
       FULMEN_INLINED visit(f, e, slot, attended, scaled_bias[e], alibi, stays);
     }
     if constexpr (kKeepMask || kDropout) schedule_fence();
@@ -96,8 +106,10 @@ FULMEN_DEVICE void for_each_score(const BackwardArguments& a, int batch, int hea
 }
 
 // Rounded rows are by the maxima of their scores, all of which are here.
-FULMEN_DEVICE void find_bases(const BackwardArguments& a, int batch, int head, unsigned lane, int row, const ScoreBias& bias,
-                              const Scores& product, RowStatistics (&numbers)[kRowsPerLane], float (&share)[kRowsPerLane]) {
+FULMEN_DEVICE void find_bases(const BackwardArguments& a, int batch, int head, unsigned lane,
+                              int row, const ScoreBias& bias, const Scores& product,
+                              RowStatistics (&numbers)[kRowsPerLane],
+                              float (&share)[kRowsPerLane]) {
   bool any = false;
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) any = any || is_rounded(numbers[slot].offset);
@@ -107,9 +119,12 @@ FULMEN_DEVICE void find_bases(const BackwardArguments& a, int batch, int head, u
 #pragma unroll
   for (float& one : max) one = -kInfinity;
   for_each_score(a, batch, head, lane, row, bias,
-                 [&](int f, int e, int slot, bool attended, float scaled_bias, float alibi, const DropoutTile<false>& /*stays*/) {
+                 [&](int f, int e, int slot, bool attended, float scaled_bias, float alibi,
+                     const DropoutTile<false>& /*stays*/) {
                    float slope;
-                   score[f][e] = attended ? natural_score(a, scaled_bias, alibi, product[f][e], slope) : -kInfinity;
+                   score[f][e] = attended
+                                     ? natural_score(a, scaled_bias, alibi, product[f][e], slope)
+                                     : -kInfinity;
                    max[slot] = larger(max[slot], score[f][e]);
                  });
 #pragma unroll
@@ -132,18 +147,20 @@ FULMEN_DEVICE void find_bases(const BackwardArguments& a, int batch, int head, u
 }
 
 // P and dS, or P D where out is not read, of a wave's scores in place of q.k and dout.v.
-FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int head, unsigned lane, int row,
-                                   RowStatistics (&numbers)[kRowsPerLane], const ScoreBias& bias, Scores& weight, Scores& gradient,
+FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int head, unsigned lane,
+                                   int row, RowStatistics (&numbers)[kRowsPerLane],
+                                   const ScoreBias& bias, Scores& weight, Scores& gradient,
                                    Scores& dbias) {
   float share[kRowsPerLane];
 #pragma unroll
   for (float& one : share) one = 1.0F;
   if constexpr (kNaturalUnits) find_bases(a, batch, head, lane, row, bias, weight, numbers, share);
   for_each_score(a, batch, head, lane, row, bias,
-                 [&](int f, int e, int slot, bool attended, float scaled_bias, float alibi, const DropoutTile<false>& stays) {
+                 [&](int f, int e, int slot, bool attended, float scaled_bias, float alibi,
+                     const DropoutTile<false>& stays) {
                    const ScoreGradient g = score_gradient(
-                       a, scaled_bias, alibi, numbers[slot], weight[f][e], gradient[f][e], attended, [&] { return stays.keeps(e); },
-                       share[slot]);
+                       a, scaled_bias, alibi, numbers[slot], weight[f][e], gradient[f][e], attended,
+                       [&] { return stays.keeps(e); }, share[slot]);
                    weight[f][e] = g.weight;
                    gradient[f][e] = g.dot;
                    if constexpr (kGivesDbias && kReadsOut) dbias[f][e] += g.bias;
@@ -153,7 +170,8 @@ FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int he
 constexpr bool kAllAttended = kWholeTiles && !kBand && !kKeepMask;
 
 // P D of a wave's scores becomes dS, with delta the sum of a query's.
-FULMEN_DEVICE void subtract_deltas(const float (&dlse)[kRowsPerLane], const Scores& weight, Scores& gradient, Scores& dbias) {
+FULMEN_DEVICE void subtract_deltas(const float (&dlse)[kRowsPerLane], const Scores& weight,
+                                   Scores& gradient, Scores& dbias) {
   float delta[kRowsPerLane];
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
@@ -179,8 +197,8 @@ FULMEN_DEVICE void subtract_deltas(const float (&dlse)[kRowsPerLane], const Scor
   }
 }
 
-// Outputs go through LDS, 16 bytes a lane, where the next board has a buffer of its own: through what this board's keys and values
-// leave free.
+// Outputs go through LDS, 16 bytes a lane, where the next board has a buffer of its own: through
+// what this board's keys and values leave free.
 constexpr bool kOutputsThroughLds = kPairsOutputs && kBuffers == 2;
 
 // A wave's share of a gradient: kRowTiles x 16 rows from `row` on.
@@ -205,11 +223,14 @@ struct GradientShare {
     }
   }
   // By way of LDS [16][kDims] at `at`, which is the wave's own.
-  FULMEN_DEVICE void store_through(int at, const Board& board, Int64 end, int dims, float scale) const {
-    store_tiles_through_lds<kDims, kRowTiles>(at, board.first, board.stride, row, end, dims, scale, sum);
+  FULMEN_DEVICE void store_through(int at, const Board& board, Int64 end, int dims,
+                                   float scale) const {
+    store_tiles_through_lds<kDims, kRowTiles>(at, board.first, board.stride, row, end, dims, scale,
+                                              sum);
   }
   // A row of tile t, from the lane's first column on, which is at `lane`.
-  FULMEN_DEVICE void store_row(int t, int slot, Element* lane, bool there, int first, int dims, float scale) const {
+  FULMEN_DEVICE void store_row(int t, int slot, Element* lane, bool there, int first, int dims,
+                               float scale) const {
 #pragma unroll
     for (int d = 0; d < kDimTiles; ++d) {
       if constexpr (kPairsOutputs) {
@@ -223,7 +244,8 @@ struct GradientShare {
           float run[kOutputRun];
 #pragma unroll
           for (int n = 0; n < kOutputRun; ++n) run[n] = sum[t][d][e + n] * scale;
-          store_run(lane, kScoreTile * d + (output_column(e) - output_column(0)), dims - first, run);
+          store_run(lane, kScoreTile * d + (output_column(e) - output_column(0)), dims - first,
+                    run);
         }
       }
     }
@@ -236,17 +258,19 @@ struct GradientShare {
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
         const int i = row + kScoreTile * t + tile_row(slot);
         const bool there = kWholeTiles || i < end;
-        auto* lane = const_cast<Element*>(board.first) + (i * static_cast<Distance>(board.stride) + first);
+        auto* lane =
+            const_cast<Element*>(board.first) + (i * static_cast<Distance>(board.stride) + first);
         store_row(t, slot, lane, there, first, dims, scale);
       }
     }
   }
 };
 
-// Stores a gradient to memory, with kOutputsThroughLds by way of LDS at `free_at`, whose [kBlockM][kDims] are no longer needed.
+// Stores a gradient to memory, with kOutputsThroughLds by way of LDS at `free_at`, whose
+// [kBlockM][kDims] are no longer needed.
 template <int kDims, int kRowTiles>
-FULMEN_DEVICE void give(const GradientShare<kDims, kRowTiles>& share, int free_at, const Board& board, Int64 end, int dims,
-                        float scale) {
+FULMEN_DEVICE void give(const GradientShare<kDims, kRowTiles>& share, int free_at,
+                        const Board& board, Int64 end, int dims, float scale) {
   if constexpr (kOutputsThroughLds) {
     share.store_through(free_at + kScoreTile * wave_id() * 2 * kDims, board, end, dims, scale);
   } else {
@@ -254,23 +278,28 @@ FULMEN_DEVICE void give(const GradientShare<kDims, kRowTiles>& share, int free_a
   }
 }
 
-// dk or dv, by half of the waves: of the columns of what is at transposed_at, and the queries' rows.
+// dk or dv, by half of the waves: of the columns of what is at transposed_at, and the queries'
+// rows.
 template <int kDims, class Tile>
-FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned lane, int transposed_at, int at, int values_at,
-                                 int free_at, const Board& board, int dims, float scale) {
+FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned lane,
+                                 int transposed_at, int at, int values_at, int free_at,
+                                 const Board& board, int dims, float scale) {
   constexpr int kRowTiles = kTiles < 2 ? 1 : 2;
   GradientShare<kDims, kRowTiles> share{kScoreTile * kRowTiles * wave};
 #pragma unroll
   for (int f = 0; f < kTiles; ++f) {
-    share.template add<Tile>(lane, at, values_at, f,
-                             [&](int tile) { return transposed_operand<kShort.square_pitch>(lane, transposed_at, f, tile); });
+    share.template add<Tile>(lane, at, values_at, f, [&](int tile) {
+      return transposed_operand<kShort.square_pitch>(lane, transposed_at, f, tile);
+    });
   }
   give(share, free_at, board, a.seqlen_k, dims, scale);
 }
 
-// P^T and dP^T of the wave's queries, by the tiles at `at`: weight and gradient, and the sum of gradients, dbias.
-FULMEN_DEVICE void weights_and_gradients(const BackwardArguments& a, int batch, int head, int at, int row, const QueryLse& lse,
-                                         const ScoreBias& bias, Scores& weight, Scores& gradient, Scores& dbias) {
+// P^T and dP^T of the wave's queries, by the tiles at `at`: weight and gradient, and the sum of
+// gradients, dbias.
+FULMEN_DEVICE void weights_and_gradients(const BackwardArguments& a, int batch, int head, int at,
+                                         int row, const QueryLse& lse, const ScoreBias& bias,
+                                         Scores& weight, Scores& gradient, Scores& dbias) {
   float dlse[kRowsPerLane] = {}, delta[kRowsPerLane] = {};
   if (a.dlse != nullptr) {
 #pragma unroll
@@ -290,28 +319,35 @@ FULMEN_DEVICE void weights_and_gradients(const BackwardArguments& a, int batch, 
 }
 
 // To LDS, for the products over queries.
-FULMEN_DEVICE void leave_for_keys(unsigned lane, int wave, const Scores& weight, const Scores& gradient) {
+FULMEN_DEVICE void leave_for_keys(unsigned lane, int wave, const Scores& weight,
+                                  const Scores& gradient) {
 #pragma unroll
   for (int f = 0; f < kTiles; ++f) {
-    if constexpr (kGivesDv) store_transposed<Element, kShort.square_pitch>(lane, kShort.weights_at, wave, f, weight[f]);
-    if constexpr (kGivesDk) store_transposed<Element, kShort.square_pitch>(lane, kShort.gradients_at, wave, f, gradient[f]);
+    if constexpr (kGivesDv)
+      store_transposed<Element, kShort.square_pitch>(lane, kShort.weights_at, wave, f, weight[f]);
+    if constexpr (kGivesDk)
+      store_transposed<Element, kShort.square_pitch>(lane, kShort.gradients_at, wave, f,
+                                                     gradient[f]);
   }
 }
 
 // dV by the first half of the waves, dK by the second.
 template <class Again>
-FULMEN_DEVICE void give_keys_and_values(const Again& arguments, int batch, int head, int at, int wave, unsigned lane) {
+FULMEN_DEVICE void give_keys_and_values(const Again& arguments, int batch, int head, int at,
+                                        int wave, unsigned lane) {
   if (wave < kWaves / 2) {
     if constexpr (kGivesDv) {
       const BackwardArguments& a = arguments();
-      give_key_rows<kHeadDimV, DoutTile>(a, wave, lane, kShort.weights_at, at + kShort.dout_at, at + kShort.dout_values_at,
-                                         at + kShort.v_at, Board::of(a.dv, batch, head), a.head_dim_v, 1.0F);
+      give_key_rows<kHeadDimV, DoutTile>(a, wave, lane, kShort.weights_at, at + kShort.dout_at,
+                                         at + kShort.dout_values_at, at + kShort.v_at,
+                                         Board::of(a.dv, batch, head), a.head_dim_v, 1.0F);
     }
   } else {
     if constexpr (kGivesDk) {
       const BackwardArguments& a = arguments();
-      give_key_rows<kHeadDim, QueriesTile>(a, wave - kWaves / 2, lane, kShort.gradients_at, at + kShort.q_at,
-                                           at + kShort.q_values_at, at, Board::of(a.dk, batch, head), a.head_dim, a.softmax_scale);
+      give_key_rows<kHeadDim, QueriesTile>(
+          a, wave - kWaves / 2, lane, kShort.gradients_at, at + kShort.q_at,
+          at + kShort.q_values_at, at, Board::of(a.dk, batch, head), a.head_dim, a.softmax_scale);
     }
   }
 }
@@ -343,15 +379,20 @@ class BoardRun {
       board(batch, at);
       if constexpr (kBuffers == 2) at = kShort.buffer_bytes - at;
     }
-    if constexpr (kGivesDbias && !kBatchDbias) BiasPart(arguments(), run_, first_, head_).store(arguments(), row_, dbias_);
+    if constexpr (kGivesDbias && !kBatchDbias)
+      BiasPart(arguments(), run_, first_, head_).store(arguments(), row_, dbias_);
   }
 
  private:
   // Loaded anew for each step of a board: they are more than scalar registers.
   FULMEN_DEVICE const BackwardArguments& arguments() { return reload(call_, step_++); }
   FULMEN_DEVICE bool more(int batch) const { return batch + 1 < last_; }
-  FULMEN_DEVICE void fetch_keys(int batch, int at) { tiles_.fetch_keys(arguments(), batch, head_, at); }
-  FULMEN_DEVICE void fetch_queries(int batch, int at) { tiles_.fetch_queries(arguments(), batch, head_, at); }
+  FULMEN_DEVICE void fetch_keys(int batch, int at) {
+    tiles_.fetch_keys(arguments(), batch, head_, at);
+  }
+  FULMEN_DEVICE void fetch_queries(int batch, int at) {
+    tiles_.fetch_queries(arguments(), batch, head_, at);
+  }
   FULMEN_DEVICE void load_next_lse(int batch) {
     if (more(batch)) next_lse_.load(arguments(), batch + 1, head_, row_);
   }
@@ -365,7 +406,8 @@ class BoardRun {
     next_lse_.load(arguments(), first_, head_, row_);
     if constexpr (kHoldsBias && !kCopiesBias) bias_.hold(arguments(), first_, head_, row_);
   }
-  // The board's tiles are in LDS, and the next board's are in flight where they have a buffer of their own.
+  // The board's tiles are in LDS, and the next board's are in flight where they have a buffer of
+  // their own.
   FULMEN_DEVICE void publish(int batch, int at) {
     if constexpr (kFetchLate) {
       fetch_keys(batch, 0);
@@ -386,7 +428,8 @@ class BoardRun {
     // Early where few registers are left after the scores.
     if constexpr (!kCopiesToLds) load_next_lse(batch);
     Scores weight = {}, gradient = {};
-    weights_and_gradients(arguments(), batch, head_, at, row_, lse, bias_, weight, gradient, dbias_);
+    weights_and_gradients(arguments(), batch, head_, at, row_, lse, bias_, weight, gradient,
+                          dbias_);
     // Else after dlse has come: a wait for it would be one for both.
     if constexpr (kCopiesToLds) load_next_lse(batch);
     if constexpr (kGivesDbias && kBatchDbias) {
@@ -400,7 +443,8 @@ class BoardRun {
     if constexpr (kFetchHalves) {
       if (more(batch)) fetch_keys(batch + 1, 0);
     }
-    give_keys_and_values([&]() -> const BackwardArguments& { return arguments(); }, batch, head_, at, wave_, lane);
+    give_keys_and_values([&]() -> const BackwardArguments& { return arguments(); }, batch, head_,
+                         at, wave_, lane);
     if constexpr (kBuffers == 1) {
       barrier();
       fetch_next(batch);
@@ -416,7 +460,8 @@ class BoardRun {
     if constexpr (kGivesDq) {
 #pragma unroll
       for (int f = 0; f < kTiles; ++f) {
-        dq.template add<QueriesTile>(lane, at, at + kShort.k_values_at, f, [&](int) { return to_operand<Element>(gradient[f]); });
+        dq.template add<QueriesTile>(lane, at, at + kShort.k_values_at, f,
+                                     [&](int) { return to_operand<Element>(gradient[f]); });
       }
       if constexpr (!kOutputsThroughLds) give_dq();
     }

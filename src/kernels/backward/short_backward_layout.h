@@ -1,5 +1,5 @@
-// Where the tiles of backward/short_backward.h lie in LDS, in bytes: the same formulas for the host, which reserves it, and for the
-// kernel.
+// Where the tiles of backward/short_backward.h lie in LDS, in bytes: the same formulas for the
+// host, which reserves it, and for the kernel.
 #pragma once
 
 #include "algorithm/transposed_rows.h"
@@ -14,9 +14,9 @@ struct ShortBackwardShape {
   bool out;   // is read
 };
 
-// LDS of short_backward.h: a sequence's k, q, v, dout (and on NVIDIA out, where it is read) as rows, and transposed where a product
-// takes them as values; and the probabilities and their gradients, 16 bits each, from the waves that own queries to
-// those that own keys.
+// LDS of short_backward.h: a sequence's k, q, v, dout (and on NVIDIA out, where it is read) as
+// rows, and transposed where a product takes them as values; and the probabilities and their
+// gradients, 16 bits each, from the waves that own queries to those that own keys.
 struct ShortBackwardLayout {
   int pitch, pitch_v;                     // of rows
   int value_pitch;                        // of transposed tiles
@@ -29,7 +29,8 @@ struct ShortBackwardLayout {
 
   FULMEN_ALGORITHM static ShortBackwardLayout of(const ShortBackwardShape& s) {
     ShortBackwardLayout l{};
-    const int padding = s.transposed_values ? 16 : 0;  // NVIDIA swizzles pieces instead (tile/nvidia/swizzle.h)
+    // NVIDIA swizzles pieces instead (tile/nvidia/swizzle.h).
+    const int padding = s.transposed_values ? 16 : 0;
     l.pitch = 2 * s.head_dim + padding;
     l.pitch_v = 2 * s.head_dim_v + padding;
     l.value_pitch = algorithm::transposed_pitch(s.block);

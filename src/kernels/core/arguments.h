@@ -1,4 +1,5 @@
-// What a launch passes to a kernel: one struct by value, the same on host and device. Plain data, fixed layout.
+// What a launch passes to a kernel: one struct by value, the same on host and device. Plain data,
+// fixed layout.
 #pragma once
 
 #include "algorithm/sequences.h"
@@ -10,21 +11,28 @@ using Int64 = long long;
 // A tensor of the problem; strides in elements.
 struct View {
   const void* data;
-  Int64 batch, row, head;  // strides of [batch, seqlen, head]; of bias and mask [batch, query, head]; 0 broadcasts
+  // Strides of [batch, seqlen, head]; of bias and mask [batch, query, head]; 0 broadcasts.
+  Int64 batch, row, head;
 };
 
 constexpr int kMaskRows = 64;  // queries of a block of MaskBits
 
-// The keep-mask as bits: forward/pack_mask.h makes them, tile/mask_bits.h reads them. A plane is what the mask has of a batch and a
-// head; its number is batch * batch_planes + head * head_planes. Only `any` knows of the band.
+// The keep-mask as bits: forward/pack_mask.h makes them, tile/mask_bits.h reads them. A plane is
+// what the mask has of a batch and a head; its number is batch * batch_planes + head * head_planes.
+// Only `any` knows of the band.
 struct MaskBits {
-  unsigned* by_query;      // [planes][rows][words]: bit j % 32 of word j / 32: the mask lets query i attend key j
-  unsigned* any;           // [planes][blocks][words]: some query of the block attends key j, within its band
-  unsigned* all;           // [planes][blocks][words]: the mask lets every query of the block attend key j
-  unsigned* by_key;        // [planes][keys][query_words]: the transpose of by_query; null where no kernel reads it
+  unsigned* by_query;      // [planes][rows][words]: bit j % 32 of word j / 32: the mask lets query
+                           // i attend key j
+  unsigned* any;           // [planes][blocks][words]: some query of the block attends key j, within
+                           // its band
+  unsigned* all;           // [planes][blocks][words]: the mask lets every query of the block attend
+                           // key j
+  unsigned* by_key;        // [planes][keys][query_words]: the transpose of by_query; null where no
+                           // kernel reads it
   int words, query_words;  // multiples of 4
   int batch_planes, head_planes;
-  Int64 rows;    // seqlen_q, the most that any sequence has; 1 where all queries have one row of the mask
+  Int64 rows;    // seqlen_q, the most that any sequence has; 1 where all queries have one row of
+                 // the mask
   Int64 blocks;  // of kMaskRows queries; 1 where all have one row, and there is no band
   Int64 keys;    // seqlen_k, the most that any sequence has
 };
@@ -45,13 +53,16 @@ struct ForwardArguments {
   int row_tiles;      // query tiles a head (or a KV head, where a group shares tiles)
   int runs;           // boards.h: workgroups a head
   int fetches_early;  // boards.h: 1: a workgroup's board to the L2 while the work ahead still runs
-  // forward/prefill.h and prefill_tma.h: the static scheduler's stride to a workgroup's next tile, as a mixed-radix index (tile,
-  // head, batch). With splits or the dynamic scheduler step_tile alone counts: the number of workgroups.
+  // forward/prefill.h and prefill_tma.h: the static scheduler's stride to a workgroup's next tile,
+  // as a mixed-radix index (tile, head, batch). With splits or the dynamic scheduler step_tile
+  // alone counts: the number of workgroups.
   int step_tile, step_head, step_batch;
   int section_heads;  // prefill_tma.h, backward_tma.h: whose tiles are interleaved
 
-  float scale;    // of q.k, in the units of kUnitsOfScore (core/config.h), unless there is a softcap
-  float softcap;  // c in these units: score = softcap * tanh(scale * q.k), where scale holds softmax_scale / c
+  float scale;    // of q.k, in the units of kUnitsOfScore (core/config.h), unless there is a
+                  // softcap
+  float softcap;  // c in these units: score = softcap * tanh(scale * q.k), where scale holds
+                  // softmax_scale / c
 
   Int64 diagonal, window_left, window_right;  // algorithm/key_range.h
 
@@ -59,29 +70,34 @@ struct ForwardArguments {
   int dropout;          // probability in units of 1 / 65536
   float dropout_scale;  // of what is kept
 
-  // Split keys: unnormalised output, maxima and sums of each split, for forward/decode_combine.h. Rows are those of [batch,
-  // num_heads, seqlen_q] from first_split_row on; those before it are not split.
+  // Split keys: unnormalised output, maxima and sums of each split, for forward/decode_combine.h.
+  // Rows are those of [batch, num_heads, seqlen_q] from first_split_row on; those before it are not
+  // split.
   Int64 split_keys;
   int num_splits;
   Int64 first_split_row;
   int whole_tiles;     // prefill_tma.h: tiles of queries before that row
-  int* tile_counter;   // prefill_tma.h, dynamic scheduler: tiles taken so far, beside the first one of each workgroup
+  int* tile_counter;   // prefill_tma.h, dynamic scheduler: tiles taken so far, beside the first one
+                       // of each workgroup
   float* partial_out;  // [num_splits][rows][head_dim_v]
   float* partial_max;  // [num_splits][rows]
   float* partial_sum;
 
-  // Sequences of different lengths (sequence.h): seqlen_q and seqlen_k are the most that any has, `diagonal` says nothing.
+  // Sequences of different lengths (sequence.h): seqlen_q and seqlen_k are the most that any has,
+  // `diagonal` says nothing.
   algorithm::SequenceTable sequences;
-  Int64 rows_q, rows_k;  // that are there for the table to name: of packed tensors, or of each sequence
+  // Rows that the table can name: of packed tensors, or of each sequence.
+  Int64 rows_q, rows_k;
   int num_pages;
   int top_left;
   Int64 first_row;  // of a sequence's pages; filled in on the device
-  // [256] of 4 bytes, all bits set: NaN in every dtype. It stands for each key of a page that does not exist (sequence.h).
+  // [256] of 4 bytes, all bits set: NaN in every dtype. It stands for each key of a page that does
+  // not exist (sequence.h).
   const void* missing_row;
 };
 
-// A tensor [batch, head, row, column] as the tensor memory accelerator (TMA) of NVIDIA's Hopper sees it: the driver fills it in
-// (gpu/driver.h), and a kernel passes its address on.
+// A tensor [batch, head, row, column] as the tensor memory accelerator (TMA) of NVIDIA's Hopper
+// sees it: the driver fills it in (gpu/driver.h), and a kernel passes its address on.
 struct alignas(64) TensorMap {
   unsigned char bytes[128];
 };
@@ -98,22 +114,25 @@ struct BackwardArguments : ForwardArguments {
   Int64 dlse_batch, dlse_head, dlse_row;
   float* dsinks;
   float softmax_scale;  // of dq and dk
-  // [batch, num_heads, seqlen_q] or, where q is packed, [num_heads, total_q] pairs: lse in the units of kUnitsOfScore (+inf where
-  // it is -inf), delta
+  // [batch, num_heads, seqlen_q] or, where q is packed, [num_heads, total_q] pairs: lse in the
+  // units of kUnitsOfScore (+inf where it is -inf), delta
   float* row_statistics;
   float* row_shares;  // of the same rows, in natural units: core/row_statistics.h
-  // The bias's gradient in parts: [bias_parts][what dbias holds, row-major][rows of a tile where it is summed over queries]
+  // The bias's gradient in parts:
+  // [bias_parts][what dbias holds, row-major][rows of a tile where it is summed over queries]
   float* bias_partials;
   int bias_parts;
   // backward_atomic.h: dq / softmax_scale, backward/parts/query_sums.h says where each element is.
   float* query_sums;
   Int64 query_sum_floats;
-  // backward_tma.h: the last ones of these are counters, which alone begin with 0: [batch, num_heads, tiles of queries, parts], and
-  // as the very last one the tile counter, of the blocks of keys that are taken.
+  // backward_tma.h: the last ones of these are counters, which alone begin with 0:
+  // [batch, num_heads, tiles of queries, parts], and as the very last one the tile counter, of the
+  // blocks of keys that are taken.
   Int64 query_counters;
   int run_batches;  // short_backward.h: batches that a workgroup goes over
-  // backward_tma.h's order of blocks (BlockId::nth): of the last `last_heads` heads (at least one), `first_blocks` blocks of keys
-  // come before the others, and between these two `middle_heads` whole heads.
+  // backward_tma.h's order of blocks (BlockId::nth): of the last `last_heads` heads (at least one),
+  // `first_blocks` blocks of keys come before the others, and between these two `middle_heads`
+  // whole heads.
   int last_heads, first_blocks, middle_heads;
   int adds_in_order;  // backward_tma.h: dq's sums have the same bits in every run
 };

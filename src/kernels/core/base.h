@@ -1,39 +1,54 @@
-// What every kernel starts from: the platform's primitives and the types that memory holds. Freestanding: no standard headers, no
-// vendor headers.
+// What every kernel starts from: the platform's primitives and the types that memory holds.
+// Freestanding: no standard headers, no vendor headers.
 //
 // A platform header (platforms/{amd,nvidia,emulated}.h) defines
 //   FULMEN_DEVICE                            how a device function is declared
-//   FULMEN_KERNEL(Arguments, body)           the entry point fulmen_kernel(Arguments by value), calling body(const Arguments&)
+//   FULMEN_KERNEL(Arguments, body)           the entry point fulmen_kernel(Arguments by value),
+//                                            calling body(const Arguments&)
 //   lane_id() thread_id() workgroup_id()
-//   wave_id()                                all lanes of a wave ask for it together: on NVIDIA it is a broadcast
-//   broadcast(x)                             x of a wave's first lane, so that the compiler knows it is the same in all
-//   reload(arguments, when)                  a kernel's arguments again: they need not stay in registers until then. `when` is the
-//                                            same in all lanes and differs from one turn of a loop to the next
-//   recompute(x, when)                       x; what follows from it need not stay in registers either. Without `when`:
-//                                            computed anew wherever the code is run
+//   wave_id()                                all lanes of a wave ask for it together: on NVIDIA it
+//                                            is a broadcast
+//   broadcast(x)                             x of a wave's first lane, so that the compiler knows
+//                                            it is the same in all
+//   reload(arguments, when)                  a kernel's arguments again: they need not stay in
+//                                            registers until then. `when` is the same in all lanes
+//                                            and differs from one turn of a loop to the next
+//   recompute(x, when)                       x; what follows from it need not stay in registers
+//                                            either. Without `when`: computed anew wherever the
+//                                            code is run
 //   barrier()                                of the workgroup; LDS written before is read after
-//   grid_dependency_wait(addresses)           what a kernel that may be launched early does before it reads memory (gpu/driver.h).
-//                                            `addresses`: those computed so far, not 0; else ptxas hoists the wait above them
+//   grid_dependency_wait(addresses)           what a kernel that may be launched early does before
+//                                            it reads memory (gpu/driver.h). `addresses`: those
+//                                            computed so far, not 0; else ptxas hoists the wait
+//                                            above them
 //   fetch_to_l2(p)                           NVIDIA: a hint, allowed before grid_dependency_wait()
 //   wave_barrier()                           the same of a wave
-//   named_barrier_arrive(place) named_barrier_sync(place)   NVIDIA: the second waits for the first, of another wave, and what
-//                                            that one wrote to LDS before is read after. Places 1 to 15, each once between two
+//   named_barrier_arrive(place) named_barrier_sync(place)   NVIDIA: the second waits for the first,
+//                                            of another wave, and what that one wrote to LDS before
+//                                            is read after. Places 1 to 15, each once between two
 //                                            barriers
 //   lds_load<V>(offset) lds_store(offset, v) LDS is addressed by bytes from its start
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches
-//   kAddWidth global_add<kOffset>(p, words)  NVIDIA: adds that many floats to p[kOffset] and on, each atomically
-//   any_lane(x) ballot(x)                    true if x is, in any lane of the wave; bit l: in lane l. The same in all
+//   kAddWidth global_add<kOffset>(p, words)  NVIDIA: adds that many floats to p[kOffset] and on,
+//                                            each atomically
+//   any_lane(x) ballot(x)                    true if x is, in any lane of the wave; bit l: in lane
+//                                            l. The same in all
 //   struct Pair {x, y}; multiply_add(pair, b, c) add(pair, pair)
 //   schedule_fence()                         a hint: keep the order of loads across it
 //   larger(a, b) absolute(x) copy_sign(x, sign)   larger() ignores a NaN
-//   evaluated(x) evaluated_uniform(x)        x (the same in all lanes), so that to choose it does not become a branch
-//   uniform(x)                               x, which is the same in all lanes, in a scalar register where there are some
+//   evaluated(x) evaluated_uniform(x)        x (the same in all lanes), so that to choose it does
+//                                            not become a branch
+//   uniform(x)                               x, which is the same in all lanes, in a scalar
+//                                            register where there are some
 //   global_load_unaligned<V>(p) global_store_unaligned(p, v)   AMD: at any address (of 16 bits)
 //   class Buffer(base, bytes)                AMD: load<V>(offset, fixed), 0 past the end
 //   shuffle_xor(x, mask)                     the value of lane_id() ^ mask
-//   exp2(x) log2(x) tanh(x) reciprocal(x)    fast hardware versions, within 2 ulp (tanh: 1e-6 absolute) over the softmax's range
-//   half_to_float(bits) pack_halves(a, b) pack_bf16(a, b)  two floats rounded to nearest into 32 bits, a in the low half
-//   pack_half_probabilities(a, b)            the same for numbers >= 0 that are 2^kHalfShift too large (kHalfUnshift undoes it)
+//   exp2(x) log2(x) tanh(x) reciprocal(x)    fast hardware versions, within 2 ulp (tanh: 1e-6
+//                                            absolute) over the softmax's range
+//   half_to_float(bits) pack_halves(a, b) pack_bf16(a, b)  two floats rounded to nearest into 32
+//                                            bits, a in the low half
+//   pack_half_probabilities(a, b)            the same for numbers >= 0 that are 2^kHalfShift too
+//                                            large (kHalfUnshift undoes it)
 //   pack_bf16_probabilities(a, b)            the same for numbers >= 0, ties to either side
 //   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b
 #pragma once
@@ -67,7 +82,9 @@ FULMEN_DEVICE int at_most(Int64 x, int most) { return x < most ? static_cast<int
 
 FULMEN_DEVICE float to_float(float x) { return x; }
 FULMEN_DEVICE float to_float(Half x) { return half_to_float(x.bits); }
-FULMEN_DEVICE float to_float(Bfloat16 x) { return bits_float(static_cast<unsigned>(x.bits) << 16U); }
+FULMEN_DEVICE float to_float(Bfloat16 x) {
+  return bits_float(static_cast<unsigned>(x.bits) << 16U);
+}
 
 // The number whose bits are the low ones of x.
 template <class T>

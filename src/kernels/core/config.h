@@ -44,7 +44,8 @@ constexpr bool kPackedRows = kConfig.packed_rows != 0;
 constexpr bool kSplits = kConfig.splits != 0;
 constexpr int kHeadsInRow = kConfig.heads_in_row;
 constexpr bool kBias = kConfig.bias >= 0;
-constexpr bool kKeepMask = kConfig.keep_mask != 0, kMaskBytes = kConfig.keep_mask == 1, kMaskBits = kConfig.keep_mask == 2;
+constexpr bool kKeepMask = kConfig.keep_mask != 0, kMaskBytes = kConfig.keep_mask == 1,
+               kMaskBits = kConfig.keep_mask == 2;
 constexpr bool kAlibi = kConfig.alibi != 0;
 constexpr bool kSoftcap = kConfig.softcap != 0;
 constexpr bool kSinks = kConfig.sinks != 0;
@@ -59,21 +60,26 @@ constexpr bool kEarlyLoads = kConfig.early_loads != 0;
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
 
-// Scores and rows' maxima are in natural units where a bias may be any finite number of fp32's range: log2(e) times a huge one
-// overflows, or is rounded by more than the exponential's range. The maximum is then subtracted before that factor. Else they are
-// in base-2 units.
+// Scores and rows' maxima are in natural units where a bias may be any finite number of fp32's
+// range: log2(e) times a huge one overflows, or is rounded by more than the exponential's range.
+// The maximum is then subtracted before that factor. Else they are in base-2 units.
 constexpr bool kNaturalUnits = kBias && !kIsHalf<BiasElement>;
-constexpr float kUnitsOfScore = kNaturalUnits ? 1.0F : kLog2E;  // times a natural score: in its units
-constexpr float kLog2OfUnit = kNaturalUnits ? kLog2E : 1.0F;    // times a difference of scores: the exponent of 2
+// Times a natural score: in its units.
+constexpr float kUnitsOfScore = kNaturalUnits ? 1.0F : kLog2E;
+// Times a difference of scores: the exponent of 2.
+constexpr float kLog2OfUnit = kNaturalUnits ? kLog2E : 1.0F;
 
-FULMEN_DEVICE algorithm::Band band_of(const ForwardArguments& a) { return {a.seqlen_k, a.diagonal, a.window_left, a.window_right}; }
+FULMEN_DEVICE algorithm::Band band_of(const ForwardArguments& a) {
+  return {a.seqlen_k, a.diagonal, a.window_left, a.window_right};
+}
 
 FULMEN_DEVICE Int64 tiles_of(Int64 length, int block) { return (length + block - 1) / block; }
 
 // The first element of a head's row.
 template <class T>
 FULMEN_DEVICE const T* at(const View& view, Int64 batch, Int64 row, Int64 head) {
-  return static_cast<const T*>(view.data) + (batch * view.batch + row * view.row + head * view.head);
+  return static_cast<const T*>(view.data) +
+         (batch * view.batch + row * view.row + head * view.head);
 }
 
 }  // namespace fulmen::kernels

@@ -1,6 +1,7 @@
-// What the host decided for one compilation: all that changes code, and nothing else. The one definition for the host, which fills
-// it in (gpu/launch), and for device and emulator, which read it as kConfig (core/base.h). Numbers of 32 bits alone: the host
-// prints them in order (prelude() in gpu/launch/specialisation.cpp), so a field more is a line here.
+// What the host decided for one compilation: all that changes code, and nothing else. The one
+// definition for the host, which fills it in (gpu/launch), and for device and emulator, which read
+// it as kConfig (core/base.h). Numbers of 32 bits alone: the host prints them in order (prelude()
+// in gpu/launch/specialisation.cpp), so a field more is a line here.
 #pragma once
 
 namespace fulmen::kernels {
@@ -19,20 +20,25 @@ struct Configuration {
 
   // How the kernel works; 0 or 1, but for the first two, `persistent` and `heads_in_row`.
   int buffers = 1;         // of K and V tiles
-  int dim_groups = 1;      // waves that share their keys; backward_atomic.h: one of 2, or two of 4, for dv, as many for dk
+  int dim_groups = 1;      // waves that share their keys; backward_atomic.h: one of 2, or two of 4,
+                           // for dv, as many for dk
   int queries_in_lds = 0;  // Q waits in LDS, not in registers
-  int persistent = 0;   // tile scheduler: 0 a single tile, 1 static persistent (grid stride), 2 dynamic persistent (tile counter)
-  int ping_pong = 0;    // prefill_tma.h and backward_tma.h: ping-pong, one warpgroup's products beside another's softmax
-  int tensor_maps = 0;  // tiles come by the TMA, which one more warpgroup asks for
-  // forward/short.h loads V before it computes scores, backward.h the next columns before these; backward_wgmma.h has both tensors
-  // of several tiles of columns in LDS.
+  int persistent = 0;      // tile scheduler: 0 a single tile, 1 static persistent (grid stride), 2
+                           // dynamic persistent (tile counter)
+  int ping_pong = 0;       // prefill_tma.h and backward_tma.h: ping-pong, one warpgroup's products
+                           // beside another's softmax
+  int tensor_maps = 0;     // tiles come by the TMA, which one more warpgroup asks for
+  // forward/short.h loads V before it computes scores, backward.h the next columns before these;
+  // backward_wgmma.h has both tensors of several tiles of columns in LDS.
   int early_loads = 0;
   int packed_rows = 0;   // a tile's rows are the query heads of a KV head, query after query
   int splits = 0;        // partial results, for forward/decode_combine.h
-  int heads_in_row = 1;  // decode_tma.h: KV heads that are neighbours in memory are read as one; head_dim_v is of both then
+  int heads_in_row = 1;  // decode_tma.h: KV heads that are neighbours in memory are read as one;
+                         // head_dim_v is of both then
 
   // What holds of the tensors; 0 or 1.
-  int whole_rows = 0;   // rows are whole pieces of 16 bytes and start at multiples of 16: they move as vectors
+  int whole_rows = 0;   // rows are whole pieces of 16 bytes and start at multiples of 16: they move
+                        // as vectors
   int whole_dims = 0;   // rows are whole pieces of 8 elements, wherever they start
   int exact_dims = 0;   // the tensors' dims are the rounded ones
   int whole_bias = 0;   // rows of the bias start at multiples of 16 bytes and of 8 keys
@@ -47,10 +53,12 @@ struct Configuration {
   int softcap = 0;
   int sinks = 0;
   int band = 0;            // a window or a diagonal
-  int plain_scale = 0;     // the scale is positive and nothing but the band changes scores: it rides in the exponent's FMA
+  int plain_scale = 0;     // the scale is positive and nothing but the band changes scores: it
+                           // rides in the exponent's FMA
   int dropout = 0;         // the softmax's elements are dropped at random
   int variable = 0;        // tables in memory say where each sequence lies and how long it is
-  int page_size = 0;       // 0: k and v are not in pages; else a page's rows, -1 where the arguments say how many
+  int page_size = 0;       // 0: k and v are not in pages; else a page's rows, -1 where the
+                           // arguments say how many
   int tiles_in_pages = 0;  // pages begin with a tile of keys and end with one
   int outputs = 0;         // backward: the sum of 1 for dq, 2 for dk, 4 for dv, 8 for dbias
   int bias_gradient = -1;  // dbias's dtype; -1: none

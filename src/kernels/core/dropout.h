@@ -10,9 +10,11 @@ namespace fulmen::kernels {
 class DropoutMask {
  public:
   FULMEN_DEVICE DropoutMask(const ForwardArguments& a, Int64 batch, Int64 head)
-      : head_(algorithm::DropoutHead::of(a.dropout_seed, a.dropout_offset, batch * a.num_heads + head)), dropout_(a.dropout) {}
-  // Returns true if element (query, key) of the softmax stays. Keeps the last block of numbers, which neighbours share: ask for
-  // them one after the other.
+      : head_(algorithm::DropoutHead::of(a.dropout_seed, a.dropout_offset,
+                                         batch * a.num_heads + head)),
+        dropout_(a.dropout) {}
+  // Returns true if element (query, key) of the softmax stays. Keeps the last block of numbers,
+  // which neighbours share: ask for them one after the other.
   FULMEN_DEVICE bool keeps(Int64 query, Int64 key) {
     if constexpr (!kDropout) return true;
     if (query / 2 != row_pair_ || key / 4 != column_quad_) {
@@ -22,7 +24,8 @@ class DropoutMask {
     }
     return algorithm::DropoutHead::number(block_, query, key) >= dropout_;
   }
-  // The mask of a whole block: bit 2 c + r is 1 if the element of query 2 row_pair + r and key 4 column_quad + c stays.
+  // The mask of a whole block: bit 2 c + r is 1 if the element of query 2 row_pair + r and key 4
+  // column_quad + c stays.
   FULMEN_DEVICE unsigned kept_of_block(Int64 row_pair, Int64 column_quad) const {
     const algorithm::Philox block = head_.block(row_pair, column_quad);
     const unsigned least = static_cast<unsigned>(dropout_) << 16U;

@@ -1,14 +1,17 @@
-// A query row's numbers between the launches of the backward pass: backward/parts/row_statistics.h writes them (arguments.h).
+// A query row's numbers between the launches of the backward pass: backward/parts/row_statistics.h
+// writes them (arguments.h).
 #pragma once
 
 #include "core/sequence.h"
 
 namespace fulmen::kernels {
 
-// From here on half an ulp of a log-sum-exp, 6e-5, shows in a gradient: probabilities by it would not add up to 1. Such a row's
-// offset is the maximum of its scores, and RowShares has the rest.
+// From here on half an ulp of a log-sum-exp, 6e-5, shows in a gradient: probabilities by it would
+// not add up to 1. Such a row's offset is the maximum of its scores, and RowShares has the rest.
 constexpr float kRoundedLse = 1024.0F;
-FULMEN_DEVICE bool is_rounded(float lse) { return absolute(lse) > kRoundedLse && absolute(lse) < kInfinity; }
+FULMEN_DEVICE bool is_rounded(float lse) {
+  return absolute(lse) > kRoundedLse && absolute(lse) < kInfinity;
+}
 
 struct RowStatistics {
   float offset;  // log-sum-exp in the scores' units; +inf where there is no key, or no such row
@@ -21,16 +24,20 @@ struct RowStatistics {
     if constexpr (kVariable) return head * a.rows_q;
     return (batch * a.num_heads + head) * a.seqlen_q;
   }
-  FULMEN_DEVICE static RowStatistics of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i) {
+  FULMEN_DEVICE static RowStatistics of(const BackwardArguments& a, Int64 batch, Int64 head,
+                                        Int64 i) {
     if (i >= a.seqlen_q) return {kInfinity, 0};
     return from(global_load(first_of(a, batch, head) + i));
   }
-  FULMEN_DEVICE static RowStatistics from(const Words<2>& words) { return {bits_float(words.word[0]), bits_float(words.word[1])}; }
+  FULMEN_DEVICE static RowStatistics from(const Words<2>& words) {
+    return {bits_float(words.word[0]), bits_float(words.word[1])};
+  }
   FULMEN_DEVICE bool has_keys() const { return offset != kInfinity; }
   FULMEN_DEVICE Words<2> words() const { return {{float_bits(offset), float_bits(delta)}}; }
 };
 
-// In natural units: what a row's probabilities by its offset are multiplied with, 1 but for rounded log-sum-exps.
+// In natural units: what a row's probabilities by its offset are multiplied with, 1 but for rounded
+// log-sum-exps.
 struct RowShares {
   FULMEN_DEVICE static float* first_of(const BackwardArguments& a, Int64 batch, Int64 head) {
     return a.row_shares + RowStatistics::first_row(a, batch, head);
@@ -48,9 +55,11 @@ struct RowShares {
 struct RowBase {
   float offset, share;
 
-  FULMEN_DEVICE static RowBase of(const BackwardArguments& a, Int64 head, float lse, float max, float sum) {
-    // More than roundings may part the two, relative to them. Where sequences are cut and the LSE is that of all parts (ring
-    // attention), what these keys give is less: then the LSE is all there is.
+  FULMEN_DEVICE static RowBase of(const BackwardArguments& a, Int64 head, float lse, float max,
+                                  float sum) {
+    // More than roundings may part the two, relative to them. Where sequences are cut and the LSE
+    // is that of all parts (ring attention), what these keys give is less: then the LSE is all
+    // there is.
     constexpr float kRounding = 1.0F / (1 << 21);
     if (a.sinks != nullptr) {
       const float sink = global_load(a.sinks + head), top = larger(max, sink);

@@ -1,5 +1,5 @@
-// What happens to q.k before the softmax: scale, softcap, bias, ALiBi, masks (docs/contract.md has the formulas), in the units of
-// kUnitsOfScore.
+// What happens to q.k before the softmax: scale, softcap, bias, ALiBi, masks (docs/contract.md has
+// the formulas), in the units of kUnitsOfScore.
 #pragma once
 
 #include "core/sequence.h"
@@ -28,20 +28,23 @@ struct ScoreRow {
     ScoreRow r{};
     if constexpr (kBias) r.bias = at<BiasElement>(a.bias, batch, i, head);
     if constexpr (kKeepMask) r.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head);
-    if constexpr (kAlibi) r.slope = kUnitsOfScore * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
+    if constexpr (kAlibi)
+      r.slope = kUnitsOfScore * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
     r.diagonal = i + a.diagonal;
     return r;
   }
 
   // The score of a key. scaled_bias: in the same units; distance: of the key from the diagonal.
-  FULMEN_DEVICE float finish(const ForwardArguments& a, float dot, float scaled_bias, int distance) const {
+  FULMEN_DEVICE float finish(const ForwardArguments& a, float dot, float scaled_bias,
+                             int distance) const {
     float score = dot * a.scale;
     if constexpr (kSoftcap) score = a.softcap * tanh_by_exp2(score);
     if constexpr (kBias) score += scaled_bias;
     if constexpr (kAlibi) score -= slope * absolute(static_cast<float>(distance));
     return score;
   }
-  // The distance of key j from the diagonal, clamped: lengths where it is no int have no finite ALiBi anyway.
+  // The distance of key j from the diagonal, clamped: lengths where it is no int have no finite
+  // ALiBi anyway.
   FULMEN_DEVICE int distance(Int64 j) const {
     constexpr Int64 kMost = 1 << 30;
     return static_cast<int>(algorithm::Band::clamp(diagonal - j, -kMost, kMost));
@@ -59,9 +62,11 @@ FULMEN_DEVICE bool in_band(const ForwardArguments& a, Int64 i, Int64 j) {
   return inside;
 }
 
-// Returns true if the keep-mask lets any of the rows attend key j, which is in some row's band. A key that no row attends must not
-// be read as a number: it may be NaN. Usually the first row decides.
-FULMEN_DEVICE bool any_row_keeps(const ForwardArguments& a, Int64 batch, Int64 head, Int64 row_begin, Int64 row_end, Int64 j) {
+// Returns true if the keep-mask lets any of the rows attend key j, which is in some row's band. A
+// key that no row attends must not be read as a number: it may be NaN. Usually the first row
+// decides.
+FULMEN_DEVICE bool any_row_keeps(const ForwardArguments& a, Int64 batch, Int64 head,
+                                 Int64 row_begin, Int64 row_end, Int64 j) {
   if constexpr (!kKeepMask) return true;
   if (j >= a.seqlen_k) return false;
   if constexpr (kBand) {  // of the rows those whose band has the key
@@ -78,7 +83,8 @@ FULMEN_DEVICE bool any_row_keeps(const ForwardArguments& a, Int64 batch, Int64 h
   return false;
 }
 
-// A row's softmax state at its end: what to multiply its output with, dropout's 1 / (1 - p) included; and its log-sum-exp.
+// A row's softmax state at its end: what to multiply its output with, dropout's 1 / (1 - p)
+// included; and its log-sum-exp.
 struct RowEnd {
   float output_factor;
   float lse;

@@ -1,24 +1,27 @@
-// Sequences of different lengths: what a sequence's arguments would be if it were alone, so that kernels know nothing of the
-// others.
+// Sequences of different lengths: what a sequence's arguments would be if it were alone, so that
+// kernels know nothing of the others.
 #pragma once
 
 #include "core/config.h"
 
 namespace fulmen::kernels {
 
-// Where sequence b lies. Tables in device memory are unchecked: lengths and places are clamped to the tensors.
+// Where sequence b lies. Tables in device memory are unchecked: lengths and places are clamped to
+// the tensors.
 struct PlacedSequence : algorithm::Sequence {
   bool cut;  // the tables name rows that there are not
 
   FULMEN_DEVICE static PlacedSequence of(const ForwardArguments& call, Int64 b) {
-    const algorithm::Sequence named = call.sequences.sequence(b, [](const int* number) { return global_load(number); });
+    const algorithm::Sequence named =
+        call.sequences.sequence(b, [](const int* number) { return global_load(number); });
     const auto clamp = [](Int64 x, Int64 most) { return algorithm::Band::clamp(x, 0, most); };
     PlacedSequence s{};
     s.q_row = clamp(named.q_row, call.rows_q);
     s.k_row = clamp(named.k_row, call.rows_k);
     s.q_len = clamp(clamp(named.q_len, call.seqlen_q), call.rows_q - s.q_row);
     s.k_len = clamp(clamp(named.k_len, call.seqlen_k), call.rows_k - s.k_row);
-    s.cut = s.q_row != named.q_row || s.k_row != named.k_row || s.q_len != named.q_len || s.k_len != named.k_len;
+    s.cut = s.q_row != named.q_row || s.k_row != named.k_row || s.q_len != named.q_len ||
+            s.k_len != named.k_len;
     return s;
   }
 };
@@ -29,7 +32,8 @@ FULMEN_DEVICE void begin_at(View& view, Int64 row) {
 }
 
 // Moves the backward pass's tensors to the sequence's rows; the forward pass has none.
-FULMEN_DEVICE void begin_gradients_at(ForwardArguments& /*a*/, Int64 /*b*/, const algorithm::Sequence& /*s*/) {}
+FULMEN_DEVICE void begin_gradients_at(ForwardArguments& /*a*/, Int64 /*b*/,
+                                      const algorithm::Sequence& /*s*/) {}
 FULMEN_DEVICE void begin_gradients_at(BackwardArguments& a, Int64 b, const algorithm::Sequence& s) {
   begin_at(a.dout, s.q_row);
   begin_at(a.dq, s.q_row);
@@ -40,14 +44,17 @@ FULMEN_DEVICE void begin_gradients_at(BackwardArguments& a, Int64 b, const algor
   const Int64 first_row = packed ? s.q_row : b * a.num_heads * a.rows_q;
   a.row_statistics += 2 * first_row;
   if constexpr (kNaturalUnits) a.row_shares += first_row;
-  // Whole tiles of 16 queries, the sequences' one after the other: their number may be rounded up once a sequence.
+  // Whole tiles of 16 queries, the sequences' one after the other: their number may be rounded up
+  // once a sequence.
   if (a.query_sums != nullptr) {
-    a.query_sums += (packed ? s.q_row / 16 + b : b * a.num_heads * tiles_of(a.rows_q, 16)) * 16 * kHeadDim;
+    a.query_sums +=
+        (packed ? s.q_row / 16 + b : b * a.num_heads * tiles_of(a.rows_q, 16)) * 16 * kHeadDim;
   }
 }
 
-// The arguments of sequence b: the call's own where all have one length. Batch indices still are b, and rows_q stays the call's.
-// What remains of a sequence that was cut is not its result: a scale of NaN makes all its rows NaN (see end_row(), too).
+// The arguments of sequence b: the call's own where all have one length. Batch indices still are b,
+// and rows_q stays the call's. What remains of a sequence that was cut is not its result: a scale
+// of NaN makes all its rows NaN (see end_row(), too).
 template <class Arguments>
 FULMEN_DEVICE decltype(auto) sequence_of(const Arguments& call, Int64 b) {
   if constexpr (!kVariable) {
@@ -95,10 +102,14 @@ struct PagedRow {
     const auto size = static_cast<unsigned>(kPageSize > 0 ? kPageSize : a.sequences.page_size);
     return {static_cast<unsigned>(global_load(a.sequences.block_table + row / size)), row % size};
   }
-  FULMEN_DEVICE bool exists(const ForwardArguments& a) const { return page < static_cast<unsigned>(a.num_pages); }
-  // A page that does not exist has keys of NaN, which makes NaN of all that attend them; its values are page 0's.
+  FULMEN_DEVICE bool exists(const ForwardArguments& a) const {
+    return page < static_cast<unsigned>(a.num_pages);
+  }
+  // A page that does not exist has keys of NaN, which makes NaN of all that attend them; its values
+  // are page 0's.
   template <bool kValues>
-  FULMEN_DEVICE const KvElement* in(const ForwardArguments& a, const View& view, const KvElement* head) const {
+  FULMEN_DEVICE const KvElement* in(const ForwardArguments& a, const View& view,
+                                    const KvElement* head) const {
     const KvElement* const place = head + (exists(a) ? page : 0U) * view.batch + row * view.row;
     return kValues || exists(a) ? place : static_cast<const KvElement*>(a.missing_row);
   }
@@ -106,14 +117,17 @@ struct PagedRow {
 
 // Where a row of k or v is; head: by head_rows().
 template <bool kValues>
-FULMEN_DEVICE const KvElement* kv_row(const ForwardArguments& a, const View& view, const KvElement* head, Int64 key) {
+FULMEN_DEVICE const KvElement* kv_row(const ForwardArguments& a, const View& view,
+                                      const KvElement* head, Int64 key) {
   if constexpr (!kPaged) return head + key * view.row;
   return PagedRow::of(a, key).in<kValues>(a, view, head);
 }
-FULMEN_DEVICE const KvElement* key_row(const ForwardArguments& a, const KvElement* head, Int64 key) {
+FULMEN_DEVICE const KvElement* key_row(const ForwardArguments& a, const KvElement* head,
+                                       Int64 key) {
   return kv_row<false>(a, a.k, head, key);
 }
-FULMEN_DEVICE const KvElement* value_row(const ForwardArguments& a, const KvElement* head, Int64 key) {
+FULMEN_DEVICE const KvElement* value_row(const ForwardArguments& a, const KvElement* head,
+                                         Int64 key) {
   return kv_row<true>(a, a.v, head, key);
 }
 
@@ -122,7 +136,8 @@ constexpr bool kTilesInPages = kConfig.tiles_in_pages != 0;
 // The rows of a tile are anywhere: each is looked up.
 constexpr bool kScattered = kPaged && !kTilesInPages;
 
-// A tile's first key, which is the same in all lanes. Looking up its page, and using it, are apart: the former can come early.
+// A tile's first key, which is the same in all lanes. Looking up its page, and using it, are apart:
+// the former can come early.
 struct TilePlace {
   Int64 key;
   PagedRow place;
@@ -133,7 +148,8 @@ struct TilePlace {
   }
   // Its row; nothing where rows are scattered.
   template <bool kValues>
-  FULMEN_DEVICE const KvElement* row(const ForwardArguments& a, const View& view, const KvElement* head) const {
+  FULMEN_DEVICE const KvElement* row(const ForwardArguments& a, const View& view,
+                                     const KvElement* head) const {
     if constexpr (!kPaged) return head + key * view.row;
     if constexpr (kScattered) return head;
     return PagedRow{uniform(place.page), place.row}.in<kValues>(a, view, head);
@@ -149,12 +165,16 @@ struct TilePlace {
 // Where tiles begin, given the first key that is attended: maybe before it.
 constexpr bool kTilesBeginEarly = kTilesInPages || kDropout || kMaskBits;
 FULMEN_DEVICE Int64 first_tile_key(Int64 begin) {
-  if constexpr (kTilesInPages || kMaskBits) return begin - begin % kBlockN;  // a row's bits of a tile are whole words
-  return kDropout ? begin / 16 * 16 : begin;  // where blocks of random numbers do (tile/dropout_tile.h)
+  // A row's bits of a tile are whole words.
+  if constexpr (kTilesInPages || kMaskBits) return begin - begin % kBlockN;
+  // Where blocks of random numbers do (tile/dropout_tile.h).
+  return kDropout ? begin / 16 * 16 : begin;
 }
 // What tiles go over, given the keys that are attended; backward, or the queries that attend.
 FULMEN_DEVICE algorithm::KeyRange tile_range(const algorithm::KeyRange& attended) {
-  return attended.end > attended.begin ? algorithm::KeyRange{first_tile_key(attended.begin), attended.end} : attended;
+  return attended.end > attended.begin
+             ? algorithm::KeyRange{first_tile_key(attended.begin), attended.end}
+             : attended;
 }
 
 }  // namespace fulmen::kernels

@@ -1,10 +1,13 @@
-// Forward for chess boards: 64 queries and 64 keys. A wave has 16 query rows of one head with their whole score rows, so nothing is
-// rescaled. With two buffers a workgroup goes over boards of one head, the next in flight to LDS while one is computed, and has
-// the bias of that head in registers for all of them; with one it has one board, and ends as soon as it can:
-//   S = bias / scale + Q K^T      the bias is what the products are added to: no arithmetic of its own; in natural units, where the
-//                                 quotient may overflow, S = scale Q K^T + bias
+// Forward for chess boards: 64 queries and 64 keys. A wave has 16 query rows of one head with their
+// whole score rows, so nothing is rescaled. With two buffers a workgroup goes over boards of one
+// head, the next in flight to LDS while one is computed, and has the bias of that head in registers
+// for all of them; with one it has one board, and ends as soon as it can:
+//   S = bias / scale + Q K^T      the bias is what the products are added to: no arithmetic of its
+//                                 own; in natural units, where the quotient may overflow, S = scale
+//                                 Q K^T + bias
 //   P = e^(scale (S - max))
-//   O = P V                       through the LDS of the wave's queries to memory, by 16 bytes a lane
+//   O = P V                       through the LDS of the wave's queries to memory, by 16 bytes a
+//                                 lane
 #include "forward/boards_layout.h"
 #include "tile/modified_scores.h"
 #include "tile/nvidia/swizzle.h"
@@ -14,7 +17,8 @@
 namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
-constexpr int kKeyTiles = kBlockN / kScoreTile, kMmaSteps = kHeadDim / kTileMmaK, kDimTiles = kHeadDim / kScoreTile;
+constexpr int kKeyTiles = kBlockN / kScoreTile, kMmaSteps = kHeadDim / kTileMmaK,
+              kDimTiles = kHeadDim / kScoreTile;
 static_assert(kBlockM == kScoreTile * kWaves && kBlockM == kBlockN, "boards: a wave has 16 rows");
 static_assert(kHeadDim == kHeadDimV, "boards: outputs take the place of queries");
 
@@ -37,8 +41,9 @@ template <class T, int kDims>
 class TensorCopies {
  public:
   // board: its first row; step: from one board of the workgroup to the next, in elements.
+  // Whole rows are near.
   FULMEN_DEVICE TensorCopies(const T* board, Int64 row_stride, Int64 step)
-      : from_(board + lane_row() * static_cast<int>(row_stride) + 8 * lane_piece()),  // whole rows are near
+      : from_(board + lane_row() * static_cast<int>(row_stride) + 8 * lane_piece()),
         rows_(kRows * static_cast<int>(row_stride)),
         step_(step) {}
   FULMEN_DEVICE void fetch(int at) {
@@ -55,7 +60,9 @@ class TensorCopies {
     }
     if constexpr (kBuffers > 1) from_ += step_;
   }
-  FULMEN_DEVICE unsigned long long address() const { return reinterpret_cast<unsigned long long>(from_); }
+  FULMEN_DEVICE unsigned long long address() const {
+    return reinterpret_cast<unsigned long long>(from_);
+  }
   FULMEN_DEVICE void fetch_early() const {
     if (kIdle && 8 * lane_piece() >= kDims) return;
 #pragma unroll
@@ -76,12 +83,14 @@ class TensorCopies {
 // The workgroup's boards in flight, one after the other: first what scores need.
 class BoardCopies {
  public:
-  FULMEN_DEVICE BoardCopies(const ForwardArguments& a, unsigned batch, unsigned head, unsigned kv_head)
+  FULMEN_DEVICE BoardCopies(const ForwardArguments& a, unsigned batch, unsigned head,
+                            unsigned kv_head)
       : q_(at<Element>(a.q, batch, 0, head), a.q.row, a.runs * a.q.batch),
         k_(at<KvElement>(a.k, batch, 0, kv_head), a.k.row, a.runs * a.k.batch),
         v_(at<KvElement>(a.v, batch, 0, kv_head), a.v.row, a.runs * a.v.batch),
         // Elements of 16 bits, whichever they are.
-        bias_(reinterpret_cast<const Element*>(at<BiasElement>(a.bias, batch, 0, head)), a.bias.row, a.runs * a.bias.batch) {}
+        bias_(reinterpret_cast<const Element*>(at<BiasElement>(a.bias, batch, 0, head)), a.bias.row,
+              a.runs * a.bias.batch) {}
   FULMEN_DEVICE unsigned long long addresses() const {
     return q_.address() | k_.address() | v_.address() | (kBiasWithBoard ? bias_.address() : 0);
   }
@@ -117,8 +126,9 @@ class ScoreBias {
         unsigned bits[kElements];
 #pragma unroll
         for (int slot = 0; slot < kRowsPerLane; ++slot) {
-          load_columns<false, kWholeBias>(at<BiasElement>(a.bias, batch, row + tile_row(slot), head) + kScoreTile * f,
-                                          kBlockN - kScoreTile * f, slot, bits);
+          load_columns<false, kWholeBias>(
+              at<BiasElement>(a.bias, batch, row + tile_row(slot), head) + kScoreTile * f,
+              kBlockN - kScoreTile * f, slot, bits);
         }
 #pragma unroll
         for (int e = 0; e < kElements; ++e) held_[f][e] = unit_ * of_bits<BiasElement>(bits[e]);
@@ -152,7 +162,8 @@ class ScoreBias {
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
       Words<4> words{};
-      if constexpr (kBiasWithBoard) words = BiasRows::queries(lane, at + kBoards.bias_at, row, f).words;
+      if constexpr (kBiasWithBoard)
+        words = BiasRows::queries(lane, at + kBoards.bias_at, row, f).words;
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
         if constexpr (kBiasWithBoard) {
@@ -168,7 +179,9 @@ class ScoreBias {
   float held_[kBias && !kBiasWithBoard ? kKeyTiles : 1][kElements];
 };
 
-FULMEN_DEVICE float scale_of_exponent(const ForwardArguments& a) { return kNaturalUnits ? kLog2OfUnit : a.scale; }
+FULMEN_DEVICE float scale_of_exponent(const ForwardArguments& a) {
+  return kNaturalUnits ? kLog2OfUnit : a.scale;
+}
 
 FULMEN_DEVICE void multiply_keys(unsigned lane, int at, int row, Scores& score) {
 #pragma unroll
@@ -176,7 +189,8 @@ FULMEN_DEVICE void multiply_keys(unsigned lane, int at, int row, Scores& score) 
     const QueryOperand queries = Rows::queries(lane, at, row, d);
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
-      multiply_scores<Element>(score[f], Rows::keys(lane, at + kBoards.k_at, kScoreTile * f, d), queries);
+      multiply_scores<Element>(score[f], Rows::keys(lane, at + kBoards.k_at, kScoreTile * f, d),
+                               queries);
     }
   }
 }
@@ -187,7 +201,8 @@ using Outputs = TileRow<kDimTiles>;
 class OutputRows {
  public:
   FULMEN_DEVICE OutputRows(const ForwardArguments& a, int batch, int head, int row)
-      : to_(out_row(a, batch, head, row) + lane_row() * static_cast<int>(a.out.row) + 8 * lane_piece()),
+      : to_(out_row(a, batch, head, row) + lane_row() * static_cast<int>(a.out.row) +
+            8 * lane_piece()),
         rows_(kRows * static_cast<int>(a.out.row)),
         step_(a.runs * a.out.batch) {}
   // From LDS, [row][dim] at `at`.
@@ -195,7 +210,8 @@ class OutputRows {
     if (!kIdle || 8 * lane_piece() < kHeadDim) {
 #pragma unroll
       for (int n = 0; n < kScoreTile / kRows; ++n) {
-        const auto piece = lds_load<Words<4> >(at + Rows::place(row + n * kRows + lane_row(), 16 * lane_piece()));
+        const auto piece =
+            lds_load<Words<4> >(at + Rows::place(row + n * kRows + lane_row(), 16 * lane_piece()));
         Element* to = to_ + n * rows_;
         if constexpr (kWholeRows) {
           global_store(reinterpret_cast<Words<4>*>(to), piece);
@@ -206,7 +222,9 @@ class OutputRows {
     }
     if constexpr (kBuffers > 1) to_ += step_;
   }
-  FULMEN_DEVICE unsigned long long address() const { return reinterpret_cast<unsigned long long>(to_); }
+  FULMEN_DEVICE unsigned long long address() const {
+    return reinterpret_cast<unsigned long long>(to_);
+  }
 
  private:
   static constexpr int kLanes = lanes_of_row(kHeadDim), kRows = kWaveSize / kLanes;
@@ -219,16 +237,19 @@ class OutputRows {
 };
 
 // Outputs of a wave's rows over the probabilities' sums, and their log-sum-exp.
-FULMEN_DEVICE void finish(const ForwardArguments& a, unsigned lane, int batch, int head, int at, int row, const RowState& rows,
-                          const Outputs& out, OutputRows& output_rows) {
+FULMEN_DEVICE void finish(const ForwardArguments& a, unsigned lane, int batch, int head, int at,
+                          int row, const RowState& rows, const Outputs& out,
+                          OutputRows& output_rows) {
   RowEnd end[kRowsPerLane];
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    end[slot] = end_row(a, head, row_maximum(rows, scale_of_exponent(a), slot), total(rows.sum[slot]));
+    end[slot] =
+        end_row(a, head, row_maximum(rows, scale_of_exponent(a), slot), total(rows.sum[slot]));
   }
   if (a.lse != nullptr && tile_column(0) == 0) {
 #pragma unroll
-    for (int slot = 0; slot < kRowsPerLane; ++slot) store_lse(a, batch, head, row + tile_row(slot), end[slot].lse);
+    for (int slot = 0; slot < kRowsPerLane; ++slot)
+      store_lse(a, batch, head, row + tile_row(slot), end[slot].lse);
   }
   wave_barrier();  // all of the wave's queries have been read
 #pragma unroll
@@ -245,20 +266,28 @@ FULMEN_DEVICE void finish(const ForwardArguments& a, unsigned lane, int batch, i
   output_rows.store(at, row);
 }
 
-// The same in all lanes. A shuffle that says so takes longer than it gains where a workgroup has one board.
-FULMEN_DEVICE unsigned own_number(unsigned x) { return kBuffers == 1 ? x : static_cast<unsigned>(broadcast(static_cast<int>(x))); }
+// The same in all lanes. A shuffle that says so takes longer than it gains where a workgroup has
+// one board.
+FULMEN_DEVICE unsigned own_number(unsigned x) {
+  return kBuffers == 1 ? x : static_cast<unsigned>(broadcast(static_cast<int>(x)));
+}
 
 FULMEN_DEVICE void boards(const ForwardArguments& a) {
   if constexpr (kBuffers > 1) grid_dependency_wait();  // it is not launched early
   const auto id = static_cast<unsigned>(workgroup_id()), heads = static_cast<unsigned>(a.num_heads);
   const unsigned head = own_number(id % heads), first = own_number(id / heads);
-  const unsigned kv_head = a.group_size == 1 ? head : head / static_cast<unsigned>(a.group_size);  // the division takes long
+  // The division takes long.
+  const unsigned kv_head = a.group_size == 1 ? head : head / static_cast<unsigned>(a.group_size);
   const int row = kScoreTile * wave_id();
   BoardCopies copies(a, first, head, kv_head);
-  // What is known without memory is computed before the wait; with 32 dims what follows it is the faster for less of that.
-  const auto output_rows_of = [&] { return OutputRows(a, static_cast<int>(first), static_cast<int>(head), row); };
+  // What is known without memory is computed before the wait; with 32 dims what follows it is the
+  // faster for less of that.
+  const auto output_rows_of = [&] {
+    return OutputRows(a, static_cast<int>(first), static_cast<int>(head), row);
+  };
   if (kBuffers == 1 && a.fetches_early != 0) copies.fetch_early();
-  if constexpr (kBuffers == 1) grid_dependency_wait(copies.addresses() | (kHeadDim > 32 ? output_rows_of().address() : 0));
+  if constexpr (kBuffers == 1)
+    grid_dependency_wait(copies.addresses() | (kHeadDim > 32 ? output_rows_of().address() : 0));
   copies.fetch(0);
   OutputRows output_rows = output_rows_of();
   ScoreBias bias;
@@ -268,7 +297,8 @@ FULMEN_DEVICE void boards(const ForwardArguments& a) {
     copy_wait<kBuffers == 1 ? 1 : 0>();
     barrier();
     if (kBuffers == 2 && a.batch - batch > a.runs) copies.fetch(kBoards.buffer_bytes - at);
-    const auto lane = static_cast<unsigned>(recompute(lane_id()));  // addresses that follow from it are few, and quickly computed
+    // Addresses that follow from it are few, and quickly computed.
+    const auto lane = static_cast<unsigned>(recompute(lane_id()));
     Scores score;
     bias.begin(lane, at, row, score);
     multiply_keys(lane, at, row, score);

@@ -1,4 +1,5 @@
-// Where the tiles of forward/boards.h lie in LDS, in bytes: the same formulas for the host, which reserves it, and for the kernel.
+// Where the tiles of forward/boards.h lie in LDS, in bytes: the same formulas for the host, which
+// reserves it, and for the kernel.
 #pragma once
 
 #include "algorithm/key_range.h"

@@ -1,4 +1,5 @@
-// Clears the tile counter of the dynamic scheduler, in the launch before prefill_tma.h. One workgroup.
+// Clears the tile counter of the dynamic scheduler, in the launch before prefill_tma.h. One
+// workgroup.
 #include "core/config.h"
 
 namespace fulmen::kernels {

@@ -1,11 +1,13 @@
-// Forward for few queries: reading K and V is the work. A workgroup owns 16 rows - the query heads of a KV head are packed into
-// them - and a split of the keys; its waves take tiles of the split round robin, straight from memory into operands, and merge at
-// the end through LDS. With one split the result is final, else forward/decode_combine.h merges the splits.
+// Forward for few queries: reading K and V is the work. A workgroup owns 16 rows - the query heads
+// of a KV head are packed into them - and a split of the keys; its waves take tiles of the split
+// round robin, straight from memory into operands, and merge at the end through LDS. With one split
+// the result is final, else forward/decode_combine.h merges the splits.
 #include "tile/direct.h"
 
 namespace fulmen::kernels {
 
-// kDimGroups neighbouring waves share their keys, of whose values each has a part of the dims: wide outputs fill the registers.
+// kDimGroups neighbouring waves share their keys, of whose values each has a part of the dims: wide
+// outputs fill the registers.
 constexpr int kDimGroups = kConfig.dim_groups;
 constexpr int kWaves = kWorkgroup / kWaveSize / kDimGroups;  // with keys of their own
 constexpr int kKeyTiles = kBlockN / kScoreTile;              // of a wave's step
@@ -22,10 +24,12 @@ static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kScoreTile * kOutputPitch)
 
 // kTogether: a step's keys and values fit in registers at once, beside queries and outputs.
 constexpr int kOperandWords = kMmaSteps * kPieces * 4;
-// gfx11, whose scalars hold keys' distances, has less room where something else modifies scores, AMD where rows lie anywhere: their
-// addresses have 64 bits.
+// gfx11, whose scalars hold keys' distances, has less room where something else modifies scores,
+// AMD where rows lie anywhere: their addresses have 64 bits.
 constexpr int kRoom = kFarRows ? 150 : kSameKeys && kBias ? 170 : kDimGroups > 1 ? 200 : 230;
-constexpr bool kTogether = 2 * kOperandWords + kGroups * kDirectKeys * kWidth / 2 + kGroups * kWidth * kDirectElements <= kRoom;
+constexpr bool kTogether =
+    2 * kOperandWords + kGroups * kDirectKeys * kWidth / 2 + kGroups * kWidth * kDirectElements <=
+    kRoom;
 // Queries stay in registers, unless operands and outputs fill them: then the first cache has them.
 constexpr bool kQueriesStay = kTogether || kOperandWords < (kFarRows ? 32 : 64);
 
@@ -36,7 +40,8 @@ struct Place {
   FULMEN_DEVICE static Place of(const ForwardArguments& a) {
     const Int64 id = workgroup_id(), tile = id / a.num_splits;
     return {static_cast<int>(id % a.num_splits), kScoreTile * static_cast<int>(tile % a.row_tiles),
-            static_cast<int>(tile / a.row_tiles % a.num_kv_heads), static_cast<int>(tile / a.row_tiles / a.num_kv_heads)};
+            static_cast<int>(tile / a.row_tiles % a.num_kv_heads),
+            static_cast<int>(tile / a.row_tiles / a.num_kv_heads)};
   }
   FULMEN_DEVICE RowMap rows(const ForwardArguments& a) const {
     return {a, batch, kv_head * a.group_size, a.seqlen_q * a.group_size};
@@ -56,12 +61,14 @@ struct SplitTask {
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
       const Int64 row = map.clamp(first_row + piece_row(p));
-      operand.piece[p] =
-          load_piece(at<Element>(a.q, map.batch, map.query(row), map.head(row)), kMmaK * d + piece_dim(p), a.head_dim);
+      operand.piece[p] = load_piece(at<Element>(a.q, map.batch, map.query(row), map.head(row)),
+                                    kMmaK * d + piece_dim(p), a.head_dim);
     }
     return operand;
   }
-  FULMEN_DEVICE RowOperand query(int d) const { return kQueriesStay ? queries[kQueriesStay ? d : 0] : load_query(d); }
+  FULMEN_DEVICE RowOperand query(int d) const {
+    return kQueriesStay ? queries[kQueriesStay ? d : 0] : load_query(d);
+  }
 
   template <bool kMasked>
   FULMEN_DEVICE void step(const TilePlace& first, RowState& rows, DirectOutput& out) const {
@@ -94,9 +101,12 @@ struct SplitTask {
         }
       }
     }
-    // A split begins with the window's first key, wherever that lies: its last tile may reach into the next split.
-    modify_scores<kMasked>(map, first_row, first_key, score, [&](const ForwardArguments& /*a*/) { return keys.end; });
-    exponentiate(rows, softmax_scale(a), score, [&](const float(&factor)[kRowsPerLane]) { out.rescale(factor); });
+    // A split begins with the window's first key, wherever that lies: its last tile may reach into
+    // the next split.
+    modify_scores<kMasked>(map, first_row, first_key, score,
+                           [&](const ForwardArguments& /*a*/) { return keys.end; });
+    exponentiate(rows, softmax_scale(a), score,
+                 [&](const float(&factor)[kRowsPerLane]) { out.rescale(factor); });
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
       const ProbabilityOperand p = to_operand<Element, true>(score[f]);
@@ -130,7 +140,8 @@ FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, f
         if (row_slot(e) != slot) continue;
 #pragma unroll
         for (int t = 0; t < kWidth; ++t) {
-          lds_store(4 * (kOutputsAt + (wave * kScoreTile + row) * kOutputPitch + first_dim + direct_dim(g, e) + t),
+          lds_store(4 * (kOutputsAt + (wave * kScoreTile + row) * kOutputPitch + first_dim +
+                         direct_dim(g, e) + t),
                     out.value[g][t][e]);
         }
       }
@@ -154,11 +165,13 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
   const int head = map.head(r);
   float max = -kInfinity, sum = 0, weight[kWaves];
 #pragma unroll
-  for (int w = 0; w < kWaves; ++w) max = larger(max, lds_load<float>(4 * (kMaximaAt + w * kScoreTile + row)));
+  for (int w = 0; w < kWaves; ++w)
+    max = larger(max, lds_load<float>(4 * (kMaximaAt + w * kScoreTile + row)));
   const float offset = max == -kInfinity ? 0.0F : max;
 #pragma unroll
   for (int w = 0; w < kWaves; ++w) {
-    weight[w] = exp2(kLog2OfUnit * (lds_load<float>(4 * (kMaximaAt + w * kScoreTile + row)) - offset));
+    weight[w] =
+        exp2(kLog2OfUnit * (lds_load<float>(4 * (kMaximaAt + w * kScoreTile + row)) - offset));
     sum += weight[w] * lds_load<float>(4 * (kSumsAt + w * kScoreTile + row));
   }
   const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;
@@ -169,11 +182,13 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
     float value = 0;
 #pragma unroll
     for (int w = 0; w < kWaves; ++w)
-      value += weight[w] * lds_load<float>(4 * (kOutputsAt + (w * kScoreTile + row) * kOutputPitch + d));
+      value +=
+          weight[w] * lds_load<float>(4 * (kOutputsAt + (w * kScoreTile + row) * kOutputPitch + d));
     if constexpr (kSplits) {
       global_store(a.partial_out + part * a.head_dim_v + d, value);
     } else {
-      global_store(out_row(a, map.batch, head, i) + d, from_float<Element>(value * end.output_factor));
+      global_store(out_row(a, map.batch, head, i) + d,
+                   from_float<Element>(value * end.output_factor));
     }
   }
   if (thread_id() % kLanesPerRow != 0) return;
@@ -192,17 +207,21 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   const ForwardArguments& a = sequence_of(call, batch);
   const RowMap map = place.rows(a);
   if (kVariable && first_row >= map.end) return;
-  const int row_end = first_row + kScoreTile < map.end ? first_row + kScoreTile : static_cast<int>(map.end);
+  const int row_end =
+      first_row + kScoreTile < map.end ? first_row + kScoreTile : static_cast<int>(map.end);
   const Int64 first_query = map.query(first_row), query_end = map.query(row_end - 1) + 1;
   const algorithm::Band band = band_of(a);
-  const algorithm::KeyRange any = band.any(first_query, query_end), all = band.all(first_query, query_end);
+  const algorithm::KeyRange any = band.any(first_query, query_end),
+                            all = band.all(first_query, query_end);
   // Splits begin at fixed keys, whatever the band: those outside have nothing to do.
   const Int64 split_begin = place.split * a.split_keys, split_end = split_begin + a.split_keys;
-  const Int64 begin = any.begin > split_begin ? any.begin : split_begin, end = any.end < split_end ? any.end : split_end;
+  const Int64 begin = any.begin > split_begin ? any.begin : split_begin,
+              end = any.end < split_end ? any.end : split_end;
 
   const KeySource keys{a, a.k, head_rows(a.k, batch, kv_head), begin, end, a.head_dim};
   const int first_dim = wave_id() % kDimGroups * kDimsOfWave;
-  const KeySource values{a, a.v, head_rows(a.v, batch, kv_head) + first_dim, begin, end, a.head_dim_v - first_dim};
+  const KeySource values{a,     a.v, head_rows(a.v, batch, kv_head) + first_dim,
+                         begin, end, a.head_dim_v - first_dim};
   SplitTask task{a, map, first_row, row_end, keys, values, {}};
   if constexpr (kQueriesStay) {
 #pragma unroll
@@ -217,7 +236,8 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   for (Int64 key = first_key; key < end; key += kWaves * kBlockN) {
     const TilePlace place{key, next.place};
     // The next page's number is in flight during this step.
-    if (kTilesInPages && key + kWaves * kBlockN < end) next = TilePlace::of(a, key + kWaves * kBlockN);
+    if (kTilesInPages && key + kWaves * kBlockN < end)
+      next = TilePlace::of(a, key + kWaves * kBlockN);
     if (key >= all.begin && key + kBlockN <= all.end && key + kBlockN <= end) {
       task.template step<false>(place, rows, out);
     } else {

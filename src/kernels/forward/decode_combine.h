@@ -1,6 +1,7 @@
-// Merges what forward/decode.h, decode_tma.h, decode_portable.h or prefill_tma.h left of each split. Where there are many splits, a
-// workgroup has one query row: waves take splits round robin, some at a time that are in flight at once, then merge through LDS.
-// Where there are few, it has kBlockM rows, some lanes each. The order is always the same, so are the bits.
+// Merges what forward/decode.h, decode_tma.h, decode_portable.h or prefill_tma.h left of each
+// split. Where there are many splits, a workgroup has one query row: waves take splits round robin,
+// some at a time that are in flight at once, then merge through LDS. Where there are few, it has
+// kBlockM rows, some lanes each. The order is always the same, so are the bits.
 #include "core/scores.h"
 
 namespace fulmen::kernels {
@@ -8,14 +9,18 @@ namespace fulmen::kernels {
 constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr bool kManyRows = kBlockM > 1;
 constexpr int kLanesOfRow = kManyRows ? kWorkgroup / kBlockM : kWaveSize;
-static_assert(kWaveSize % kLanesOfRow == 0 && (!kManyRows || kWorkgroup == kBlockM * kLanesOfRow), "combine: a row is in one wave");
+static_assert(kWaveSize % kLanesOfRow == 0 && (!kManyRows || kWorkgroup == kBlockM * kLanesOfRow),
+              "combine: a row is in one wave");
 // A lane has pieces of so many dims, every kLanesOfRow-th.
 constexpr int kPiece = kManyRows && kWholeRows ? 4 : 1;
-constexpr int kPieces = (kHeadDimV + kPiece * kLanesOfRow - 1) / (kPiece * kLanesOfRow), kLaneDims = kPieces * kPiece;
+constexpr int kPieces = (kHeadDimV + kPiece * kLanesOfRow - 1) / (kPiece * kLanesOfRow),
+              kLaneDims = kPieces * kPiece;
 // Splits of a wave whose loads are in flight at once.
 constexpr int kAtOnce = kLaneDims <= 4 && !kManyRows ? 8 : 4;
 
-FULMEN_DEVICE int first_dim(int piece) { return (piece * kLanesOfRow + lane_id() % kLanesOfRow) * kPiece; }
+FULMEN_DEVICE int first_dim(int piece) {
+  return (piece * kLanesOfRow + lane_id() % kLanesOfRow) * kPiece;
+}
 
 // LDS, in floats: each wave's maximum and sum, then its outputs.
 constexpr int kSumsAt = kWaves;
@@ -63,7 +68,8 @@ struct SplitParts {
       const float* const from = a.partial_out + at * a.head_dim_v + (dim < a.head_dim_v ? dim : 0);
       const auto words = global_load(reinterpret_cast<const Words<kPiece>*>(from));
 #pragma unroll
-      for (int n = 0; n < kPiece; ++n) part.out[piece * kPiece + n] = there ? bits_float(words.word[n]) : 0.0F;
+      for (int n = 0; n < kPiece; ++n)
+        part.out[piece * kPiece + n] = there ? bits_float(words.word[n]) : 0.0F;
     }
     return part;
   }
@@ -94,7 +100,8 @@ FULMEN_DEVICE void leave_in_lds(const Part& part) {
 #pragma unroll
   for (int n = 0; n < kLaneDims; ++n) {
     const int dim = n * kWaveSize + lane_id();
-    if (kHeadDimV % kWaveSize == 0 || dim < kHeadDimV) lds_store(4 * (kOutputsAt + wave * kHeadDimV + dim), part.out[n]);
+    if (kHeadDimV % kWaveSize == 0 || dim < kHeadDimV)
+      lds_store(4 * (kOutputsAt + wave * kHeadDimV + dim), part.out[n]);
   }
 }
 
@@ -103,9 +110,12 @@ struct ResultRow {
   const ForwardArguments& a;
   Int64 batch, head, i;
 
-  FULMEN_DEVICE Element* out() const { return const_cast<Element*>(at<Element>(a.out, batch, i, head)); }
+  FULMEN_DEVICE Element* out() const {
+    return const_cast<Element*>(at<Element>(a.out, batch, i, head));
+  }
   FULMEN_DEVICE void store_lse(float lse) const {
-    if (a.lse != nullptr) global_store(a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row, lse);
+    if (a.lse != nullptr)
+      global_store(a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row, lse);
   }
 };
 
@@ -115,7 +125,8 @@ FULMEN_DEVICE void store_piece(T* to, const float* out, float factor) {
     global_store(to, from_float<T>(out[0] * factor));
   } else {
     global_store(reinterpret_cast<Words<2>*>(to),
-                 Words<2>{{pack<T>(out[0] * factor, out[1] * factor), pack<T>(out[2] * factor, out[3] * factor)}});
+                 Words<2>{{pack<T>(out[0] * factor, out[1] * factor),
+                           pack<T>(out[2] * factor, out[3] * factor)}});
   }
 }
 
@@ -126,7 +137,8 @@ FULMEN_DEVICE void merge_by_lanes(const ResultRow& row, const SplitParts& splits
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) {
     const int dim = first_dim(piece);
-    if (dim < row.a.head_dim_v) store_piece(row.out() + dim, all.out + piece * kPiece, end.output_factor);
+    if (dim < row.a.head_dim_v)
+      store_piece(row.out() + dim, all.out + piece * kPiece, end.output_factor);
   }
   if (lane_id() % kLanesOfRow == 0) row.store_lse(end.lse);
 }
@@ -148,7 +160,8 @@ FULMEN_DEVICE void merge_by_workgroup(const ResultRow& row, const SplitParts& sp
   for (int d = thread_id(); d < a.head_dim_v; d += kWorkgroup) {
     float value = 0;
 #pragma unroll
-    for (int w = 0; w < kWaves; ++w) value += weight[w] * lds_load<float>(4 * (kOutputsAt + w * kHeadDimV + d));
+    for (int w = 0; w < kWaves; ++w)
+      value += weight[w] * lds_load<float>(4 * (kOutputsAt + w * kHeadDimV + d));
     global_store(out + d, from_float<Element>(value * end.output_factor));
   }
   if (thread_id() == 0) row.store_lse(end.lse);
@@ -157,10 +170,13 @@ FULMEN_DEVICE void merge_by_workgroup(const ResultRow& row, const SplitParts& sp
 FULMEN_DEVICE void combine(const ForwardArguments& call) {
   grid_dependency_wait();
   // A launch has fewer than 2^31 workgroups, and no more rows.
-  const auto queries = static_cast<unsigned>(call.seqlen_q), heads = static_cast<unsigned>(call.num_heads);
+  const auto queries = static_cast<unsigned>(call.seqlen_q),
+             heads = static_cast<unsigned>(call.num_heads);
   const unsigned first = static_cast<unsigned>(call.first_split_row),
                  rows = static_cast<unsigned>(call.batch) * heads * queries - first;
-  const unsigned n = static_cast<unsigned>(workgroup_id()) * kBlockM + (kManyRows ? thread_id() / kLanesOfRow : 0), id = first + n;
+  const unsigned n = static_cast<unsigned>(workgroup_id()) * kBlockM +
+                     (kManyRows ? thread_id() / kLanesOfRow : 0),
+                 id = first + n;
   if (kManyRows && n >= rows) return;
   const Int64 i = id % queries, head = id / queries % heads, batch = id / queries / heads;
   const ForwardArguments& a = sequence_of(call, batch);

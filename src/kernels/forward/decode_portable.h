@@ -1,13 +1,15 @@
-// Forward for few queries without matrix instructions: any dtype (computed in fp32), any head_dim, any chip. Reading K and V is the
-// work. A workgroup owns kBlockM rows - the query heads of a KV head are packed into them - and a split of the keys. Lanes lie
-// along the dims; waves take kBlockN keys round robin, and merge at the end through LDS. A step of a wave:
+// Forward for few queries without matrix instructions: any dtype (computed in fp32), any head_dim,
+// any chip. Reading K and V is the work. A workgroup owns kBlockM rows - the query heads of a KV
+// head are packed into them - and a split of the keys. Lanes lie along the dims; waves take kBlockN
+// keys round robin, and merge at the end through LDS. A step of a wave:
 //
-//   S[kBlockM, kBlockN] = Q K^T        every lane's products of its dims; their sums over the wave end in a lane a score
+//   S[kBlockM, kBlockN] = Q K^T        every lane's products of its dims; their sums over the wave
+//                                      end in a lane a score
 //   P = softmax step of S              that lane's, through the wave's part of the LDS to all lanes
 //   O[kBlockM, kHeadDimV] += P V       every lane's dims
 //
-// Registers of a lane: Q, O, and a step's K and V. With one split the result is final, else forward/decode_combine.h merges the
-// splits.
+// Registers of a lane: Q, O, and a step's K and V. With one split the result is final, else
+// forward/decode_combine.h merges the splits.
 #include "core/scores.h"
 
 namespace fulmen::kernels {
@@ -16,8 +18,10 @@ constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kLaneDims = kHeadDim / kWaveSize, kLaneDimsV = kHeadDimV / kWaveSize;
 constexpr int kScores = kBlockM * kBlockN;  // of a step
 static_assert(kBlockN == 4, "decode_portable: a row's probabilities are one vector of LDS");
-static_assert(kScores <= kWaveSize && (kScores & (kScores - 1)) == 0, "decode_portable: a lane a score");
-static_assert(kHeadDim % kWaveSize == 0 && kHeadDimV % kWaveSize == 0, "decode_portable: lanes have whole dims");
+static_assert(kScores <= kWaveSize && (kScores & (kScores - 1)) == 0,
+              "decode_portable: a lane a score");
+static_assert(kHeadDim % kWaveSize == 0 && kHeadDimV % kWaveSize == 0,
+              "decode_portable: lanes have whole dims");
 
 // LDS, in floats: each wave's maxima and sums, then its outputs.
 constexpr int kMaximaAt = 0;                      // [kWaves][kBlockM]
@@ -25,12 +29,15 @@ constexpr int kSumsAt = kWaves * kBlockM;         // [kWaves][kBlockM]
 constexpr int kOutputsAt = 2 * kWaves * kBlockM;  // [kWaves][kBlockM][kHeadDimV]
 static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kBlockM * kHeadDimV),
               "decode_portable: the host reserves the LDS that waves merge in");
-// While keys stream, a wave's outputs have the probabilities of two steps, and what each row's sums are multiplied by.
-constexpr int kProbabilities = 0, kRescales = kScores, kStepFloats = (kScores + kBlockM + 3) / 4 * 4;
-static_assert(2 * kStepFloats <= kBlockM * kHeadDimV && kBlockM * kHeadDimV % 4 == 0, "decode_portable: two steps fit");
+// While keys stream, a wave's outputs have the probabilities of two steps, and what each row's sums
+// are multiplied by.
+constexpr int kProbabilities = 0, kRescales = kScores,
+              kStepFloats = (kScores + kBlockM + 3) / 4 * 4;
+static_assert(2 * kStepFloats <= kBlockM * kHeadDimV && kBlockM * kHeadDimV % 4 == 0,
+              "decode_portable: two steps fit");
 
-// Sums each of kCount numbers over the wave and returns the lane's own, number lane_id() % kScores: in each step of the recursion
-// a lane gives half of its numbers to the lane that keeps those.
+// Sums each of kCount numbers over the wave and returns the lane's own, number lane_id() % kScores:
+// in each step of the recursion a lane gives half of its numbers to the lane that keeps those.
 template <int kCount>
 FULMEN_DEVICE float own_sum(const float (&x)[kCount]) {
   if constexpr (kCount > 1) {
@@ -39,7 +46,8 @@ FULMEN_DEVICE float own_sum(const float (&x)[kCount]) {
     float kept[kHalf];
 #pragma unroll
     for (int n = 0; n < kHalf; ++n) {
-      const float low = x[n], high = x[n + kHalf];  // a choice of addresses would put the numbers into scratch memory
+      // A choice of addresses would put the numbers into scratch memory.
+      const float low = x[n], high = x[n + kHalf];
       kept[n] = (upper ? high : low) + shuffle_xor(upper ? low : high, kHalf);
     }
     return own_sum<kHalf>(kept);
@@ -70,7 +78,8 @@ FULMEN_DEVICE int lane_dim(int n) { return n * kWaveSize + lane_id(); }
 template <int kDims, class T>
 FULMEN_DEVICE void load_row(const T* row, int dims, float (&value)[kDims]) {
 #pragma unroll
-  for (int n = 0; n < kDims; ++n) value[n] = lane_dim(n) < dims ? to_float(global_load(row + lane_dim(n))) : 0.0F;
+  for (int n = 0; n < kDims; ++n)
+    value[n] = lane_dim(n) < dims ? to_float(global_load(row + lane_dim(n))) : 0.0F;
 }
 
 // What a workgroup has: rows of a KV head, query after query, and a split of its keys.
@@ -79,13 +88,17 @@ struct Place {
 
   FULMEN_DEVICE static Place of(const ForwardArguments& a) {
     const Int64 id = workgroup_id(), tile = id / a.num_splits;
-    return {static_cast<int>(id % a.num_splits), static_cast<int>(tile / a.row_tiles % a.num_kv_heads),
-            static_cast<int>(tile / a.row_tiles / a.num_kv_heads), static_cast<int>(tile % a.row_tiles) * kBlockM};
+    return {static_cast<int>(id % a.num_splits),
+            static_cast<int>(tile / a.row_tiles % a.num_kv_heads),
+            static_cast<int>(tile / a.row_tiles / a.num_kv_heads),
+            static_cast<int>(tile % a.row_tiles) * kBlockM};
   }
 };
 
 // Rows of a KV head: few (launch/decode_portable.cpp), so that an int has room for them.
-FULMEN_DEVICE int rows_of(const ForwardArguments& a) { return static_cast<int>(a.seqlen_q) * a.group_size; }
+FULMEN_DEVICE int rows_of(const ForwardArguments& a) {
+  return static_cast<int>(a.seqlen_q) * a.group_size;
+}
 
 // A row of a KV head. Rows beyond the last repeat it: what they give is not stored.
 struct Row {
@@ -119,7 +132,8 @@ struct OwnScore {
     bool attended = j < end && in_band(a, row.query, j);
     if constexpr (kKeepMask) attended = attended && global_load(modifiers.keep_mask + j) != 0;
     float bias = 0;
-    if constexpr (kBias) bias = attended ? kUnitsOfScore * to_float(global_load(modifiers.bias + j)) : 0.0F;
+    if constexpr (kBias)
+      bias = attended ? kUnitsOfScore * to_float(global_load(modifiers.bias + j)) : 0.0F;
     return attended ? modifiers.finish(a, dot, bias, modifiers.distance(j)) : -kInfinity;
   }
 };
@@ -129,8 +143,10 @@ struct WaveTask {
   OwnScore own;
   float query[kBlockM][kLaneDims];
 
-  // Keys [first_key, first_key + kBlockN); those from `end` on repeat the last one, with no weight. lds: of the step, in floats.
-  FULMEN_DEVICE void step(const KvElement* k, const KvElement* v, Int64 first_key, Int64 end, int lds, LaneState& state) const {
+  // Keys [first_key, first_key + kBlockN); those from `end` on repeat the last one, with no weight.
+  // lds: of the step, in floats.
+  FULMEN_DEVICE void step(const KvElement* k, const KvElement* v, Int64 first_key, Int64 end,
+                          int lds, LaneState& state) const {
     float key[kBlockN][kLaneDims], value[kBlockN][kLaneDimsV], dot[kScores];
 #pragma unroll
     for (int c = 0; c < kBlockN; ++c) {
@@ -170,15 +186,18 @@ struct WaveTask {
   FULMEN_DEVICE static void exponentiate(float score, int lds, LaneState& state) {
     const float new_max = larger(state.max, row_max(score));
     const float offset = new_max == -kInfinity ? 0.0F : new_max;
-    const float rescale = exp2(kLog2OfUnit * (state.max - offset)), probability = exp2(kLog2OfUnit * (score - offset));
+    const float rescale = exp2(kLog2OfUnit * (state.max - offset)),
+                probability = exp2(kLog2OfUnit * (score - offset));
     state.max = new_max;
     state.sum = state.sum * rescale + probability;
     const int own = lane_id();
     if (own < kScores) lds_store(4 * (lds + kProbabilities + own), probability);
-    if (own < kScores && own % kBlockN == 0) lds_store(4 * (lds + kRescales + own / kBlockN), rescale);
+    if (own < kScores && own % kBlockN == 0)
+      lds_store(4 * (lds + kRescales + own / kBlockN), rescale);
   }
 
-  FULMEN_DEVICE static void add_values(int r, int lds, const float (&value)[kBlockN][kLaneDimsV], float (&out)[kLaneDimsV]) {
+  FULMEN_DEVICE static void add_values(int r, int lds, const float (&value)[kBlockN][kLaneDimsV],
+                                       float (&out)[kLaneDimsV]) {
     const auto probability = lds_load<Words<kBlockN>>(4 * (lds + kProbabilities + r * kBlockN));
     const float rescale = lds_load<float>(4 * (lds + kRescales + r));
 #pragma unroll
@@ -207,11 +226,13 @@ FULMEN_DEVICE void leave_in_lds(const LaneState& state) {
 }
 
 // Row r of all waves becomes one, and goes to memory: the result, or a split's part of it.
-FULMEN_DEVICE void merge_row(const ForwardArguments& call, const ForwardArguments& a, const Place& place, int r) {
+FULMEN_DEVICE void merge_row(const ForwardArguments& call, const ForwardArguments& a,
+                             const Place& place, int r) {
   const Row row = Row::of(a, place.kv_head, place.first_row + r);
   float max = -kInfinity, sum = 0, weight[kWaves];
 #pragma unroll
-  for (int w = 0; w < kWaves; ++w) max = larger(max, lds_load<float>(4 * (kMaximaAt + w * kBlockM + r)));
+  for (int w = 0; w < kWaves; ++w)
+    max = larger(max, lds_load<float>(4 * (kMaximaAt + w * kBlockM + r)));
   const float offset = max == -kInfinity ? 0.0F : max;
 #pragma unroll
   for (int w = 0; w < kWaves; ++w) {
@@ -219,7 +240,9 @@ FULMEN_DEVICE void merge_row(const ForwardArguments& call, const ForwardArgument
     sum += weight[w] * lds_load<float>(4 * (kSumsAt + w * kBlockM + r));
   }
   const Int64 rows = static_cast<Int64>(call.batch) * call.num_heads * call.seqlen_q;
-  const Int64 part = place.split * rows + (static_cast<Int64>(place.batch) * call.num_heads + row.head) * call.seqlen_q + row.query;
+  const Int64 part = place.split * rows +
+                     (static_cast<Int64>(place.batch) * call.num_heads + row.head) * call.seqlen_q +
+                     row.query;
   const RowEnd end = end_row(a, row.head, max, sum);
   auto* out = const_cast<Element*>(at<Element>(a.out, place.batch, row.query, row.head));
   for (int d = thread_id(); d < a.head_dim_v; d += kWorkgroup) {
@@ -239,7 +262,8 @@ FULMEN_DEVICE void merge_row(const ForwardArguments& call, const ForwardArgument
     global_store(a.partial_max + part, max);
     global_store(a.partial_sum + part, sum);
   } else if (a.lse != nullptr) {
-    global_store(a.lse + place.batch * a.lse_batch + row.head * a.lse_head + row.query * a.lse_row, end.lse);
+    global_store(a.lse + place.batch * a.lse_batch + row.head * a.lse_head + row.query * a.lse_row,
+                 end.lse);
   }
 }
 
@@ -248,7 +272,8 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
   const ForwardArguments& call = reload(arguments, workgroup_id());
   const Place place = Place::of(call);
   const ForwardArguments& a = sequence_of(call, place.batch);
-  for (int r = 0; r < kBlockM && place.first_row + r < rows_of(a); ++r) merge_row(call, a, place, r);
+  for (int r = 0; r < kBlockM && place.first_row + r < rows_of(a); ++r)
+    merge_row(call, a, place, r);
 }
 
 FULMEN_DEVICE void decode_portable(const ForwardArguments& call) {
@@ -261,7 +286,8 @@ FULMEN_DEVICE void decode_portable(const ForwardArguments& call) {
   const algorithm::KeyRange band = band_of(a).any(first_query, query_end);
   // Splits begin at fixed keys, whatever the band: those outside have nothing to do.
   const Int64 split_begin = place.split * a.split_keys, split_end = split_begin + a.split_keys;
-  const Int64 begin = band.begin > split_begin ? band.begin : split_begin, end = band.end < split_end ? band.end : split_end;
+  const Int64 begin = band.begin > split_begin ? band.begin : split_begin,
+              end = band.end < split_end ? band.end : split_end;
 
   WaveTask task{a, OwnScore::of(a, place), {}};
 #pragma unroll

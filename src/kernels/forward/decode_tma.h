@@ -1,18 +1,22 @@
-// Forward for few queries on Hopper: reading K and V is the work, and the tensor memory accelerator (TMA) does it.
+// Forward for few queries on Hopper: reading K and V is the work, and the tensor memory accelerator
+// (TMA) does it.
 //
-//   S[64, kBlockN] = Q[64, d] K[kBlockN, d]^T,  P = 2^(S - max),  O[64, d_v] += P V[kBlockN, d_v]     a step
+//   S[64, kBlockN] = Q[64, d] K[kBlockN, d]^T,  P = 2^(S - max),  O[64, d_v] += P V[kBlockN, d_v]
+//                                               a step
 //
-// A workgroup has 64 rows - the query heads of a KV head are packed into them - and a split of the keys. One warpgroup multiplies,
-// a wave 16 rows. A wave of another one, the loader, keeps kBuffers tiles of keys and values in flight: so many bytes that their
-// latency does not matter, whatever the registers are. With one split the result is final, else forward/decode_combine.h merges
-// the splits.
+// A workgroup has 64 rows - the query heads of a KV head are packed into them - and a split of the
+// keys. One warpgroup multiplies, a wave 16 rows. A wave of another one, the loader, keeps kBuffers
+// tiles of keys and values in flight: so many bytes that their latency does not matter, whatever
+// the registers are. With one split the result is final, else forward/decode_combine.h merges the
+// splits.
 //
-// kHeadsInRow: a row of 128 bytes is too short a read, so that two KV heads of 64 dims which are neighbours in memory come as one.
-// Waves 0 and 1 have rows of the first, 2 and 3 of the second. A product is the whole warpgroup's: it multiplies with both heads,
-// and a wave keeps what is its own.
+// kHeadsInRow: a row of 128 bytes is too short a read, so that two KV heads of 64 dims which are
+// neighbours in memory come as one. Waves 0 and 1 have rows of the first, 2 and 3 of the second. A
+// product is the whole warpgroup's: it multiplies with both heads, and a wave keeps what is its
+// own.
 //
-// LDS: Q, kBuffers x K, kBuffers x V, mbarriers, whether a page does not exist. Registers of a lane, with one head: S kBlockN / 2,
-// P kBlockN / 4, O d_v / 2; with two S and O twice.
+// LDS: Q, kBuffers x K, kBuffers x V, mbarriers, whether a page does not exist. Registers of a
+// lane, with one head: S kBlockN / 2, P kBlockN / 4, O d_v / 2; with two S and O twice.
 #include "forward/decode_tma_layout.h"
 #include "tile/nvidia/register_shares.h"
 #include "tile/nvidia/warpgroup_parts.h"
@@ -22,26 +26,32 @@
 namespace fulmen::kernels {
 
 // Dims in LDS: whole panels, zeros past the last one.
-constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns, kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
+constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns,
+              kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
 constexpr int kKeyPanels = kPanels * kHeadsInRow, kWavesOfHead = 4 / kHeadsInRow;
-constexpr TmaDecodeLayout kLdsLayout =
-    TmaDecodeLayout::of(kPanels * kPanelColumns, kKeyPanels* kPanelColumns, kPanelsV* kPanelColumns, kBlockN, kBuffers);
-static_assert(kLdsLayout.total == kLdsBytes, "decode_tma: the host reserves the LDS that the tiles need");
-static_assert(kBlockM == 64 && kWorkgroup == 256 && kPackedRows, "decode_tma: a warpgroup has 64 rows, one has none");
-static_assert(kHeadsInRow == 1 || (kHeadsInRow == 2 && kHeadDim == kPanelColumns && kHeadDimV == 2 * kPanelColumns && !kExactDims),
+constexpr TmaDecodeLayout kLdsLayout = TmaDecodeLayout::of(
+    kPanels * kPanelColumns, kKeyPanels* kPanelColumns, kPanelsV* kPanelColumns, kBlockN, kBuffers);
+static_assert(kLdsLayout.total == kLdsBytes,
+              "decode_tma: the host reserves the LDS that the tiles need");
+static_assert(kBlockM == 64 && kWorkgroup == 256 && kPackedRows,
+              "decode_tma: a warpgroup has 64 rows, one has none");
+static_assert(kHeadsInRow == 1 || (kHeadsInRow == 2 && kHeadDim == kPanelColumns &&
+                                   kHeadDimV == 2 * kPanelColumns && !kExactDims),
               "decode_tma: two heads of a panel each, of which a wave stores the dims of one");
 static_assert(kBlockN % kScoreTile == 0 && kWholeRows && !kKeepMask && !kDropout,
               "decode_tma: what the TMA can read, without holes");
 // Pages of fewer rows than a tile come one by one.
 constexpr int kBoxRows = kPageSize > 0 && kPageSize < kBlockN ? kPageSize : kBlockN;
-static_assert(!kPaged || (kPageSize > 0 && kPageSize % kBoxRows == 0 && kBoxRows % 8 == 0), "decode_tma: boxes lie in a page each");
+static_assert(!kPaged || (kPageSize > 0 && kPageSize % kBoxRows == 0 && kBoxRows % 8 == 0),
+              "decode_tma: boxes lie in a page each");
 
 // One workgroup a multiprocessor begins with as many registers as a lane can have.
 constexpr RegisterShares kRegisters = RegisterShares::of(1, kMinWorkgroups, kTmaRegisters);
 constexpr bool kSharesRegisters = kMinWorkgroups > 1;
 
 // mbarriers.
-constexpr int kQueriesFull = kLdsLayout.barriers_at, kPatch = kQueriesFull + 8, kKeysFull = kPatch + 8;
+constexpr int kQueriesFull = kLdsLayout.barriers_at, kPatch = kQueriesFull + 8,
+              kKeysFull = kPatch + 8;
 constexpr int kKeysEmpty = kKeysFull + 8 * kBuffers, kValuesFull = kKeysEmpty + 8 * kBuffers;
 constexpr int kValuesEmpty = kValuesFull + 8 * kBuffers;
 using TileRing = Ring<kBuffers>;
@@ -51,35 +61,45 @@ struct Place {
   int split, first_row, kv_heads, batch;
 
   FULMEN_DEVICE static Place of(const ForwardArguments& a) {
-    const auto id = static_cast<unsigned>(workgroup_id()), splits = static_cast<unsigned>(a.num_splits), tile = id / splits;
-    const auto row_tiles = static_cast<unsigned>(a.row_tiles), kv_heads = static_cast<unsigned>(a.num_kv_heads) / kHeadsInRow;
+    const auto id = static_cast<unsigned>(workgroup_id()),
+               splits = static_cast<unsigned>(a.num_splits), tile = id / splits;
+    const auto row_tiles = static_cast<unsigned>(a.row_tiles),
+               kv_heads = static_cast<unsigned>(a.num_kv_heads) / kHeadsInRow;
     return {static_cast<int>(id % splits), kBlockM * static_cast<int>(tile % row_tiles),
-            static_cast<int>(tile / row_tiles % kv_heads), static_cast<int>(tile / row_tiles / kv_heads)};
+            static_cast<int>(tile / row_tiles % kv_heads),
+            static_cast<int>(tile / row_tiles / kv_heads)};
   }
   FULMEN_DEVICE RowMap rows(const ForwardArguments& a, int head_in_row) const {
-    return {a, batch, (kv_heads * kHeadsInRow + head_in_row) * a.group_size, a.seqlen_q * a.group_size};
+    return {a, batch, (kv_heads * kHeadsInRow + head_in_row) * a.group_size,
+            a.seqlen_q * a.group_size};
   }
 };
 
-// The keys of the split: those that some row attends, from a multiple of kBlockN on, and those that need no mask.
+// The keys of the split: those that some row attends, from a multiple of kBlockN on, and those that
+// need no mask.
 struct SplitKeys {
   Int64 first;  // of the first tile
   algorithm::KeyRange any, whole;
 
-  FULMEN_DEVICE static SplitKeys of(const ForwardArguments& a, const Place& place, const RowMap& map) {
-    const Int64 rows_end = place.first_row + kBlockM < map.end ? place.first_row + kBlockM : map.end;
+  FULMEN_DEVICE static SplitKeys of(const ForwardArguments& a, const Place& place,
+                                    const RowMap& map) {
+    const Int64 rows_end =
+        place.first_row + kBlockM < map.end ? place.first_row + kBlockM : map.end;
     if (rows_end <= place.first_row) return {0, {0, 0}, {0, 0}};
     const Int64 first_query = map.query(place.first_row), query_end = map.query(rows_end - 1) + 1;
     const algorithm::Band band = band_of(a);
-    const algorithm::KeyRange any = band.any(first_query, query_end), whole = band.all(first_query, query_end);
+    const algorithm::KeyRange any = band.any(first_query, query_end),
+                              whole = band.all(first_query, query_end);
     // Splits begin at fixed keys, whatever the band: those outside have nothing to do.
     const Int64 split_begin = place.split * a.split_keys, split_end = split_begin + a.split_keys;
-    const Int64 begin = any.begin > split_begin ? any.begin : split_begin, end = any.end < split_end ? any.end : split_end;
+    const Int64 begin = any.begin > split_begin ? any.begin : split_begin,
+                end = any.end < split_end ? any.end : split_end;
     if (end <= begin) return {0, {0, 0}, {0, 0}};
     return {begin / kBlockN * kBlockN, {begin, end}, whole};
   }
   FULMEN_DEVICE bool is_masked(Int64 key) const {
-    return key < whole.begin || key + kBlockN > whole.end || key < any.begin || key + kBlockN > any.end;
+    return key < whole.begin || key + kBlockN > whole.end || key < any.begin ||
+           key + kBlockN > any.end;
   }
 };
 
@@ -98,8 +118,8 @@ struct Loader {
     for (Int64 key = split.first; key < split.any.end; key += kBlockN) {
       mbarrier_wait(kKeysEmpty + 8 * ring.buffer, ring.parity ^ 1);
       if (lane_id() == 0) {
-        load<kKeyPanels, false>(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, call.k_map, key,
-                                kKeysFull + 8 * ring.buffer);
+        load<kKeyPanels, false>(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, call.k_map,
+                                key, kKeysFull + 8 * ring.buffer);
       }
       values(key);
       ring.advance();
@@ -118,21 +138,23 @@ struct Loader {
         // Past the last key the table may end: what comes from there is masked.
         const PagedRow in_page = PagedRow::of(a, row < a.seqlen_k ? row : a.seqlen_k - 1);
         batch = in_page.exists(a) ? static_cast<int>(in_page.page) : 0;
-        // Consumers see it: they wait for the same tile's values, for which this lane arrives later.
+        // Consumers see it: they wait for the same tile's values, for which this lane arrives
+        // later.
         const bool attended = row < split.any.end && row + kBoxRows > split.any.begin;
         if (!kValues && attended && !in_page.exists(a)) lds_store(kLdsLayout.missing_at, 1);
         row = row < a.seqlen_k ? in_page.row : 0;
       }
 #pragma unroll
       for (int p = 0; p < kCount; ++p) {
-        tma_load(to + (p * kBlockN + box * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns, row, place.kv_heads, batch, barrier,
-                 once);
+        tma_load(to + (p * kBlockN + box * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns, row,
+                 place.kv_heads, batch, barrier, once);
       }
     }
   }
   // Values of keys that no row attends are not to be multiplied, not even with 0: they may be NaN.
   FULMEN_DEVICE void values(Int64 key) {
-    const int to = kLdsLayout.values_at + ring.buffer * kLdsLayout.value_bytes, full = kValuesFull + 8 * ring.buffer;
+    const int to = kLdsLayout.values_at + ring.buffer * kLdsLayout.value_bytes,
+              full = kValuesFull + 8 * ring.buffer;
     const bool patched = key < split.any.begin || key + kBlockN > split.any.end;
     mbarrier_wait(kValuesEmpty + 8 * ring.buffer, ring.parity ^ 1);
     if (lane_id() == 0) load<kPanelsV, true>(to, call.v_map, key, patched ? kPatch : full);
@@ -181,12 +203,14 @@ struct Consumer {
     for (int n = 0; n < kScoreTile; n += kRows) {
       const int row = wave_id() * kScoreTile + n + lane_id() / kLanes;
       const Int64 r = first_row + n + lane_id() / kLanes;
-      const Element* const from = at<Element>(map.arguments.q, map.batch, map.query(map.clamp(r)), map.head(map.clamp(r)));
+      const Element* const from =
+          at<Element>(map.arguments.q, map.batch, map.query(map.clamp(r)), map.head(map.clamp(r)));
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) {
         const int dim = p * kPanelColumns + lane_id() % kLanes * 8;
         if (dim >= kHeadDim) continue;
-        const Words<4> piece = r < map.end ? load_piece(from, dim, map.arguments.head_dim) : Words<4>{};
+        const Words<4> piece =
+            r < map.end ? load_piece(from, dim, map.arguments.head_dim) : Words<4>{};
         lds_store(kLdsLayout.queries_at + panel_place(row, dim, kBlockM), piece);
       }
     }
@@ -200,7 +224,8 @@ struct Consumer {
     TileRow<kKeyTiles> score;
     float factor[kRowsPerLane];
     const LdsMatrix queries = LdsMatrix::of(kLdsLayout.queries_at, kBlockM);
-    const LdsMatrix keys = LdsMatrix::of(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, kBlockN);
+    const LdsMatrix keys =
+        LdsMatrix::of(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, kBlockN);
     mbarrier_wait(kKeysFull + 8 * ring.buffer, ring.parity);
     wgmma_fence();
     begin_scores(queries, keys, score);
@@ -217,7 +242,8 @@ struct Consumer {
     }
     release(kKeysEmpty);
     if (first_row < map.end) {
-      if (exponentiate_tile<kMasked>(map, first_row, rows.state, key, RowBits<kMasked>::of(map, first_row, key), score, factor))
+      if (exponentiate_tile<kMasked>(map, first_row, rows.state, key,
+                                     RowBits<kMasked>::of(map, first_row, key), score, factor))
         rescale(rows, factor);
     } else {
       clear(score);  // the warpgroup multiplies 64 rows, these are none
@@ -225,7 +251,8 @@ struct Consumer {
     keep_probabilities(rows, score);
     mbarrier_wait(kValuesFull + 8 * ring.buffer, ring.parity);
     wgmma_fence();
-    begin_outputs(rows, LdsMatrix::of(kLdsLayout.values_at + ring.buffer * kLdsLayout.value_bytes, kBlockN));
+    begin_outputs(
+        rows, LdsMatrix::of(kLdsLayout.values_at + ring.buffer * kLdsLayout.value_bytes, kBlockN));
     end_outputs(rows);
     release(kValuesEmpty);
     ring.advance();
@@ -233,11 +260,13 @@ struct Consumer {
   FULMEN_DEVICE void release(int empty) const {
     if (lane_id() == 0) mbarrier_arrive(empty + 8 * ring.buffer);
   }
-  FULMEN_DEVICE static void choose(int head_in_row, const TileRow<kKeyTiles>& second, TileRow<kKeyTiles>& score) {
+  FULMEN_DEVICE static void choose(int head_in_row, const TileRow<kKeyTiles>& second,
+                                   TileRow<kKeyTiles>& score) {
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) score[f][e] = head_in_row == 0 ? score[f][e] : second[f][e];
+      for (int e = 0; e < kElements; ++e)
+        score[f][e] = head_in_row == 0 ? score[f][e] : second[f][e];
     }
   }
   FULMEN_DEVICE static void clear(TileRow<kKeyTiles>& score) {
@@ -249,8 +278,10 @@ struct Consumer {
   }
 };
 
-// A wave's rows to memory: the result, or a split's part of it. call: the whole call, a sequence of which the map has.
-FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int split, const Consumer& wave) {
+// A wave's rows to memory: the result, or a split's part of it. call: the whole call, a sequence of
+// which the map has.
+FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int split,
+                         const Consumer& wave) {
   const ForwardArguments& a = map.arguments;
   const WaveRows& rows = wave.rows;
   const int first_dim = wave.head_in_row * (kHeadDimV / kHeadsInRow);
@@ -266,7 +297,8 @@ FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int sp
     const int head = map.head(r);
     if constexpr (kSplits) {
       const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;
-      store_part(a, static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id, slot, first_dim, rows, sum);
+      store_part(a, static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id,
+                 slot, first_dim, rows, sum);
       continue;
     }
     const RowEnd end = end_row(a, head, max, sum);

@@ -1,12 +1,13 @@
-// Where the tiles of forward/decode_tma.h lie in LDS, in bytes: the same formulas for the host, which reserves it, and for the
-// kernel.
+// Where the tiles of forward/decode_tma.h lie in LDS, in bytes: the same formulas for the host,
+// which reserves it, and for the kernel.
 #pragma once
 
 #include "algorithm/key_range.h"
 
 namespace fulmen::kernels {
 
-// LDS of forward/decode_tma.h: 64 rows of queries, `buffers` tiles of keys and as many of values in panels, and mbarriers.
+// LDS of forward/decode_tma.h: 64 rows of queries, `buffers` tiles of keys and as many of values in
+// panels, and mbarriers.
 struct TmaDecodeLayout {
   static constexpr int kRows = 64, kBarrierBytes = 8;
   int queries_at;
@@ -14,7 +15,8 @@ struct TmaDecodeLayout {
   int values_at, value_bytes;
   int barriers_at, missing_at, total;
 
-  FULMEN_ALGORITHM static TmaDecodeLayout of(int query_dims, int key_dims, int value_dims, int block_n, int buffers) {
+  FULMEN_ALGORITHM static TmaDecodeLayout of(int query_dims, int key_dims, int value_dims,
+                                             int block_n, int buffers) {
     TmaDecodeLayout l{};
     l.key_bytes = block_n * 2 * key_dims;
     l.value_bytes = block_n * 2 * value_dims;

@@ -1,11 +1,12 @@
-// The launch before kernels that read the keep-mask as bits: bytes to bits (core/arguments.h: MaskBits). A workgroup has kMaskRows
-// queries and kMaskKeys keys, a lane half of a query's.
+// The launch before kernels that read the keep-mask as bits: bytes to bits (core/arguments.h:
+// MaskBits). A workgroup has kMaskRows queries and kMaskKeys keys, a lane half of a query's.
 #include "core/scores.h"
 
 namespace fulmen::kernels {
 
 constexpr int kMaskKeys = 128, kWords = kMaskKeys / 32;
-static_assert(kWorkgroup == 2 * kMaskRows && kWorkgroup == kMaskKeys, "pack_mask: two lanes have a query, one a key");
+static_assert(kWorkgroup == 2 * kMaskRows && kWorkgroup == kMaskKeys,
+              "pack_mask: two lanes have a query, one a key");
 
 struct MaskPlace {
   int batch, head;
@@ -13,10 +14,12 @@ struct MaskPlace {
 
   FULMEN_DEVICE static MaskPlace of(const ForwardArguments& call) {
     const MaskBits& bits = call.mask_bits;
-    const Int64 most = bits.by_key == nullptr ? 0 : bits.query_words / 2, blocks = bits.blocks > most ? bits.blocks : most;
+    const Int64 most = bits.by_key == nullptr ? 0 : bits.query_words / 2,
+                blocks = bits.blocks > most ? bits.blocks : most;
     const Int64 groups = bits.words / kWords, id = workgroup_id(), plane = id / (groups * blocks);
     const Int64 heads = bits.head_planes == 0 ? 1 : call.num_heads;
-    return {static_cast<int>(plane / heads), static_cast<int>(plane % heads), plane, id / groups % blocks, id % groups * kMaskKeys};
+    return {static_cast<int>(plane / heads), static_cast<int>(plane % heads), plane,
+            id / groups % blocks, id % groups * kMaskKeys};
   }
 };
 
@@ -36,14 +39,17 @@ FULMEN_DEVICE HalfRow load_half_row(const unsigned char* bytes, int count) {
   if (count >= 64 && reinterpret_cast<unsigned long long>(bytes) % 16 == 0) {
     Words<4> pieces[4];
 #pragma unroll
-    for (int n = 0; n < 4; ++n) pieces[n] = global_load(reinterpret_cast<const Words<4>*>(bytes) + n);
+    for (int n = 0; n < 4; ++n)
+      pieces[n] = global_load(reinterpret_cast<const Words<4>*>(bytes) + n);
 #pragma unroll
     for (int n = 0; n < 16; ++n) {
-      bits.word[n / 8] |= nonzero_bytes(pieces[n / 4].word[n % 4]) << (4U * (static_cast<unsigned>(n) % 8));
+      bits.word[n / 8] |= nonzero_bytes(pieces[n / 4].word[n % 4])
+                          << (4U * (static_cast<unsigned>(n) % 8));
     }
   } else {
     for (int n = 0; n < count && n < 64; ++n) {
-      const unsigned bit = (global_load(bytes + n) != 0 ? 1U : 0U) << (static_cast<unsigned>(n) % 32);
+      const unsigned bit = (global_load(bytes + n) != 0 ? 1U : 0U)
+                           << (static_cast<unsigned>(n) % 32);
       bits.word[0] |= n < 32 ? bit : 0;
       bits.word[1] |= n < 32 ? 0 : bit;
     }
@@ -52,10 +58,14 @@ FULMEN_DEVICE HalfRow load_half_row(const unsigned char* bytes, int count) {
 }
 // Bits [begin, end) of a word, where both may lie outside.
 FULMEN_DEVICE unsigned bit_range(int begin, int end) {
-  const auto below = [](int n) { return n <= 0 ? 0U : n >= 32 ? ~0U : (1U << static_cast<unsigned>(n)) - 1; };
+  const auto below = [](int n) {
+    return n <= 0 ? 0U : n >= 32 ? ~0U : (1U << static_cast<unsigned>(n)) - 1;
+  };
   return below(end) & ~below(begin);
 }
-FULMEN_DEVICE int near(Int64 distance) { return static_cast<int>(algorithm::Band::clamp(distance, -kMaskKeys, kMaskKeys)); }
+FULMEN_DEVICE int near(Int64 distance) {
+  return static_cast<int>(algorithm::Band::clamp(distance, -kMaskKeys, kMaskKeys));
+}
 
 // LDS: the rows' bits, then what each wave's rows have in common.
 constexpr int kPartsAt = kMaskRows * kWords * 4, kPartBytes = 4 * kWords;
@@ -73,18 +83,23 @@ FULMEN_DEVICE void pack_mask(const ForwardArguments& call) {
   const bool exists = i < a.seqlen_q, there = bits.rows == 1 || exists;
   HalfRow kept{}, attended{}, all{{~0U, ~0U}};
   if (there && first_key < a.seqlen_k) {
-    const auto* mask = at<unsigned char>(a.keep_mask, place.batch, bits.rows == 1 ? 0 : i, place.head);
+    const auto* mask =
+        at<unsigned char>(a.keep_mask, place.batch, bits.rows == 1 ? 0 : i, place.head);
     kept = load_half_row(mask + first_key, at_most(a.seqlen_k - first_key, 64));
   }
   if (there) all = kept;
   if (exists) {
     const algorithm::Band band = band_of(a);
-    const int begin = near(band.first(i) - first_key), end = near(band.last_plus_one(i) - first_key);
+    const int begin = near(band.first(i) - first_key),
+              end = near(band.last_plus_one(i) - first_key);
 #pragma unroll
-    for (int w = 0; w < 2; ++w) attended.word[w] = kept.word[w] & bit_range(begin - 32 * w, end - 32 * w);
+    for (int w = 0; w < 2; ++w)
+      attended.word[w] = kept.word[w] & bit_range(begin - 32 * w, end - 32 * w);
   }
   if (i < bits.rows)
-    global_store(reinterpret_cast<HalfRow*>(bits.by_query + (place.plane * bits.rows + i) * bits.words + first_key / 32), kept);
+    global_store(reinterpret_cast<HalfRow*>(
+                     bits.by_query + (place.plane * bits.rows + i) * bits.words + first_key / 32),
+                 kept);
   lds_store(4 * (row * kWords + 2 * half), kept);
 
   // Reduces over the wave's rows, then over all rows of the block.
@@ -108,7 +123,8 @@ FULMEN_DEVICE void pack_mask(const ForwardArguments& call) {
       any |= lds_load<unsigned>(part_at(n, 0) + 4 * thread_id());
       every &= lds_load<unsigned>(part_at(n, 1) + 4 * thread_id());
     }
-    const Int64 to = (place.plane * bits.blocks + place.block) * bits.words + place.first_key / 32 + thread_id();
+    const Int64 to =
+        (place.plane * bits.blocks + place.block) * bits.words + place.first_key / 32 + thread_id();
     global_store(bits.any + to, any);
     global_store(bits.all + to, every);
   }
@@ -118,7 +134,8 @@ FULMEN_DEVICE void pack_mask(const ForwardArguments& call) {
 #pragma unroll
     for (int r = 0; r < kMaskRows; ++r) {
       const auto word = lds_load<unsigned>(4 * (r * kWords + thread_id() / 32));
-      queries.word[r / 32] |= (word >> (static_cast<unsigned>(thread_id()) % 32) & 1U) << (static_cast<unsigned>(r) % 32);
+      queries.word[r / 32] |= (word >> (static_cast<unsigned>(thread_id()) % 32) & 1U)
+                              << (static_cast<unsigned>(r) % 32);
     }
     auto* to = bits.by_key + (place.plane * bits.keys + key) * bits.query_words + 2 * place.block;
     global_store(reinterpret_cast<HalfRow*>(to), queries);

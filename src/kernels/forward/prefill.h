@@ -1,13 +1,16 @@
-// Forward for many queries: K and V stream through LDS, scores, probabilities and output stay in registers.
+// Forward for many queries: K and V stream through LDS, scores, probabilities and output stay in
+// registers.
 //
 // A workgroup owns kBlockM query rows of one head, a wave kRowTiles x 16 of them:
 //   for each tile of kBlockN keys:
 //     S = Q K^T                       scores, one query row (or two) a lane
-//     P = 2^(S - max)                 online softmax; the row's lanes exchange their maxima, sums only at the end
+//     P = 2^(S - max)                 online softmax; the row's lanes exchange their maxima, sums
+//                                     only at the end
 //     O = rescale * O + P V           P goes from accumulators straight into the next product
-// While a tile of keys is computed the next one is in flight. Where a workgroup has few of them the kernel is static persistent
-// (kPersistent): the next work tile's first keys and queries are prefetched from the last step of this one on (kWholeRows).
-// The step, the epilogue and the persistent loop are in forward/parts.
+// While a tile of keys is computed the next one is in flight. Where a workgroup has few of them the
+// kernel is static persistent (kPersistent): the next work tile's first keys and queries are
+// prefetched from the last step of this one on (kWholeRows). The step, the epilogue and the
+// persistent loop are in forward/parts.
 #include "forward/parts/prefill_epilogue.h"
 #include "forward/parts/prefill_persistent.h"
 #include "forward/parts/prefill_rows.h"
@@ -33,8 +36,9 @@ FULMEN_DEVICE void fetch_kept(Stage& stage, KeptWalk<TileOrder>& tile, int buffe
   }
 }
 // kKnowsTiles: the tiles that some of the workgroup's rows attend.
-FULMEN_DEVICE void over_kept_tiles(const PrefillTask& task, const StageSource& source, Stage& stage, const QuerySource& queries,
-                                   const TileOrder& order, WaveRows& rows) {
+FULMEN_DEVICE void over_kept_tiles(const PrefillTask& task, const StageSource& source, Stage& stage,
+                                   const QuerySource& queries, const TileOrder& order,
+                                   WaveRows& rows) {
   KeptWalk tile(source.masked_rows(), order);
   if (!tile.there()) return;
   stage.fetch_queries(queries);
@@ -106,8 +110,10 @@ FULMEN_DEVICE void prefill_rows(const ForwardArguments& call, const QueryBlock& 
       }
     };
     if constexpr (kFetchesEarly) fetch();
-    const int attended = kWideHeads ? task.attended_keys(mine.band, mine.row_end, order.first_key(n)) : kBlockN;
-    if (attended > 0) task.step<true>(rows, {order.first_key(n), buffer, attended}, none, queries_read);
+    const int attended =
+        kWideHeads ? task.attended_keys(mine.band, mine.row_end, order.first_key(n)) : kBlockN;
+    if (attended > 0)
+      task.step<true>(rows, {order.first_key(n), buffer, attended}, none, queries_read);
     if constexpr (!kFetchesEarly) {
       barrier();
       fetch();
@@ -123,7 +129,8 @@ FULMEN_DEVICE void prefill_rows(const ForwardArguments& call, const QueryBlock& 
       task.step<false>(rows, {order.first_key(n), buffer}, copies, queries_read);
       stage.committed();
     } else {
-      if (kFetchesEarly && n + 1 < order.count) stage.template fetch<false>(order.first_key(n + 1), next);
+      if (kFetchesEarly && n + 1 < order.count)
+        stage.template fetch<false>(order.first_key(n + 1), next);
       task.step<false>(rows, {order.first_key(n), buffer}, none, queries_read);
       if (!kFetchesEarly) {
         barrier();

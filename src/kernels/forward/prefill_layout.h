@@ -1,4 +1,5 @@
-// Where the tiles of forward/prefill.h lie in LDS, in bytes: the same formulas for the host, which reserves it, and for the kernel.
+// Where the tiles of forward/prefill.h lie in LDS, in bytes: the same formulas for the host, which
+// reserves it, and for the kernel.
 #pragma once
 
 #include "algorithm/transposed_rows.h"
@@ -10,17 +11,19 @@ struct PrefillShape {
   int head_dim, head_dim_v, block_m, block_n;
   int buffers;          // of K and V tiles
   bool queries_in_lds;  // AMD: else in registers; NVIDIA: they are brought there, and stay
-  bool persistent;      // NVIDIA: outputs have room of their own, as the next queries are in flight to theirs
+  bool persistent;      // NVIDIA: outputs have room of their own, as the next queries are in flight
+                        // to theirs
 };
 
 struct PrefillLayout {
-  int key_pitch;  // bytes from row to row, padded so that a column of 16-byte pieces lies in different banks; NVIDIA: swizzled
-                  // instead
+  int key_pitch;  // bytes from row to row, padded so that a column of 16-byte pieces lies in
+                  // different banks; NVIDIA: swizzled instead
   int value_pitch;
   int query_pitch;             // AMD
   int key_bytes, value_bytes;  // a tile's
   int queries_at;              // K tiles first, then V tiles, then Q
-  int outputs_at, total;       // NVIDIA: outputs before they are stored, in place of Q unless the kernel is persistent
+  int outputs_at, total;       // NVIDIA: outputs before they are stored, in place of Q unless the
+                               // kernel is persistent
 
   FULMEN_ALGORITHM static PrefillLayout of(const PrefillShape& s) {
     PrefillLayout l{};
@@ -36,7 +39,8 @@ struct PrefillLayout {
       l.value_pitch = 2 * s.head_dim_v;
       l.value_bytes = s.block_n * l.value_pitch;
       // Queries, and outputs before they are stored.
-      query_bytes = s.block_m * (l.key_pitch < l.value_pitch && !s.persistent ? l.value_pitch : l.key_pitch);
+      query_bytes =
+          s.block_m * (l.key_pitch < l.value_pitch && !s.persistent ? l.value_pitch : l.key_pitch);
     }
     l.key_bytes = s.block_n * l.key_pitch;
     l.queries_at = s.buffers * (l.key_bytes + l.value_bytes);

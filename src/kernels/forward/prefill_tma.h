@@ -1,22 +1,28 @@
-// Forward for many queries by Hopper's warpgroup products, whose operands the tensor memory accelerator (TMA) brings.
+// Forward for many queries by Hopper's warpgroup products, whose operands the tensor memory
+// accelerator (TMA) brings.
 //
-//   S[64, kBlockN] = Q[64, d] K[kBlockN, d]^T,  P = 2^(S - max),  O[64, d_v] += P V[kBlockN, d_v]     a warpgroup's step
+//   S[64, kBlockN] = Q[64, d] K[kBlockN, d]^T,  P = 2^(S - max),  O[64, d_v] += P V[kBlockN, d_v]
+//                                               a warpgroup's step
 //
-// A workgroup has kBlockM query rows of one head, a warpgroup 64 of them, a wave 16. One more warpgroup has two waves that work:
-// the key loader asks the TMA for tiles of keys and values, in a ring of kBuffers each, the query loader for each warpgroup's Q. An
-// mbarrier a buffer says that a tile has arrived (full), another that no warpgroup reads it any more (empty). A persistent kernel's
-// workgroups take further tiles of queries: the loaders are then ahead of the warpgroups, which store outputs meanwhile.
+// A workgroup has kBlockM query rows of one head, a warpgroup 64 of them, a wave 16. One more
+// warpgroup has two waves that work: the key loader asks the TMA for tiles of keys and values, in a
+// ring of kBuffers each, the query loader for each warpgroup's Q. An mbarrier a buffer says that a
+// tile has arrived (full), another that no warpgroup reads it any more (empty). A persistent
+// kernel's workgroups take further tiles of queries: the loaders are then ahead of the warpgroups,
+// which store outputs meanwhile.
 //
-// A step begins S = Q K^T of tile n and O += P V of tile n - 1, and computes exponentials of n while the second one is in
-// flight. Ping-pong: warpgroups issue products one after the other, so that one's exponentials overlap another's products.
+// A step begins S = Q K^T of tile n and O += P V of tile n - 1, and computes exponentials of n
+// while the second one is in flight. Ping-pong: warpgroups issue products one after the other, so
+// that one's exponentials overlap another's products.
 //
-// kSplits: the last tiles of queries would leave multiprocessors without work. Their keys are split, and forward/decode_combine.h
-// merges what the splits give.
+// kSplits: the last tiles of queries would leave multiprocessors without work. Their keys are
+// split, and forward/decode_combine.h merges what the splits give.
 //
 // The loaders, the epilogue and what masks and splits add are in forward/parts/tma_*.h.
 //
-// LDS: up to 128 dims 2 x Q, kBuffers x K, kBuffers x V and the outputs, which the TMA stores; wider heads have one Q, and their
-// outputs go from registers to memory. Then mbarriers. Registers of a lane: S kBlockN / 2, O d_v / 2, P kBlockN / 4.
+// LDS: up to 128 dims 2 x Q, kBuffers x K, kBuffers x V and the outputs, which the TMA stores;
+// wider heads have one Q, and their outputs go from registers to memory. Then mbarriers. Registers
+// of a lane: S kBlockN / 2, O d_v / 2, P kBlockN / 4.
 #include "forward/parts/tma_epilogue.h"
 #include "forward/parts/tma_loaders.h"
 #include "forward/parts/tma_splits.h"
@@ -25,17 +31,23 @@ namespace fulmen::kernels {
 
 constexpr bool kTurns = kWarpgroups > 1 && kPingPong;
 
-// Tiles as operands. Where registers allow, the next one's place is known before a warpgroup's turn, not computed in it.
-constexpr bool kKeepsPlaces = !kBias && !kAlibi && !kDropout && (!kBand || (kWarpgroups <= 2 && kHeadDim <= 128));
+// Tiles as operands. Where registers allow, the next one's place is known before a warpgroup's
+// turn, not computed in it.
+constexpr bool kKeepsPlaces =
+    !kBias && !kAlibi && !kDropout && (!kBand || (kWarpgroups <= 2 && kHeadDim <= 128));
 struct MatrixRing : TileRing {
   int first_at, step;  // in bytes
   LdsMatrix kept;
 
-  FULMEN_DEVICE MatrixRing(int at, int bytes) : first_at(at), step(bytes), kept(LdsMatrix::of(at, kBlockN)) {}
-  FULMEN_DEVICE LdsMatrix now() const { return kKeepsPlaces ? kept : LdsMatrix::of(first_at + buffer * step, kBlockN); }
+  FULMEN_DEVICE MatrixRing(int at, int bytes)
+      : first_at(at), step(bytes), kept(LdsMatrix::of(at, kBlockN)) {}
+  FULMEN_DEVICE LdsMatrix now() const {
+    return kKeepsPlaces ? kept : LdsMatrix::of(first_at + buffer * step, kBlockN);
+  }
   FULMEN_DEVICE void advance() {
     TileRing::advance();
-    if constexpr (kKeepsPlaces) kept = buffer == 0 ? LdsMatrix::of(first_at, kBlockN) : kept.further(step);
+    if constexpr (kKeepsPlaces)
+      kept = buffer == 0 ? LdsMatrix::of(first_at, kBlockN) : kept.further(step);
   }
 };
 
@@ -44,7 +56,8 @@ struct Consumer {
   const TmaForwardArguments& arguments;
   int group, next_group;
   QueryRing query_ring;
-  MatrixRing key_ring{kLdsLayout.keys_at, kLdsLayout.key_bytes}, value_ring{kLdsLayout.values_at, kLdsLayout.value_bytes};
+  MatrixRing key_ring{kLdsLayout.keys_at, kLdsLayout.key_bytes},
+      value_ring{kLdsLayout.values_at, kLdsLayout.value_bytes};
   LdsMatrix queries;
 
   FULMEN_DEVICE explicit Consumer(const TmaForwardArguments& a)
@@ -54,7 +67,8 @@ struct Consumer {
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
     const RowMap map{arguments, t.batch, t.head, arguments.seqlen_q};
-    const Int64 group_row = t.row_begin + rows_of_group(group, query_ring), wave_row = group_row + wave_id() % 4 * kScoreTile;
+    const Int64 group_row = t.row_begin + rows_of_group(group, query_ring),
+                wave_row = group_row + wave_id() % 4 * kScoreTile;
     const Int64 row_end = group_row + 64 < arguments.seqlen_q ? group_row + 64 : arguments.seqlen_q;
     const algorithm::KeyRange keys = band_of(arguments).any(group_row, row_end);
     bool any = group_row < row_end && keys.end > keys.begin;
@@ -62,7 +76,8 @@ struct Consumer {
     WaveRows rows = {};
     rows.state.clear();
     queries = LdsMatrix::of(queries_at(query_ring), kBlockM).rows_further(64 * group);
-    if (t.order.count > 0) mbarrier_wait(queries_barrier(kQueriesFull, query_ring, group), query_ring.parity);
+    if (t.order.count > 0)
+      mbarrier_wait(queries_barrier(kQueriesFull, query_ring, group), query_ring.parity);
     if constexpr (kMaskBits) {
       any = step_kept_tiles(*this, t, map, wave_row, group_row, rows);
     } else {
@@ -96,9 +111,14 @@ struct Consumer {
     }
   }
 
-  FULMEN_DEVICE void wait_keys() const { mbarrier_wait(kKeysFull + 8 * key_ring.buffer, key_ring.parity); }
-  FULMEN_DEVICE void wait_values() const { mbarrier_wait(kValuesFull + 8 * value_ring.buffer, value_ring.parity); }
-  // Releases a buffer to its loader. All lanes of the wave have waited for the products that read it.
+  FULMEN_DEVICE void wait_keys() const {
+    mbarrier_wait(kKeysFull + 8 * key_ring.buffer, key_ring.parity);
+  }
+  FULMEN_DEVICE void wait_values() const {
+    mbarrier_wait(kValuesFull + 8 * value_ring.buffer, value_ring.parity);
+  }
+  // Releases a buffer to its loader. All lanes of the wave have waited for the products that read
+  // it.
   template <class Buffers>
   FULMEN_DEVICE static void release(int empty, Buffers& ring) {
     if (lane_id() == 0) mbarrier_arrive(empty);
@@ -140,7 +160,8 @@ struct Consumer {
   template <bool kMasked>
   FULMEN_DEVICE void step(const RowMap& map, Int64 wave_row, WaveRows& rows, Int64 first_key) {
     TileRow<kKeyTiles> score;
-    const auto row_bits = RowBits<kMasked>::of(map, wave_row, first_key);  // in flight beside the products
+    // In flight beside the products.
+    const auto row_bits = RowBits<kMasked>::of(map, wave_row, first_key);
     wait_keys();
     wait_turn();
     wgmma_fence();
@@ -199,7 +220,8 @@ FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
     }
     mbarrier_init_fence();
   }
-  if constexpr (kDynamicTiles) grid_dependency_wait();  // forward/clear_tile_counter.h may still run
+  // forward/clear_tile_counter.h may still run.
+  if constexpr (kDynamicTiles) grid_dependency_wait();
   barrier();
   const int loader = wave_id() - 4 * kWarpgroups;
   if (loader >= 0) {

@@ -1,22 +1,24 @@
-// Where the tiles of forward/prefill_tma.h lie in LDS, in bytes: the same formulas for the host, which reserves it, and for the
-// kernel.
+// Where the tiles of forward/prefill_tma.h lie in LDS, in bytes: the same formulas for the host,
+// which reserves it, and for the kernel.
 #pragma once
 
 #include "algorithm/key_range.h"
 
 namespace fulmen::kernels {
 
-// LDS of forward/prefill_tma.h: queries, `buffers` tiles of keys and as many of values, all in panels (targets/sm90/target.h); and
-// the mbarriers, of 8 bytes each.
+// LDS of forward/prefill_tma.h: queries, `buffers` tiles of keys and as many of values, all in
+// panels (targets/sm90/target.h); and the mbarriers, of 8 bytes each.
 struct TmaPrefillLayout {
   static constexpr int kBarrierBytes = 8;
   int queries_at, query_bytes, query_buffers;  // wide heads leave room for one
   int keys_at, key_bytes;                      // a tile's
   int values_at, value_bytes;
-  int outputs_at, output_bytes;  // none: wide heads leave no room, outputs go from registers to memory
+  // None: wide heads leave no room, outputs go from registers to memory.
+  int outputs_at, output_bytes;
   int barriers_at, next_at, total;
 
-  FULMEN_ALGORITHM static TmaPrefillLayout of(int head_dim, int head_dim_v, int block_m, int block_n, int buffers) {
+  FULMEN_ALGORITHM static TmaPrefillLayout of(int head_dim, int head_dim_v, int block_m,
+                                              int block_n, int buffers) {
     TmaPrefillLayout l{};
     l.query_bytes = block_m * 2 * head_dim;
     l.key_bytes = block_n * 2 * head_dim;
@@ -28,9 +30,10 @@ struct TmaPrefillLayout {
     l.outputs_at = l.values_at + buffers * l.value_bytes;
     l.output_bytes = wide ? 0 : block_m * 2 * head_dim_v;
     l.barriers_at = l.outputs_at + l.output_bytes;
-    // Full and empty for each buffer, of each warpgroup's queries, of keys, of values and of the next tile's number, and one for
-    // values to be cleared.
-    l.next_at = l.barriers_at + (2 * l.query_buffers * (block_m / 64) + 1 + 4 * buffers + 2) * kBarrierBytes;
+    // Full and empty for each buffer, of each warpgroup's queries, of keys, of values and of the
+    // next tile's number, and one for values to be cleared.
+    l.next_at = l.barriers_at +
+                (2 * l.query_buffers * (block_m / 64) + 1 + 4 * buffers + 2) * kBarrierBytes;
     l.total = l.next_at + kBarrierBytes;
     return l;
   }

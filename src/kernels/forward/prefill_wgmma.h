@@ -1,13 +1,16 @@
-// Forward for many queries by Hopper's warpgroup products: forward/prefill.h's algorithm, with products in flight while waves
-// compute exponentials. A workgroup owns kBlockM query rows of one head, a warpgroup 64 of them, a wave 16; one more warpgroup, the
-// producer, brings keys and values to LDS. A warpgroup's steps, one for each tile of kBlockN keys:
+// Forward for many queries by Hopper's warpgroup products: forward/prefill.h's algorithm, with
+// products in flight while waves compute exponentials. A workgroup owns kBlockM query rows of one
+// head, a warpgroup 64 of them, a wave 16; one more warpgroup, the producer, brings keys and values
+// to LDS. A warpgroup's steps, one for each tile of kBlockN keys:
 //
 //   multiply n:      S = Q K^T of tile n begins, then O += P V of tile n - 1
-//   exponentiate n:  P = 2^(S - max), online as in forward/prefill.h, when S is there; O = rescale * O
+//   exponentiate n: P = 2^(S - max), online as in forward/prefill.h, when S is there;
+//       O = rescale * O
 //
-// All waves meet once a tile, when tile n's keys and tile n - 1's values are there. Then every second warpgroup multiplies n and
-// exponentiates n, the others exponentiate n - 1 and multiply n: so that the matrix units have work all the time. Meanwhile the
-// producer fetches what the next meeting is for, to where keys and values of two tiles before were.
+// All waves meet once a tile, when tile n's keys and tile n - 1's values are there. Then every
+// second warpgroup multiplies n and exponentiates n, the others exponentiate n - 1 and multiply n:
+// so that the matrix units have work all the time. Meanwhile the producer fetches what the next
+// meeting is for, to where keys and values of two tiles before were.
 #include "forward/prefill_wgmma_layout.h"
 #include "tile/nvidia/register_shares.h"
 #include "tile/nvidia/warpgroup_rows.h"
@@ -16,24 +19,35 @@
 
 namespace fulmen::kernels {
 
-constexpr WarpgroupPrefillLayout kLdsLayout = WarpgroupPrefillLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN);
-static_assert(kLdsLayout.total == kLdsBytes, "prefill_wgmma: the host reserves the LDS that the tiles need");
+constexpr WarpgroupPrefillLayout kLdsLayout =
+    WarpgroupPrefillLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN);
+static_assert(kLdsLayout.total == kLdsBytes,
+              "prefill_wgmma: the host reserves the LDS that the tiles need");
 constexpr int kWarpgroups = kBlockM / 64;  // that multiply
-static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "prefill_wgmma: a warpgroup has 64 rows, one has none");
-static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0, "prefill_wgmma: tiles are whole panels");
+static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1),
+              "prefill_wgmma: a warpgroup has 64 rows, one has none");
+static_assert(kHeadDim % kPanelColumns == 0 && kHeadDimV % kPanelColumns == 0,
+              "prefill_wgmma: tiles are whole panels");
 
-constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kCopyingRegisters);
+constexpr RegisterShares kRegisters =
+    RegisterShares::of(kWarpgroups, kMinWorkgroups, kCopyingRegisters);
 
 FULMEN_DEVICE int keys_at(int buffer) { return kLdsLayout.keys_at + buffer * kLdsLayout.key_bytes; }
-FULMEN_DEVICE int values_at(int buffer) { return kLdsLayout.values_at + buffer * kLdsLayout.value_bytes; }
+FULMEN_DEVICE int values_at(int buffer) {
+  return kLdsLayout.values_at + buffer * kLdsLayout.value_bytes;
+}
 
 // All waves, wherever each of them comes from.
 FULMEN_DEVICE void meet() { barrier(); }
 
 // Rows of memory to panels: 8 neighbouring lanes copy a panel's row, of 128 bytes.
 constexpr int kCopiedRows = 128 / 8;  // at once
-FULMEN_DEVICE int copied_row() { return static_cast<int>(static_cast<unsigned>(thread_id()) % 128 / 8); }
-FULMEN_DEVICE int copied_dim() { return static_cast<int>(static_cast<unsigned>(thread_id()) % 8) * 8; }
+FULMEN_DEVICE int copied_row() {
+  return static_cast<int>(static_cast<unsigned>(thread_id()) % 128 / 8);
+}
+FULMEN_DEVICE int copied_dim() {
+  return static_cast<int>(static_cast<unsigned>(thread_id()) % 8) * 8;
+}
 
 class PanelStage {
  public:
@@ -43,19 +57,21 @@ class PanelStage {
 #pragma unroll
     for (int n = 0; n < kBlockM; n += kCopiedRows) {
       const int row = n + copied_row();
-      copy_row<kHeadDim, kBlockM>(kLdsLayout.queries_at + panel_place(row, copied_dim(), kBlockM), source.row(row), source.dims,
-                                  true);
+      copy_row<kHeadDim, kBlockM>(kLdsLayout.queries_at + panel_place(row, copied_dim(), kBlockM),
+                                  source.row(row), source.dims, true);
     }
   }
   template <bool kClamped>
   FULMEN_DEVICE void keys(Int64 first_key, int buffer) const {
     const ForwardArguments& a = source_.arguments;
-    tile<kClamped, false, kHeadDim>(TileRows<false>::of(a, source_, first_key), a.head_dim, keys_at(buffer));
+    tile<kClamped, false, kHeadDim>(TileRows<false>::of(a, source_, first_key), a.head_dim,
+                                    keys_at(buffer));
   }
   template <bool kClamped>
   FULMEN_DEVICE void values(Int64 first_key, int buffer) const {
     const ForwardArguments& a = source_.arguments;
-    tile<kClamped, true, kHeadDimV>(TileRows<true>::of(a, source_, first_key), a.head_dim_v, values_at(buffer));
+    tile<kClamped, true, kHeadDimV>(TileRows<true>::of(a, source_, first_key), a.head_dim_v,
+                                    values_at(buffer));
   }
 
  private:
@@ -68,9 +84,11 @@ class PanelStage {
     for (int n = 0; n < kBlockN; n += kCopiedRows) {
       const int row = n + copied_row();
       const int from = rows.clamp(row);
-      const bool valid = !(kMayHide<kClamped> && kValues) || source_.alive(source_.arguments, rows.first_key + from);
-      copy_row<kDims, kBlockN>(to + n * kPanelRowBytes, kEachRow ? rows.row(kClamped ? from : row) : first + n * rows.stride, dims,
-                               valid);
+      const bool valid = !(kMayHide<kClamped> && kValues) ||
+                         source_.alive(source_.arguments, rows.first_key + from);
+      copy_row<kDims, kBlockN>(to + n * kPanelRowBytes,
+                               kEachRow ? rows.row(kClamped ? from : row) : first + n * rows.stride,
+                               dims, valid);
     }
   }
   // Invalid rows, and dims beyond the last, are zeros.
@@ -140,13 +158,15 @@ struct PrefillTask {
     wgmma_wait<0>();
     wgmma_hold(score);
     if (late) meet();
-    exponentiate_tile<true>(map, wave_row, rows.state, first_key, RowBits<true>::of(map, wave_row, first_key), score, factor);
+    exponentiate_tile<true>(map, wave_row, rows.state, first_key,
+                            RowBits<true>::of(map, wave_row, first_key), score, factor);
     keep_probabilities(rows, score);
   }
   template <bool kMasked>
   FULMEN_DEVICE void step(WaveRows& rows, Int64 first_key, int n, bool late) const {
     TileRow<kKeyTiles> score;
-    const auto row_bits = RowBits<kMasked>::of(map, wave_row, first_key);  // in flight beside the products
+    // In flight beside the products.
+    const auto row_bits = RowBits<kMasked>::of(map, wave_row, first_key);
     if (!late) meet();
     wgmma_fence();
     begin_scores(own_queries(), LdsMatrix::of(keys_at(n % 2), kBlockN), score);
@@ -175,7 +195,8 @@ struct PrefillTask {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) tile[e] = rows.out[g][d][e] * factor[row_slot(e)];
         const int lane = lane_id(), dim = kScoreTile * (g * kProductTiles + d) + lane / 16 * 8;
-        stmatrix_x4(kLdsLayout.queries_at + panel_place(first_row + lane % 16, dim, kBlockM), to_operand<Element>(tile).words);
+        stmatrix_x4(kLdsLayout.queries_at + panel_place(first_row + lane % 16, dim, kBlockM),
+                    to_operand<Element>(tile).words);
       }
     }
     meet();
@@ -184,8 +205,11 @@ struct PrefillTask {
 #pragma unroll
     for (int n = 0; n < kScoreTile * kRow; n += kWaveSize) {
       const int row = (n + lane_id()) / kRow, dim = (n + lane_id()) % kRow * 8;
-      const auto piece = lds_load<Words<4> >(kLdsLayout.queries_at + panel_place(first_row + row, dim, kBlockM));
-      if (wave_row + row < a.seqlen_q) store_piece(out_row(a, map.batch, map.first_head, wave_row + row), dim, a.head_dim_v, piece);
+      const auto piece =
+          lds_load<Words<4> >(kLdsLayout.queries_at + panel_place(first_row + row, dim, kBlockM));
+      if (wave_row + row < a.seqlen_q)
+        store_piece(out_row(a, map.batch, map.first_head, wave_row + row), dim, a.head_dim_v,
+                    piece);
     }
   }
 };
@@ -263,16 +287,25 @@ FULMEN_DEVICE void forward_wgmma(const ForwardArguments& call) {
   if (kVariable && row_begin >= a.seqlen_q) return;
   const Int64 row_end = row_begin + kBlockM < a.seqlen_q ? row_begin + kBlockM : a.seqlen_q;
   const algorithm::Band band = band_of(a);
-  const algorithm::KeyRange keys = band.any(row_begin, row_end), whole = band.all(row_begin, row_end);
+  const algorithm::KeyRange keys = band.any(row_begin, row_end),
+                            whole = band.all(row_begin, row_end);
   const RowMap map{a, batch, head, a.seqlen_q};
   const int kv_head = head / a.group_size, first_row = wave_id() * kScoreTile;
-  const StageSource source{
-      a, batch, head, row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head), keys.begin, keys.end};
+  const StageSource source{a,
+                           batch,
+                           head,
+                           row_begin,
+                           row_end,
+                           head_rows(a.k, batch, kv_head),
+                           head_rows(a.v, batch, kv_head),
+                           keys.begin,
+                           keys.end};
   const PanelStage stage(source);
   const PrefillTask task{a, map, row_begin + first_row, first_row};
   const TileOrder order = TileOrder::of(tile_range(keys), whole);
 
-  const QuerySource queries{at<Element>(a.q, batch, 0, head), a.q.row, row_begin, a.seqlen_q, a.head_dim};
+  const QuerySource queries{at<Element>(a.q, batch, 0, head), a.q.row, row_begin, a.seqlen_q,
+                            a.head_dim};
 
   if (first_row >= kBlockM) {
     setmaxnreg_dec<kRegisters.loader>();

@@ -1,6 +1,6 @@
-// Forward for up to 128 keys, chess boards above all: a wave owns 16 query rows of one head and has their whole score rows in
-// registers, so nothing is rescaled. K and V go straight from memory into operands: no LDS, no barrier, so a wave starts and ends
-// on its own and many are in flight.
+// Forward for up to 128 keys, chess boards above all: a wave owns 16 query rows of one head and has
+// their whole score rows in registers, so nothing is rescaled. K and V go straight from memory into
+// operands: no LDS, no barrier, so a wave starts and ends on its own and many are in flight.
 #include "tile/direct.h"
 
 namespace fulmen::kernels {
@@ -8,7 +8,8 @@ namespace fulmen::kernels {
 constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kKeyTiles = kBlockN / kScoreTile;
 constexpr int kMmaSteps = kHeadDim / kMmaK;
-// Where the operands of all dims would not fit beside outputs and scores, they are loaded as they are used.
+// Where the operands of all dims would not fit beside outputs and scores, they are loaded as they
+// are used.
 constexpr bool kTightRegisters = kMmaSteps * kPieces * 4 * (1 + kKeyTiles) > 160;
 // V is in flight while scores are computed, where the host measured a gain.
 constexpr bool kEarlyValues = kEarlyLoads && !kTightRegisters;
@@ -17,12 +18,13 @@ constexpr bool kFencedValues = kTightRegisters || (kSameKeys && !kEarlyValues);
 static_assert(kBlockM == kScoreTile * kWaves, "short_sequence: a wave has 16 rows");
 static_assert(kHeadDim % kMmaK == 0, "short_sequence: tiles are whole operands");
 
-FULMEN_DEVICE void store_rows(const ForwardArguments& a, int batch, int head, Int64 first_row, Int64 row_end, const RowState& rows,
-                              const DirectOutput& out) {
+FULMEN_DEVICE void store_rows(const ForwardArguments& a, int batch, int head, Int64 first_row,
+                              Int64 row_end, const RowState& rows, const DirectOutput& out) {
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const Int64 i = first_row + tile_row(slot);
-    const RowEnd end = end_row(a, head, row_maximum(rows, softmax_scale(a), slot), total(rows.sum[slot]));
+    const RowEnd end =
+        end_row(a, head, row_maximum(rows, softmax_scale(a), slot), total(rows.sum[slot]));
     if (i >= row_end) continue;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
@@ -56,8 +58,10 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
   DirectOutput out = {};
   const algorithm::KeyRange attended = band_of(a).any(first_row, row_end);
   if (attended.begin < attended.end) {
-    const KeySource keys{a, a.k, head_rows(a.k, batch, kv_head), attended.begin, attended.end, a.head_dim};
-    const KeySource values{a, a.v, head_rows(a.v, batch, kv_head), attended.begin, attended.end, a.head_dim_v};
+    const KeySource keys{
+        a, a.k, head_rows(a.k, batch, kv_head), attended.begin, attended.end, a.head_dim};
+    const KeySource values{
+        a, a.v, head_rows(a.v, batch, kv_head), attended.begin, attended.end, a.head_dim_v};
     const auto* q = at<Element>(a.q, batch, 0, head);
     const TilePlace first = TilePlace::of(a, 0);
     const NearKeys near_keys(keys, first);
@@ -75,9 +79,11 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
     }
 #pragma unroll
     for (int d = 0; d < kMmaSteps; ++d) {
-      const RowOperand queries = load_row_operand(q, a.q.row, first_row, a.seqlen_q, kMmaK * d, a.head_dim);
+      const RowOperand queries =
+          load_row_operand(q, a.q.row, first_row, a.seqlen_q, kMmaK * d, a.head_dim);
 #pragma unroll
-      for (int f = 0; f < kKeyTiles; ++f) multiply_scores<Element>(score[f], load_keys(near_keys, f, kMmaK * d), queries);
+      for (int f = 0; f < kKeyTiles; ++f)
+        multiply_scores<Element>(score[f], load_keys(near_keys, f, kMmaK * d), queries);
       if constexpr (kTightRegisters) schedule_fence();
     }
     if (!kBand && a.seqlen_k == kBlockN) {

@@ -1,6 +1,7 @@
-// Appending to a KV cache: a few lanes a head's row, of new keys, new values or queries; the first two go where their sequence
-// ends, keys and queries are rotated on the way. Numbers in device memory are unchecked: rows that have no place in
-// the cache are not written, and positions past the last one take its angles.
+// Appending to a KV cache: a few lanes a head's row, of new keys, new values or queries; the first
+// two go where their sequence ends, keys and queries are rotated on the way. Numbers in device
+// memory are unchecked: rows that have no place in the cache are not written, and positions past
+// the last one take its angles.
 #include "core/config.h"
 
 namespace fulmen::kernels {
@@ -23,7 +24,8 @@ FULMEN_DEVICE Element* output_at(const View& view, Int64 batch, Int64 row, Int64
 }
 
 // A row of the cache, [batch or page, row, head]; null where there is none.
-FULMEN_DEVICE Element* cache_row(const AppendArguments& a, const View& view, Int64 b, Int64 row, Int64 head) {
+FULMEN_DEVICE Element* cache_row(const AppendArguments& a, const View& view, Int64 b, Int64 row,
+                                 Int64 head) {
   if (row < 0 || row >= a.rows) return nullptr;
   if (a.block_table == nullptr) return output_at(view, b, row, head);
   const Int64 page = global_load(a.block_table + b * a.table_stride + row / a.page_size);
@@ -34,7 +36,8 @@ FULMEN_DEVICE Element* cache_row(const AppendArguments& a, const View& view, Int
 // Rows of a sequence count keys and values of new token 0, of token 1, ..., then queries.
 FULMEN_DEVICE AppendedRow appended_row(const AppendArguments& a, Int64 b, Int64 n) {
   const Int64 used = global_load(a.seqlens_k + b);
-  const Int64 new_heads = 2 * static_cast<Int64>(a.num_kv_heads), new_rows = a.seqlen_new * new_heads;
+  const Int64 new_heads = 2 * static_cast<Int64>(a.num_kv_heads),
+              new_rows = a.seqlen_new * new_heads;
   if (n >= new_rows) {
     const Int64 i = (n - new_rows) / a.num_heads, head = (n - new_rows) % a.num_heads;
     return {at<Element>(a.q, b, i, head), output_at(a.q_out, b, i, head), a.head_dim, a.half,
@@ -42,9 +45,11 @@ FULMEN_DEVICE AppendedRow appended_row(const AppendArguments& a, Int64 b, Int64 
   }
   const Int64 i = n / new_heads, kv_head = n % new_heads / 2;
   if (n % 2 == 0) {
-    return {at<Element>(a.k_new, b, i, kv_head), cache_row(a, a.k_cache, b, used + i, kv_head), a.head_dim, a.half, used + i};
+    return {at<Element>(a.k_new, b, i, kv_head), cache_row(a, a.k_cache, b, used + i, kv_head),
+            a.head_dim, a.half, used + i};
   }
-  return {at<Element>(a.v_new, b, i, kv_head), cache_row(a, a.v_cache, b, used + i, kv_head), a.head_dim_v, 0, 0};
+  return {at<Element>(a.v_new, b, i, kv_head), cache_row(a, a.v_cache, b, used + i, kv_head),
+          a.head_dim_v, 0, 0};
 }
 
 FULMEN_DEVICE float angle(const AppendArguments& a, const void* table, Int64 index) {
@@ -59,16 +64,19 @@ FULMEN_DEVICE void copy_elements(const Element* from, Element* to, int count, in
   if ((reinterpret_cast<Size>(from) | reinterpret_cast<Size>(to)) % 16 == 0) {
     done = count / kPiece * kPiece;
     for (int d = kPiece * lane; d < done; d += kPiece * kLanesOfRow) {
-      global_store(reinterpret_cast<Words<4>*>(to + d), global_load(reinterpret_cast<const Words<4>*>(from + d)));
+      global_store(reinterpret_cast<Words<4>*>(to + d),
+                   global_load(reinterpret_cast<const Words<4>*>(from + d)));
     }
   }
-  for (int d = done + lane; d < count; d += kLanesOfRow) global_store(to + d, global_load(from + d));
+  for (int d = done + lane; d < count; d += kLanesOfRow)
+    global_store(to + d, global_load(from + d));
 }
 
 FULMEN_DEVICE void append_kv(const AppendArguments& a) {
   const Int64 thread = workgroup_id() * kWorkgroup + thread_id();
   if (a.seqlens_k_out != nullptr && thread < a.batch) {
-    global_store(a.seqlens_k_out + thread, static_cast<int>(global_load(a.seqlens_k + thread) + a.seqlen_new));
+    global_store(a.seqlens_k_out + thread,
+                 static_cast<int>(global_load(a.seqlens_k + thread) + a.seqlen_new));
   }
   const Int64 rows = 2 * a.seqlen_new * a.num_kv_heads + a.seqlen_q * a.num_heads;  // of a sequence
   const Int64 id = workgroup_id() * kRowsOfWorkgroup + thread_id() / kLanesOfRow;
@@ -79,9 +87,12 @@ FULMEN_DEVICE void append_kv(const AppendArguments& a) {
   const Int64 position = algorithm::Band::clamp(row.position, 0, a.positions - 1);
   // In place, too: a lane has both elements of a pair.
   for (int i = lane; i < row.half; i += kLanesOfRow) {
-    const int first = a.interleaved != 0 ? 2 * i : i, second = a.interleaved != 0 ? 2 * i + 1 : i + row.half;
-    const float cosine = angle(a, a.rotary_cos, position * a.cos_row + i), sine = angle(a, a.rotary_sin, position * a.sin_row + i);
-    const float x = to_float(global_load(row.from + first)), y = to_float(global_load(row.from + second));
+    const int first = a.interleaved != 0 ? 2 * i : i,
+              second = a.interleaved != 0 ? 2 * i + 1 : i + row.half;
+    const float cosine = angle(a, a.rotary_cos, position * a.cos_row + i),
+                sine = angle(a, a.rotary_sin, position * a.sin_row + i);
+    const float x = to_float(global_load(row.from + first)),
+                y = to_float(global_load(row.from + second));
     global_store(row.to + first, from_float<Element>(x * cosine - y * sine));
     global_store(row.to + second, from_float<Element>(x * sine + y * cosine));
   }

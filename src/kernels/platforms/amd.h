@@ -1,16 +1,20 @@
-// AMD: clang's HIP dialect by builtins alone. RDNA kernels run in wave32, GCN and CDNA ones in wave64: FULMEN_WAVE_SIZE says which.
+// AMD: clang's HIP dialect by builtins alone. RDNA kernels run in wave32, GCN and CDNA ones in
+// wave64: FULMEN_WAVE_SIZE says which.
 #pragma once
 
 #include "core/types.h"
 
 #define FULMEN_DEVICE __attribute__((device, always_inline)) inline
-// Before a call of a lambda in a branch that is seldom taken: clang 22 leaves decode's there a function of its own.
+// Before a call of a lambda in a branch that is seldom taken: clang 22 leaves decode's there a
+// function of its own.
 #define FULMEN_INLINED [[clang::always_inline]]
-#define FULMEN_KERNEL(Arguments, body)                                                                                     \
-  extern "C" __attribute__((global, amdgpu_flat_work_group_size(fulmen::kernels::kWorkgroup, fulmen::kernels::kWorkgroup), \
-                            amdgpu_waves_per_eu(fulmen::kernels::kMinWaves))) void                                         \
-  fulmen_kernel(const Arguments arguments) {                                                                               \
-    body(arguments);                                                                                                       \
+#define FULMEN_KERNEL(Arguments, body)                                                       \
+  extern "C" __attribute__((                                                                 \
+      global,                                                                                \
+      amdgpu_flat_work_group_size(fulmen::kernels::kWorkgroup, fulmen::kernels::kWorkgroup), \
+      amdgpu_waves_per_eu(fulmen::kernels::kMinWaves))) void                                 \
+  fulmen_kernel(const Arguments arguments) {                                                 \
+    body(arguments);                                                                         \
   }
 
 namespace fulmen::kernels {
@@ -31,7 +35,8 @@ FULMEN_DEVICE int lane_id() {
 FULMEN_DEVICE int wave_id() { return __builtin_amdgcn_readfirstlane(thread_id() / kWaveSize); }
 FULMEN_DEVICE int broadcast(int x) { return __builtin_amdgcn_readfirstlane(x); }
 FULMEN_DEVICE Int64 workgroup_id() { return __builtin_amdgcn_workgroup_id_x(); }
-FULMEN_DEVICE void grid_dependency_wait(unsigned long long /*addresses*/ = 1) {}  // launches come one after the other
+// Launches come one after the other.
+FULMEN_DEVICE void grid_dependency_wait(unsigned long long /*addresses*/ = 1) {}
 FULMEN_DEVICE void barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
   __builtin_amdgcn_s_barrier();
@@ -46,7 +51,8 @@ FULMEN_DEVICE void wave_barrier() {
 // The kernel's arguments, loaded when they are used and not kept in scalar registers until then.
 template <class Arguments>
 FULMEN_DEVICE const Arguments& reload(const Arguments& /*arguments*/, Int64 when) {
-  const auto* segment = (const __attribute__((address_space(4))) void*)__builtin_amdgcn_kernarg_segment_ptr();
+  const auto* segment =
+      (const __attribute__((address_space(4))) void*)__builtin_amdgcn_kernarg_segment_ptr();
   asm("" : "+s"(segment) : "s"(static_cast<int>(when)));  // as if it were another address
   return *(const Arguments*)segment;
 }
@@ -95,26 +101,30 @@ FULMEN_DEVICE void global_store(V* p, V value) {
 
 // A counter that all workgroups share: returns what it was, and adds 1.
 FULMEN_DEVICE unsigned global_draw(unsigned* counter) {
-  return __hip_atomic_fetch_add((__attribute__((address_space(1))) unsigned*)counter, 1U, __ATOMIC_RELAXED,
-                                __HIP_MEMORY_SCOPE_AGENT);
+  return __hip_atomic_fetch_add((__attribute__((address_space(1))) unsigned*)counter, 1U,
+                                __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 
-// At any address: the chips' memory instructions need no alignment where the operating system lets them, as ROCm does.
+// At any address: the chips' memory instructions need no alignment where the operating system lets
+// them, as ROCm does.
 template <class V>
 FULMEN_DEVICE V global_load_unaligned(const void* p) {
   typedef typename Plain<sizeof(V)>::Type Unaligned __attribute__((aligned(1)));
-  return __builtin_bit_cast(V, static_cast<typename Plain<sizeof(V)>::Type>(*(__attribute__((address_space(1))) Unaligned*)p));
+  return __builtin_bit_cast(V, static_cast<typename Plain<sizeof(V)>::Type>(
+                                   *(__attribute__((address_space(1))) Unaligned*)p));
 }
 template <class V>
 FULMEN_DEVICE void global_store_unaligned(void* p, V value) {
   typedef typename Plain<sizeof(V)>::Type Unaligned __attribute__((aligned(1)));
-  *(__attribute__((address_space(1))) Unaligned*)p = __builtin_bit_cast(typename Plain<sizeof(V)>::Type, value);
+  *(__attribute__((address_space(1))) Unaligned*)p =
+      __builtin_bit_cast(typename Plain<sizeof(V)>::Type, value);
 }
 
-// Memory behind a buffer descriptor: V at offset + fixed, where `fixed` is the same in all lanes; 0 past the end. The hardware adds
-// without wrapping around: a `fixed` of 2^31 or more is past any end.
-#if __has_builtin(__builtin_amdgcn_make_buffer_rsrc) && __has_builtin(__builtin_amdgcn_raw_buffer_load_b128) && \
-    !defined(FULMEN_BUFFER_INTRINSICS)
+// Memory behind a buffer descriptor: V at offset + fixed, where `fixed` is the same in all lanes; 0
+// past the end. The hardware adds without wrapping around: a `fixed` of 2^31 or more is past any
+// end.
+#if __has_builtin(__builtin_amdgcn_make_buffer_rsrc) && \
+    __has_builtin(__builtin_amdgcn_raw_buffer_load_b128) && !defined(FULMEN_BUFFER_INTRINSICS)
 typedef __amdgpu_buffer_rsrc_t BufferDescriptor;
 FULMEN_DEVICE BufferDescriptor buffer_descriptor(const void* base, int bytes, int flags) {
   return __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(base), 0, bytes, flags);
@@ -129,16 +139,20 @@ FULMEN_DEVICE auto buffer_load(Plain<16> /*kind*/, BufferDescriptor from, int of
   return __builtin_amdgcn_raw_buffer_load_b128(from, offset, fixed, 0);
 }
 #else
-// clang before 19, which ROCm before 6.4 has, knows the instructions by the names of LLVM's intrinsics alone.
+// clang before 19, which ROCm before 6.4 has, knows the instructions by the names of LLVM's
+// intrinsics alone.
 typedef unsigned BufferDescriptor __attribute__((ext_vector_type(4)));
 typedef Plain<8>::Type BufferWords2;
-__attribute__((device)) unsigned raw_buffer_load_1(BufferDescriptor, int, int, int) __asm("llvm.amdgcn.raw.buffer.load.i32");
-__attribute__((device)) BufferWords2 raw_buffer_load_2(BufferDescriptor, int, int, int) __asm("llvm.amdgcn.raw.buffer.load.v2i32");
-__attribute__((device)) BufferDescriptor raw_buffer_load_4(BufferDescriptor, int, int,
-                                                           int) __asm("llvm.amdgcn.raw.buffer.load.v4i32");
+__attribute__((device)) unsigned raw_buffer_load_1(BufferDescriptor, int, int,
+                                                   int) __asm("llvm.amdgcn.raw.buffer.load.i32");
+__attribute__((device)) BufferWords2
+raw_buffer_load_2(BufferDescriptor, int, int, int) __asm("llvm.amdgcn.raw.buffer.load.v2i32");
+__attribute__((device)) BufferDescriptor
+raw_buffer_load_4(BufferDescriptor, int, int, int) __asm("llvm.amdgcn.raw.buffer.load.v4i32");
 FULMEN_DEVICE BufferDescriptor buffer_descriptor(const void* base, int bytes, int flags) {
   const auto address = reinterpret_cast<unsigned long long>(base);
-  return BufferDescriptor{static_cast<unsigned>(address), static_cast<unsigned>(address >> 32U) & 0xFFFFU,
+  return BufferDescriptor{static_cast<unsigned>(address),
+                          static_cast<unsigned>(address >> 32U) & 0xFFFFU,
                           static_cast<unsigned>(bytes), static_cast<unsigned>(flags)};
 }
 FULMEN_DEVICE auto buffer_load(Plain<4> /*kind*/, BufferDescriptor from, int offset, int fixed) {
@@ -154,10 +168,12 @@ FULMEN_DEVICE auto buffer_load(Plain<16> /*kind*/, BufferDescriptor from, int of
 
 class Buffer {
  public:
-  FULMEN_DEVICE Buffer(const void* base, unsigned bytes) : descriptor_(buffer_descriptor(base, static_cast<int>(bytes), kFlags)) {}
+  FULMEN_DEVICE Buffer(const void* base, unsigned bytes)
+      : descriptor_(buffer_descriptor(base, static_cast<int>(bytes), kFlags)) {}
   template <class V>
   FULMEN_DEVICE V load(unsigned offset, unsigned fixed) const {
-    return __builtin_bit_cast(V, buffer_load(Plain<sizeof(V)>{}, descriptor_, static_cast<int>(offset), static_cast<int>(fixed)));
+    return __builtin_bit_cast(V, buffer_load(Plain<sizeof(V)>{}, descriptor_,
+                                             static_cast<int>(offset), static_cast<int>(fixed)));
   }
 
  private:
@@ -172,10 +188,10 @@ class Buffer {
   BufferDescriptor descriptor_;
 };
 
-// Keeps a cross-lane instruction, whose result is x, where the source has it. Its other lanes must be
-// on there. LLVM before mid-2025 did not know that v_permlanex16 is convergent, and moved it into a
-// later branch (docs/internals/amd_facts.md). Inline assembly is convergent in every clang: it cannot be moved
-// under a branch, and its operand is computed before it.
+// Keeps a cross-lane instruction, whose result is x, where the source has it. Its other lanes must
+// be on there. LLVM before mid-2025 did not know that v_permlanex16 is convergent, and moved it
+// into a later branch (docs/internals/amd_facts.md). Inline assembly is convergent in every clang:
+// it cannot be moved under a branch, and its operand is computed before it.
 template <class V>
 FULMEN_DEVICE V keep_here(V x) {
   asm("" : "+v"(x));
@@ -183,7 +199,8 @@ FULMEN_DEVICE V keep_here(V x) {
 }
 
 FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) {
-  return keep_here(static_cast<unsigned>(__builtin_amdgcn_ds_bpermute((lane_id() ^ mask) * 4, static_cast<int>(x))));
+  return keep_here(static_cast<unsigned>(
+      __builtin_amdgcn_ds_bpermute((lane_id() ^ mask) * 4, static_cast<int>(x))));
 }
 FULMEN_DEVICE float shuffle_xor(float x, int mask) {
   return __builtin_bit_cast(float, shuffle_xor(__builtin_bit_cast(unsigned, x), mask));
@@ -224,7 +241,9 @@ FULMEN_DEVICE float exp2(float x) { return __builtin_exp2f(x); }
 FULMEN_DEVICE float log2(float x) { return __builtin_log2f(x); }
 #endif
 FULMEN_DEVICE float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
-FULMEN_DEVICE float half_to_float(unsigned short bits) { return static_cast<float>(__builtin_bit_cast(_Float16, bits)); }
+FULMEN_DEVICE float half_to_float(unsigned short bits) {
+  return static_cast<float>(__builtin_bit_cast(_Float16, bits));
+}
 FULMEN_DEVICE unsigned pack_halves(float a, float b) {
   const auto low = __builtin_bit_cast(unsigned short, static_cast<_Float16>(a));
   const auto high = __builtin_bit_cast(unsigned short, static_cast<_Float16>(b));
@@ -245,16 +264,19 @@ FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
   return __builtin_amdgcn_perm(b, a, high ? 0x07060302U : 0x05040100U);
 }
 
-// Two probabilities, rounded toward zero by one instruction (rounding to nearest takes three). They come 2^kHalfShift too large,
-// which makes up for what truncation takes on average, and leaves a 1 a 1.
+// Two probabilities, rounded toward zero by one instruction (rounding to nearest takes three). They
+// come 2^kHalfShift too large, which makes up for what truncation takes on average, and leaves a 1
+// a 1.
 constexpr float kHalfShift = 5.0803e-4F, kHalfUnshift = 0.99964792F;
 FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) {
   return __builtin_bit_cast(unsigned, __builtin_amdgcn_cvt_pkrtz(a, b));
 }
 
-// Two probabilities: never NaN beside a sum that is not. Ties go up, which rounding to nearest lets be.
+// Two probabilities: never NaN beside a sum that is not. Ties go up, which rounding to nearest lets
+// be.
 FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) {
-  return halves(__builtin_bit_cast(unsigned, a) + 0x8000U, __builtin_bit_cast(unsigned, b) + 0x8000U, true);
+  return halves(__builtin_bit_cast(unsigned, a) + 0x8000U,
+                __builtin_bit_cast(unsigned, b) + 0x8000U, true);
 }
 
 }  // namespace fulmen::kernels

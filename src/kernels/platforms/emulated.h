@@ -1,4 +1,5 @@
-// The host, beside the emulator: every access and collective goes through its table. FULMEN_WAVE_SIZE is the emulated chip's.
+// The host, beside the emulator: every access and collective goes through its table.
+// FULMEN_WAVE_SIZE is the emulated chip's.
 #pragma once
 
 #include "core/types.h"
@@ -29,7 +30,9 @@ static thread_local long long exponentials;  // that lanes of this thread's laun
 
 constexpr int kWaveSize = FULMEN_WAVE_SIZE;
 
-FULMEN_DEVICE void grid_dependency_wait(unsigned long long /*addresses*/ = 1) { emulator->grid_dependency_wait(); }
+FULMEN_DEVICE void grid_dependency_wait(unsigned long long /*addresses*/ = 1) {
+  emulator->grid_dependency_wait();
+}
 
 FULMEN_DEVICE void fetch_to_l2(const void* /*p*/) {}
 
@@ -37,14 +40,18 @@ FULMEN_DEVICE void fetch_to_l2(const void* /*p*/) {}
 struct Position {
   const char* file;
   int line;
-  static constexpr Position here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+  static constexpr Position here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
 };
 
 FULMEN_DEVICE int thread_id() { return emulator->thread_id(); }
 FULMEN_DEVICE int lane_id() { return emulator->thread_id() % kWaveSize; }
 FULMEN_DEVICE Int64 workgroup_id() { return emulator->workgroup_id(); }
 FULMEN_DEVICE void barrier(Position at = Position::here()) { emulator->barrier(at.file, at.line); }
-FULMEN_DEVICE void wave_barrier(Position at = Position::here()) { emulator->wave_barrier(at.file, at.line); }
+FULMEN_DEVICE void wave_barrier(Position at = Position::here()) {
+  emulator->wave_barrier(at.file, at.line);
+}
 
 FULMEN_DEVICE void named_barrier_arrive(int place, Position at = Position::here()) {
   emulator->named_barrier_arrive(place, false, at.file, at.line);
@@ -92,12 +99,13 @@ FULMEN_DEVICE V global_load_unaligned(const void* p, Position at = Position::her
 template <class V>
 FULMEN_DEVICE void global_store_unaligned(void* p, V value, Position at = Position::here()) {
   for (Size n = 0; n < sizeof(V); n += 2) {
-    emulator->global_write(static_cast<unsigned char*>(p) + n, reinterpret_cast<const unsigned char*>(&value) + n, 2, at.file,
-                           at.line);
+    emulator->global_write(static_cast<unsigned char*>(p) + n,
+                           reinterpret_cast<const unsigned char*>(&value) + n, 2, at.file, at.line);
   }
 }
 
-// A counter that all workgroups share, which run one after the other: returns what it was, and adds 1.
+// A counter that all workgroups share, which run one after the other: returns what it was, and
+// adds 1.
 FULMEN_DEVICE unsigned global_draw(unsigned* counter, Position at = Position::here()) {
   const auto drawn = global_load(counter, at);
   global_store(counter, drawn + 1, at);
@@ -106,8 +114,10 @@ FULMEN_DEVICE unsigned global_draw(unsigned* counter, Position at = Position::he
 
 constexpr int kAddWidth = 4;
 template <int kOffset>
-FULMEN_DEVICE void global_add(float* to, const Words<kAddWidth>& values, Position at = Position::here()) {
-  emulator->global_add(to + kOffset, reinterpret_cast<const float*>(&values), kAddWidth, at.file, at.line);
+FULMEN_DEVICE void global_add(float* to, const Words<kAddWidth>& values,
+                              Position at = Position::here()) {
+  emulator->global_add(to + kOffset, reinterpret_cast<const float*>(&values), kAddWidth, at.file,
+                       at.line);
 }
 
 // Memory behind AMD's buffer descriptor: V at offset + fixed; 0 past the end.
@@ -117,7 +127,8 @@ class Buffer {
   template <class V>
   V load(unsigned offset, unsigned fixed, Position at = Position::here()) const {
     const unsigned long long begin = static_cast<unsigned long long>(offset) + fixed;
-    return begin + sizeof(V) <= bytes_ ? global_load(reinterpret_cast<const V*>(base_ + begin), at) : V{};
+    return begin + sizeof(V) <= bytes_ ? global_load(reinterpret_cast<const V*>(base_ + begin), at)
+                                       : V{};
   }
 
  private:
@@ -131,8 +142,12 @@ FULMEN_DEVICE const V* all_lanes(const char* operation, const V& x, Position at)
   return static_cast<const V*>(emulator->exchange(operation, &x, sizeof(V), at.file, at.line));
 }
 // NVIDIA's are shuffles: a lane that is not there hangs the wave.
-FULMEN_DEVICE int broadcast(int x, Position at = Position::here()) { return all_lanes("broadcast", x, at)[0]; }
-FULMEN_DEVICE int wave_id(Position at = Position::here()) { return all_lanes("wave_id", emulator->thread_id() / kWaveSize, at)[0]; }
+FULMEN_DEVICE int broadcast(int x, Position at = Position::here()) {
+  return all_lanes("broadcast", x, at)[0];
+}
+FULMEN_DEVICE int wave_id(Position at = Position::here()) {
+  return all_lanes("wave_id", emulator->thread_id() / kWaveSize, at)[0];
+}
 FULMEN_DEVICE float shuffle_xor(float x, int mask, Position at = Position::here()) {
   return all_lanes("shuffle_xor", x, at)[lane_id() ^ mask];
 }
@@ -146,7 +161,8 @@ FULMEN_DEVICE float copy_sign(float x, float sign) { return __builtin_copysignf(
 FULMEN_DEVICE unsigned long long ballot(bool x, Position at = Position::here()) {
   const bool* all = all_lanes("ballot", x, at);
   unsigned long long bits = 0;
-  for (int l = 0; l < kWaveSize; ++l) bits |= static_cast<unsigned long long>(all[l]) << static_cast<unsigned>(l);
+  for (int l = 0; l < kWaveSize; ++l)
+    bits |= static_cast<unsigned long long>(all[l]) << static_cast<unsigned>(l);
   return bits;
 }
 FULMEN_DEVICE bool any_lane(bool x, Position at = Position::here()) { return ballot(x, at) != 0; }
@@ -170,10 +186,12 @@ FULMEN_DEVICE float exp2(float x) {
 FULMEN_DEVICE float log2(float x) { return __builtin_log2f(x); }
 FULMEN_DEVICE float reciprocal(float x) { return 1.0F / x; }
 FULMEN_DEVICE float half_to_float(unsigned short bits) {
-  const unsigned sign = (bits & 0x8000U) << 16U, exponent = bits >> 10U & 31U, fraction = bits & 0x3FFU;
+  const unsigned sign = (bits & 0x8000U) << 16U, exponent = bits >> 10U & 31U,
+                 fraction = bits & 0x3FFU;
   if (exponent == 31) return __builtin_bit_cast(float, sign | 0x7F800000U | fraction << 13U);
-  const float magnitude = exponent == 0 ? static_cast<float>(fraction) * 0x1p-24F
-                                        : __builtin_bit_cast(float, (exponent + 112) << 23U | fraction << 13U);
+  const float magnitude =
+      exponent == 0 ? static_cast<float>(fraction) * 0x1p-24F
+                    : __builtin_bit_cast(float, (exponent + 112) << 23U | fraction << 13U);
   return sign != 0 ? -magnitude : magnitude;
 }
 FULMEN_DEVICE unsigned round_half(float x) {
@@ -181,12 +199,16 @@ FULMEN_DEVICE unsigned round_half(float x) {
   if (x != x) return sign | 0x7E00U;
   const float magnitude = __builtin_fabsf(x);
   if (magnitude >= 65520.0F) return sign | 0x7C00U;
-  // Below 2^-14 halves are multiples of 2^-24; adding 1/2 puts the sum's last bit there, rounded by the addition.
-  if (magnitude < 0x1p-14F) return sign | (__builtin_bit_cast(unsigned, magnitude + 0.5F) - 0x3F000000U);
+  // Below 2^-14 halves are multiples of 2^-24; adding 1/2 puts the sum's last bit there, rounded by
+  // the addition.
+  if (magnitude < 0x1p-14F)
+    return sign | (__builtin_bit_cast(unsigned, magnitude + 0.5F) - 0x3F000000U);
   const unsigned absolute = bits & 0x7FFFFFFFU;
   return sign | (((absolute + 0xFFFU + (absolute >> 13U & 1U)) >> 13U) - (112U << 10U));
 }
-FULMEN_DEVICE unsigned pack_halves(float a, float b) { return round_half(a) | round_half(b) << 16U; }
+FULMEN_DEVICE unsigned pack_halves(float a, float b) {
+  return round_half(a) | round_half(b) << 16U;
+}
 FULMEN_DEVICE unsigned round_bf16(float x) {
   const unsigned bits = __builtin_bit_cast(unsigned, x);
   return x != x ? bits >> 16U | 0x40U : (bits + 0x7FFFU + (bits >> 16U & 1U)) >> 16U;
@@ -208,12 +230,15 @@ FULMEN_DEVICE unsigned truncate_half(float x) {
   const unsigned rounded = round_half(x);
   return rounded - (half_to_float(static_cast<unsigned short>(rounded)) > x ? 1U : 0U);
 }
-FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) { return truncate_half(a) | truncate_half(b) << 16U; }
+FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) {
+  return truncate_half(a) | truncate_half(b) << 16U;
+}
 #endif
 
 // Two probabilities, ties up: as platforms/amd.h.
 FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) {
-  return halves(__builtin_bit_cast(unsigned, a) + 0x8000U, __builtin_bit_cast(unsigned, b) + 0x8000U, true);
+  return halves(__builtin_bit_cast(unsigned, a) + 0x8000U,
+                __builtin_bit_cast(unsigned, b) + 0x8000U, true);
 }
 
 }  // namespace fulmen::kernels

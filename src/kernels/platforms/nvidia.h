@@ -5,32 +5,37 @@
 
 #define FULMEN_DEVICE __device__ __forceinline__
 #define FULMEN_INLINED
-#define FULMEN_KERNEL(Arguments, body)                                                                       \
-  extern "C" __global__ void __launch_bounds__(fulmen::kernels::kWorkgroup, fulmen::kernels::kMinWorkgroups) \
-      fulmen_kernel(const __grid_constant__ Arguments arguments) {                                           \
-    body(arguments);                                                                                         \
+#define FULMEN_KERNEL(Arguments, body)                                          \
+  extern "C" __global__ void __launch_bounds__(fulmen::kernels::kWorkgroup,     \
+                                               fulmen::kernels::kMinWorkgroups) \
+      fulmen_kernel(const __grid_constant__ Arguments arguments) {              \
+    body(arguments);                                                            \
   }
 // `cluster` neighbouring workgroups are on multiprocessors that reach each other's LDS.
-#define FULMEN_CLUSTER_KERNEL(Arguments, body, cluster)                                                                          \
-  extern "C" __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(                                                  \
-      fulmen::kernels::kWorkgroup, fulmen::kernels::kMinWorkgroups) fulmen_kernel(const __grid_constant__ Arguments arguments) { \
-    body(arguments);                                                                                                             \
+#define FULMEN_CLUSTER_KERNEL(Arguments, body, cluster)                               \
+  extern "C" __global__ void __cluster_dims__(cluster, 1, 1)                          \
+      __launch_bounds__(fulmen::kernels::kWorkgroup, fulmen::kernels::kMinWorkgroups) \
+          fulmen_kernel(const __grid_constant__ Arguments arguments) {                \
+    body(arguments);                                                                  \
   }
 
 namespace fulmen::kernels {
 
-// Launch::programmatic_launch: here workgroups wait for the work ahead of them in the stream, and what it wrote. Then those of the
-// next kernel may come.
+// Launch::programmatic_launch: here workgroups wait for the work ahead of them in the stream, and
+// what it wrote. Then those of the next kernel may come.
 FULMEN_DEVICE void grid_dependency_wait(unsigned long long addresses = 1) {
 #if __CUDA_ARCH__ >= 900
-  // By its operand the instruction stays behind what computes that: ptxas moves it to the kernel's first instructions else.
-  asm volatile("{\n.reg .pred some;\nsetp.ne.u64 some, %0, 0;\n@some griddepcontrol.wait;\n}" ::"l"(addresses) : "memory");
+  // By its operand the instruction stays behind what computes that: ptxas moves it to the kernel's
+  // first instructions else.
+  asm volatile("{\n.reg .pred some;\nsetp.ne.u64 some, %0, 0;\n@some griddepcontrol.wait;\n}" ::"l"(
+                   addresses)
+               : "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// The line of the L2 that p is in, before the wait: what the work ahead writes later reaches the L2, too. Where nothing is launched
-// early, it would only be asked for twice.
+// The line of the L2 that p is in, before the wait: what the work ahead writes later reaches the
+// L2, too. Where nothing is launched early, it would only be asked for twice.
 FULMEN_DEVICE void fetch_to_l2(const void* p) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
@@ -44,14 +49,20 @@ extern __shared__ __align__(1024) unsigned char lds_memory[];
 FULMEN_DEVICE int thread_id() { return static_cast<int>(threadIdx.x); }
 FULMEN_DEVICE int lane_id() { return static_cast<int>(threadIdx.x) % kWaveSize; }
 // Broadcast, so that the compiler knows it is the same in every lane.
-FULMEN_DEVICE int wave_id() { return __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / kWaveSize, 0); }
+FULMEN_DEVICE int wave_id() {
+  return __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / kWaveSize, 0);
+}
 // Broadcast, too.
 FULMEN_DEVICE int broadcast(int x) { return __shfl_sync(0xffffffffU, x, 0); }
 FULMEN_DEVICE Int64 workgroup_id() { return blockIdx.x; }
 FULMEN_DEVICE void barrier() { __syncthreads(); }
 FULMEN_DEVICE void wave_barrier() { __syncwarp(); }
-FULMEN_DEVICE void named_barrier_arrive(int place) { asm volatile("bar.arrive %0, 64;" ::"r"(place) : "memory"); }
-FULMEN_DEVICE void named_barrier_sync(int place) { asm volatile("bar.sync %0, 64;" ::"r"(place) : "memory"); }
+FULMEN_DEVICE void named_barrier_arrive(int place) {
+  asm volatile("bar.arrive %0, 64;" ::"r"(place) : "memory");
+}
+FULMEN_DEVICE void named_barrier_sync(int place) {
+  asm volatile("bar.sync %0, 64;" ::"r"(place) : "memory");
+}
 
 // Arguments are operands of instructions here.
 template <class Arguments>
@@ -83,7 +94,8 @@ FULMEN_DEVICE V global_load_unaligned(const void* p) {
   struct Pieces {
     unsigned short piece[sizeof(V) / 2];
   } pieces;
-  for (unsigned n = 0; n < sizeof(V) / 2; ++n) pieces.piece[n] = static_cast<const unsigned short*>(p)[n];
+  for (unsigned n = 0; n < sizeof(V) / 2; ++n)
+    pieces.piece[n] = static_cast<const unsigned short*>(p)[n];
   return __builtin_bit_cast(V, pieces);
 }
 template <class V>
@@ -108,13 +120,15 @@ FULMEN_DEVICE void global_store(V* p, V value) {
 
 // A counter that all workgroups share: returns what it was, and adds 1.
 FULMEN_DEVICE unsigned global_draw(unsigned* counter) { return atomicAdd(counter, 1U); }
-// As many floats as one instruction adds, to memory that is aligned for it; kOffset: in floats from there.
+// As many floats as one instruction adds, to memory that is aligned for it; kOffset: in floats from
+// there.
 #if __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201
 constexpr int kAddWidth = 4;
 template <int kOffset>
 FULMEN_DEVICE void global_add(float* to, const Words<4>& values) {
-  asm volatile("red.global.add.v4.f32 [%0 + %5], {%1, %2, %3, %4};" ::"l"(to), "f"(__uint_as_float(values.word[0])),
-               "f"(__uint_as_float(values.word[1])), "f"(__uint_as_float(values.word[2])), "f"(__uint_as_float(values.word[3])),
+  asm volatile("red.global.add.v4.f32 [%0 + %5], {%1, %2, %3, %4};" ::"l"(to),
+               "f"(__uint_as_float(values.word[0])), "f"(__uint_as_float(values.word[1])),
+               "f"(__uint_as_float(values.word[2])), "f"(__uint_as_float(values.word[3])),
                "n"(4 * kOffset)
                : "memory");
 }
@@ -130,7 +144,9 @@ FULMEN_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
 FULMEN_DEVICE float absolute(float x) { return fabsf(x); }
 FULMEN_DEVICE float copy_sign(float x, float sign) { return copysignf(x, sign); }
 FULMEN_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffU, x, mask); }
-FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) { return __shfl_xor_sync(0xffffffffU, x, mask); }
+FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) {
+  return __shfl_xor_sync(0xffffffffU, x, mask);
+}
 
 FULMEN_DEVICE unsigned long long ballot(bool x) { return __ballot_sync(0xffffffffU, x); }
 FULMEN_DEVICE bool any_lane(bool x) { return __any_sync(0xffffffffU, x) != 0; }
@@ -194,7 +210,9 @@ FULMEN_DEVICE unsigned pack_bf16(float a, float b) {
 }
 
 // The low, or the high, 16 bits of a, and above them those of b.
-FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) { return __byte_perm(a, b, high ? 0x7632 : 0x5410); }
+FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
+  return __byte_perm(a, b, high ? 0x7632 : 0x5410);
+}
 
 // Two probabilities; the chip rounds as fast as anything else would.
 constexpr float kHalfShift = 0, kHalfUnshift = 1;

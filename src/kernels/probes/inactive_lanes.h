@@ -1,5 +1,6 @@
-// Probe: whether v_permlanex16 with fetch-inactive reads the register of a lane that is off. in: `count` words, so that no compiler
-// knows them. out: [kWaveSize], for lanes below 16 the word of lane l + 16, which is off then, and 0 for the others.
+// Probe: whether v_permlanex16 with fetch-inactive reads the register of a lane that is off. in:
+// `count` words, so that no compiler knows them. out: [kWaveSize], for lanes below 16 the word of
+// lane l + 16, which is off then, and 0 for the others.
 #include "probes/probe.h"
 
 namespace fulmen::kernels {

@@ -1,5 +1,6 @@
-// Probe: the rate of matrix instructions alone. Each wave multiplies `count` times kChains tiles that wait for nothing but their
-// own sums. in: two words, pairs of numbers. out: [kElements], which only sums that never occur are stored to.
+// Probe: the rate of matrix instructions alone. Each wave multiplies `count` times kChains tiles
+// that wait for nothing but their own sums. in: two words, pairs of numbers. out: [kElements],
+// which only sums that never occur are stored to.
 #include "probes/probe.h"
 
 namespace fulmen::kernels {

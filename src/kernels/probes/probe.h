@@ -1,5 +1,5 @@
-// What hardware alone can tell: tiny kernels, each of which answers one question. gpu/probes.cpp knows the answers that kernels
-// rely on.
+// What hardware alone can tell: tiny kernels, each of which answers one question. gpu/probes.cpp
+// knows the answers that kernels rely on.
 #pragma once
 
 #include "core/matrix.h"

@@ -7,7 +7,8 @@ namespace fulmen::kernels {
 
 using Int64 = long long;
 
-// [row, head, units of 16 bits] of a packed result, strides in such units. data is null where there is none.
+// [row, head, units of 16 bits] of a packed result, strides in such units. data is null where there
+// is none.
 struct PackedResult {
   unsigned short* data;
   Int64 row, head;

@@ -12,9 +12,11 @@ struct ColumnSource {
   int dims;
   int last;  // the last row that is there
 
-  FULMEN_DEVICE static ColumnSource of(const Element* head, Int64 stride, int dims, Int64 first, Int64 end) {
+  FULMEN_DEVICE static ColumnSource of(const Element* head, Int64 stride, int dims, Int64 first,
+                                       Int64 end) {
     const Int64 left = end - first;
-    return {head + first * stride, stride, dims, static_cast<int>(left < kBlockN ? left - 1 : kBlockN - 1)};
+    return {head + first * stride, stride, dims,
+            static_cast<int>(left < kBlockN ? left - 1 : kBlockN - 1)};
   }
   FULMEN_DEVICE int clamp(int row) const { return row < last ? row : last; }
 };

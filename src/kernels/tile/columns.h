@@ -1,4 +1,5 @@
-// Tiles of columns in flight from memory to LDS, as rows and, on AMD, transposed. As tile/stage.h, for any tensor:
+// Tiles of columns in flight from memory to LDS, as rows and, on AMD, transposed. As tile/stage.h,
+// for any tensor:
 //   fetch(...)          starts a tile's loads; rows past the end repeat the last one
 //   commit_columns()    ends what one step fetches; columns_arrived() waits for it
 //   publish(...)        the tile is in LDS after the barrier that follows

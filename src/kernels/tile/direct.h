@@ -1,4 +1,5 @@
-// Keys and values as operands straight from memory, without LDS: for kernels whose waves share little.
+// Keys and values as operands straight from memory, without LDS: for kernels whose waves share
+// little.
 #pragma once
 
 #include "tile/kept_keys.h"
@@ -10,15 +11,17 @@
 
 namespace fulmen::kernels {
 
-// A lane takes kWidth neighbouring dims of each of its keys; tile t of a group of outputs has every kWidth-th dim, from t on.
-// On gfx11 a lane has all 16 keys: 8 dims of each would fill 64 registers.
+// A lane takes kWidth neighbouring dims of each of its keys; tile t of a group of outputs has every
+// kWidth-th dim, from t on. On gfx11 a lane has all 16 keys: 8 dims of each would fill 64
+// registers.
 constexpr int kDimsOfWave = kHeadDimV / kConfig.dim_groups;  // of outputs
 constexpr int kWidth = kDimsOfWave % (8 * kDirectDims) == 0 && kDirectKeys <= 8 ? 8
                        : kDimsOfWave % (4 * kDirectDims) == 0 && !kFewDims      ? 4
                                                                                 : 2;
 constexpr int kGroupDims = kWidth * kDirectDims;
 constexpr int kGroups = kDimsOfWave / kGroupDims;
-static_assert(kDimsOfWave % kGroupDims == 0, "direct: a wave's dims of v are rounded up to a multiple of 32");
+static_assert(kDimsOfWave % kGroupDims == 0,
+              "direct: a wave's dims of v are rounded up to a multiple of 32");
 
 struct DirectOutput {
   float value[kGroups][kWidth][kDirectElements];
@@ -35,7 +38,9 @@ struct DirectOutput {
   }
 };
 
-FULMEN_DEVICE int direct_dim(int group, int e) { return group * kGroupDims + direct_column(e) * kWidth; }
+FULMEN_DEVICE int direct_dim(int group, int e) {
+  return group * kGroupDims + direct_column(e) * kWidth;
+}
 
 // Keys [begin, end) of a head, at least one.
 struct KeySource {
@@ -46,9 +51,9 @@ struct KeySource {
   int dims;
 };
 
-// A source's rows [first_key, first_key + kBlockN). Those past its end repeat the last one or are 0: their scores are masked. So
-// are those before its begin, but a probability of 0 must not meet a value that may be NaN because no row attends it: these repeat
-// the first one or are 0, too.
+// A source's rows [first_key, first_key + kBlockN). Those past its end repeat the last one or are
+// 0: their scores are masked. So are those before its begin, but a probability of 0 must not meet a
+// value that may be NaN because no row attends it: these repeat the first one or are 0, too.
 template <bool kValues>
 class NearRows {
  public:
@@ -57,30 +62,37 @@ class NearRows {
         first_key_(first.key),
         rows_(first.row<kValues>(source.arguments, source.view, source.rows)),
         stride_(first.stride<kValues>(source.arguments, source.view)),
-        skipped_(kSkips && first.key < source.begin ? static_cast<int>(source.begin - first.key) : 0),
+        skipped_(kSkips && first.key < source.begin ? static_cast<int>(source.begin - first.key)
+                                                    : 0),
         last_(at_most(source.end - first.key, kBlockN) - 1),
-        buffer_(rows_ + skipped_ * stride_, static_cast<unsigned>((last_ - skipped_) * stride_ + source.dims) * 2) {}
-  // Elements of key first_key + key + fixed, from dim on, zeros beyond the row's end. `fixed` is the same in all lanes; so is `key`
-  // with kUniform.
+        buffer_(rows_ + skipped_ * stride_,
+                static_cast<unsigned>((last_ - skipped_) * stride_ + source.dims) * 2) {}
+  // Elements of key first_key + key + fixed, from dim on, zeros beyond the row's end. `fixed` is
+  // the same in all lanes; so is `key` with kUniform.
   template <bool kUniform, int kCount>
   FULMEN_DEVICE Words<kCount / 2> load(int key, int fixed, int dim) const {
     using Piece = Words<kCount / 2>;
     if constexpr (kBuffered) {
       const auto stride = static_cast<unsigned>(stride_) * 2;
-      const unsigned at_dim = kExactDims || dim < source_.dims ? 2 * static_cast<unsigned>(dim) : kBeyond;
-      // Keys before the buffer have distances below 0, which are past any end: these must not be mended by the other part.
-      if constexpr (kUniform) return buffer_.load<Piece>(at_dim, static_cast<unsigned>(key + fixed - skipped_) * stride);
+      const unsigned at_dim =
+          kExactDims || dim < source_.dims ? 2 * static_cast<unsigned>(dim) : kBeyond;
+      // Keys before the buffer have distances below 0, which are past any end: these must not be
+      // mended by the other part.
+      if constexpr (kUniform)
+        return buffer_.load<Piece>(at_dim, static_cast<unsigned>(key + fixed - skipped_) * stride);
       const auto row = static_cast<unsigned>(kSkips ? key + fixed - skipped_ : key) * stride;
       return buffer_.load<Piece>(kExactDims || dim < source_.dims ? at_dim + row : kBeyond,
                                  kSkips ? 0 : static_cast<unsigned>(fixed) * stride);
     }
     int row_id = key + fixed;
     row_id = row_id < skipped_ ? skipped_ : row_id < last_ ? row_id : last_;
-    const KvElement* row =
-        kScattered ? kv_row<kValues>(source_.arguments, source_.view, source_.rows, first_key_ + row_id) : rows_ + row_id * stride_;
+    const KvElement* row = kScattered ? kv_row<kValues>(source_.arguments, source_.view,
+                                                        source_.rows, first_key_ + row_id)
+                                      : rows_ + row_id * stride_;
     Piece words{};
     if constexpr (kWholeRows) {
-      if (kExactDims || dim < source_.dims) words = global_load(reinterpret_cast<const Piece*>(row + dim));
+      if (kExactDims || dim < source_.dims)
+        words = global_load(reinterpret_cast<const Piece*>(row + dim));
     } else if constexpr (kWholeDims && kAnyAlignment) {
       const bool there = kExactDims || dim < source_.dims;
       words = global_load_unaligned<Piece>(row + (there ? dim : 0));
@@ -88,7 +100,9 @@ class NearRows {
     } else {
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {
-        if (dim + e < source_.dims) words.word[e / 2] |= static_cast<unsigned>(global_load(row + dim + e).bits) << (16U * (e % 2));
+        if (dim + e < source_.dims)
+          words.word[e / 2] |= static_cast<unsigned>(global_load(row + dim + e).bits)
+                               << (16U * (e % 2));
       }
     }
     return words;
@@ -113,7 +127,8 @@ using NearValues = NearRows<true>;
 FULMEN_DEVICE RowOperand load_keys(const NearKeys& keys, int tile, int dim) {
   RowOperand operand;
 #pragma unroll
-  for (int p = 0; p < kPieces; ++p) operand.piece[p] = keys.load<false, 8>(piece_row(p), kScoreTile * tile, dim + piece_dim(p));
+  for (int p = 0; p < kPieces; ++p)
+    operand.piece[p] = keys.load<false, 8>(piece_row(p), kScoreTile * tile, dim + piece_dim(p));
   return operand;
 }
 
@@ -123,9 +138,10 @@ struct DirectValues {
   Words<kWidth / 2> key[kDirectKeys];
 };
 
-// Which of kBlockN keys from first_key on the keep-mask shows to any of the rows [row_begin, row_end).
-FULMEN_DEVICE KeptKeys<kBlockN> kept_keys(const RowMap& map, Int64 row_begin, Int64 row_end, const KeySource& source,
-                                          Int64 first_key) {
+// Which of kBlockN keys from first_key on the keep-mask shows to any of the rows [row_begin,
+// row_end).
+FULMEN_DEVICE KeptKeys<kBlockN> kept_keys(const RowMap& map, Int64 row_begin, Int64 row_end,
+                                          const KeySource& source, Int64 first_key) {
   if constexpr (!kKeepMask) return {};
   const ForwardArguments& a = again(map.arguments, first_key);
   const Int64 first_query = map.query(row_begin), query_end = map.query(row_end - 1) + 1;
@@ -141,13 +157,17 @@ FULMEN_DEVICE KeptKeys<kBlockN> kept_keys(const RowMap& map, Int64 row_begin, In
 }
 
 // What the keep-mask hides from all rows becomes 0, as it may be NaN.
-FULMEN_DEVICE DirectValues load_direct(const NearValues& values, const KeptKeys<kBlockN>& kept, int tile, int group) {
+FULMEN_DEVICE DirectValues load_direct(const NearValues& values, const KeptKeys<kBlockN>& kept,
+                                       int tile, int group) {
   DirectValues loaded;
   const int dim = group * kGroupDims + direct_lane() * kWidth;
 #pragma unroll
   for (int m = 0; m < kDirectKeys; ++m) {
-    loaded.key[m] = values.load<kSameKeys, kWidth>(direct_key(0), kScoreTile * tile + direct_key(m) - direct_key(0), dim);
-    if constexpr (kKeepMask) loaded.key[m] = kept.template or_zero<kSameKeys>(kScoreTile * tile + direct_key(m), loaded.key[m]);
+    loaded.key[m] = values.load<kSameKeys, kWidth>(
+        direct_key(0), kScoreTile * tile + direct_key(m) - direct_key(0), dim);
+    if constexpr (kKeepMask)
+      loaded.key[m] =
+          kept.template or_zero<kSameKeys>(kScoreTile * tile + direct_key(m), loaded.key[m]);
     constexpr int kAtOnce = kWidth == 8 ? 2 : 4;  // addresses and masks of some keys at a time
     if constexpr (kManyArguments || (kSameKeys && !kBuffered)) {
       if (m % kAtOnce == kAtOnce - 1) schedule_fence();
@@ -156,13 +176,15 @@ FULMEN_DEVICE DirectValues load_direct(const NearValues& values, const KeptKeys<
   return loaded;
 }
 
-FULMEN_DEVICE void multiply_values(DirectOutput& out, int group, const ProbabilityOperand& p, const DirectValues& values) {
+FULMEN_DEVICE void multiply_values(DirectOutput& out, int group, const ProbabilityOperand& p,
+                                   const DirectValues& values) {
 #pragma unroll
   for (int t = 0; t < kWidth; ++t) {
     unsigned pairs[kDirectKeys / 2];
 #pragma unroll
     for (int m = 0; m < kDirectKeys / 2; ++m) {
-      pairs[m] = halves(values.key[2 * m].word[t / 2], values.key[2 * m + 1].word[t / 2], t % 2 != 0);
+      pairs[m] =
+          halves(values.key[2 * m].word[t / 2], values.key[2 * m + 1].word[t / 2], t % 2 != 0);
     }
     multiply_direct<Element>(out.value[group][t], p, pairs);
   }

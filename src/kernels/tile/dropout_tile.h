@@ -6,8 +6,9 @@
 
 namespace fulmen::kernels {
 
-// The elements that a lane holds are of kBlocks blocks of random numbers, each of 2 queries and 4 keys, and so are those of
-// kBlocks - 1 other lanes. Each of these lanes computes one block, and they tell each other which elements stay, a bit for each.
+// The elements that a lane holds are of kBlocks blocks of random numbers, each of 2 queries and 4
+// keys, and so are those of kBlocks - 1 other lanes. Each of these lanes computes one block, and
+// they tell each other which elements stay, a bit for each.
 template <bool kRowsAreKeys>
 class DropoutTile {
  public:
@@ -17,14 +18,18 @@ class DropoutTile {
     if constexpr (!kDropout) return tile;
     int own = 0;
 #pragma unroll
-    for (int n = 0; n < kExchanges; ++n) own += (lane_id() & block_sharer(kRowsAreKeys, n)) != 0 ? 1 << n : 0;
+    for (int n = 0; n < kExchanges; ++n)
+      own += (lane_id() & block_sharer(kRowsAreKeys, n)) != 0 ? 1 << n : 0;
     const int row = tile_row(row_slot(own * kRun)), column = tile_column(own * kRun);
     const int query = kRowsAreKeys ? column : row, key = kRowsAreKeys ? row : column;
-    unsigned kept = mask.kept_of_block(first_query / 2 + query / 2, first_key / 4 + key / 4) << (8 * (own % 4));
+    unsigned kept = mask.kept_of_block(first_query / 2 + query / 2, first_key / 4 + key / 4)
+                    << (8 * (own % 4));
 #pragma unroll
-    for (int n = 0; n < kExchanges && n < 2; ++n) kept |= shuffle_xor(kept, block_sharer(kRowsAreKeys, n));
+    for (int n = 0; n < kExchanges && n < 2; ++n)
+      kept |= shuffle_xor(kept, block_sharer(kRowsAreKeys, n));
     // Where the lane's elements of a block begin.
-    const int first = kRowsAreKeys ? 2 * (row % 4) + tile_column(0) % 2 : 2 * (tile_column(0) % 4) + row % 2;
+    const int first =
+        kRowsAreKeys ? 2 * (row % 4) + tile_column(0) % 2 : 2 * (tile_column(0) % 4) + row % 2;
     if constexpr (kBlocks > 4) {
       const unsigned others = shuffle_xor(kept, block_sharer(kRowsAreKeys, 2));
       tile.kept_[0] = (own < 4 ? kept : others) >> first;
@@ -44,7 +49,10 @@ class DropoutTile {
  private:
   static constexpr int kColumnStep = kColumnRun == 1 ? 2 : 1;
   // Neighbouring elements of a lane in a block, and the distance of their bits.
-  static constexpr int kRun = kRowsAreKeys ? 2 / kColumnStep : kColumnRun == 1 ? 2 : kColumnRun < 4 ? kColumnRun : 4;
+  static constexpr int kRun = kRowsAreKeys      ? 2 / kColumnStep
+                              : kColumnRun == 1 ? 2
+                              : kColumnRun < 4  ? kColumnRun
+                                                : 4;
   static constexpr int kStep = kRowsAreKeys ? 1 : 2 * kColumnStep;
   static constexpr int kBlocks = kElements / kRun, kWords = (kBlocks + 3) / 4;
   static constexpr int kExchanges = kBlocks == 1 ? 0 : kBlocks == 2 ? 1 : kBlocks == 4 ? 2 : 3;

@@ -1,4 +1,5 @@
-// Which keys of a tile the keep-mask lets any row attend. What no row attends must not be read as a number: it may be NaN.
+// Which keys of a tile the keep-mask lets any row attend. What no row attends must not be read as a
+// number: it may be NaN.
 #pragma once
 
 #include "tile/mask_bits.h"
@@ -6,12 +7,14 @@
 
 namespace fulmen::kernels {
 
-// A bit for each of kCount keys, the same in all lanes: each lane looks at one key of every kWaveSize.
+// A bit for each of kCount keys, the same in all lanes: each lane looks at one key of every
+// kWaveSize.
 template <int kCount>
 struct KeptKeys {
   unsigned word[(kCount + 31) / 32];
 
-  // keeps(n) returns true if any row attends the tile's key n. All lanes of the wave come here together.
+  // keeps(n) returns true if any row attends the tile's key n. All lanes of the wave come here
+  // together.
   template <class Keeps>
   FULMEN_DEVICE static KeptKeys of(const Keeps& keeps) {
     KeptKeys kept;
@@ -20,7 +23,8 @@ struct KeptKeys {
       const int key = n + lane_id();
       const unsigned long long bits = ballot(key < kCount && keeps(key));
       kept.word[n / 32] = static_cast<unsigned>(bits);
-      if constexpr (kWaveSize == 64 && kCount > 32) kept.word[n / 32 + 1] = static_cast<unsigned>(bits >> 32U);
+      if constexpr (kWaveSize == 64 && kCount > 32)
+        kept.word[n / 32 + 1] = static_cast<unsigned>(bits >> 32U);
     }
     return kept;
   }
@@ -32,10 +36,12 @@ struct KeptKeys {
     for (int w = 0; w < (kCount + 31) / 32; ++w) kept.word[w] = bits.word[w];
     return kept;
   }
-  // Returns `row`, of key number `key`, or 0 if no row attends the key. With several words, key / 32 is a constant.
+  // Returns `row`, of key number `key`, or 0 if no row attends the key. With several words,
+  // key / 32 is a constant.
   template <bool kUniform = false, int kWords>
   FULMEN_DEVICE Words<kWords> or_zero(int key, const Words<kWords>& row) const {
-    return masked<kUniform>(row, 0U - (word[kCount > 32 ? key / 32 : 0] >> (static_cast<unsigned>(key) % 32) & 1U));
+    return masked<kUniform>(
+        row, 0U - (word[kCount > 32 ? key / 32 : 0] >> (static_cast<unsigned>(key) % 32) & 1U));
   }
 };
 

@@ -1,4 +1,5 @@
-// Rows of the matrix instructions' tiles in pieces of 8 dims, as memory likes them: where a quad of lanes shares a row (NVIDIA).
+// Rows of the matrix instructions' tiles in pieces of 8 dims, as memory likes them: where a quad of
+// lanes shares a row (NVIDIA).
 #pragma once
 
 #include "core/matrix.h"
@@ -24,10 +25,10 @@ FULMEN_DEVICE void transpose_quads(T (&element)[4]) {
   }
 }
 
-// Gathers a row, the `slot` of the lane's quad, of two tiles of 16 dims side by side, times `factor`: the lane gets dims
-// [8 c, 8 c + 8), c its place in the quad.
-FULMEN_DEVICE void quad_run(const float (&first)[kElements], const float (&second)[kElements], int slot, float factor,
-                            float (&run)[kQuadRun]) {
+// Gathers a row, the `slot` of the lane's quad, of two tiles of 16 dims side by side, times
+// `factor`: the lane gets dims [8 c, 8 c + 8), c its place in the quad.
+FULMEN_DEVICE void quad_run(const float (&first)[kElements], const float (&second)[kElements],
+                            int slot, float factor, float (&run)[kQuadRun]) {
   float parts[2][4];  // even dims, and odd ones
 #pragma unroll
   for (int e = 0; e < kElements; ++e) {

@@ -1,4 +1,5 @@
-// The keep-mask as bits (core/arguments.h: MaskBits): a row's bits of a tile, and which tiles no row attends or all rows do.
+// The keep-mask as bits (core/arguments.h: MaskBits): a row's bits of a tile, and which tiles no
+// row attends or all rows do.
 #pragma once
 
 #include "core/matrix.h"
@@ -6,14 +7,16 @@
 
 namespace fulmen::kernels {
 
-static_assert(!kMaskBits || kBlockN == kScoreTile || kBlockN % 32 == 0, "mask_bits: a tile has 16 columns, or whole words of them");
+static_assert(!kMaskBits || kBlockN == kScoreTile || kBlockN % 32 == 0,
+              "mask_bits: a tile has 16 columns, or whole words of them");
 
 FULMEN_DEVICE Int64 mask_plane(const ForwardArguments& a, Int64 batch, Int64 head) {
   return batch * a.mask_bits.batch_planes + head * a.mask_bits.head_planes;
 }
 
-// True if tiles that no row attends are skipped, and whole ones are known. On AMD all of a workgroup's waves come to a barrier a
-// tile, which the mask must not decide about, and a second code path for whole tiles would spill: there each score's bit is tested.
+// True if tiles that no row attends are skipped, and whole ones are known. On AMD all of a
+// workgroup's waves come to a barrier a tile, which the mask must not decide about, and a second
+// code path for whole tiles would spill: there each score's bit is tested.
 constexpr bool kKnowsTiles = kMaskBits && kCopiesToLds;
 
 // The first query's bits.
@@ -21,9 +24,12 @@ FULMEN_DEVICE const unsigned* mask_rows(const ForwardArguments& a, Int64 batch, 
   return a.mask_bits.by_query + mask_plane(a, batch, head) * a.mask_bits.rows * a.mask_bits.words;
 }
 
-// The bits of a key's queries. Where all queries have one row of the mask, these are as many as a tile has.
-FULMEN_DEVICE const unsigned* mask_column(const ForwardArguments& a, Int64 batch, Int64 head, Int64 key) {
-  return a.mask_bits.by_key + (mask_plane(a, batch, head) * a.mask_bits.keys + key) * a.mask_bits.query_words;
+// The bits of a key's queries. Where all queries have one row of the mask, these are as many as a
+// tile has.
+FULMEN_DEVICE const unsigned* mask_column(const ForwardArguments& a, Int64 batch, Int64 head,
+                                          Int64 key) {
+  return a.mask_bits.by_key +
+         (mask_plane(a, batch, head) * a.mask_bits.keys + key) * a.mask_bits.query_words;
 }
 
 // The bits of a tile's kBlockN columns, of one row.
@@ -56,10 +62,13 @@ struct TileBits {
   // Returns the bit of the lane's element e of columns [16 * f, 16 * f + 16).
   FULMEN_DEVICE bool has(int f, int e) const {
     // The lane's own columns are at fixed distances from its first: one shift for all.
-    const unsigned own = word[f / 2] >> (static_cast<unsigned>(tile_column(0)) + 16U * (static_cast<unsigned>(f) % 2));
+    const unsigned own = word[f / 2] >> (static_cast<unsigned>(tile_column(0)) +
+                                         16U * (static_cast<unsigned>(f) % 2));
     return (own >> static_cast<unsigned>(tile_column(e) - tile_column(0)) & 1U) != 0;
   }
-  FULMEN_DEVICE bool has_column(int column) const { return (word[column / 32] >> static_cast<unsigned>(column % 32) & 1U) != 0; }
+  FULMEN_DEVICE bool has_column(int column) const {
+    return (word[column / 32] >> static_cast<unsigned>(column % 32) & 1U) != 0;
+  }
   FULMEN_DEVICE void operator|=(const TileBits& other) {
 #pragma unroll
     for (int w = 0; w < kCount; ++w) word[w] |= other.word[w];
@@ -84,12 +93,14 @@ struct MaskedRows {
   const unsigned* all;
   int blocks, words;
 
-  FULMEN_DEVICE static MaskedRows of(const ForwardArguments& a, Int64 batch, Int64 head, Int64 row_begin, Int64 row_end) {
+  FULMEN_DEVICE static MaskedRows of(const ForwardArguments& a, Int64 batch, Int64 head,
+                                     Int64 row_begin, Int64 row_end) {
     const MaskBits& bits = a.mask_bits;
     const Int64 first = bits.blocks == 1 ? 0 : row_begin / kMaskRows;
     const Int64 end = bits.blocks == 1 ? 1 : tiles_of(row_end, kMaskRows);
     const Int64 at = (mask_plane(a, batch, head) * bits.blocks + first) * bits.words;
-    return {bits.any + at, bits.all + at, row_end > row_begin ? static_cast<int>(end - first) : 0, bits.words};
+    return {bits.any + at, bits.all + at, row_end > row_begin ? static_cast<int>(end - first) : 0,
+            bits.words};
   }
   FULMEN_DEVICE bool attend(Int64 key) const {
     unsigned word = 0;
@@ -105,24 +116,28 @@ struct MaskedRows {
   // Returns true if the mask lets every query attend every key of the tile.
   FULMEN_DEVICE bool all_keep(Int64 first_key) const {
     bool whole = blocks > 0;
-    for (int n = 0; n < blocks; ++n) whole = whole && TileBits::of(all + n * words, first_key).is_full();
+    for (int n = 0; n < blocks; ++n)
+      whole = whole && TileBits::of(all + n * words, first_key).is_full();
     return whole;
   }
 };
 
-// Returns true if some query of [row_begin, row_end) attends key j, which is in some query's band. As any_row_keeps(), but bits are
-// of whole blocks.
-FULMEN_DEVICE bool any_row_attends(const ForwardArguments& a, Int64 batch, Int64 head, Int64 row_begin, Int64 row_end, Int64 j) {
+// Returns true if some query of [row_begin, row_end) attends key j, which is in some query's band.
+// As any_row_keeps(), but bits are of whole blocks.
+FULMEN_DEVICE bool any_row_attends(const ForwardArguments& a, Int64 batch, Int64 head,
+                                   Int64 row_begin, Int64 row_end, Int64 j) {
   if constexpr (kMaskBits) return MaskedRows::of(a, batch, head, row_begin, row_end).attend(j);
   return any_row_keeps(a, batch, head, row_begin, row_end, j);
 }
 
-// What the mask says of the tiles of an order, for a range of queries. Each lane looks at one tile of 32, and all lanes keep what
-// they found: a tile costs a bit's test. All lanes of a wave come here together, with n from 0 up.
+// What the mask says of the tiles of an order, for a range of queries. Each lane looks at one tile
+// of 32, and all lanes keep what they found: a tile costs a bit's test. All lanes of a wave come
+// here together, with n from 0 up.
 template <class Order>
 class KeptTiles {
  public:
-  FULMEN_DEVICE KeptTiles(const MaskedRows& rows, const Order& order) : rows_(rows), order_(order) {}
+  FULMEN_DEVICE KeptTiles(const MaskedRows& rows, const Order& order)
+      : rows_(rows), order_(order) {}
   // Some query attends some key of tile n.
   FULMEN_DEVICE bool is_kept(int n) { return bit(kept_, n); }
   // The mask lets each query attend all of them.
@@ -159,7 +174,10 @@ class KeptTiles {
 template <class Order>
 class KeptWalk {
  public:
-  FULMEN_DEVICE KeptWalk(const MaskedRows& rows, const Order& order) : tiles_(rows, order), order_(order) { pass_over(); }
+  FULMEN_DEVICE KeptWalk(const MaskedRows& rows, const Order& order)
+      : tiles_(rows, order), order_(order) {
+    pass_over();
+  }
   FULMEN_DEVICE bool there() const { return n_ < order_.count; }
   FULMEN_DEVICE void advance() {
     ++n_;

@@ -23,7 +23,8 @@ struct RowMap {
   }
   FULMEN_DEVICE int head(Int64 row) const {
     if constexpr (!kPackedRows) return first_head;
-    return first_head + static_cast<int>(static_cast<unsigned>(row) % static_cast<unsigned>(arguments.group_size));
+    return first_head + static_cast<int>(static_cast<unsigned>(row) %
+                                         static_cast<unsigned>(arguments.group_size));
   }
 };
 
@@ -58,7 +59,8 @@ FULMEN_DEVICE void load_columns(const T* row, int left, int slot, unsigned (&bit
       for (int w = 0; w < kWords; w += kStep) {
         Words<kStep> piece;
         if constexpr (kAnyAlignment) {
-          piece = global_load_unaligned<Words<kStep>>(reinterpret_cast<const unsigned char*>(run) + 4 * w);
+          piece = global_load_unaligned<Words<kStep>>(reinterpret_cast<const unsigned char*>(run) +
+                                                      4 * w);
         } else {
           piece = global_load(reinterpret_cast<const Words<kStep>*>(run) + w / kStep);
         }
@@ -77,7 +79,8 @@ FULMEN_DEVICE void load_columns(const T* row, int left, int slot, unsigned (&bit
     Words<kWords> half[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      half[h] = global_load_unaligned<Words<kWords>>(row + (kMasked && 8 * h > left - 8 ? left - 8 : 8 * h));
+      half[h] = global_load_unaligned<Words<kWords>>(
+          row + (kMasked && 8 * h > left - 8 ? left - 8 : 8 * h));
     }
     const unsigned odd = 8U * kBytes * (tile_column(0) % 2);
 #pragma unroll
@@ -117,7 +120,9 @@ struct TileBand {
 
  private:
   static constexpr int kFar = 1 << 24;
-  FULMEN_DEVICE static int near(Int64 distance) { return static_cast<int>(algorithm::Band::clamp(distance, -kFar, kFar)); }
+  FULMEN_DEVICE static int near(Int64 distance) {
+    return static_cast<int>(algorithm::Band::clamp(distance, -kFar, kFar));
+  }
 };
 
 // kMaskBits: what the mask lets a lane's rows attend of a tile of keys, of 16 rows from first_row
@@ -130,7 +135,8 @@ struct RowBits {
   FULMEN_DEVICE static RowBits of(const RowMap& map, Int64 first_row, Int64 first_key) {
     RowBits bits{};
     if constexpr (kUsed) {
-      const ForwardArguments& a = kManyArguments && !kCopiesToLds ? again(map.arguments, first_key) : map.arguments;
+      const ForwardArguments& a =
+          kManyArguments && !kCopiesToLds ? again(map.arguments, first_key) : map.arguments;
       const unsigned* rows = mask_rows(a, map.batch, map.first_head);
 #pragma unroll
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
@@ -146,8 +152,9 @@ struct RowBits {
 // tile may not be attended, or be beyond key_end(arguments), the end of the keys that the workgroup
 // has.
 template <bool kMasked, int kTiles, class KeyEnd>
-FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, const RowBits<kMasked>& row_bits,
-                                 TileRow<kTiles>& score, const KeyEnd& key_end) {
+FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key,
+                                 const RowBits<kMasked>& row_bits, TileRow<kTiles>& score,
+                                 const KeyEnd& key_end) {
   if constexpr (kPlainScale && !kMasked && !RowBits<kMasked>::kUsed) return;
   const ForwardArguments& a = kManyArguments ? again(map.arguments, first_key) : map.arguments;
   const int left = at_most(key_end(a) - first_key, kScoreTile * kTiles);
@@ -166,16 +173,19 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
       if constexpr (kManyArguments) schedule_fence();
       unsigned bias[kElements], keep[kElements];
       if constexpr (kBias)
-        load_columns<kMasked, kWholeBias>(modifiers.bias + first_key + kScoreTile * f, left - kScoreTile * f, slot, bias);
+        load_columns<kMasked, kWholeBias>(modifiers.bias + first_key + kScoreTile * f,
+                                          left - kScoreTile * f, slot, bias);
       if constexpr (kMaskBytes)
-        load_columns<kMasked, false>(modifiers.keep_mask + first_key + kScoreTile * f, left - kScoreTile * f, slot, keep);
+        load_columns<kMasked, false>(modifiers.keep_mask + first_key + kScoreTile * f,
+                                     left - kScoreTile * f, slot, keep);
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
         if (row_slot(e) != slot) continue;
         const int column = kScoreTile * f + tile_column(e);
         float& s = score[f][e];
         if constexpr (!kPlainScale)
-          s = modifiers.finish(a, s, kBias ? kUnitsOfScore * of_bits<BiasElement>(bias[e]) : 0.0F, distance - column);
+          s = modifiers.finish(a, s, kBias ? kUnitsOfScore * of_bits<BiasElement>(bias[e]) : 0.0F,
+                               distance - column);
         bool attended = true;
         if constexpr (kMasked) attended = kBand ? column >= low && column < high : column < high;
         if constexpr (RowBits<kMasked>::kUsed) attended = attended && row_bits.row[slot].has(f, e);
@@ -187,18 +197,21 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
 }
 
 template <bool kMasked, int kTiles, class KeyEnd>
-FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, TileRow<kTiles>& score,
-                                 const KeyEnd& key_end) {
-  modify_scores(map, first_row, first_key, RowBits<kMasked>::of(map, first_row, first_key), score, key_end);
+FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key,
+                                 TileRow<kTiles>& score, const KeyEnd& key_end) {
+  modify_scores(map, first_row, first_key, RowBits<kMasked>::of(map, first_row, first_key), score,
+                key_end);
 }
 // The same for a workgroup that has all keys, or whose tiles do not cross the end of its own.
 template <bool kMasked, int kTiles>
-FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, const RowBits<kMasked>& row_bits,
-                                 TileRow<kTiles>& score) {
-  modify_scores(map, first_row, first_key, row_bits, score, [](const ForwardArguments& a) { return a.seqlen_k; });
+FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key,
+                                 const RowBits<kMasked>& row_bits, TileRow<kTiles>& score) {
+  modify_scores(map, first_row, first_key, row_bits, score,
+                [](const ForwardArguments& a) { return a.seqlen_k; });
 }
 template <bool kMasked, int kTiles>
-FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key, TileRow<kTiles>& score) {
+FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key,
+                                 TileRow<kTiles>& score) {
   modify_scores(map, first_row, first_key, RowBits<kMasked>::of(map, first_row, first_key), score);
 }
 

@@ -6,8 +6,8 @@
 
 namespace fulmen::kernels {
 
-// All bits or none of them, by a mask that does not become a choice: a choice of a load becomes a branch around it, and loads one
-// after the other.
+// All bits or none of them, by a mask that does not become a choice: a choice of a load becomes a
+// branch around it, and loads one after the other.
 template <bool kUniform = false, int kWords>
 FULMEN_DEVICE Words<kWords> masked(const Words<kWords>& x, unsigned mask) {
   Words<kWords> y;
@@ -30,7 +30,9 @@ FULMEN_DEVICE Words<4> load_piece(const Element* row, int dim, int dims) {
   } else {
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
-      if (dim + e < dims) piece.word[e / 2] |= static_cast<unsigned>(global_load(row + dim + e).bits) << (16U * (e % 2));
+      if (dim + e < dims)
+        piece.word[e / 2] |= static_cast<unsigned>(global_load(row + dim + e).bits)
+                             << (16U * (e % 2));
     }
   }
   return piece;
@@ -40,12 +42,16 @@ FULMEN_DEVICE Words<4> load_piece(const Element* row, int dim, int dims) {
 FULMEN_DEVICE void store_elements(Element* to, const Words<4>& piece, int count) {
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
-    if (e < count) global_store(to + e, Element{static_cast<unsigned short>(piece.word[e / 2] >> (16U * (e % 2)))});
+    if (e < count)
+      global_store(to + e,
+                   Element{static_cast<unsigned short>(piece.word[e / 2] >> (16U * (e % 2)))});
   }
 }
 
-// 16 rows of q as an operand. Rows from row_end on repeat the last one: what they give is not stored.
-FULMEN_DEVICE RowOperand load_row_operand(const Element* rows, Int64 stride, Int64 first, Int64 row_end, int dim, int dims) {
+// 16 rows of q as an operand. Rows from row_end on repeat the last one: what they give is not
+// stored.
+FULMEN_DEVICE RowOperand load_row_operand(const Element* rows, Int64 stride, Int64 first,
+                                          Int64 row_end, int dim, int dims) {
   RowOperand operand;
 #pragma unroll
   for (int p = 0; p < kPieces; ++p) {
@@ -58,7 +64,8 @@ FULMEN_DEVICE RowOperand load_row_operand(const Element* rows, Int64 stride, Int
 FULMEN_DEVICE RowOperand lds_row_operand(int at, int pitch) {
   RowOperand operand;
 #pragma unroll
-  for (int p = 0; p < kPieces; ++p) operand.piece[p] = lds_load<Words<4>>(at + piece_row(p) * pitch + 2 * piece_dim(p));
+  for (int p = 0; p < kPieces; ++p)
+    operand.piece[p] = lds_load<Words<4>>(at + piece_row(p) * pitch + 2 * piece_dim(p));
   return operand;
 }
 
@@ -77,7 +84,8 @@ FULMEN_DEVICE void store_run(Element* row, int dim, int dims, const float (&valu
   if constexpr (kWholeRows || (kWholeDims && kAnyAlignment)) {
     Words<kCount / 2> words;
 #pragma unroll
-    for (int m = 0; m < kCount / 2; ++m) words.word[m] = pack<Element>(value[2 * m], value[2 * m + 1]);
+    for (int m = 0; m < kCount / 2; ++m)
+      words.word[m] = pack<Element>(value[2 * m], value[2 * m + 1]);
     if (!kExactDims && dim >= dims) return;
     if constexpr (kWholeRows) {
       global_store(reinterpret_cast<Words<kCount / 2>*>(row + dim), words);

@@ -1,4 +1,5 @@
-// A whole tensor of a short sequence in LDS, as rows and, on AMD, transposed: the copy from memory, and operands from there.
+// A whole tensor of a short sequence in LDS, as rows and, on AMD, transposed: the copy from memory,
+// and operands from there.
 #pragma once
 
 #include "algorithm/transposed_rows.h"

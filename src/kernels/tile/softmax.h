@@ -6,9 +6,10 @@
 
 namespace fulmen::kernels {
 
-// 16 rows' reference (of q.k with kPlainScale, else in the scores' units) and the sum of the lane's own probabilities.
-// Probabilities are e^(score - reference): the reference follows the running maximum only when that is more than 2^kSlack away, so
-// that most tiles need no rescaling of what was summed before.
+// 16 rows' reference (of q.k with kPlainScale, else in the scores' units) and the sum of the lane's
+// own probabilities. Probabilities are e^(score - reference): the reference follows the running
+// maximum only when that is more than 2^kSlack away, so that most tiles need no rescaling of what
+// was summed before.
 constexpr float kSlack = 8.0F;
 constexpr float kNaturalSlack = 4.0F;  // 2^5.8 in natural units, and no register on AMD
 struct RowState {
@@ -27,10 +28,14 @@ struct RowState {
 // Probabilities and their sums are 2^kShift too large where their rounding wants that.
 constexpr float kShift = kIsHalf<Element> ? kHalfShift : 0.0F;
 // A row's sum, without that.
-FULMEN_DEVICE float total(float sum) { return row_sum(sum) * (kIsHalf<Element> ? kHalfUnshift : 1.0F); }
+FULMEN_DEVICE float total(float sum) {
+  return row_sum(sum) * (kIsHalf<Element> ? kHalfUnshift : 1.0F);
+}
 
 // Times a difference of what the softmax takes: the exponent of 2.
-FULMEN_DEVICE float softmax_scale(const ForwardArguments& a) { return kPlainScale ? a.scale : kLog2OfUnit; }
+FULMEN_DEVICE float softmax_scale(const ForwardArguments& a) {
+  return kPlainScale ? a.scale : kLog2OfUnit;
+}
 // A row's maximum, as end_row() and forward/decode_combine.h take it.
 FULMEN_DEVICE float row_maximum(const RowState& rows, float scale, int slot) {
   return kNaturalUnits ? rows.reference[slot] : rows.reference[slot] * scale;
@@ -38,7 +43,8 @@ FULMEN_DEVICE float row_maximum(const RowState& rows, float scale, int slot) {
 
 // The rows' maxima of a tile's scores, and whether the reference is to follow one of this lane's.
 template <int kTiles>
-FULMEN_DEVICE bool find_maxima(const RowState& rows, float scale, const TileRow<kTiles>& score, float (&max)[kRowsPerLane]) {
+FULMEN_DEVICE bool find_maxima(const RowState& rows, float scale, const TileRow<kTiles>& score,
+                               float (&max)[kRowsPerLane]) {
   bool moves = false;
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
@@ -61,7 +67,8 @@ FULMEN_DEVICE bool find_maxima(const RowState& rows, float scale, const TileRow<
 }
 
 // The references follow the maxima. factor: the online softmax's rescale of the rows' outputs.
-FULMEN_DEVICE void follow_maxima(RowState& rows, float scale, const float (&max)[kRowsPerLane], float (&factor)[kRowsPerLane]) {
+FULMEN_DEVICE void follow_maxima(RowState& rows, float scale, const float (&max)[kRowsPerLane],
+                                 float (&factor)[kRowsPerLane]) {
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const float moved = larger(rows.reference[slot], max[slot]);
@@ -73,7 +80,8 @@ FULMEN_DEVICE void follow_maxima(RowState& rows, float scale, const float (&max)
 
 // What exponent() takes of a row.
 FULMEN_DEVICE float exponent_shift(const RowState& rows, float scale, int slot) {
-  if constexpr (kNaturalUnits) return rows.reference[slot] == -kInfinity ? 0.0F : -rows.reference[slot];
+  if constexpr (kNaturalUnits)
+    return rows.reference[slot] == -kInfinity ? 0.0F : -rows.reference[slot];
   const float offset = rows.reference[slot] == -kInfinity ? 0.0F : rows.reference[slot] * scale;
   return kShift == 0 ? -offset : kShift - offset;
 }
@@ -102,9 +110,11 @@ FULMEN_DEVICE void exponentiate_keys(RowState& rows, float scale, float (&score)
   }
 }
 
-// Scores become probabilities. Calls rescale(factor), with a factor for each slot, if O must be rescaled.
+// Scores become probabilities. Calls rescale(factor), with a factor for each slot, if O must be
+// rescaled.
 template <int kTiles, class Rescale>
-FULMEN_DEVICE void exponentiate(RowState& rows, float scale, TileRow<kTiles>& score, const Rescale& rescale) {
+FULMEN_DEVICE void exponentiate(RowState& rows, float scale, TileRow<kTiles>& score,
+                                const Rescale& rescale) {
   float max[kRowsPerLane];
   if (__builtin_expect(any_lane(find_maxima(rows, scale, score, max)), 0)) {
     float factor[kRowsPerLane];
@@ -135,8 +145,10 @@ FULMEN_DEVICE void exponentiate(RowState& rows, float scale, TileRow<kTiles>& sc
 FULMEN_DEVICE Element* out_row(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i) {
   return const_cast<Element*>(at<Element>(a.out, batch, i, head));
 }
-FULMEN_DEVICE void store_lse(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i, float lse) {
-  if (a.lse != nullptr) global_store(a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row, lse);
+FULMEN_DEVICE void store_lse(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i,
+                             float lse) {
+  if (a.lse != nullptr)
+    global_store(a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row, lse);
 }
 
 }  // namespace fulmen::kernels

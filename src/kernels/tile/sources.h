@@ -14,24 +14,28 @@ struct QueryBlock {
 
   FULMEN_DEVICE static QueryBlock of(const ForwardArguments& call) {
     // No launch has more than 2^31 - 1 workgroups, and divisions of 64 bits take long.
-    const auto id = static_cast<unsigned>(workgroup_id()), row_tiles = static_cast<unsigned>(call.row_tiles);
-    const auto num_heads = static_cast<unsigned>(call.num_heads), heads = static_cast<unsigned>(call.batch) * num_heads;
+    const auto id = static_cast<unsigned>(workgroup_id()),
+               row_tiles = static_cast<unsigned>(call.row_tiles);
+    const auto num_heads = static_cast<unsigned>(call.num_heads),
+               heads = static_cast<unsigned>(call.batch) * num_heads;
     // The last rows attend most keys under a causal mask: they start first, of every head.
     const Int64 tile = kBand ? row_tiles - 1 - id / heads : id % row_tiles;
     const unsigned batch_head = kBand ? id % heads : id / row_tiles;
-    return {static_cast<int>(batch_head / num_heads), static_cast<int>(batch_head % num_heads), tile * kBlockM};
+    return {static_cast<int>(batch_head / num_heads), static_cast<int>(batch_head % num_heads),
+            tile * kBlockM};
   }
 };
 
-// Reduces one index of the mixed-radix (tile, head, batch) index below its base, after an addition; returns the carry to the next.
+// Reduces one index of the mixed-radix (tile, head, batch) index below its base, after an addition;
+// returns the carry to the next.
 FULMEN_DEVICE int carried(int& digit, int base) {
   const bool over = digit >= base;
   digit -= over ? base : 0;
   return over ? 1 : 0;
 }
 
-// Static persistent tile scheduler: adds the grid stride to the mixed-radix (tile, head, batch) index, without divisions between
-// work tiles.
+// Static persistent tile scheduler: adds the grid stride to the mixed-radix (tile, head, batch)
+// index, without divisions between work tiles.
 struct TileScheduler {
   int tile, head, batch;
 
@@ -39,7 +43,9 @@ struct TileScheduler {
     const QueryBlock block = QueryBlock::of(call);
     return {static_cast<int>(block.row_begin / kBlockM), block.head, block.batch};
   }
-  FULMEN_DEVICE bool there(const ForwardArguments& call) const { return kBand ? tile >= 0 : batch < call.batch; }
+  FULMEN_DEVICE bool there(const ForwardArguments& call) const {
+    return kBand ? tile >= 0 : batch < call.batch;
+  }
   FULMEN_DEVICE QueryBlock block() const { return {batch, head, Int64{tile} * kBlockM}; }
   FULMEN_DEVICE void go_on(const ForwardArguments& call) {
     if constexpr (kBand) {
@@ -68,9 +74,12 @@ struct StageSource {
     return any_row_attends(a, batch, head, row_begin, row_end, key);
   }
   // kMaskBits: what the rows attend.
-  FULMEN_DEVICE MaskedRows masked_rows() const { return MaskedRows::of(arguments, batch, head, row_begin, row_end); }
+  FULMEN_DEVICE MaskedRows masked_rows() const {
+    return MaskedRows::of(arguments, batch, head, row_begin, row_end);
+  }
 };
-// Whether values of a tile are looked at one by one, as the keep-mask may hide them. Where tiles are known, kClamped says so.
+// Whether values of a tile are looked at one by one, as the keep-mask may hide them. Where tiles
+// are known, kClamped says so.
 template <bool kClamped>
 constexpr bool kMayHide = kKeepMask && (!kKnowsTiles || kClamped);
 
@@ -81,11 +90,14 @@ struct QuerySource {
   int dims;
 
   // Rows past the end repeat the last one; their results are not stored.
-  FULMEN_DEVICE const Element* row(int n) const { return rows + (first + n < end ? first + n : end - 1) * stride; }
+  FULMEN_DEVICE const Element* row(int n) const {
+    return rows + (first + n < end ? first + n : end - 1) * stride;
+  }
 };
 
-// Rows [first_key, first_key + kBlockN) of K or V: where they begin, the same in all lanes, and each lane's distance from there in
-// 32 bits (whole rows are near, see gpu/launch/specialisation.cpp).
+// Rows [first_key, first_key + kBlockN) of K or V: where they begin, the same in all lanes, and
+// each lane's distance from there in 32 bits (whole rows are near, see
+// gpu/launch/specialisation.cpp).
 template <bool kValues>
 struct TileRows {
   const ForwardArguments& arguments;
@@ -95,11 +107,13 @@ struct TileRows {
   Int64 stride;
   int first, last;  // the rows that are there
 
-  FULMEN_DEVICE static TileRows of(const ForwardArguments& a, const StageSource& source, Int64 first_key) {
+  FULMEN_DEVICE static TileRows of(const ForwardArguments& a, const StageSource& source,
+                                   Int64 first_key) {
     const View& view = kValues ? a.v : a.k;
     const KvElement* const head = kValues ? source.values : source.keys;
     const TilePlace place = TilePlace::of(a, first_key);
-    const int first = kSkips && first_key < source.key_begin ? static_cast<int>(source.key_begin - first_key) : 0;
+    const int first =
+        kSkips && first_key < source.key_begin ? static_cast<int>(source.key_begin - first_key) : 0;
     return {a,
             head,
             first_key,
@@ -113,7 +127,8 @@ struct TileRows {
     return row < last ? row : last;
   }
   FULMEN_DEVICE const KvElement* row(int n) const {
-    if constexpr (kScattered) return kv_row<kValues>(arguments, kValues ? arguments.v : arguments.k, head, first_key + n);
+    if constexpr (kScattered)
+      return kv_row<kValues>(arguments, kValues ? arguments.v : arguments.k, head, first_key + n);
     return rows + n * stride;
   }
 

@@ -1,4 +1,5 @@
-// What the kernels without matrix instructions share: 16 x 16 lanes, and chunks of dims in flight to LDS.
+// What the kernels without matrix instructions share: 16 x 16 lanes, and chunks of dims in flight
+// to LDS.
 #pragma once
 
 #include "core/config.h"
@@ -23,10 +24,11 @@ struct RowRange {
   Int64 first, end;
 };
 
-// A tile's kCount rows, which row_at(number) finds, dims [dim, dim + kChunk), to LDS [row * row_step + dim * dim_step]; zeros
-// outside the range.
+// A tile's kCount rows, which row_at(number) finds, dims [dim, dim + kChunk), to LDS
+// [row * row_step + dim * dim_step]; zeros outside the range.
 template <int kCount, class RowAt>
-FULMEN_DEVICE void stage_rows(const RowAt& row_at, RowRange range, int dim, int dims, int lds, int row_step, int dim_step) {
+FULMEN_DEVICE void stage_rows(const RowAt& row_at, RowRange range, int dim, int dims, int lds,
+                              int row_step, int dim_step) {
   for (int index = thread_id(); index < kCount * kChunk; index += kWorkgroup) {
     const int row = index / kChunk, d = index % kChunk;
     const Int64 r = range.first + row;
@@ -38,9 +40,10 @@ FULMEN_DEVICE void stage_rows(const RowAt& row_at, RowRange range, int dim, int 
 
 // Stages rows of a head that lie `stride` elements apart.
 template <int kCount>
-FULMEN_DEVICE void stage(const Element* head, Int64 stride, RowRange range, int dim, int dims, int lds, int row_step,
-                         int dim_step) {
-  stage_rows<kCount>([&](Int64 row) { return head + row * stride; }, range, dim, dims, lds, row_step, dim_step);
+FULMEN_DEVICE void stage(const Element* head, Int64 stride, RowRange range, int dim, int dims,
+                         int lds, int row_step, int dim_step) {
+  stage_rows<kCount>([&](Int64 row) { return head + row * stride; }, range, dim, dims, lds,
+                     row_step, dim_step);
 }
 
 }  // namespace fulmen::kernels

@@ -1,9 +1,11 @@
 // Tiles of K and V in flight from memory to LDS, and from there into operands. The kernel's loop:
-//   fetch<clamped>(first key, buffer)   starts the next tile's loads; clamped: keys past the end are possible
+//   fetch<clamped>(first key, buffer)   starts the next tile's loads; clamped: keys past the end
+//                                       are possible
 //   publish(buffer)            the tile is in LDS after the barrier that follows
-// Tiles begin at attended keys, or before them where they lie in pages or elements are dropped. Keys past the end repeat the last
-// one: their scores are masked, and a probability of 0 is multiplied by a value that the tile has anyway. Keys before the first
-// repeat the first, or are 0. What the keep-mask hides from every row becomes 0, as it may be NaN.
+// Tiles begin at attended keys, or before them where they lie in pages or elements are dropped.
+// Keys past the end repeat the last one: their scores are masked, and a probability of 0 is
+// multiplied by a value that the tile has anyway. Keys before the first repeat the first, or are 0.
+// What the keep-mask hides from every row becomes 0, as it may be NaN.
 #pragma once
 
 #include "algorithm/transposed_rows.h"

@@ -15,22 +15,28 @@ constexpr int kMmaSteps = kHeadDim / kTileMmaK;
 constexpr int kDimTiles = kHeadDimV / kScoreTile;
 // Outputs alone fill half the registers: operands must not be loaded long before their use.
 constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
-static_assert(kBlockM == kRowTiles * kScoreTile * kWaves, "prefill: block_m is a multiple of 16 rows a wave");
-static_assert(kBlockN % kValueDepth == 0 && kHeadDim % kTileMmaK == 0 && kHeadDimV % kScoreTile == 0,
+static_assert(kBlockM == kRowTiles * kScoreTile * kWaves,
+              "prefill: block_m is a multiple of 16 rows a wave");
+static_assert(kBlockN % kValueDepth == 0 && kHeadDim % kTileMmaK == 0 &&
+                  kHeadDimV % kScoreTile == 0,
               "prefill: tiles are whole operands");
 
 constexpr PrefillLayout kLayout =
-    PrefillLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kQueriesInLds, kPersistent});
+    PrefillLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers,
+                       kQueriesInLds, kPersistent});
 static_assert(kLayout.total == kLdsBytes, "prefill: the host reserves the LDS that the tiles need");
 
 FULMEN_DEVICE int keys_at(int buffer) { return buffer * kLayout.key_bytes; }
-FULMEN_DEVICE int values_at(int buffer) { return kBuffers * kLayout.key_bytes + buffer * kLayout.value_bytes; }
+FULMEN_DEVICE int values_at(int buffer) {
+  return kBuffers * kLayout.key_bytes + buffer * kLayout.value_bytes;
+}
 
 constexpr int kKeyPieces = kBlockN * (kHeadDim / 8);  // of a tile
 constexpr int kRowPieces = kHeadDim / 8;
 constexpr int kRowPiecesV = kHeadDimV / 8;
 
-// What a step does for the next tile between its products: nothing, where its loads are in flight already.
+// What a step does for the next tile between its products: nothing, where its loads are in flight
+// already.
 struct NoCopies {
   FULMEN_DEVICE void turn(int /*turn*/, int /*turns*/) {}
 };

@@ -1,5 +1,5 @@
-// Tiles of 16 x 16 probabilities, or their gradients, through LDS: from lanes that own rows (queries) to an operand whose rows are
-// the columns (keys), for products that sum over queries.
+// Tiles of 16 x 16 probabilities, or their gradients, through LDS: from lanes that own rows
+// (queries) to an operand whose rows are the columns (keys), for products that sum over queries.
 #pragma once
 
 #include "core/matrix.h"

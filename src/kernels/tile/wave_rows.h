@@ -29,7 +29,8 @@ FULMEN_DEVICE void rescale(WaveRows& rows, int t, const float (&factor)[kRowsPer
 }
 
 // O += P V for kValueDepth keys of a buffer, the step-th ones.
-FULMEN_DEVICE void multiply_values(WaveRows& rows, int buffer, int step, const ProbabilityOperand (&p)[kRowTiles]) {
+FULMEN_DEVICE void multiply_values(WaveRows& rows, int buffer, int step,
+                                   const ProbabilityOperand (&p)[kRowTiles]) {
   const unsigned lane = operand_lane();
 #pragma unroll
   for (int d = 0; d < kDimTiles; ++d) {

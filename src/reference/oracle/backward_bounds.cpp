@@ -19,7 +19,8 @@ double norm(const std::vector<double>& row) noexcept {
 }
 
 // Norms of the columns of a [dim, columns] matrix.
-void column_norms(const std::vector<double>& matrix, int64_t dim, int64_t columns, std::vector<double>& to) noexcept {
+void column_norms(const std::vector<double>& matrix, int64_t dim, int64_t columns,
+                  std::vector<double>& to) noexcept {
   std::fill(to.begin(), to.end(), 0.0);
   for (int64_t d = 0; d < dim; ++d) {
     const double* row = matrix.data() + d * columns;
@@ -41,19 +42,23 @@ template <>
 double BackwardHead<double>::stored_out_squares(const AttendedKeys& keys) const noexcept {
   double squares = 0;
   for (int64_t d = 0; d < view_.problem.head_dim_v; ++d) {
-    squares += square(dout_[static_cast<std::size_t>(d)] * half_ulp(view_.problem.dtype, out(keys, d)));
+    squares +=
+        square(dout_[static_cast<std::size_t>(d)] * half_ulp(view_.problem.dtype, out(keys, d)));
   }
   return squares;
 }
 
 template <>
-double BackwardHead<double>::add_roundings(int64_t h, int64_t i, const AttendedKeys& keys, const RowDropout& dropout,
-                                           const Softmax& softmax, double delta) noexcept {
+double BackwardHead<double>::add_roundings(int64_t h, int64_t i, const AttendedKeys& keys,
+                                           const RowDropout& dropout, const Softmax& softmax,
+                                           double delta) noexcept {
   const Problem& problem = view_.problem;
   const double max = softmax.max, sum = softmax.sum, sink_weight = softmax.sink_weight;
-  const double unit = probability_unit(problem.dtype), least = least_probability_error(problem.dtype);
+  const double unit = probability_unit(problem.dtype),
+               least = least_probability_error(problem.dtype);
   const double *p = probabilities_.data(), *dp = dprobabilities_.data();
-  const double q_norm = norm(q_), dout_norm = norm(dout_), scale = std::fabs(static_cast<double>(problem.softmax_scale));
+  const double q_norm = norm(q_), dout_norm = norm(dout_),
+               scale = std::fabs(static_cast<double>(problem.softmax_scale));
   const auto count = static_cast<double>(keys.end - keys.begin);
   const auto queries = static_cast<double>(problem.seqlen_q * problem.group_size());
   const double u = kUnitOfFloat, dot = u * std::sqrt(static_cast<double>(problem.head_dim_v));
@@ -62,10 +67,13 @@ double BackwardHead<double>::add_roundings(int64_t h, int64_t i, const AttendedK
     const double norms = q_norm * k_norms_[at];
     if (!huge_) return score_rounding(problem, norms, products_[at], score, max);
     // No probability exceeds 1, whatever its score.
-    return std::fmin(huge_score_error(problem, view_.tensors, batch_, h, i, j, norms, products_[at], other_scores_[at]), 1 / p[j]);
+    return std::fmin(huge_score_error(problem, view_.tensors, batch_, h, i, j, norms, products_[at],
+                                      other_scores_[at]),
+                     1 / p[j]);
   };
   const double lse = max + std::log(sum);
-  const double lse_size = has_wide_bias(problem) ? std::fmin(std::fabs(lse), kRoundedLse) : std::fabs(lse);
+  const double lse_size =
+      has_wide_bias(problem) ? std::fmin(std::fabs(lse), kRoundedLse) : std::fabs(lse);
   double of_lse = u * (kRoundingsOfAScore * lse_size + kRoundingsOfAProbability + count / 2);
   double of_delta = stored_out_squares(keys) + square(dot * dout_norm * std::fabs(delta));
   for (int64_t j = keys.begin; j < keys.end; ++j) {
@@ -79,16 +87,21 @@ double BackwardHead<double>::add_roundings(int64_t h, int64_t i, const AttendedK
     if (!(p[j] > 0)) continue;
     const auto at = static_cast<std::size_t>(j);
     const double of_score = score_error(j, scores_[at]) + kRoundingsOfAProbability * u;
-    const double dscore = p[j] * (dp[j] - delta), factor = std::fabs(softcap_slope_[at]) * scale, dx = std::fabs(dscore) * factor;
-    const double of_dp = dot * dout_norm * v_norms_[at] * dropout.factor(j) + kRoundingsOfAProbability * u * std::fabs(dp[j]);
+    const double dscore = p[j] * (dp[j] - delta), factor = std::fabs(softcap_slope_[at]) * scale,
+                 dx = std::fabs(dscore) * factor;
+    const double of_dp = dot * dout_norm * v_norms_[at] * dropout.factor(j) +
+                         kRoundingsOfAProbability * u * std::fabs(dp[j]);
     const double own = square(p[j] * of_dp) + square(of_score * dscore);
     dscores_squares_[at] = own + square(p[j] * common) + square(of_lse * dscore);
     const double rounded_dx = unit * dx + least * std::fmax(1.0, scale);
     const double for_dq = own * square(factor) + square(rounded_dx + u * count * dx / 2);
-    const double for_dk = dscores_squares_[at] * square(factor) + square(rounded_dx + u * queries * dx / 2);
+    const double for_dk =
+        dscores_squares_[at] * square(factor) + square(rounded_dx + u * queries * dx / 2);
     const double weight = weights_[at];
-    const double for_dv =
-        weight == 0 ? 0 : square(weight * (of_score + of_lse + unit + u * queries / 2) + least * dropout.factor(j));
+    const double for_dv = weight == 0
+                              ? 0
+                              : square(weight * (of_score + of_lse + unit + u * queries / 2) +
+                                       least * dropout.factor(j));
     const double* k = k_.data() + j * problem.head_dim;
     double* dk = dk_squares_.data() + j * problem.head_dim;
     for (int64_t d = 0; d < problem.head_dim; ++d) {
@@ -98,13 +111,16 @@ double BackwardHead<double>::add_roundings(int64_t h, int64_t i, const AttendedK
       dk[d] += for_dk * q_[column] * q_[column];
     }
     double* dv = dv_squares_.data() + j * problem.head_dim_v;
-    for (int64_t d = 0; d < problem.head_dim_v; ++d) dv[d] += for_dv * square(dout_[static_cast<std::size_t>(d)]);
-    add_scaled(dq_lse_.data(), k, dscore * softcap_slope_[at] * problem.softmax_scale, problem.head_dim);
+    for (int64_t d = 0; d < problem.head_dim_v; ++d)
+      dv[d] += for_dv * square(dout_[static_cast<std::size_t>(d)]);
+    add_scaled(dq_lse_.data(), k, dscore * softcap_slope_[at] * problem.softmax_scale,
+               problem.head_dim);
   }
   for (std::size_t d = 0; d < dq_squares_.size(); ++d)
     dq_squares_[d] += square(common * dq_common_[d]) + square(of_lse * dq_lse_[d]);
   const double sink = sink_weight / sum;
-  return square(sink * common) + square(sink * delta * (of_lse + kRoundingsOfAProbability * u + u * queries / 2));
+  return square(sink * common) +
+         square(sink * delta * (of_lse + kRoundingsOfAProbability * u + u * queries / 2));
 }
 
 }  // namespace fulmen::reference

@@ -16,7 +16,9 @@ class Exact {
   Exact(const TensorSpec& spec, const Shape& shape)
       : spec_(spec), shape_(shape), values_(static_cast<std::size_t>(elements(shape))) {}
   double* data() noexcept { return spec_.present ? values_.data() : nullptr; }
-  void store(const Tensor& to, RowRange rows = {}) const noexcept { store_gradient(values_.data(), shape_, spec_, to, rows); }
+  void store(const Tensor& to, RowRange rows = {}) const noexcept {
+    store_gradient(values_.data(), shape_, spec_, to, rows);
+  }
 
  private:
   const TensorSpec& spec_;
@@ -27,7 +29,9 @@ class Exact {
 class OracleRunner final : public Runner {
  public:
   OracleRunner(const Problem& problem, const AttentionOptions& options)
-      : p_(problem), threads_(cpu::thread_settings(options)), config_{.kernel = "cpu.reference.backward"} {
+      : p_(problem),
+        threads_(cpu::thread_settings(options)),
+        config_{.kernel = "cpu.reference.backward"} {
     config_.num_threads = threads_.num_threads;
   }
   const KernelConfig& config() const noexcept override { return config_; }
@@ -36,9 +40,12 @@ class OracleRunner final : public Runner {
   // Allocates, like the forward oracle.
   Status run(void* /*stream*/, const AttentionTensors& t, void* /*workspace*/) const override {
     const GradientShapes shapes(p_);
-    Exact dq(p_.dq, shapes.dq), dk(p_.dk, shapes.dk), dv(p_.dv, shapes.dv), dbias(p_.dbias, shapes.dbias);
+    Exact dq(p_.dq, shapes.dq), dk(p_.dk, shapes.dk), dv(p_.dv, shapes.dv),
+        dbias(p_.dbias, shapes.dbias);
     Exact dsinks(p_.dsinks, shapes.dsinks);
-    compute_gradients<double>(p_, t, DType::fp32, {dq.data(), dk.data(), dv.data(), dbias.data(), dsinks.data()}, threads_);
+    compute_gradients<double>(p_, t, DType::fp32,
+                              {dq.data(), dk.data(), dv.data(), dbias.data(), dsinks.data()},
+                              threads_);
     dq.store(t.dq, rows_of_queries(p_, t));
     dk.store(t.dk, rows_of_keys(p_, t));
     dv.store(t.dv, rows_of_keys(p_, t));
@@ -59,7 +66,9 @@ class ReferenceBackward final : public Kernel {
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
-  Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
+  Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override {
+    return {};
+  }
   double rank(const Problem& /*problem*/) const override { return 0; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {

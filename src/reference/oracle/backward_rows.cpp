@@ -12,14 +12,22 @@
 namespace fulmen::reference {
 
 template <class Real>
-BackwardHead<Real>::BackwardHead(const Problem& problem, const AttentionTensors& tensors, DType storage, bool roundings)
-    : all_(problem), all_tensors_(tensors), view_(sequence_view(problem, tensors)), storage_(storage), roundings_(roundings) {
+BackwardHead<Real>::BackwardHead(const Problem& problem, const AttentionTensors& tensors,
+                                 DType storage, bool roundings)
+    : all_(problem),
+      all_tensors_(tensors),
+      view_(sequence_view(problem, tensors)),
+      storage_(storage),
+      roundings_(roundings) {
   const auto keys = static_cast<std::size_t>(problem.seqlen_k);
-  const auto dim = static_cast<std::size_t>(problem.head_dim), dim_v = static_cast<std::size_t>(problem.head_dim_v);
-  for (std::vector<Real>* tensor : {&k_columns_, &k_, &dk_, &dk_squares_}) tensor->resize(keys * dim);
+  const auto dim = static_cast<std::size_t>(problem.head_dim),
+             dim_v = static_cast<std::size_t>(problem.head_dim_v);
+  for (std::vector<Real>* tensor : {&k_columns_, &k_, &dk_, &dk_squares_})
+    tensor->resize(keys * dim);
   for (std::vector<Real>* tensor : {&v_columns_, &dv_, &dv_squares_}) tensor->resize(keys * dim_v);
-  for (std::vector<Real>* row : {&scores_, &probabilities_, &dprobabilities_, &softcap_slope_, &weights_, &other_scores_,
-                                 &products_, &dscores_squares_, &k_norms_, &v_norms_})
+  for (std::vector<Real>* row :
+       {&scores_, &probabilities_, &dprobabilities_, &softcap_slope_, &weights_, &other_scores_,
+        &products_, &dscores_squares_, &k_norms_, &v_norms_})
     row->resize(keys);
   q_.resize(dim);
   dq_.resize(dim);
@@ -63,13 +71,14 @@ void BackwardHead<Real>::load(int64_t batch, int64_t kv_head) noexcept {
 }
 
 template <class Real>
-void BackwardHead<Real>::compute_scores(int64_t h, int64_t i, const AttendedKeys& keys, bool from_last, Real* to) noexcept {
+void BackwardHead<Real>::compute_scores(int64_t h, int64_t i, const AttendedKeys& keys,
+                                        bool from_last, Real* to) noexcept {
   const Problem& problem = view_.problem;
   std::fill(to + keys.begin, to + keys.end, Real{0});
   for (int64_t n = 0; n < problem.head_dim; ++n) {
     const int64_t d = from_last ? problem.head_dim - 1 - n : n;
-    add_scaled(to + keys.begin, k_columns_.data() + d * problem.seqlen_k + keys.begin, q_[static_cast<std::size_t>(d)],
-               keys.end - keys.begin);
+    add_scaled(to + keys.begin, k_columns_.data() + d * problem.seqlen_k + keys.begin,
+               q_[static_cast<std::size_t>(d)], keys.end - keys.begin);
   }
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     to[j] = rounded(to[j] * problem.softmax_scale);
@@ -77,12 +86,13 @@ void BackwardHead<Real>::compute_scores(int64_t h, int64_t i, const AttendedKeys
     const Real tanh = problem.softcap > 0 ? std::tanh(to[j] / problem.softcap) : Real{0};
     softcap_slope_[static_cast<std::size_t>(j)] = 1 - tanh * tanh;
   }
-  add_score_terms(problem, view_.tensors, batch_, h, i, keys, to, [this](Real x) { return stored(x); });
+  add_score_terms(problem, view_.tensors, batch_, h, i, keys, to,
+                  [this](Real x) { return stored(x); });
 }
 
 template <class Real>
-std::optional<typename BackwardHead<Real>::Softmax> BackwardHead<Real>::compute_probabilities(int64_t h, int64_t i,
-                                                                                              const AttendedKeys& keys) noexcept {
+std::optional<typename BackwardHead<Real>::Softmax> BackwardHead<Real>::compute_probabilities(
+    int64_t h, int64_t i, const AttendedKeys& keys) noexcept {
   Real *scores = scores_.data(), *p = probabilities_.data();
   compute_scores(h, i, keys, false, scores);
   RowMaximum<Real> row_max = largest_score(keys, scores);
@@ -101,7 +111,8 @@ std::optional<typename BackwardHead<Real>::Softmax> BackwardHead<Real>::compute_
   if constexpr (std::is_same_v<Real, float>) {
     // The forward pass adds up the scores of its lse in another order, so that the rounding of the
     // largest does not cancel.
-    if (storage_ == DType::fp32 && !(has_wide_bias(view_.problem) && std::fabs(max) > kRoundedLse)) {
+    if (storage_ == DType::fp32 &&
+        !(has_wide_bias(view_.problem) && std::fabs(max) > kRoundedLse)) {
       compute_scores(h, i, keys, true, other_scores_.data());
       sum = sink_weight;
       for (int64_t j = keys.begin; j < keys.end; ++j) {
@@ -116,13 +127,14 @@ std::optional<typename BackwardHead<Real>::Softmax> BackwardHead<Real>::compute_
 }
 
 template <class Real>
-Real BackwardHead<Real>::value_gradients(const AttendedKeys& keys, const RowDropout& dropout) noexcept {
+Real BackwardHead<Real>::value_gradients(const AttendedKeys& keys,
+                                         const RowDropout& dropout) noexcept {
   const Problem& problem = view_.problem;
   const Real* p = probabilities_.data();
   Real* dp = dprobabilities_.data();
   for (int64_t d = 0; d < problem.head_dim_v; ++d) {
-    add_scaled(dp + keys.begin, v_columns_.data() + d * problem.seqlen_k + keys.begin, dout_[static_cast<std::size_t>(d)],
-               keys.end - keys.begin);
+    add_scaled(dp + keys.begin, v_columns_.data() + d * problem.seqlen_k + keys.begin,
+               dout_[static_cast<std::size_t>(d)], keys.end - keys.begin);
   }
   Real delta = 0;
   for (int64_t j = keys.begin; j < keys.end; ++j) {
@@ -146,18 +158,23 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
   const AttentionTensors& tensors = view_.tensors;
   const AttendedKeys keys(problem, tensors, batch_, h, i);
   Real *p = probabilities_.data(), *dp = dprobabilities_.data(), *slope = softcap_slope_.data();
-  decode_row(tensors.q.data, problem.dtype, offset_of(problem.q, batch_, i, h), problem.head_dim, q_.data());
-  decode_row(tensors.dout.data, problem.dtype, offset_of(problem.dout, batch_, i, h), problem.head_dim_v, dout_.data());
-  for (std::vector<Real>* sum : {&dq_, &dq_common_, &dq_lse_, &dq_squares_, &dscores_squares_, &dprobabilities_}) {
+  decode_row(tensors.q.data, problem.dtype, offset_of(problem.q, batch_, i, h), problem.head_dim,
+             q_.data());
+  decode_row(tensors.dout.data, problem.dtype, offset_of(problem.dout, batch_, i, h),
+             problem.head_dim_v, dout_.data());
+  for (std::vector<Real>* sum :
+       {&dq_, &dq_common_, &dq_lse_, &dq_squares_, &dscores_squares_, &dprobabilities_}) {
     std::fill(sum->begin(), sum->end(), Real{0});
   }
 
   const std::optional<Softmax> softmax = compute_probabilities(h, i, keys);
-  if (!softmax) return {dq_.data(), dp, 0, dq_squares_.data(), dscores_squares_.data(), 0};  // nothing is attended: no gradient
+  // Nothing is attended: no gradient.
+  if (!softmax) return {dq_.data(), dp, 0, dq_squares_.data(), dscores_squares_.data(), 0};
   const RowDropout dropout(problem, tensors, batch_, h, i);
   Real delta = value_gradients(keys, dropout);  // and dv_j += p_j dout, dp_j = dout . v_j
   if constexpr (std::is_same_v<Real, float>) delta = delta_of_stored_out(keys);
-  if (problem.dlse.present) delta -= static_cast<const float*>(tensors.dlse.data)[offset_of(problem.dlse, batch_, h, i)];
+  if (problem.dlse.present)
+    delta -= static_cast<const float*>(tensors.dlse.data)[offset_of(problem.dlse, batch_, h, i)];
   Real dsink_squares = 0;
   if constexpr (std::is_same_v<Real, double>) {
     if (roundings_) dsink_squares = add_roundings(h, i, keys, dropout, *softmax, delta);
@@ -170,15 +187,19 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
     add_scaled(dq_.data(), k_.data() + j * problem.head_dim, dscore, problem.head_dim);
     add_scaled(dk_.data() + j * problem.head_dim, q_.data(), dscore, problem.head_dim);
   }
-  return {
-      dq_.data(),   dp, rounded(-rounded(softmax->sink_weight / softmax->sum) * delta), dq_squares_.data(), dscores_squares_.data(),
-      dsink_squares};
+  return {dq_.data(),
+          dp,
+          rounded(-rounded(softmax->sink_weight / softmax->sum) * delta),
+          dq_squares_.data(),
+          dscores_squares_.data(),
+          dsink_squares};
 }
 
 template <class Real>
 Real BackwardHead<Real>::delta_of_stored_out(const AttendedKeys& keys) const noexcept {
   Real delta = 0;
-  for (int64_t d = 0; d < view_.problem.head_dim_v; ++d) delta += dout_[static_cast<std::size_t>(d)] * rounded(out(keys, d));
+  for (int64_t d = 0; d < view_.problem.head_dim_v; ++d)
+    delta += dout_[static_cast<std::size_t>(d)] * rounded(out(keys, d));
   return delta;
 }
 

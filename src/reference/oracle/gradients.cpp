@@ -16,7 +16,9 @@
 namespace fulmen::reference {
 namespace {
 
-Shape shape_if(const TensorSpec& spec, const Shape& shape) noexcept { return spec.present ? shape : Shape{}; }
+Shape shape_if(const TensorSpec& spec, const Shape& shape) noexcept {
+  return spec.present ? shape : Shape{};
+}
 
 }  // namespace
 
@@ -24,9 +26,11 @@ GradientShapes::GradientShapes(const Problem& p) noexcept
     : dq(shape_if(p.dq, p.q_shape())),
       dk(shape_if(p.dk, p.k_shape())),
       dv(shape_if(p.dv, p.v_shape())),
-      dbias(shape_if(p.dbias,
-                     {p.dbias.strides[0] != 0 ? p.batch : std::min<int64_t>(p.batch, 1), p.dbias.strides[1] != 0 ? p.num_heads : 1,
-                      p.dbias.strides[2] != 0 ? p.seqlen_q : std::min<int64_t>(p.seqlen_q, 1), p.seqlen_k})),
+      dbias(shape_if(
+          p.dbias,
+          {p.dbias.strides[0] != 0 ? p.batch : std::min<int64_t>(p.batch, 1),
+           p.dbias.strides[1] != 0 ? p.num_heads : 1,
+           p.dbias.strides[2] != 0 ? p.seqlen_q : std::min<int64_t>(p.seqlen_q, 1), p.seqlen_k})),
       dsinks(shape_if(p.dsinks, {1, 1, 1, p.num_heads})) {}
 
 RowRange rows_of_queries(const Problem& p, const AttentionTensors& t) noexcept {
@@ -42,19 +46,22 @@ RowRange rows_of_keys(const Problem& p, const AttentionTensors& t) noexcept {
 }
 
 template <class Real>
-void compute_gradients(const Problem& p, const AttentionTensors& t, DType storage, const Gradients<Real>& to,
-                       const cpu::ThreadSettings& most_threads) {
+void compute_gradients(const Problem& p, const AttentionTensors& t, DType storage,
+                       const Gradients<Real>& to, const cpu::ThreadSettings& most_threads) {
   const cpu::ThreadSettings threads = cpu::at_most(p.batch * p.num_kv_heads, most_threads);
   const GradientShapes shapes(p);
   if (to.dbias != nullptr) std::fill_n(to.dbias, elements(shapes.dbias), Real{0});
   if (to.dbias_squares != nullptr) std::fill_n(to.dbias_squares, elements(shapes.dbias), Real{0});
-  if (to.dsinks_squares != nullptr) std::fill_n(to.dsinks_squares, elements(shapes.dsinks), Real{0});
+  if (to.dsinks_squares != nullptr)
+    std::fill_n(to.dsinks_squares, elements(shapes.dsinks), Real{0});
   if (to.dsinks != nullptr) std::fill_n(to.dsinks, elements(shapes.dsinks), Real{0});
-  const bool roundings = to.dq_squares != nullptr || to.dk_squares != nullptr || to.dv_squares != nullptr ||
-                         to.dbias_squares != nullptr || to.dsinks_squares != nullptr;
+  const bool roundings = to.dq_squares != nullptr || to.dk_squares != nullptr ||
+                         to.dv_squares != nullptr || to.dbias_squares != nullptr ||
+                         to.dsinks_squares != nullptr;
   std::vector<BackwardHead<Real>> heads;
   heads.reserve(static_cast<std::size_t>(threads.num_threads));
-  for (int worker = 0; worker < threads.num_threads; ++worker) heads.emplace_back(p, t, storage, roundings);
+  for (int worker = 0; worker < threads.num_threads; ++worker)
+    heads.emplace_back(p, t, storage, roundings);
   Mutex sums;  // dbias and dsinks add up what several tasks give
 
   cpu::parallel_tasks(threads, p.batch * p.num_kv_heads, [&](int64_t task, int worker) {
@@ -67,9 +74,11 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
     for (int64_t h = kv_head * p.group_size(); h < (kv_head + 1) * p.group_size(); ++h) {
       for (int64_t i = 0; i < queries; ++i) {
         const RowGradients<Real> row = head.row(h, i);
-        if (to.dq != nullptr) std::copy_n(row.dq, p.head_dim, to.dq + (rows.q(i) * p.num_heads + h) * p.head_dim);
+        if (to.dq != nullptr)
+          std::copy_n(row.dq, p.head_dim, to.dq + (rows.q(i) * p.num_heads + h) * p.head_dim);
         if (to.dq_squares != nullptr)
-          std::copy_n(row.dq_squares, p.head_dim, to.dq_squares + (rows.q(i) * p.num_heads + h) * p.head_dim);
+          std::copy_n(row.dq_squares, p.head_dim,
+                      to.dq_squares + (rows.q(i) * p.num_heads + h) * p.head_dim);
         if (to.dbias == nullptr && to.dsinks == nullptr) continue;
         const std::scoped_lock lock(sums);
         if (to.dsinks != nullptr) to.dsinks[h] += row.dsink;
@@ -84,35 +93,42 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
     }
     for (int64_t j = 0; j < keys; ++j) {
       const int64_t row = rows.k(j) * p.num_kv_heads + kv_head;
-      if (to.dk != nullptr) std::copy_n(head.dk() + j * p.head_dim, p.head_dim, to.dk + row * p.head_dim);
-      if (to.dk_squares != nullptr) std::copy_n(head.dk_squares() + j * p.head_dim, p.head_dim, to.dk_squares + row * p.head_dim);
+      if (to.dk != nullptr)
+        std::copy_n(head.dk() + j * p.head_dim, p.head_dim, to.dk + row * p.head_dim);
+      if (to.dk_squares != nullptr)
+        std::copy_n(head.dk_squares() + j * p.head_dim, p.head_dim,
+                    to.dk_squares + row * p.head_dim);
       if (to.dv_squares != nullptr)
-        std::copy_n(head.dv_squares() + j * p.head_dim_v, p.head_dim_v, to.dv_squares + row * p.head_dim_v);
-      if (to.dv != nullptr) std::copy_n(head.dv() + j * p.head_dim_v, p.head_dim_v, to.dv + row * p.head_dim_v);
+        std::copy_n(head.dv_squares() + j * p.head_dim_v, p.head_dim_v,
+                    to.dv_squares + row * p.head_dim_v);
+      if (to.dv != nullptr)
+        std::copy_n(head.dv() + j * p.head_dim_v, p.head_dim_v, to.dv + row * p.head_dim_v);
     }
   });
 }
 
-template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<float>&,
-                                const cpu::ThreadSettings&);
-template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<double>&,
-                                const cpu::ThreadSettings&);
+template void compute_gradients(const Problem&, const AttentionTensors&, DType,
+                                const Gradients<float>&, const cpu::ThreadSettings&);
+template void compute_gradients(const Problem&, const AttentionTensors&, DType,
+                                const Gradients<double>&, const cpu::ThreadSettings&);
 
 }  // namespace fulmen::reference
 
 namespace fulmen {
 
-Status attention_backward_reference(const Problem& problem, const AttentionTensors& given, const ReferenceGradients& to,
-                                    const AttentionOptions& options) {
+Status attention_backward_reference(const Problem& problem, const AttentionTensors& given,
+                                    const ReferenceGradients& to, const AttentionOptions& options) {
   try {
     if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
     if (Status status = check_sequences(problem, given); !status.ok()) return status;
     const AttentionTensors tensors = without_null(problem, given);
-    reference::compute_gradients<double>(problem, tensors, DType::fp32, {to.dq, to.dk, to.dv, to.dbias, to.dsinks},
+    reference::compute_gradients<double>(problem, tensors, DType::fp32,
+                                         {to.dq, to.dk, to.dv, to.dbias, to.dsinks},
                                          cpu::thread_settings(options));
     return {};
   } catch (const std::bad_alloc&) {
-    return {StatusCode::out_of_memory, "no memory for the gradients of one KV head in double a thread"};
+    return {StatusCode::out_of_memory,
+            "no memory for the gradients of one KV head in double a thread"};
   } catch (const std::exception& error) {
     return {StatusCode::internal, error.what()};
   } catch (...) {
@@ -127,7 +143,8 @@ Status dropout_mask(const Problem& p, const AttentionTensors& tensors, uint8_t* 
     return {StatusCode::invalid_argument, "keep is null: a pointer is needed"};
   }
   for (int64_t head = 0; head < p.batch * p.num_heads; ++head) {
-    const auto random = algorithm::DropoutHead::of(tensors.dropout_seed, tensors.dropout_offset, head);
+    const auto random =
+        algorithm::DropoutHead::of(tensors.dropout_seed, tensors.dropout_offset, head);
     for (int64_t i = 0; i < p.seqlen_q; i += 2) {
       for (int64_t j = 0; j < p.seqlen_k; j += 4) {
         const algorithm::Philox block = random.block(i / 2, j / 4);

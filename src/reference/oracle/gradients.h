@@ -16,7 +16,8 @@ namespace fulmen::reference {
 
 using Shape = std::array<int64_t, 4>;
 
-// The five gradients, row-major; a dim of dbias that is summed over has size 1. Absent ones are empty.
+// The five gradients, row-major; a dim of dbias that is summed over has size 1. Absent ones are
+// empty.
 struct GradientShapes {
   Shape dq, dk, dv, dbias, dsinks;
   explicit GradientShapes(const Problem& problem) noexcept;
@@ -25,15 +26,20 @@ struct GradientShapes {
 template <class Real>
 struct Gradients {
   Real *dq = nullptr, *dk = nullptr, *dv = nullptr, *dbias = nullptr, *dsinks = nullptr;
-  // Arrays of the same shapes, in double: squares of what roundings may do to each (RowGradients), added up.
-  Real *dq_squares = nullptr, *dk_squares = nullptr, *dv_squares = nullptr, *dbias_squares = nullptr, *dsinks_squares = nullptr;
+  // Arrays of the same shapes, in double: squares of what roundings may do to each (RowGradients),
+  // added up.
+  Real *dq_squares = nullptr, *dk_squares = nullptr, *dv_squares = nullptr,
+       *dbias_squares = nullptr, *dsinks_squares = nullptr;
 };
 
-inline int64_t elements(const Shape& shape) noexcept { return shape[0] * shape[1] * shape[2] * shape[3]; }
+inline int64_t elements(const Shape& shape) noexcept {
+  return shape[0] * shape[1] * shape[2] * shape[3];
+}
 
 // Where a query's row of dbias begins in memory of its shape.
 inline int64_t bias_row(const Shape& shape, int64_t b, int64_t h, int64_t i) noexcept {
-  const int64_t row = shape[2] == 1 ? 0 : i, head = shape[1] == 1 ? 0 : h, batch = shape[0] == 1 ? 0 : b;
+  const int64_t row = shape[2] == 1 ? 0 : i, head = shape[1] == 1 ? 0 : h,
+                batch = shape[0] == 1 ? 0 : b;
   return ((batch * shape[1] + head) * shape[2] + row) * shape[3];
 }
 
@@ -46,9 +52,11 @@ struct RowRange {
 RowRange rows_of_queries(const Problem& problem, const AttentionTensors& tensors) noexcept;
 RowRange rows_of_keys(const Problem& problem, const AttentionTensors& tensors) noexcept;
 
-// Row-major numbers of a gradient to where its tensor lies, rounded; of dim 1 the rows of the range.
+// Row-major numbers of a gradient to where its tensor lies, rounded; of dim 1 the rows of the
+// range.
 template <class Real>
-void store_gradient(const Real* from, const Shape& shape, const TensorSpec& spec, const Tensor& to, RowRange rows = {}) noexcept {
+void store_gradient(const Real* from, const Shape& shape, const TensorSpec& spec, const Tensor& to,
+                    RowRange rows = {}) noexcept {
   for (int64_t a = 0; a < shape[0]; ++a) {
     for (int64_t b = 0; b < shape[1]; ++b) {
       if (!rows.contains(b)) {
@@ -57,21 +65,23 @@ void store_gradient(const Real* from, const Shape& shape, const TensorSpec& spec
       }
       for (int64_t c = 0; c < shape[2]; ++c) {
         const int64_t row = offset_of(spec, a, b, c);
-        for (int64_t d = 0; d < shape[3]; ++d) store_float(to.data, spec.dtype, row + d, static_cast<float>(*from++));
+        for (int64_t d = 0; d < shape[3]; ++d)
+          store_float(to.data, spec.dtype, row + d, static_cast<float>(*from++));
       }
     }
   }
 }
 
-// Computes the gradients that are not null, except packed rows that belong to no sequence, in parallel over KV heads. storage: see
-// BackwardHead. Throws std::bad_alloc, and what run_workers does.
+// Computes the gradients that are not null, except packed rows that belong to no sequence, in
+// parallel over KV heads. storage: see BackwardHead. Throws std::bad_alloc, and what run_workers
+// does.
 template <class Real>
-void compute_gradients(const Problem& problem, const AttentionTensors& tensors, DType storage, const Gradients<Real>& to,
-                       const cpu::ThreadSettings& most_threads);
+void compute_gradients(const Problem& problem, const AttentionTensors& tensors, DType storage,
+                       const Gradients<Real>& to, const cpu::ThreadSettings& most_threads);
 
-extern template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<float>&,
-                                       const cpu::ThreadSettings&);
-extern template void compute_gradients(const Problem&, const AttentionTensors&, DType, const Gradients<double>&,
-                                       const cpu::ThreadSettings&);
+extern template void compute_gradients(const Problem&, const AttentionTensors&, DType,
+                                       const Gradients<float>&, const cpu::ThreadSettings&);
+extern template void compute_gradients(const Problem&, const AttentionTensors&, DType,
+                                       const Gradients<double>&, const cpu::ThreadSettings&);
 
 }  // namespace fulmen::reference

@@ -12,8 +12,8 @@
 
 namespace fulmen {
 
-Status attention_reference(const Problem& problem, const AttentionTensors& given, double* out, double* lse,
-                           const AttentionOptions& options) {
+Status attention_reference(const Problem& problem, const AttentionTensors& given, double* out,
+                           double* lse, const AttentionOptions& options) {
   const int64_t blocks = (problem.seqlen_q + reference::kRowsPerTask - 1) / reference::kRowsPerTask;
   const int64_t group = problem.group_size();
   try {
@@ -27,7 +27,8 @@ Status attention_reference(const Problem& problem, const AttentionTensors& given
     const int64_t tasks = problem.batch * problem.num_kv_heads * blocks;
     const cpu::ThreadSettings threads = cpu::at_most(tasks, cpu::thread_settings(options));
     std::vector<reference::OracleHead> heads;
-    for (int worker = 0; worker < threads.num_threads; ++worker) heads.emplace_back(problem, tensors);
+    for (int worker = 0; worker < threads.num_threads; ++worker)
+      heads.emplace_back(problem, tensors);
     cpu::parallel_tasks(threads, tasks, [&](int64_t task, int worker) {
       const int64_t b = task / (problem.num_kv_heads * blocks);
       const int64_t kv_head = task / blocks % problem.num_kv_heads;
@@ -39,7 +40,8 @@ Status attention_reference(const Problem& problem, const AttentionTensors& given
       const reference::RowStatistics rows(problem, sequence, b);
       for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
         for (int64_t i = first; i < last; ++i) {
-          const double row_lse = head.row(h, i, out + (rows.q(i) * problem.num_heads + h) * problem.head_dim_v);
+          const double row_lse =
+              head.row(h, i, out + (rows.q(i) * problem.num_heads + h) * problem.head_dim_v);
           if (lse != nullptr) lse[rows.lse(h, i)] = row_lse;
         }
       }

@@ -35,7 +35,8 @@ double OracleHead::score_error(int64_t j, double q_norm) const noexcept {
   const auto at = static_cast<std::size_t>(j);
   const double norms = q_norm * k_norms_[at];
   if (!huge_) return score_rounding(p, norms, products_[at], scores_[at], last_.max);
-  return huge_score_error(p, view_.tensors, batch_, last_.h, last_.i, j, norms, products_[at], exact_scores_[at]) +
+  return huge_score_error(p, view_.tensors, batch_, last_.h, last_.i, j, norms, products_[at],
+                          exact_scores_[at]) +
          kRoundingsOfAScore * kUnitOfFloat * std::fmin(last_.max - scores_[at], kExponentialRange);
 }
 
@@ -56,10 +57,13 @@ OracleHead::Bounds OracleHead::bounds(const double* out, double* rounding) noexc
   }
   int64_t summed = 0;  // n
   for (int64_t j = keys.begin; j < keys.end; ++j) {
-    if (keys.contains(j) && std::exp(scores_[static_cast<std::size_t>(j)] - max) > kUnitOfFloat * sum) ++summed;
+    if (keys.contains(j) &&
+        std::exp(scores_[static_cast<std::size_t>(j)] - max) > kUnitOfFloat * sum)
+      ++summed;
   }
   const double q_norm = std::sqrt(q_squares);
-  const double unit = probability_unit(p.dtype), least = least_probability_error(p.dtype) / sum;  // u, t
+  const double unit = probability_unit(p.dtype),
+               least = least_probability_error(p.dtype) / sum;  // u, t
   const double sums = kUnitOfFloat * (kRoundingsOfAProbability + 0.5 * static_cast<double>(summed));
   Bounds bounds{.lse = sums + kRoundingsOfAScore * kUnitOfFloat * std::fabs(max + std::log(sum))};
   bool any_weights = false;  // errors of scores may change who has the largest
@@ -67,7 +71,8 @@ OracleHead::Bounds OracleHead::bounds(const double* out, double* rounding) noexc
   std::fill(of_scores_.begin(), of_scores_.end(), 0.0);
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) continue;
-    const double score = scores_[static_cast<std::size_t>(j)], exponential = std::exp(score - max), factor = dropout.factor(j);
+    const double score = scores_[static_cast<std::size_t>(j)], exponential = std::exp(score - max),
+                 factor = dropout.factor(j);
     const double of_score = score_error(j, q_norm);
     bounds.magnitude += exponential * factor * v_sizes_[static_cast<std::size_t>(j)];
     if (of_score > kLinearError && score + of_score > max - kExponentialRange) {
@@ -94,7 +99,8 @@ OracleHead::Bounds OracleHead::bounds(const double* out, double* rounding) noexc
   return bounds;
 }
 
-void OracleHead::take_any_weights(const AttendedKeys& keys, const RowDropout& dropout, const double* out) noexcept {
+void OracleHead::take_any_weights(const AttendedKeys& keys, const RowDropout& dropout,
+                                  const double* out) noexcept {
   std::fill(of_scores_.begin(), of_scores_.end(), 0.0);
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j) || scores_[static_cast<std::size_t>(j)] == -HUGE_VAL) continue;

@@ -13,10 +13,12 @@ namespace fulmen::reference {
 OracleHead::OracleHead(const Problem& problem, const AttentionTensors& tensors)
     : all_(problem), all_tensors_(tensors), view_(sequence_view(problem, tensors)) {
   const auto keys = static_cast<std::size_t>(problem.seqlen_k);
-  const auto dim = static_cast<std::size_t>(problem.head_dim), dim_v = static_cast<std::size_t>(problem.head_dim_v);
+  const auto dim = static_cast<std::size_t>(problem.head_dim),
+             dim_v = static_cast<std::size_t>(problem.head_dim_v);
   k_.resize(dim * keys);
   v_.resize(keys * dim_v);
-  for (std::vector<double>* row : {&scores_, &products_, &exact_scores_, &k_norms_, &v_sizes_}) row->resize(keys);
+  for (std::vector<double>* row : {&scores_, &products_, &exact_scores_, &k_norms_, &v_sizes_})
+    row->resize(keys);
   of_scores_.resize(dim_v);
 }
 
@@ -36,7 +38,8 @@ void OracleHead::load(int64_t batch, int64_t kv_head) noexcept {
 }
 
 // s_j = scale * q.k_j, then softcap, bias and ALiBi. m = max(sink, s_j)
-RowMaximum<double> OracleHead::compute_scores(int64_t h, int64_t i, const AttendedKeys& keys) noexcept {
+RowMaximum<double> OracleHead::compute_scores(int64_t h, int64_t i,
+                                              const AttendedKeys& keys) noexcept {
   const Problem& p = view_.problem;
   const AttentionTensors& t = view_.tensors;
   double* s = scores_.data();

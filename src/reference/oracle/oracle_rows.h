@@ -42,14 +42,16 @@ class OracleHead {
   double score_error(int64_t j, double q_norm) const noexcept;
   // Sets of_scores_ for weights of which only their range is known: the distance of the farthest
   // value from the output.
-  void take_any_weights(const AttendedKeys& keys, const RowDropout& dropout, const double* out) noexcept;
+  void take_any_weights(const AttendedKeys& keys, const RowDropout& dropout,
+                        const double* out) noexcept;
 
   const Problem& all_;
   const AttentionTensors& all_tensors_;
   SequenceView view_;
   int64_t batch_ = -1;
   int64_t kv_head_ = -1;
-  std::vector<double> k_;       // [head_dim, seqlen_k]: transposed, so that the product's inner loop runs over keys
+  std::vector<double> k_;       // [head_dim, seqlen_k]: transposed, so that the product's inner
+                                // loop runs over keys
   std::vector<double> v_;       // [seqlen_k, head_dim_v]
   std::vector<double> scores_;  // [seqlen_k]
 
@@ -69,7 +71,8 @@ class OracleHead {
   std::vector<double> of_scores_;  // [head_dim_v]: what errors of scores may do to the output
 };
 
-// Query rows of one task: K and V are decoded once for so many rows, and a long sequence still spreads over threads.
+// Query rows of one task: K and V are decoded once for so many rows, and a long sequence still
+// spreads over threads.
 inline constexpr int64_t kRowsPerTask = 128;
 
 }  // namespace fulmen::reference

@@ -14,7 +14,8 @@ class RowStatistics {
         first_k_(all.packed_k() ? view.k_row : b * all.seqlen_k),
         first_lse_(all.packed_q() ? view.q_row : b * all.num_heads * all.seqlen_q),
         lse_head_(all.packed_q() ? all.total_q : all.seqlen_q) {}
-  int64_t q(int64_t i) const noexcept { return first_q_ + i; }  // of q_shape() and out_shape(): a row has all heads
+  // Rows of q_shape() and out_shape(): a row has all heads.
+  int64_t q(int64_t i) const noexcept { return first_q_ + i; }
   int64_t k(int64_t j) const noexcept { return first_k_ + j; }
   int64_t lse(int64_t h, int64_t i) const noexcept { return first_lse_ + h * lse_head_ + i; }
 

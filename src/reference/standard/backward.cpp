@@ -1,5 +1,6 @@
-// "cpu.standard.backward": the gradients of three-step attention, with the matrices of scores in memory, over a BLAS where there is
-// one, else by plain loops. The yardstick of the fused kernels, and what runs where none of them can.
+// "cpu.standard.backward": the gradients of three-step attention, with the matrices of scores in
+// memory, over a BLAS where there is one, else by plain loops. The yardstick of the fused kernels,
+// and what runs where none of them can.
 #include <algorithm>
 #include <climits>
 #include <cmath>
@@ -28,15 +29,17 @@ struct Matrix {
 };
 
 // c = alpha a b + beta c, with beta 0 or 1. sgemm is null where there is no BLAS.
-void multiply(Sgemm sgemm, const Matrix& a, const Matrix& b, float alpha, float beta, float* c) noexcept {
+void multiply(Sgemm sgemm, const Matrix& a, const Matrix& b, float alpha, float beta,
+              float* c) noexcept {
   const int64_t m = a.transposed ? a.columns : a.rows, k = a.transposed ? a.rows : a.columns;
   const int64_t n = b.transposed ? b.rows : b.columns;
   if (m == 0 || n == 0) return;
   if (k > 0 && sgemm != nullptr) {
     constexpr int kRowMajor = 101, kNoTranspose = 111, kTranspose = 112;
-    sgemm(kRowMajor, a.transposed ? kTranspose : kNoTranspose, b.transposed ? kTranspose : kNoTranspose, static_cast<int>(m),
-          static_cast<int>(n), static_cast<int>(k), alpha, a.data, static_cast<int>(a.columns), b.data, static_cast<int>(b.columns),
-          beta, c, static_cast<int>(n));
+    sgemm(kRowMajor, a.transposed ? kTranspose : kNoTranspose,
+          b.transposed ? kTranspose : kNoTranspose, static_cast<int>(m), static_cast<int>(n),
+          static_cast<int>(k), alpha, a.data, static_cast<int>(a.columns), b.data,
+          static_cast<int>(b.columns), beta, c, static_cast<int>(n));
     return;
   }
   for (int64_t i = 0; i < m; ++i) {
@@ -84,7 +87,8 @@ struct Scratch {
 };
 
 // [rows, dim] -> a tensor's rows, rounded.
-void store(const float* from, int64_t rows, int64_t dim, const Tensor& to, const TensorSpec& spec, int64_t b, int64_t h) noexcept {
+void store(const float* from, int64_t rows, int64_t dim, const Tensor& to, const TensorSpec& spec,
+           int64_t b, int64_t h) noexcept {
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t at = offset_of(spec, b, i, h);
     for (int64_t d = 0; d < dim; ++d) store_float(to.data, spec.dtype, at + d, from[i * dim + d]);
@@ -93,8 +97,8 @@ void store(const float* from, int64_t rows, int64_t dim, const Tensor& to, const
 
 // Decodes rows of a tensor; those whose mark is 0 become zeros, whatever they hold.
 template <class Marked>
-void load(const Tensor& from, const TensorSpec& spec, int64_t b, int64_t h, int64_t rows, int64_t dim, const Marked& marked,
-          float* to) noexcept {
+void load(const Tensor& from, const TensorSpec& spec, int64_t b, int64_t h, int64_t rows,
+          int64_t dim, const Marked& marked, float* to) noexcept {
   for (int64_t i = 0; i < rows; ++i) {
     if (marked(i)) {
       decode_row(from.data, spec.dtype, offset_of(spec, b, i, h), dim, to + i * dim);
@@ -123,7 +127,9 @@ class StandardBackwardRunner final : public Runner {
   }
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override {
-    return static_cast<std::size_t>(scratch_floats_ * threads_.num_threads + bias_floats_ + sink_floats_) * sizeof(float);
+    return static_cast<std::size_t>(scratch_floats_ * threads_.num_threads + bias_floats_ +
+                                    sink_floats_) *
+           sizeof(float);
   }
 
   Status run(void* /*stream*/, const AttentionTensors& t, void* workspace) const override {
@@ -133,13 +139,16 @@ class StandardBackwardRunner final : public Runner {
     if (bias_floats_ > 0) std::fill_n(bias, bias_floats_, 0.0F);
     // A task takes all units that add to the same elements of dbias, in order.
     const int64_t batches = sums_batch_ ? 1 : p_.batch, heads = sums_heads_ ? 1 : p_.num_kv_heads;
-    cpu::parallel_tasks(threads_, p_.batch == 0 ? 0 : batches * heads, [&](int64_t task, int worker) {
-      const Scratch mine(p_, scratch + scratch_floats_ * worker);
-      const int64_t first_b = sums_batch_ ? 0 : task / heads, first_h = sums_heads_ ? 0 : task % heads;
-      for (int64_t b = first_b; b < (sums_batch_ ? p_.batch : first_b + 1); ++b) {
-        for (int64_t h = first_h; h < (sums_heads_ ? p_.num_kv_heads : first_h + 1); ++h) unit(t, b, h, mine, bias, sinks);
-      }
-    });
+    cpu::parallel_tasks(
+        threads_, p_.batch == 0 ? 0 : batches * heads, [&](int64_t task, int worker) {
+          const Scratch mine(p_, scratch + scratch_floats_ * worker);
+          const int64_t first_b = sums_batch_ ? 0 : task / heads,
+                        first_h = sums_heads_ ? 0 : task % heads;
+          for (int64_t b = first_b; b < (sums_batch_ ? p_.batch : first_b + 1); ++b) {
+            for (int64_t h = first_h; h < (sums_heads_ ? p_.num_kv_heads : first_h + 1); ++h)
+              unit(t, b, h, mine, bias, sinks);
+          }
+        });
     if (p_.dbias.present) store_gradient(bias, shapes_.dbias, p_.dbias, t.dbias);
     for (int64_t h = 0; h < p_.num_heads && p_.dsinks.present; ++h) {
       float sum = 0;
@@ -150,7 +159,8 @@ class StandardBackwardRunner final : public Runner {
   }
 
  private:
-  void unit(const AttentionTensors& t, int64_t b, int64_t kv_head, const Scratch& s, float* bias, float* sinks) const noexcept {
+  void unit(const AttentionTensors& t, int64_t b, int64_t kv_head, const Scratch& s, float* bias,
+            float* sinks) const noexcept {
     const int64_t first = kv_head * p_.group_size(), last = first + p_.group_size();
     mark_alive(t, b, first, last, s.alive);
     const auto key_is_alive = [&](int64_t j) { return s.alive[j] != 0; };
@@ -166,10 +176,12 @@ class StandardBackwardRunner final : public Runner {
   }
 
   // One query head; beta: whether dk and dv hold those of the KV head's other heads.
-  void head(const AttentionTensors& t, int64_t b, int64_t h, float beta, const Scratch& s, float* bias,
-            float* sinks) const noexcept {
+  void head(const AttentionTensors& t, int64_t b, int64_t h, float beta, const Scratch& s,
+            float* bias, float* sinks) const noexcept {
     const float* lse = static_cast<const float*>(t.lse.data);
-    const auto row_has_keys = [&](int64_t i) { return lse[offset_of(p_.lse, b, h, i)] != -HUGE_VALF; };
+    const auto row_has_keys = [&](int64_t i) {
+      return lse[offset_of(p_.lse, b, h, i)] != -HUGE_VALF;
+    };
     load(t.q, p_.q, b, h, p_.seqlen_q, p_.head_dim, row_has_keys, s.q);
     load(t.dout, p_.dout, b, h, p_.seqlen_q, p_.head_dim_v, row_has_keys, s.dout);
     const Matrix q{s.q, p_.seqlen_q, p_.head_dim}, dout{s.dout, p_.seqlen_q, p_.head_dim_v};
@@ -186,17 +198,21 @@ class StandardBackwardRunner final : public Runner {
       }
     }
     if (p_.dsinks.present) sinks[b * p_.num_heads + h] = dsink;
-    if (p_.dv.present) multiply(sgemm_, {s.scores, p_.seqlen_q, p_.seqlen_k, true}, dout, 1, beta, s.dv);
-    if (p_.dk.present) multiply(sgemm_, {s.dscores, p_.seqlen_q, p_.seqlen_k, true}, q, p_.softmax_scale, beta, s.dk);
+    if (p_.dv.present)
+      multiply(sgemm_, {s.scores, p_.seqlen_q, p_.seqlen_k, true}, dout, 1, beta, s.dv);
+    if (p_.dk.present)
+      multiply(sgemm_, {s.dscores, p_.seqlen_q, p_.seqlen_k, true}, q, p_.softmax_scale, beta,
+               s.dk);
     if (!p_.dq.present) return;
     if (p_.seqlen_k == 0) std::fill_n(s.dq, p_.seqlen_q * p_.head_dim, 0.0F);
     multiply(sgemm_, {s.dscores, p_.seqlen_q, p_.seqlen_k}, k, p_.softmax_scale, 0, s.dq);
     store(s.dq, p_.seqlen_q, p_.head_dim, t.dq, p_.dq, b, h);
   }
 
-  // Step two of one row: scores -> probabilities (times dropout's factors), dscores: dout v -> the gradients by q.k / scale.
-  // Returns the row's part of dsink.
-  float row(const AttentionTensors& t, int64_t b, int64_t h, int64_t i, const Scratch& s, float* bias) const noexcept {
+  // Step two of one row: scores -> probabilities (times dropout's factors), dscores: dout v -> the
+  // gradients by q.k / scale. Returns the row's part of dsink.
+  float row(const AttentionTensors& t, int64_t b, int64_t h, int64_t i, const Scratch& s,
+            float* bias) const noexcept {
     const int64_t keys = p_.seqlen_k;
     float *p = s.scores + i * keys, *ds = s.dscores + i * keys, *slope = s.softcap_slope + i * keys;
     if (p_.softcap > 0) {
@@ -206,14 +222,18 @@ class StandardBackwardRunner final : public Runner {
       }
     }
     softmax_step(no_dropout_, t, b, h, i, DType::fp32, p);
-    const float sink = sink_of(p_, t, h), lse = static_cast<const float*>(t.lse.data)[offset_of(p_.lse, b, h, i)];
+    const float sink = sink_of(p_, t, h),
+                lse = static_cast<const float*>(t.lse.data)[offset_of(p_.lse, b, h, i)];
     // exp(sink - lse), which the rounding of a huge LSE would falsify.
     const float sink_weight = has_wide_bias(p_) && std::fabs(lse) > kRoundedLse
                                   ? std::fmax(0.0F, 1 - std::accumulate(p, p + keys, 0.0F))
                                   : std::exp(sink - lse);
-    float delta = p_.dlse.present ? -static_cast<const float*>(t.dlse.data)[offset_of(p_.dlse, b, h, i)] : 0.0F;
+    float delta = p_.dlse.present
+                      ? -static_cast<const float*>(t.dlse.data)[offset_of(p_.dlse, b, h, i)]
+                      : 0.0F;
     for (int64_t d = 0; d < p_.head_dim_v; ++d) {
-      delta += s.dout[i * p_.head_dim_v + d] * load_float(t.out.data, p_.out.dtype, offset_of(p_.out, b, i, h) + d);
+      delta += s.dout[i * p_.head_dim_v + d] *
+               load_float(t.out.data, p_.out.dtype, offset_of(p_.out, b, i, h) + d);
     }
     const RowDropout dropout(p_, t, b, h, i);
     if (dropout.any()) {
@@ -231,8 +251,10 @@ class StandardBackwardRunner final : public Runner {
     return -sink_weight * delta;
   }
 
-  // alive[j]: 1 where some query of the heads attends key j. What the others hold must not reach a product.
-  void mark_alive(const AttentionTensors& t, int64_t b, int64_t first, int64_t last, float* alive) const noexcept {
+  // alive[j]: 1 where some query of the heads attends key j. What the others hold must not reach a
+  // product.
+  void mark_alive(const AttentionTensors& t, int64_t b, int64_t first, int64_t last,
+                  float* alive) const noexcept {
     const bool masked = p_.keep_mask.present || p_.window_left >= 0 || p_.window_right >= 0;
     std::fill_n(alive, p_.seqlen_k, masked ? 0.0F : 1.0F);
     for (int64_t h = first; h < last && masked; ++h) {
@@ -264,7 +286,8 @@ class StandardBackward final : public Kernel {
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
   Support supports(const Problem& p, const std::string& /*device*/) const override {
-    if (std::max(p.seqlen_q, p.seqlen_k) > INT_MAX) return Support::no("its matrices exceed BLAS's 32-bit sizes");
+    if (std::max(p.seqlen_q, p.seqlen_k) > INT_MAX)
+      return Support::no("its matrices exceed BLAS's 32-bit sizes");
     return {};
   }
   double rank(const Problem& /*problem*/) const override { return 0.75; }

@@ -1,4 +1,5 @@
-// "cpu.standard.plain" and "cpu.reference.double": the plain loops as kernels that can be forced by name.
+// "cpu.standard.plain" and "cpu.reference.double": the plain loops as kernels that can be forced by
+// name.
 #include <algorithm>
 #include <new>
 #include <vector>
@@ -19,13 +20,16 @@ struct RowTasks {
   int64_t count = 0;
 
   explicit RowTasks(const Problem& p) noexcept
-      : blocks((p.seqlen_q + kRowsPerTask - 1) / kRowsPerTask), count(p.batch * p.num_kv_heads * blocks) {}
+      : blocks((p.seqlen_q + kRowsPerTask - 1) / kRowsPerTask),
+        count(p.batch * p.num_kv_heads * blocks) {}
 };
 
 class PlainRunner final : public Runner {
  public:
   PlainRunner(const Problem& problem, const AttentionOptions& options)
-      : p_(problem), threads_(cpu::thread_settings(options)), config_{.kernel = "cpu.standard.plain"} {
+      : p_(problem),
+        threads_(cpu::thread_settings(options)),
+        config_{.kernel = "cpu.standard.plain"} {
     config_.block_m = static_cast<int>(std::min(kRowsPerTask, p_.seqlen_q));
     config_.num_threads = threads_.num_threads;
   }
@@ -40,7 +44,9 @@ class PlainRunner final : public Runner {
       const int64_t b = task / (p_.num_kv_heads * tasks.blocks);
       const int64_t kv_head = task / tasks.blocks % p_.num_kv_heads;
       const int64_t first = task % tasks.blocks * kRowsPerTask;
-      StandardRows rows(p_, tensors, static_cast<float*>(workspace) + floats_per_worker() * static_cast<std::size_t>(worker));
+      StandardRows rows(
+          p_, tensors,
+          static_cast<float*>(workspace) + floats_per_worker() * static_cast<std::size_t>(worker));
       rows.load(b, kv_head);
       const SequenceView& sequence = rows.sequence();
       const int64_t count = std::min(kRowsPerTask, sequence.problem.seqlen_q - first);
@@ -55,7 +61,8 @@ class PlainRunner final : public Runner {
 
  private:
   std::size_t floats_per_worker() const noexcept {
-    return (static_cast<std::size_t>(StandardRows::scratch_floats(p_)) + 15) / 16 * 16;  // workers share no cache line
+    // Workers share no cache line.
+    return (static_cast<std::size_t>(StandardRows::scratch_floats(p_)) + 15) / 16 * 16;
   }
 
   Problem p_;
@@ -71,7 +78,8 @@ class StandardPlain final : public Kernel {
   bool paged() const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
     if (problem.dtype != DType::fp32 && problem.lse.present) {
-      return Support::no(std::string("it rounds its scores to ") + to_string(problem.dtype) + ", so an LSE would not be exact");
+      return Support::no(std::string("it rounds its scores to ") + to_string(problem.dtype) +
+                         ", so an LSE would not be exact");
     }
     return {};
   }
@@ -85,14 +93,17 @@ class StandardPlain final : public Kernel {
 class OracleRunner final : public Runner {
  public:
   OracleRunner(const Problem& problem, const AttentionOptions& options)
-      : p_(problem), threads_(cpu::thread_settings(options)), config_{.kernel = "cpu.reference.double"} {
+      : p_(problem),
+        threads_(cpu::thread_settings(options)),
+        config_{.kernel = "cpu.reference.double"} {
     config_.num_threads = threads_.num_threads;
   }
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override { return 0; }
 
   // Allocates, unlike every other kernel: it is there to be right, and is chosen only by name.
-  Status run(void* /*stream*/, const AttentionTensors& tensors, void* /*workspace*/) const override {
+  Status run(void* /*stream*/, const AttentionTensors& tensors,
+             void* /*workspace*/) const override {
     struct Worker {
       OracleHead head;
       std::vector<double> row;
@@ -105,10 +116,12 @@ class OracleRunner final : public Runner {
       workers.reserve(static_cast<std::size_t>(threads.num_threads));
       const auto dims = static_cast<std::size_t>(p_.head_dim_v);
       for (int worker = 0; worker < threads.num_threads; ++worker) {
-        workers.push_back({OracleHead(p_, tensors), std::vector<double>(dims), std::vector<float>(dims)});
+        workers.push_back(
+            {OracleHead(p_, tensors), std::vector<double>(dims), std::vector<float>(dims)});
       }
     } catch (const std::bad_alloc&) {
-      return {StatusCode::out_of_memory, "cpu.reference.double: one KV head in double a thread does not fit in memory"};
+      return {StatusCode::out_of_memory,
+              "cpu.reference.double: one KV head in double a thread does not fit in memory"};
     }
     cpu::parallel_tasks(threads, tasks.count, [&](int64_t task, int worker) {
       Worker& mine = workers[static_cast<std::size_t>(worker)];
@@ -141,7 +154,9 @@ class ReferenceDouble final : public Kernel {
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   bool paged() const noexcept override { return true; }
-  Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override { return {}; }
+  Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override {
+    return {};
+  }
   double rank(const Problem& /*problem*/) const override { return 0; }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {

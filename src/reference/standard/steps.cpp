@@ -15,42 +15,49 @@ namespace {
 int64_t rows_at_once(const Problem& p) noexcept { return std::min(kRowsPerTask, p.seqlen_q); }
 
 template <class Round>
-float softmax_rounded(const Problem& p, const AttentionTensors& t, int64_t b, int64_t h, int64_t i, DType storage, float* scores,
-                      const Round& round) noexcept {
+float softmax_rounded(const Problem& p, const AttentionTensors& t, int64_t b, int64_t h, int64_t i,
+                      DType storage, float* scores, const Round& round) noexcept {
   const AttendedKeys keys(p, t, b, h, i);
   for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = stored_score(storage, scores[j]);
-  add_score_terms(p, t, b, h, i, keys, scores, [storage](float x) { return stored_score(storage, x); });
+  add_score_terms(p, t, b, h, i, keys, scores,
+                  [storage](float x) { return stored_score(storage, x); });
   constexpr float kMasked = -std::numeric_limits<float>::infinity();
   std::fill(scores, scores + keys.begin, kMasked);
   std::fill(scores + keys.end, scores + p.seqlen_k, kMasked);
   if (keys.keep != nullptr) {
-    for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = keys.keep[j * keys.keep_stride] != 0 ? scores[j] : kMasked;
+    for (int64_t j = keys.begin; j < keys.end; ++j)
+      scores[j] = keys.keep[j * keys.keep_stride] != 0 ? scores[j] : kMasked;
   }
   const float lse = softmax_row(scores, p.seqlen_k, sink_of(p, t, h));
   const RowDropout dropout(p, t, b, h, i);
-  for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = round(round(scores[j]) * dropout.factor(j));
+  for (int64_t j = keys.begin; j < keys.end; ++j)
+    scores[j] = round(round(scores[j]) * dropout.factor(j));
   return lse;
 }
 
 }  // namespace
 
-float softmax_step(const Problem& p, const AttentionTensors& t, int64_t b, int64_t h, int64_t i, DType storage,
-                   float* scores) noexcept {
+float softmax_step(const Problem& p, const AttentionTensors& t, int64_t b, int64_t h, int64_t i,
+                   DType storage, float* scores) noexcept {
   switch (storage) {
     case DType::fp16:
-      return softmax_rounded(p, t, b, h, i, storage, scores, [](float x) { return from_fp16(to_fp16(x)); });
+      return softmax_rounded(p, t, b, h, i, storage, scores,
+                             [](float x) { return from_fp16(to_fp16(x)); });
     case DType::bf16:
-      return softmax_rounded(p, t, b, h, i, storage, scores, [](float x) { return from_bf16(to_bf16(x)); });
+      return softmax_rounded(p, t, b, h, i, storage, scores,
+                             [](float x) { return from_bf16(to_bf16(x)); });
     default:
       return softmax_rounded(p, t, b, h, i, storage, scores, [](float x) { return x; });
   }
 }
 
 int64_t StandardRows::scratch_floats(const Problem& p) noexcept {
-  return p.seqlen_k * (p.head_dim + p.head_dim_v) + rows_at_once(p) * (p.seqlen_k + p.head_dim_v + 1);
+  return p.seqlen_k * (p.head_dim + p.head_dim_v) +
+         rows_at_once(p) * (p.seqlen_k + p.head_dim_v + 1);
 }
 
-StandardRows::StandardRows(const Problem& problem, const AttentionTensors& tensors, float* scratch) noexcept
+StandardRows::StandardRows(const Problem& problem, const AttentionTensors& tensors,
+                           float* scratch) noexcept
     : all_(problem),
       all_tensors_(tensors),
       view_(sequence_view(problem, tensors)),
@@ -67,7 +74,8 @@ void StandardRows::load(int64_t batch, int64_t kv_head) noexcept {
   select_sequence(all_, all_tensors_, batch, view_);
   const Problem& p = view_.problem;
   const AttentionTensors& t = view_.tensors;
-  decode_transposed(t.k.data, p.kv_dtype, KeyRows(view_, p.k, batch, kv_head), p.seqlen_k, p.head_dim, k_);
+  decode_transposed(t.k.data, p.kv_dtype, KeyRows(view_, p.k, batch, kv_head), p.seqlen_k,
+                    p.head_dim, k_);
   const KeyRows v_row(view_, p.v, batch, kv_head);
   for (int64_t j = 0; j < p.seqlen_k; ++j) {
     decode_row(t.v.data, p.kv_dtype, v_row(j), p.head_dim_v, v_ + j * p.head_dim_v);
@@ -89,20 +97,22 @@ const float* StandardRows::rows(int64_t h, int64_t first, int64_t count) noexcep
   for (int64_t r = 0; r < count; ++r) {
     lse_[r] = softmax_step(p, t, batch_, h, first + r, p.dtype, scores_ + r * p.seqlen_k);
   }
-  for (int64_t r = 0; r < count; ++r) {  // step three: out = probabilities v, without the masked keys: 0 * NaN would leak
+  // Step three: out = probabilities v, without the masked keys: 0 * NaN would leak.
+  for (int64_t r = 0; r < count; ++r) {
     float* out = out_ + r * p.head_dim_v;
     std::fill(out, out + p.head_dim_v, start_of_row(p, t, h));
     const AttendedKeys keys(p, t, batch_, h, first + r);
     for (int64_t j = keys.begin; j < keys.end; ++j) {
-      if (keys.contains(j)) add_scaled(out, v_ + j * p.head_dim_v, scores_[r * p.seqlen_k + j], p.head_dim_v);
+      if (keys.contains(j))
+        add_scaled(out, v_ + j * p.head_dim_v, scores_[r * p.seqlen_k + j], p.head_dim_v);
     }
     for (int64_t d = 0; d < p.head_dim_v; ++d) out[d] = round_to(p.dtype, out[d]);
   }
   return out_;
 }
 
-void store_rows(const Problem& p, const AttentionTensors& t, int64_t b, int64_t h, int64_t first, int64_t count, const float* out,
-                const float* lse) noexcept {
+void store_rows(const Problem& p, const AttentionTensors& t, int64_t b, int64_t h, int64_t first,
+                int64_t count, const float* out, const float* lse) noexcept {
   for (int64_t r = 0; r < count; ++r) {
     const int64_t row = offset_of(p.out, b, first + r, h);
     for (int64_t d = 0; d < p.head_dim_v; ++d) {

@@ -1,4 +1,5 @@
-// The steps that both standard attentions share: scores in memory, softmax over them, and the plain matrix products.
+// The steps that both standard attentions share: scores in memory, softmax over them, and the plain
+// matrix products.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +10,14 @@
 
 namespace fulmen::reference {
 
-// Step two for one row: scores [seqlen_k] hold scale * q.k and become probabilities, both rounded to `storage`. Returns the LSE.
-float softmax_step(const Problem& problem, const AttentionTensors& tensors, int64_t b, int64_t h, int64_t i, DType storage,
-                   float* scores) noexcept;
+// Step two for one row: scores [seqlen_k] hold scale * q.k and become probabilities, both rounded
+// to `storage`. Returns the LSE.
+float softmax_step(const Problem& problem, const AttentionTensors& tensors, int64_t b, int64_t h,
+                   int64_t i, DType storage, float* scores) noexcept;
 
-// Standard attention by plain loops for blocks of rows of one KV head, keeping scores and probabilities in the problem's dtype:
-// what "same-precision standard attention" means in the tolerance rule.
+// Standard attention by plain loops for blocks of rows of one KV head, keeping scores and
+// probabilities in the problem's dtype: what "same-precision standard attention" means in the
+// tolerance rule.
 class StandardRows {
  public:
   // Floats of scratch that one instance works in.
@@ -22,8 +25,8 @@ class StandardRows {
   StandardRows(const Problem& problem, const AttentionTensors& tensors, float* scratch) noexcept;
   // Decodes K and V of one KV head; does nothing when it is the one already loaded.
   void load(int64_t batch, int64_t kv_head) noexcept;
-  // Rows [first, first + count) of query head h, count <= kRowsPerTask. Returns out [count, head_dim_v], rounded to the dtype; it
-  // and lse() [count] stay valid until the next call.
+  // Rows [first, first + count) of query head h, count <= kRowsPerTask. Returns out
+  // [count, head_dim_v], rounded to the dtype; it and lse() [count] stay valid until the next call.
   const float* rows(int64_t h, int64_t first, int64_t count) noexcept;
   const float* lse() const noexcept { return lse_; }
   const SequenceView& sequence() const noexcept { return view_; }  // the loaded one
@@ -34,7 +37,8 @@ class StandardRows {
   SequenceView view_;
   int64_t batch_ = -1;
   int64_t kv_head_ = -1;
-  float* k_;       // [head_dim, seqlen_k]: transposed, so that the product's inner loop runs over keys
+  float* k_;       // [head_dim, seqlen_k]: transposed, so that the product's inner loop runs over
+                   // keys
   float* v_;       // [seqlen_k, head_dim_v]
   float* scores_;  // [kRowsPerTask, seqlen_k]
   float* out_;     // [kRowsPerTask, head_dim_v]
@@ -42,7 +46,7 @@ class StandardRows {
 };
 
 // Writes a block's result through the strides of out and lse.
-void store_rows(const Problem& problem, const AttentionTensors& tensors, int64_t b, int64_t h, int64_t first, int64_t count,
-                const float* out, const float* lse) noexcept;
+void store_rows(const Problem& problem, const AttentionTensors& tensors, int64_t b, int64_t h,
+                int64_t first, int64_t count, const float* out, const float* lse) noexcept;
 
 }  // namespace fulmen::reference

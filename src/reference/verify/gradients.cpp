@@ -12,8 +12,8 @@
 namespace fulmen::reference {
 namespace {
 
-// R adds up squares of single roundings: three times their root is more than any nine of them, and of many, which are spread
-// evenly, five standard deviations.
+// R adds up squares of single roundings: three times their root is more than any nine of them, and
+// of many, which are spread evenly, five standard deviations.
 constexpr double kSquares = 3;
 
 // One gradient: what was computed, and the same in double and by standard attention.
@@ -43,14 +43,17 @@ struct Checked {
     Worst worst, over;  // the largest error, and the largest of those over R + slack
     double standard_error = 0, sum = 0;
     for (int64_t at = 0; at < elements(shape); ++at) {
-      const std::array<int64_t, 4> index{at / (shape[1] * shape[2] * shape[3]), at / (shape[2] * shape[3]) % shape[1],
+      const std::array<int64_t, 4> index{at / (shape[1] * shape[2] * shape[3]),
+                                         at / (shape[2] * shape[3]) % shape[1],
                                          at / shape[3] % shape[2], at % shape[3]};
       if (!rows.contains(index[1])) continue;
       double expected = exact[static_cast<std::size_t>(at)];
       const double nearest = round_to(spec.dtype, static_cast<float>(expected));
       if (std::isinf(nearest)) expected = nearest;  // beyond the dtype's range infinity is right
-      const double value = load_float(values.data, spec.dtype, offset_of(spec, index[0], index[1], index[2], index[3]));
-      const double before = kSquares * finite_or_zero(std::sqrt(squares[static_cast<std::size_t>(at)]));
+      const double value = load_float(values.data, spec.dtype,
+                                      offset_of(spec, index[0], index[1], index[2], index[3]));
+      const double before =
+          kSquares * finite_or_zero(std::sqrt(squares[static_cast<std::size_t>(at)]));
       const double rounding = before + half_ulp(spec.dtype, std::fabs(expected) + before);
       const double error = error_of(value, expected);
       const Worst one{error, slack, rounding, index, value, expected};
@@ -58,7 +61,8 @@ struct Checked {
       sum += error;
       ++report.elements;
       if (error > rounding + slack && error > over.error) over = one;
-      const double other = error_of(round_to(spec.dtype, standard[static_cast<std::size_t>(at)]), expected);
+      const double other =
+          error_of(round_to(spec.dtype, standard[static_cast<std::size_t>(at)]), expected);
       if (std::isfinite(other)) standard_error = std::fmax(standard_error, other);
     }
     const bool wrong = over.error > 3 * standard_error + slack;
@@ -71,7 +75,8 @@ struct Checked {
     report.ok = !wrong;
     if (wrong) {
       report.message = describe(name, order, worst, report.bound,
-                                fmt::format("max(3 P, R) + {:.3g}, P {:.3g}, R {:.3g}", slack, standard_error, worst.rounding));
+                                fmt::format("max(3 P, R) + {:.3g}, P {:.3g}, R {:.3g}", slack,
+                                            standard_error, worst.rounding));
     }
     return report.worst_error / report.bound;
   }
@@ -79,7 +84,8 @@ struct Checked {
 
 }  // namespace
 
-VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors, const cpu::ThreadSettings& threads) {
+VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
+                              const cpu::ThreadSettings& threads) {
   using T = AttentionTensors;
   const GradientShapes shapes(p);
   Checked all[] = {{"dq", "b, i, h, d", &T::dq, p.dq, shapes.dq},
@@ -92,14 +98,17 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
   dq.rows = rows_of_queries(p, tensors);
   dk.rows = dv.rows = rows_of_keys(p, tensors);
   compute_gradients<double>(p, tensors, DType::fp32,
-                            {dq.exact_data(), dk.exact_data(), dv.exact_data(), dbias.exact_data(), dsinks.exact_data(),
-                             dq.squares_data(), dk.squares_data(), dv.squares_data(), dbias.squares_data(), dsinks.squares_data()},
+                            {dq.exact_data(), dk.exact_data(), dv.exact_data(), dbias.exact_data(),
+                             dsinks.exact_data(), dq.squares_data(), dk.squares_data(),
+                             dv.squares_data(), dbias.squares_data(), dsinks.squares_data()},
                             threads);
-  compute_gradients<float>(
-      p, tensors, p.dtype,
-      {dq.standard_data(), dk.standard_data(), dv.standard_data(), dbias.standard_data(), dsinks.standard_data()}, threads);
+  compute_gradients<float>(p, tensors, p.dtype,
+                           {dq.standard_data(), dk.standard_data(), dv.standard_data(),
+                            dbias.standard_data(), dsinks.standard_data()},
+                           threads);
 
-  const double slack = kAbsolute * static_cast<double>(p.dropout_scale()) + (p.softcap > 0 ? kSoftcapError : 0);
+  const double slack =
+      kAbsolute * static_cast<double>(p.dropout_scale()) + (p.softcap > 0 ? kSoftcapError : 0);
   VerifyReport worst;
   std::vector<TensorError> gradients;
   worst.ok = true;

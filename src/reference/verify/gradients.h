@@ -7,6 +7,7 @@
 namespace fulmen::reference {
 
 // Throws std::bad_alloc, and what run_workers does.
-VerifyReport verify_gradients(const Problem& problem, const AttentionTensors& tensors, const cpu::ThreadSettings& threads);
+VerifyReport verify_gradients(const Problem& problem, const AttentionTensors& tensors,
+                              const cpu::ThreadSettings& threads);
 
 }  // namespace fulmen::reference

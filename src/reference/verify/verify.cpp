@@ -1,4 +1,5 @@
-// The tolerance rule of docs/contract.md, row by row beside the oracle and the same-precision standard attention.
+// The tolerance rule of docs/contract.md, row by row beside the oracle and the same-precision
+// standard attention.
 #include "reference/verify/verify.h"
 
 #include <fmt/format.h>
@@ -32,11 +33,12 @@ using reference::StandardRows;
 using reference::Worst;
 
 constexpr double kRelativeToRow = 1e-5;    // fp32 only
-constexpr double kRelativeToTerms = 1e-6;  // fp32 only, for rows whose terms cancel: a correct result can't be closer
+constexpr double kRelativeToTerms = 1e-6;  // fp32 only, for rows whose terms cancel: a correct
+                                           // result can't be closer
 constexpr double kRelativeLse = 1e-5;
 
-// An element is wrong when its error exceeds both R + slack and 2 P + slack. P is known last, so of the elements that exceed the
-// first the one nearest to exceeding the second is kept.
+// An element is wrong when its error exceeds both R + slack and 2 P + slack. P is known last, so of
+// the elements that exceed the first the one nearest to exceeding the second is kept.
 struct Findings {
   Worst out;   // largest error
   Worst over;  // of the elements over R + slack the largest error - slack
@@ -48,7 +50,9 @@ struct Findings {
 
   void add_out(const Worst& one) noexcept {
     if (one.error > out.error) out = one;
-    if (one.error > one.rounding + one.slack && (over.error < 0 || one.error - one.slack > over.error - over.slack)) over = one;
+    if (one.error > one.rounding + one.slack &&
+        (over.error < 0 || one.error - one.slack > over.error - over.slack))
+      over = one;
   }
   void add_lse(const Worst& one) noexcept {
     if (one.error > lse.error) lse = one;
@@ -111,10 +115,12 @@ class Check {
       findings_.sum += error;
       ++findings_.elements;
       const double standard_error = error_of(standard[d], expected);
-      if (std::isfinite(standard_error)) findings_.standard_error = std::fmax(findings_.standard_error, standard_error);
+      if (std::isfinite(standard_error))
+        findings_.standard_error = std::fmax(findings_.standard_error, standard_error);
     }
     if (p_.lse.present) {
-      const double value = static_cast<const float*>(t.lse.data)[reference::offset_of(p_.lse, b, h, i)];
+      const double value =
+          static_cast<const float*>(t.lse.data)[reference::offset_of(p_.lse, b, h, i)];
       const double size = std::isfinite(lse) ? std::fmax(1, std::fabs(lse)) : 1;
       const double lse_slack = std::fmax(kRelativeLse, finite_or_zero(bounds.lse) / size) + extra;
       findings_.add_lse({error_of(value, lse) / size, lse_slack, 0, {b, h, i, 0}, value, lse});
@@ -138,22 +144,26 @@ VerifyReport judge(const Findings& found) {
   const Worst& worst = wrong ? found.over : found.out;
   report.worst_error = std::fmax(0, worst.error);
   report.baseline_error = baseline;
-  report.bound = worst.error < 0 ? kAbsolute : std::fmax(2 * baseline, worst.rounding) + worst.slack;
+  report.bound =
+      worst.error < 0 ? kAbsolute : std::fmax(2 * baseline, worst.rounding) + worst.slack;
   report.lse_error = std::fmax(0, found.lse.error);
   report.elements = found.elements;
   report.mean_error = mean_of(found.sum, found.elements);
   if (wrong) {
     report.message = describe("out", "b, i, h, d", worst, report.bound,
-                              fmt::format("max(2 P, R) + {:.3g}, P {:.3g}, R {:.3g}", worst.slack, baseline, worst.rounding));
+                              fmt::format("max(2 P, R) + {:.3g}, P {:.3g}, R {:.3g}", worst.slack,
+                                          baseline, worst.rounding));
   } else if (found.lse_over.error > 0) {
-    report.message = describe("lse", "b, h, i, 0", found.lse_over, found.lse_over.slack, "relative to max(1, |lse|)");
+    report.message = describe("lse", "b, h, i, 0", found.lse_over, found.lse_over.slack,
+                              "relative to max(1, |lse|)");
   } else {
     report.ok = true;
   }
   return report;
 }
 
-VerifyReport check_all(const Problem& p, const AttentionTensors& tensors, const cpu::ThreadSettings& most_threads) {
+VerifyReport check_all(const Problem& p, const AttentionTensors& tensors,
+                       const cpu::ThreadSettings& most_threads) {
   if (p.num_kv_heads == 0 || p.head_dim_v == 0) return judge({});
   const int64_t blocks = (p.seqlen_q + reference::kRowsPerTask - 1) / reference::kRowsPerTask;
   const int64_t tasks = p.batch * p.num_kv_heads * blocks;
@@ -164,8 +174,9 @@ VerifyReport check_all(const Problem& p, const AttentionTensors& tensors, const 
 
   cpu::parallel_tasks(threads, tasks, [&](int64_t task, int worker) {
     const int64_t first = task % blocks * reference::kRowsPerTask;
-    checks[static_cast<std::size_t>(worker)].rows(task / (p.num_kv_heads * blocks), task / blocks % p.num_kv_heads, first,
-                                                  std::min(reference::kRowsPerTask, p.seqlen_q - first));
+    checks[static_cast<std::size_t>(worker)].rows(
+        task / (p.num_kv_heads * blocks), task / blocks % p.num_kv_heads, first,
+        std::min(reference::kRowsPerTask, p.seqlen_q - first));
   });
   Findings found;
   for (const Check& check : checks) found.merge(check.findings());
@@ -176,17 +187,21 @@ VerifyReport check_all(const Problem& p, const AttentionTensors& tensors, const 
 
 namespace reference {
 
-Result<VerifyReport> verify(const Problem& problem, const AttentionTensors& given, const AttentionOptions& options) {
+Result<VerifyReport> verify(const Problem& problem, const AttentionTensors& given,
+                            const AttentionOptions& options) {
   try {
     if (Status status = cpu::check_num_threads(options.num_threads); !status.ok()) return status;
     if (Status status = check_sequences(problem, given); !status.ok()) return status;
     const AttentionTensors tensors = without_null(problem, given);
     const cpu::ThreadSettings threads = cpu::thread_settings(options);
-    return problem.pass == Pass::forward ? check_all(problem, tensors, threads) : verify_gradients(problem, tensors, threads);
+    return problem.pass == Pass::forward ? check_all(problem, tensors, threads)
+                                         : verify_gradients(problem, tensors, threads);
   } catch (const std::bad_alloc&) {
-    return Status(StatusCode::out_of_memory, problem.pass == Pass::forward
-                                                 ? "not enough memory to verify: one KV head in double a thread is needed"
-                                                 : "not enough memory to verify: three times the gradients in double are needed");
+    return Status(
+        StatusCode::out_of_memory,
+        problem.pass == Pass::forward
+            ? "not enough memory to verify: one KV head in double a thread is needed"
+            : "not enough memory to verify: three times the gradients in double are needed");
   } catch (const std::exception& error) {
     return Status(StatusCode::internal, fmt::format("verifying failed: {}", error.what()));
   } catch (...) {
@@ -196,7 +211,8 @@ Result<VerifyReport> verify(const Problem& problem, const AttentionTensors& give
 
 }  // namespace reference
 
-VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors, const AttentionOptions& options) {
+VerifyReport verify_result(const Problem& problem, const AttentionTensors& tensors,
+                           const AttentionOptions& options) {
   Result<VerifyReport> made = reference::verify(problem, tensors, options);
   if (made.ok()) return std::move(made).value();
   VerifyReport report;

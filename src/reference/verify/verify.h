@@ -6,7 +6,9 @@
 
 namespace fulmen::reference {
 
-// Errors: those of check_sequences(); num_threads; out_of_memory; internal, of a caller's parallel_for.
-Result<VerifyReport> verify(const Problem& problem, const AttentionTensors& tensors, const AttentionOptions& options);
+// Errors: those of check_sequences(); num_threads; out_of_memory; internal, of a caller's
+// parallel_for.
+Result<VerifyReport> verify(const Problem& problem, const AttentionTensors& tensors,
+                            const AttentionOptions& options);
 
 }  // namespace fulmen::reference

@@ -27,16 +27,22 @@ inline double finite_or_zero(double x) noexcept { return std::isfinite(x) ? x : 
 
 // |value - expected|, 0 where both are NaN or the same infinity, infinity where only one is.
 inline double error_of(double value, double expected) noexcept {
-  if (std::isnan(value) || std::isnan(expected)) return std::isnan(value) && std::isnan(expected) ? 0 : HUGE_VAL;
+  if (std::isnan(value) || std::isnan(expected))
+    return std::isnan(value) && std::isnan(expected) ? 0 : HUGE_VAL;
   return value == expected ? 0 : std::fabs(value - expected);
 }
 
-inline double mean_of(double sum, int64_t count) noexcept { return count > 0 ? sum / static_cast<double>(count) : 0; }
+inline double mean_of(double sum, int64_t count) noexcept {
+  return count > 0 ? sum / static_cast<double>(count) : 0;
+}
 
-inline std::string describe(const char* tensor, const char* order, const Worst& worst, double bound, std::string_view rule) {
+inline std::string describe(const char* tensor, const char* order, const Worst& worst, double bound,
+                            std::string_view rule) {
   const auto& at = worst.index;
-  return fmt::format("{}[{}] = [{}, {}, {}, {}]: value {:.9g}, expected {:.9g}, error {:.3g} exceeds {:.3g} ({})", tensor, order,
-                     at[0], at[1], at[2], at[3], worst.value, worst.expected, worst.error, bound, rule);
+  return fmt::format(
+      "{}[{}] = [{}, {}, {}, {}]: value {:.9g}, expected {:.9g}, error {:.3g} exceeds {:.3g} ({})",
+      tensor, order, at[0], at[1], at[2], at[3], worst.value, worst.expected, worst.error, bound,
+      rule);
 }
 
 }  // namespace fulmen::reference

@@ -7,7 +7,8 @@ namespace fulmen::testing {
 // The tile kernels over emulated tiles, and what AVX-512 BF16 adds to AVX-512 emulated, too.
 const cpu::IsaTable& emulated_amx_table() {
   static constexpr cpu::IsaTable kTable =
-      cpu::amx_table<cpu::Amx<EmulatedTiles, EmulatedPairs>, cpu::Bf16>("amx_emulated", DType::bf16);
+      cpu::amx_table<cpu::Amx<EmulatedTiles, EmulatedPairs>, cpu::Bf16>("amx_emulated",
+                                                                        DType::bf16);
   return kTable;
 }
 

@@ -1,4 +1,5 @@
-// libcuda.so.1 without a GPU: two devices, an sm_90 and an sm_80. Code is what the fake NVRTC makes.
+// libcuda.so.1 without a GPU: two devices, an sm_90 and an sm_80. Code is what the fake NVRTC
+// makes.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -14,7 +15,8 @@ namespace {
 using fulmen::fake::state;
 
 using Error = int;
-constexpr Error kInvalidValue = 1, kInvalidContext = 201, kInvalidImage = 200, kNoBinaryForGpu = 209, kNotFound = 500;
+constexpr Error kInvalidValue = 1, kInvalidContext = 201, kInvalidImage = 200,
+                kNoBinaryForGpu = 209, kNotFound = 500;
 constexpr unsigned kDefaultShared = 48 * 1024, kMaxShared = 227 * 1024;
 
 struct Device {
@@ -217,7 +219,8 @@ FULMEN_FAKE_EXPORT Error cuCtxCreate_v2(Context** context, unsigned /*flags*/, i
 }
 FULMEN_FAKE_EXPORT Error cuCtxDestroy_v2(Context* context) {
   const std::lock_guard lock(state().mutex);
-  if (contexts().empty() || contexts().back() != context) state().complain("a context that is not current is destroyed");
+  if (contexts().empty() || contexts().back() != context)
+    state().complain("a context that is not current is destroyed");
   contexts().pop_back();
   delete context;
   return 0;
@@ -252,14 +255,19 @@ FULMEN_FAKE_EXPORT Error cuCtxSynchronize() {
   return enter_context("cuCtxSynchronize");
 }
 
-FULMEN_FAKE_EXPORT Error cuLibraryLoadData(Library** library, const void* code, const int* /*jit_options*/, void** /*jit_values*/,
-                                           unsigned jit_count, const int* /*options*/, void** /*values*/, unsigned count) {
+FULMEN_FAKE_EXPORT Error cuLibraryLoadData(Library** library, const void* code,
+                                           const int* /*jit_options*/, void** /*jit_values*/,
+                                           unsigned jit_count, const int* /*options*/,
+                                           void** /*values*/, unsigned count) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter("cuLibraryLoadData", !state().relaxed); error != 0) return error;
-  if (jit_count != 0 || count != 0) state().complain("cuLibraryLoadData with options that are not there");
+  if (jit_count != 0 || count != 0)
+    state().complain("cuLibraryLoadData with options that are not there");
   auto loaded = std::make_unique<Library>();
   std::memcpy(&loaded->cubin, code, sizeof(loaded->cubin));
-  if (std::memcmp(loaded->cubin.magic, fulmen::fake::kFakeCubinMagic, sizeof(loaded->cubin.magic)) != 0) return kInvalidImage;
+  if (std::memcmp(loaded->cubin.magic, fulmen::fake::kFakeCubinMagic,
+                  sizeof(loaded->cubin.magic)) != 0)
+    return kInvalidImage;
   ++state().modules;
   *library = loaded.get();
   libraries().push_back(std::move(loaded));
@@ -282,22 +290,28 @@ FULMEN_FAKE_EXPORT Error cuLibraryGetKernel(Kernel** kernel, Library* library, c
   *kernel = library->kernels.back().get();
   return 0;
 }
-// With lazy loading, CUDA's default since 12.2, this is what moves code to the current context's device.
+// With lazy loading, CUDA's default since 12.2, this is what moves code to the current context's
+// device.
 FULMEN_FAKE_EXPORT Error cuKernelGetFunction(Kernel** function, Kernel* kernel) {
   const std::lock_guard lock(state().mutex);
-  if (const Error error = enter_context("cuKernelGetFunction", !state().relaxed); error != 0) return error;
-  if (!runs_on(kernel->library->cubin.arch, kDevices.at(static_cast<std::size_t>(contexts().back()->device))))
+  if (const Error error = enter_context("cuKernelGetFunction", !state().relaxed); error != 0)
+    return error;
+  if (!runs_on(kernel->library->cubin.arch,
+               kDevices.at(static_cast<std::size_t>(contexts().back()->device))))
     return kNoBinaryForGpu;
   kernel->loaded = true;
   *function = kernel;
   return 0;
 }
-FULMEN_FAKE_EXPORT Error cuKernelSetAttribute(int attribute, int value, Kernel* kernel, int device) {
+FULMEN_FAKE_EXPORT Error cuKernelSetAttribute(int attribute, int value, Kernel* kernel,
+                                              int device) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter("cuKernelSetAttribute", !state().relaxed); error != 0) return error;
-  if (attribute != 8) state().complain("a kernel's attribute that no driver sets: " + std::to_string(attribute));
+  if (attribute != 8)
+    state().complain("a kernel's attribute that no driver sets: " + std::to_string(attribute));
   if (value < 0 || static_cast<unsigned>(value) > kMaxShared) return kInvalidValue;
-  kernel->shared.at(static_cast<std::size_t>(device)) = std::max(kDefaultShared, static_cast<unsigned>(value));
+  kernel->shared.at(static_cast<std::size_t>(device)) =
+      std::max(kDefaultShared, static_cast<unsigned>(value));
   return 0;
 }
 // CUlaunchAttribute and CUlaunchConfig.
@@ -315,8 +329,10 @@ struct LaunchConfig {
   const LaunchAttribute* attributes;
   unsigned attribute_count;
 };
-FULMEN_FAKE_EXPORT Error cuLaunchKernelEx(const LaunchConfig* config, Kernel* kernel, void** parameters, void** extra) {
-  const auto [grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, attributes, attribute_count] = *config;
+FULMEN_FAKE_EXPORT Error cuLaunchKernelEx(const LaunchConfig* config, Kernel* kernel,
+                                          void** parameters, void** extra) {
+  const auto [grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, attributes,
+              attribute_count] = *config;
   const std::lock_guard lock(state().mutex);
   auto& s = state();
   if (const Error error = enter_context("cuLaunchKernelEx", false); error != 0) return error;
@@ -325,7 +341,9 @@ FULMEN_FAKE_EXPORT Error cuLaunchKernelEx(const LaunchConfig* config, Kernel* ke
   if (!kernel->library->alive) s.complain("a launch after its library was unloaded");
   if (!kernel->loaded && s.capturing) s.complain("code is loaded during a stream capture");
   if (!runs_on(kernel->library->cubin.arch, kDevices.at(device))) return kNoBinaryForGpu;
-  if (grid_x == 0 || grid_x > INT32_MAX || grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1) return kInvalidValue;
+  if (grid_x == 0 || grid_x > INT32_MAX || grid_y != 1 || grid_z != 1 || block_y != 1 ||
+      block_z != 1)
+    return kInvalidValue;
   if (block_x == 0 || block_x > 1024) return kInvalidValue;
   if (shared > kernel->shared.at(device)) {
     s.complain("a launch with more shared memory than its kernel was allowed");
@@ -335,9 +353,12 @@ FULMEN_FAKE_EXPORT Error cuLaunchKernelEx(const LaunchConfig* config, Kernel* ke
     s.complain("a launch whose arguments are no list of pointers");
     return kInvalidValue;
   }
-  const bool early = attribute_count == 1 && attributes[0].id == 6 && attributes[0].value.number == 1;
-  if (attribute_count > (early ? 1U : 0U)) s.complain("a launch with attributes that no driver sets");
-  if (early && kDevices.at(device).major < 9) s.complain("programmatic stream serialization before sm_90");
+  const bool early =
+      attribute_count == 1 && attributes[0].id == 6 && attributes[0].value.number == 1;
+  if (attribute_count > (early ? 1U : 0U))
+    s.complain("a launch with attributes that no driver sets");
+  if (early && kDevices.at(device).major < 9)
+    s.complain("programmatic stream serialization before sm_90");
   const auto* argument = static_cast<const std::byte*>(parameters[0]);
   s.launches.push_back({kernel->library->cubin.kernel,
                         context.device,
@@ -354,7 +375,8 @@ FULMEN_FAKE_EXPORT Error cuLaunchKernelEx(const LaunchConfig* config, Kernel* ke
 FULMEN_FAKE_EXPORT Error cuMemAlloc_v2(unsigned long long* memory, std::size_t bytes) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter_context("cuMemAlloc"); error != 0) return error;
-  *memory = reinterpret_cast<unsigned long long>(state().allocate(bytes, contexts().back()->device));
+  *memory =
+      reinterpret_cast<unsigned long long>(state().allocate(bytes, contexts().back()->device));
   return 0;
 }
 FULMEN_FAKE_EXPORT Error cuMemFree_v2(unsigned long long memory) {
@@ -366,24 +388,32 @@ FULMEN_FAKE_EXPORT Error cuMemFree_v2(unsigned long long memory) {
 // It computes on the host, so a capture may continue. The map stores the address, where tests can
 // read it.
 FULMEN_FAKE_EXPORT Error cuTensorMapEncodeTiled(void* map, int dtype, unsigned rank, void* memory,
-                                                const unsigned long long* extents, const unsigned long long* strides,
-                                                const unsigned* box, const unsigned* element_strides, int interleave, int swizzle,
-                                                int promotion, int fill) {
+                                                const unsigned long long* extents,
+                                                const unsigned long long* strides,
+                                                const unsigned* box,
+                                                const unsigned* element_strides, int interleave,
+                                                int swizzle, int promotion, int fill) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter_context("cuTensorMapEncodeTiled", false); error != 0) return error;
   constexpr unsigned kRank = 4, kMostBox = 256, kColumns = 64;
-  if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || reinterpret_cast<std::uintptr_t>(memory) % 16 != 0) return kInvalidValue;
-  if (rank != kRank || (dtype != 6 && dtype != 9) || interleave != 0 || swizzle != 3 || fill != 0) return kInvalidValue;
-  if (promotion != 3 && (promotion != 2 || extents[0] > kColumns)) return kInvalidValue;  // 256 or 128 bytes
+  if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 ||
+      reinterpret_cast<std::uintptr_t>(memory) % 16 != 0)
+    return kInvalidValue;
+  if (rank != kRank || (dtype != 6 && dtype != 9) || interleave != 0 || swizzle != 3 || fill != 0)
+    return kInvalidValue;
+  // 256 or 128 bytes.
+  if (promotion != 3 && (promotion != 2 || extents[0] > kColumns)) return kInvalidValue;
   for (unsigned n = 0; n < rank; ++n) {
-    if (extents[n] == 0 || box[n] == 0 || box[n] > kMostBox || element_strides[n] != 1) return kInvalidValue;
+    if (extents[n] == 0 || box[n] == 0 || box[n] > kMostBox || element_strides[n] != 1)
+      return kInvalidValue;
     if (n + 1 < rank && (strides[n] == 0 || strides[n] % 16 != 0)) return kInvalidValue;
   }
   if (box[0] != kColumns || box[2] != 1 || box[3] != 1) return kInvalidValue;
   std::memcpy(map, &memory, sizeof(memory));
   return 0;
 }
-FULMEN_FAKE_EXPORT Error cuMemcpy(unsigned long long to, unsigned long long from, std::size_t bytes) {
+FULMEN_FAKE_EXPORT Error cuMemcpy(unsigned long long to, unsigned long long from,
+                                  std::size_t bytes) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter_context("cuMemcpy"); error != 0) return error;
   state().check_range("cuMemcpy", pointer(to), bytes);
@@ -391,7 +421,8 @@ FULMEN_FAKE_EXPORT Error cuMemcpy(unsigned long long to, unsigned long long from
   std::memmove(pointer(to), pointer(from), bytes);
   return 0;
 }
-FULMEN_FAKE_EXPORT Error cuMemsetD8_v2(unsigned long long to, unsigned char byte, std::size_t bytes) {
+FULMEN_FAKE_EXPORT Error cuMemsetD8_v2(unsigned long long to, unsigned char byte,
+                                       std::size_t bytes) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter_context("cuMemsetD8"); error != 0) return error;
   if (state().find(pointer(to)) == nullptr) return kInvalidValue;
@@ -403,38 +434,49 @@ FULMEN_FAKE_EXPORT Error cuMemsetD8_v2(unsigned long long to, unsigned char byte
 // mode is relaxed where memory may be paged.
 FULMEN_FAKE_EXPORT Error cuStreamCreate(void** stream, unsigned flags) {
   const std::lock_guard lock(state().mutex);
-  if (const Error error = enter_context("cuStreamCreate", !state().relaxed); error != 0) return error;
-  if (flags != 1) state().complain("a stream that waits for the default one");  // CU_STREAM_NON_BLOCKING
+  if (const Error error = enter_context("cuStreamCreate", !state().relaxed); error != 0)
+    return error;
+  // CU_STREAM_NON_BLOCKING
+  if (flags != 1) state().complain("a stream that waits for the default one");
   *stream = new int(contexts().back()->device);
   own_streams().insert(*stream);
   return 0;
 }
 FULMEN_FAKE_EXPORT Error cuStreamDestroy_v2(void* stream) {
   const std::lock_guard lock(state().mutex);
-  if (const Error error = enter_context("cuStreamDestroy", !state().relaxed); error != 0) return error;
-  if (own_streams().erase(stream) == 0) state().complain("a stream that was not created is destroyed");
+  if (const Error error = enter_context("cuStreamDestroy", !state().relaxed); error != 0)
+    return error;
+  if (own_streams().erase(stream) == 0)
+    state().complain("a stream that was not created is destroyed");
   delete static_cast<int*>(stream);
   return 0;
 }
-FULMEN_FAKE_EXPORT Error cuMemcpyAsync(unsigned long long to, unsigned long long from, std::size_t bytes, void* stream) {
+FULMEN_FAKE_EXPORT Error cuMemcpyAsync(unsigned long long to, unsigned long long from,
+                                       std::size_t bytes, void* stream) {
   const std::lock_guard lock(state().mutex);
-  if (const Error error = enter_context("cuMemcpyAsync", !state().relaxed || own_streams().count(stream) == 0); error != 0)
+  if (const Error error =
+          enter_context("cuMemcpyAsync", !state().relaxed || own_streams().count(stream) == 0);
+      error != 0)
     return error;
   state().check_range("cuMemcpyAsync", pointer(to), bytes);
   state().check_range("cuMemcpyAsync", pointer(from), bytes);
   std::memmove(pointer(to), pointer(from), bytes);
   return 0;
 }
-FULMEN_FAKE_EXPORT Error cuMemsetD8Async(unsigned long long to, unsigned char byte, std::size_t bytes, void* stream) {
+FULMEN_FAKE_EXPORT Error cuMemsetD8Async(unsigned long long to, unsigned char byte,
+                                         std::size_t bytes, void* stream) {
   const std::lock_guard lock(state().mutex);
-  if (const Error error = enter_context("cuMemsetD8Async", !state().relaxed || own_streams().count(stream) == 0); error != 0)
+  if (const Error error =
+          enter_context("cuMemsetD8Async", !state().relaxed || own_streams().count(stream) == 0);
+      error != 0)
     return error;
   if (state().find(pointer(to)) == nullptr) return kInvalidValue;
   state().check_range("cuMemsetD8Async", pointer(to), bytes);
   std::memset(pointer(to), byte, bytes);
   return 0;
 }
-FULMEN_FAKE_EXPORT Error cuPointerGetAttribute(void* value, int attribute, unsigned long long address) {
+FULMEN_FAKE_EXPORT Error cuPointerGetAttribute(void* value, int attribute,
+                                               unsigned long long address) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter("cuPointerGetAttribute", false); error != 0) return error;
   const fulmen::fake::Allocation* allocation = state().find(pointer(address));
@@ -447,16 +489,19 @@ FULMEN_FAKE_EXPORT Error cuPointerGetAttribute(void* value, int attribute, unsig
       *static_cast<int*>(value) = allocation->device;
       return 0;  // its ordinal
     case 16:
-      // CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, of the current context's device: CU_MEM_ACCESS_FLAGS_PROT_READWRITE or none
+      // CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, of the current context's device:
+      // CU_MEM_ACCESS_FLAGS_PROT_READWRITE or none
       if (contexts().empty()) return kInvalidValue;
       *static_cast<unsigned*>(value) =
           contexts().back()->device == allocation->device ||
-                  (allocation->other_access >> static_cast<unsigned>(contexts().back()->device) & 1U) != 0
+                  (allocation->other_access >> static_cast<unsigned>(contexts().back()->device) &
+                   1U) != 0
               ? 3
               : 0;
       return 0;
     default:
-      state().complain("a pointer's attribute that no driver asks for: " + std::to_string(attribute));
+      state().complain("a pointer's attribute that no driver asks for: " +
+                       std::to_string(attribute));
       return kInvalidValue;
   }
 }

@@ -26,7 +26,8 @@ int report(const fulmen::Status& status) {
 
 int print_opened_libraries() {
   std::ifstream maps("/proc/self/maps");
-  std::string all((std::istreambuf_iterator<char>(maps)), std::istreambuf_iterator<char>()), opened = "opened:";
+  std::string all((std::istreambuf_iterator<char>(maps)), std::istreambuf_iterator<char>()),
+      opened = "opened:";
   for (const char* library : {"libcuda.so", "libamdhip64.so", "libnvrtc.so"}) {
     if (all.find(library) != std::string::npos) opened += std::string(" ") + library;
   }
@@ -55,9 +56,11 @@ int describe_hip() {
 int plan_on_cpu() {
   std::array<float, 8> x{};
   fulmen::AttentionTensors tensors;
-  tensors.q = tensors.k = tensors.v = fulmen::Tensor::bshd(x.data(), fulmen::DType::fp32, 1, 1, 1, 4);
+  tensors.q = tensors.k = tensors.v =
+      fulmen::Tensor::bshd(x.data(), fulmen::DType::fp32, 1, 1, 1, 4);
   tensors.out = fulmen::Tensor::bshd(x.data() + 4, fulmen::DType::fp32, 1, 1, 1, 4);
-  if (const fulmen::Status status = fulmen::attention(tensors, {}); !status.ok()) return report(status);
+  if (const fulmen::Status status = fulmen::attention(tensors, {}); !status.ok())
+    return report(status);
   return print_opened_libraries();
 }
 
@@ -68,7 +71,8 @@ int compile() {
   if (!code.ok()) return report(code.status());
   const auto* bytes = reinterpret_cast<const unsigned char*>(code->code.data());
   // ELF's e_machine: 190 is EM_CUDA.
-  std::printf("%s: machine %d\n%s\n", compiler.value()->identity().c_str(), bytes[18] + 256 * bytes[19], code->log.c_str());
+  std::printf("%s: machine %d\n%s\n", compiler.value()->identity().c_str(),
+              bytes[18] + 256 * bytes[19], code->log.c_str());
   return 0;
 }
 

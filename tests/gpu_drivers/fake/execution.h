@@ -26,6 +26,7 @@ class Executable {
 extern const bool kExecutes;
 
 // A code object for `chip` ("gfx1100"), ready to run; or null, with the reason in `error`.
-std::unique_ptr<Executable> make_executable(const void* image, std::size_t bytes, const std::string& chip, std::string& error);
+std::unique_ptr<Executable> make_executable(const void* image, std::size_t bytes,
+                                            const std::string& chip, std::string& error);
 
 }  // namespace fulmen::fake

@@ -40,7 +40,8 @@ void State::check_range(const char* call, const void* address, std::size_t bytes
   if (bytes == 0 || find(address) == nullptr) return;
   const auto begin = reinterpret_cast<std::uintptr_t>(address);
   const auto& [start, allocation] = *--memory.upper_bound(begin);
-  if (begin + bytes > start + allocation.bytes) complain(std::string(call) + " goes past the end of an allocation");
+  if (begin + bytes > start + allocation.bytes)
+    complain(std::string(call) + " goes past the end of an allocation");
 }
 
 }  // namespace fulmen::fake

@@ -25,7 +25,8 @@ struct LaunchRecord {
 struct Allocation {
   std::size_t bytes = 0;
   int device = 0;
-  bool mapped = false;        // HIP: of virtual memory; it is nobody's by its attributes where device is -2
+  bool mapped = false;        // HIP: of virtual memory; it is nobody's by its attributes where
+                              // device is -2
   unsigned other_access = 0;  // bit n: device n may use it, too
 };
 
@@ -34,15 +35,17 @@ struct State {
   std::vector<std::string> calls;       // by name, in order
   std::vector<std::string> complaints;  // rules of the interface that a call broke
   std::vector<LaunchRecord> launches;
-  std::map<std::string, int> failures;  // a call's name -> the error it returns instead of doing its work
-  bool capturing = false;               // as in a stream capture: a call that would break it is complained about
-  bool relaxed = false;                 // the thread has said that it may load code in a capture
+  // A call's name -> the error it returns instead of doing its work.
+  std::map<std::string, int> failures;
+  bool capturing = false;  // as in a stream capture: a call that would break it is complained about
+  bool relaxed = false;    // the thread has said that it may load code in a capture
   std::map<std::uintptr_t, Allocation> memory;
-  void *registered = nullptr, *registered_at = nullptr;  // HIP: page-locked memory of the host, and where the devices have it
-  int modules = 0, events = 0;                           // alive
-  int last_error = 0;                                    // HIP: what hipGetLastError will say
-  bool prints = false;                                   // complaints go to stderr, too
-  double clock_ms = 0;                                   // the device's, where launches run
+  // HIP: page-locked memory of the host, and where the devices have it.
+  void *registered = nullptr, *registered_at = nullptr;
+  int modules = 0, events = 0;  // alive
+  int last_error = 0;           // HIP: what hipGetLastError will say
+  bool prints = false;          // complaints go to stderr, too
+  double clock_ms = 0;          // the device's, where launches run
 
   void complain(const std::string& text);
   // Records a call; returns the error that it must return, or 0. breaks_capture: it may not be made

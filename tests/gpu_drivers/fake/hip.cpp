@@ -1,4 +1,5 @@
-// libamdhip64.so.7 without a GPU: two devices, a gfx1100 and a gfx942. execution.h says what a launch does.
+// libamdhip64.so.7 without a GPU: two devices, a gfx1100 and a gfx942. execution.h says what a
+// launch does.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -15,8 +16,8 @@ using fulmen::fake::CodeObjectKernel;
 using fulmen::fake::state;
 
 using Error = int;
-constexpr Error kInvalidValue = 1, kInvalidDevice = 101, kInvalidImage = 200, kNoBinaryForGpu = 209, kNotFound = 500,
-                kLaunchFailure = 719;
+constexpr Error kInvalidValue = 1, kInvalidDevice = 101, kInvalidImage = 200, kNoBinaryForGpu = 209,
+                kNotFound = 500, kLaunchFailure = 719;
 constexpr unsigned kMaxLds = 64 * 1024;
 
 struct Device {
@@ -55,21 +56,26 @@ Error enter(const char* call, bool breaks_capture = true) {
   return error;
 }
 
-void copy_text(char* to, const char* text, std::size_t bytes) { std::memcpy(to, text, std::min(bytes, std::strlen(text) + 1)); }
+void copy_text(char* to, const char* text, std::size_t bytes) {
+  std::memcpy(to, text, std::min(bytes, std::strlen(text) + 1));
+}
 
 // Checks an argument block and a grid for this kernel.
-Error check_launch(const Function& f, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned shared, void** parameters,
-                   void** extra) {
+Error check_launch(const Function& f, const unsigned (&grid)[3], const unsigned (&block)[3],
+                   unsigned shared, void** parameters, void** extra) {
   auto& s = state();
   const auto marker = [&](int n) { return reinterpret_cast<std::uintptr_t>(extra[n]); };
   if (!f.module->alive) s.complain("a launch after its module was unloaded");
   if (f.module->device != current) s.complain("a launch on another device than its module's");
-  if (parameters != nullptr || extra == nullptr || marker(0) != 1 || marker(2) != 2 || marker(4) != 3) {
+  if (parameters != nullptr || extra == nullptr || marker(0) != 1 || marker(2) != 2 ||
+      marker(4) != 3) {
     s.complain("a launch whose arguments are not one buffer");
     return kInvalidValue;
   }
-  if (const std::size_t bytes = *static_cast<std::size_t*>(extra[3]); bytes != f.kernel.argument_bytes) {
-    s.complain("a launch with " + std::to_string(bytes) + " bytes of arguments; the code object wants " +
+  if (const std::size_t bytes = *static_cast<std::size_t*>(extra[3]);
+      bytes != f.kernel.argument_bytes) {
+    s.complain("a launch with " + std::to_string(bytes) +
+               " bytes of arguments; the code object wants " +
                std::to_string(f.kernel.argument_bytes));
     return kInvalidValue;
   }
@@ -157,7 +163,8 @@ FULMEN_FAKE_EXPORT Error hipSetDevice(int device) {
 }
 FULMEN_FAKE_EXPORT Error hipDeviceGetName(char* name, int bytes, int device) {
   const std::lock_guard lock(state().mutex);
-  copy_text(name, kDevices.at(static_cast<std::size_t>(device)).name, static_cast<std::size_t>(bytes));
+  copy_text(name, kDevices.at(static_cast<std::size_t>(device)).name,
+            static_cast<std::size_t>(bytes));
   return enter("hipDeviceGetName");
 }
 FULMEN_FAKE_EXPORT Error hipDeviceTotalMem(std::size_t* bytes, int /*device*/) {
@@ -210,12 +217,15 @@ FULMEN_FAKE_EXPORT Error hipModuleLoadData(Module** module, const void* image) {
   loaded->device = current;
   loaded->code = fulmen::fake::read_code_object(image);
   if (!loaded->code.error.empty()) return kInvalidImage;
-  // EI_ABIVERSION 2 is version 4. HIP before 6.3 knows no version above 5, ROCm 5.0 and 5.1 none above 4.
-  if (static_cast<const unsigned char*>(image)[8] != 2) state().complain("a code object that some release of HIP cannot load");
+  // EI_ABIVERSION 2 is version 4. HIP before 6.3 knows no version above 5, ROCm 5.0 and 5.1 none
+  // above 4.
+  if (static_cast<const unsigned char*>(image)[8] != 2)
+    state().complain("a code object that some release of HIP cannot load");
   const std::string arch = kDevices.at(static_cast<std::size_t>(current)).arch;
   if (arch.substr(0, arch.find(':')) != loaded->code.chip) return kNoBinaryForGpu;
   std::string error;
-  loaded->executable = fulmen::fake::make_executable(image, loaded->code.bytes, loaded->code.chip, error);
+  loaded->executable =
+      fulmen::fake::make_executable(image, loaded->code.bytes, loaded->code.chip, error);
   if (loaded->executable == nullptr) {
     state().complain(error);
     return kInvalidImage;
@@ -233,7 +243,8 @@ FULMEN_FAKE_EXPORT Error hipModuleUnload(Module* module) {
   --state().modules;
   return 0;
 }
-FULMEN_FAKE_EXPORT Error hipModuleGetFunction(Function** function, Module* module, const char* name) {
+FULMEN_FAKE_EXPORT Error hipModuleGetFunction(Function** function, Module* module,
+                                              const char* name) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter("hipModuleGetFunction", !state().relaxed); error != 0) return error;
   if (!module->alive) state().complain("a function of an unloaded module");
@@ -244,19 +255,28 @@ FULMEN_FAKE_EXPORT Error hipModuleGetFunction(Function** function, Module* modul
   *function = module->functions.back().get();
   return 0;
 }
-FULMEN_FAKE_EXPORT Error hipModuleLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                                               unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared, void* stream,
+FULMEN_FAKE_EXPORT Error hipModuleLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y,
+                                               unsigned grid_z, unsigned block_x, unsigned block_y,
+                                               unsigned block_z, unsigned shared, void* stream,
                                                void** parameters, void** extra) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter("hipModuleLaunchKernel", false); error != 0) return error;
-  if (const Error error = check_launch(*function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, parameters, extra);
+  if (const Error error = check_launch(*function, {grid_x, grid_y, grid_z},
+                                       {block_x, block_y, block_z}, shared, parameters, extra);
       error != 0) {
     return error;
   }
   const auto* block = static_cast<const std::byte*>(extra[1]);
-  state().launches.push_back(
-      {function->kernel.name, current, nullptr, grid_x, block_x, shared, stream, {block, block + function->kernel.argument_bytes}});
-  if (const std::string error = function->module->executable->run(state().launches.back()); !error.empty()) {
+  state().launches.push_back({function->kernel.name,
+                              current,
+                              nullptr,
+                              grid_x,
+                              block_x,
+                              shared,
+                              stream,
+                              {block, block + function->kernel.argument_bytes}});
+  if (const std::string error = function->module->executable->run(state().launches.back());
+      !error.empty()) {
     state().complain(error);
     return state().last_error = kLaunchFailure;
   }
@@ -320,7 +340,8 @@ struct PointerAttributes {
   int managed;
   unsigned flags;
 };
-FULMEN_FAKE_EXPORT Error hipPointerGetAttributes(PointerAttributes* attributes, const void* pointer) {
+FULMEN_FAKE_EXPORT Error hipPointerGetAttributes(PointerAttributes* attributes,
+                                                 const void* pointer) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter("hipPointerGetAttributes", false); error != 0) return error;
   if (pointer == state().registered) {  // page-locked: hipMemoryTypeHost is 1
@@ -328,16 +349,23 @@ FULMEN_FAKE_EXPORT Error hipPointerGetAttributes(PointerAttributes* attributes, 
     return 0;
   }
   const fulmen::fake::Allocation* allocation = state().find(pointer);
-  // As ROCm 6 and 7 do: ordinary memory is no error, but of no type (0) and no device (-2). Device memory is type 2.
+  // As ROCm 6 and 7 do: ordinary memory is no error, but of no type (0) and no device (-2). Device
+  // memory is type 2.
   const bool unknown = allocation == nullptr || allocation->device < 0;
-  *attributes = {unknown ? 0 : 2, unknown ? -2 : allocation->device, unknown ? nullptr : const_cast<void*>(pointer), nullptr, 0, 0};
+  *attributes = {unknown ? 0 : 2,
+                 unknown ? -2 : allocation->device,
+                 unknown ? nullptr : const_cast<void*>(pointer),
+                 nullptr,
+                 0,
+                 0};
   return 0;
 }
 
 struct MemoryLocation {
   int type, id;
 };
-FULMEN_FAKE_EXPORT Error hipMemGetAccess(unsigned long long* flags, const MemoryLocation* location, void* memory) {
+FULMEN_FAKE_EXPORT Error hipMemGetAccess(unsigned long long* flags, const MemoryLocation* location,
+                                         void* memory) {
   const std::lock_guard lock(state().mutex);
   if (const Error error = enter("hipMemGetAccess", false); error != 0) return error;
   const fulmen::fake::Allocation* allocation = state().find(memory);

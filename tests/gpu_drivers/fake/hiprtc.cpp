@@ -31,7 +31,8 @@ void seed(const std::string& fault, std::string& source) {
   const std::size_t at = source.find(body);
   if (fault.empty() || at == std::string::npos) return;
   const std::string item = "__builtin_amdgcn_workitem_id_x()";
-  if (fault == "barrier") source.insert(at, "if (" + item + " % 32 < 16) __builtin_amdgcn_s_barrier(); ");
+  if (fault == "barrier")
+    source.insert(at, "if (" + item + " % 32 < 16) __builtin_amdgcn_s_barrier(); ");
   if (fault.starts_with("scratch:")) {
     const std::string words = fault.substr(std::strlen("scratch:"));
     source.insert(at, "volatile int many[" + words + "]; many[" + item + " % " + words + "] = 1; ");
@@ -57,8 +58,9 @@ FULMEN_FAKE_EXPORT const char* hiprtcGetErrorString(int error) {
       return "HIPRTC_ERROR_INTERNAL_ERROR";
   }
 }
-FULMEN_FAKE_EXPORT int hiprtcCreateProgram(Program** program, const char* source, const char* name, int headers,
-                                           const char* const* /*texts*/, const char* const* /*names*/) {
+FULMEN_FAKE_EXPORT int hiprtcCreateProgram(Program** program, const char* source, const char* name,
+                                           int headers, const char* const* /*texts*/,
+                                           const char* const* /*names*/) {
   if (headers != 0 || *source == '\0') return kInvalidInput;
   *program = new Program{source, name == nullptr ? "" : name, "", {}};
   return 0;
@@ -68,16 +70,20 @@ FULMEN_FAKE_EXPORT int hiprtcDestroyProgram(Program** program) {
   *program = nullptr;
   return 0;
 }
-FULMEN_FAKE_EXPORT int hiprtcCompileProgram(Program* program, int count, const char* const* options) {
-  fulmen::gpu::CompileRequest request{.name = program->name, .source = kRuntimeHeader + program->source, .arch = ""};
+FULMEN_FAKE_EXPORT int hiprtcCompileProgram(Program* program, int count,
+                                            const char* const* options) {
+  fulmen::gpu::CompileRequest request{
+      .name = program->name, .source = kRuntimeHeader + program->source, .arch = ""};
   bool standard = false, single_issue = false;
   for (int n = 0; n < count; ++n) {
     const std::string option = options[n];
-    if (option.starts_with("--offload-arch=")) request.arch = option.substr(std::strlen("--offload-arch="));
+    if (option.starts_with("--offload-arch="))
+      request.arch = option.substr(std::strlen("--offload-arch="));
     standard = standard || option == "-std=c++20";
     // Two options: hipRTC passes the option after "-mllvm" to its second step, which makes the
     // code.
-    single_issue = single_issue || (option == "-amdgpu-enable-vopd=0" && n > 0 && std::strcmp(options[n - 1], "-mllvm") == 0);
+    single_issue = single_issue || (option == "-amdgpu-enable-vopd=0" && n > 0 &&
+                                    std::strcmp(options[n - 1], "-mllvm") == 0);
   }
   if (request.arch.empty() || !standard) {
     program->log = "the chip or C++20 is missing among the options";
@@ -89,7 +95,8 @@ FULMEN_FAKE_EXPORT int hiprtcCompileProgram(Program* program, int count, const c
   }
   const std::string fault = fulmen::fake::seeded_fault(request.source);
   if (fault == "refuse") {
-    program->log = "In file included from kernel:1:\nkernel:7:1: error: made up by a test\n1 error generated";
+    program->log =
+        "In file included from kernel:1:\nkernel:7:1: error: made up by a test\n1 error generated";
     return kCompilation;
   }
   seed(fault, request.source);

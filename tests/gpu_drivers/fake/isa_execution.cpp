@@ -1,4 +1,5 @@
-// Runs launches by the library's own emulator of the instruction set. Its clock counts executed instructions, a nanosecond each.
+// Runs launches by the library's own emulator of the instruction set. Its clock counts executed
+// instructions, a nanosecond each.
 #include <span>
 #include <utility>
 
@@ -16,9 +17,11 @@ class IsaExecutable final : public Executable {
   explicit IsaExecutable(isa::Program program) : program_(std::move(program)) {}
 
   std::string run(const LaunchRecord& launch) override {
-    const isa::LaunchData data = isa::launch_data(program_, launch.arguments, launch.workgroups, launch.workgroup_size);
+    const isa::LaunchData data =
+        isa::launch_data(program_, launch.arguments, launch.workgroups, launch.workgroup_size);
     std::vector<isa::MemoryMap::Block> blocks;
-    for (const auto& [begin, allocation] : state().memory) blocks.push_back({begin, begin + allocation.bytes});
+    for (const auto& [begin, allocation] : state().memory)
+      blocks.push_back({begin, begin + allocation.bytes});
     isa::MemoryMap memory(std::move(blocks));
     isa::Counts counts{};
     std::string error;
@@ -38,8 +41,10 @@ class IsaExecutable final : public Executable {
 
 const bool kExecutes = true;
 
-std::unique_ptr<Executable> make_executable(const void* image, std::size_t bytes, const std::string& chip, std::string& error) {
-  Result<isa::Program> program = isa::read_code_object({static_cast<const std::byte*>(image), bytes}, chip);
+std::unique_ptr<Executable> make_executable(const void* image, std::size_t bytes,
+                                            const std::string& chip, std::string& error) {
+  Result<isa::Program> program =
+      isa::read_code_object({static_cast<const std::byte*>(image), bytes}, chip);
   if (program.ok()) return std::make_unique<IsaExecutable>(std::move(program).value());
   error = program.status().message();
   return nullptr;

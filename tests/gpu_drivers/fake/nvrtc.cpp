@@ -25,12 +25,14 @@ void set_text(char* to, std::size_t bytes, const std::string& text) {
   std::memcpy(to, text.c_str(), std::min(bytes, text.size() + 1));
 }
 
-// Attention kernels take ForwardArguments; a test's own kernel says what it takes in such a comment.
+// Attention kernels take ForwardArguments; a test's own kernel says what it takes in such a
+// comment.
 unsigned argument_bytes(const std::string& source) {
   const std::string mark = "// argument bytes: ";
   const std::size_t at = source.find(mark);
-  return at == std::string::npos ? static_cast<unsigned>(sizeof(fulmen::kernels::ForwardArguments))
-                                 : static_cast<unsigned>(std::stoul(source.substr(at + mark.size())));
+  return at == std::string::npos
+             ? static_cast<unsigned>(sizeof(fulmen::kernels::ForwardArguments))
+             : static_cast<unsigned>(std::stoul(source.substr(at + mark.size())));
 }
 
 }  // namespace
@@ -52,11 +54,14 @@ FULMEN_FAKE_EXPORT const char* nvrtcGetErrorString(int error) {
       return "NVRTC_ERROR unknown";
   }
 }
-FULMEN_FAKE_EXPORT int nvrtcCreateProgram(Program** program, const char* source, const char* /*name*/, int headers,
-                                          const char* const* /*texts*/, const char* const* /*names*/) {
+FULMEN_FAKE_EXPORT int nvrtcCreateProgram(Program** program, const char* source,
+                                          const char* /*name*/, int headers,
+                                          const char* const* /*texts*/,
+                                          const char* const* /*names*/) {
   if (headers != 0 || *source == '\0') return kInvalidInput;
   // As hipRTC does: the code generator is opened for the first program.
-  if (const char* generator = std::getenv("FULMEN_FAKE_GENERATOR")) dlopen(generator, RTLD_NOW | RTLD_LOCAL);
+  if (const char* generator = std::getenv("FULMEN_FAKE_GENERATOR"))
+    dlopen(generator, RTLD_NOW | RTLD_LOCAL);
   *program = new Program{source, "", {}};
   return 0;
 }
@@ -65,7 +70,8 @@ FULMEN_FAKE_EXPORT int nvrtcDestroyProgram(Program** program) {
   *program = nullptr;
   return 0;
 }
-FULMEN_FAKE_EXPORT int nvrtcCompileProgram(Program* program, int count, const char* const* options) {
+FULMEN_FAKE_EXPORT int nvrtcCompileProgram(Program* program, int count,
+                                           const char* const* options) {
   std::string arch;
   bool standard = false;
   for (int n = 0; n < count; ++n) {
@@ -89,7 +95,8 @@ FULMEN_FAKE_EXPORT int nvrtcCompileProgram(Program* program, int count, const ch
     return kInvalidOption;
   }
   if (const std::size_t at = program->source.find("#error"); at != std::string::npos) {
-    program->log = "kernel(1): error: " + program->source.substr(at, program->source.find('\n', at) - at);
+    program->log =
+        "kernel(1): error: " + program->source.substr(at, program->source.find('\n', at) - at);
     return kCompilation;
   }
   std::memcpy(program->cubin.magic, fulmen::fake::kFakeCubinMagic, sizeof(program->cubin.magic));

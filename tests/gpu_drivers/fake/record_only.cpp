@@ -12,8 +12,8 @@ class RecordOnly final : public Executable {
 
 const bool kExecutes = false;
 
-std::unique_ptr<Executable> make_executable(const void* /*image*/, std::size_t /*bytes*/, const std::string& /*chip*/,
-                                            std::string& /*error*/) {
+std::unique_ptr<Executable> make_executable(const void* /*image*/, std::size_t /*bytes*/,
+                                            const std::string& /*chip*/, std::string& /*error*/) {
   return std::make_unique<RecordOnly>();
 }
 

@@ -11,7 +11,9 @@ inline std::string seeded_fault(const std::string& source) {
   const char* const variable = std::getenv("FULMEN_FAKE_COMPILER");
   const std::string all = variable == nullptr ? "" : variable;
   const std::size_t space = all.find(' ');
-  return space != std::string::npos && source.find(all.substr(space + 1)) != std::string::npos ? all.substr(0, space) : "";
+  return space != std::string::npos && source.find(all.substr(space + 1)) != std::string::npos
+             ? all.substr(0, space)
+             : "";
 }
 
 }  // namespace fulmen::fake

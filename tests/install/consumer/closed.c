@@ -1,5 +1,5 @@
-/* A library that a program opens, computes with on several threads, and closes: its threads must have ended before its code goes.
- */
+/* A library that a program opens, computes with on several threads, and closes: its threads must
+ * have ended before its code goes. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -20,7 +20,8 @@ static void* library;
 static int threads_inside;
 static float numbers[4 * 256 * 64], out[4 * 256 * 64];
 
-/* A thread that has called keeps the library loaded while it lives: for the sentence of its last error. */
+/* A thread that has called keeps the library loaded while it lives: for the sentence of its last
+ * error. */
 static void* compute(void* name) {
   void (*tensors_init)(fulmen_tensors*, size_t);
   void (*options_init)(fulmen_options*, size_t);
@@ -45,11 +46,13 @@ static void* compute(void* name) {
 int main(int argc, char** argv) {
   pthread_t thread;
   void* error = "usage: closed LIBRARY";
-  if (argc == 2 && pthread_create(&thread, NULL, compute, argv[1]) == 0) pthread_join(thread, &error);
+  if (argc == 2 && pthread_create(&thread, NULL, compute, argv[1]) == 0)
+    pthread_join(thread, &error);
   if (error != NULL) return puts(error), 1;
   if (threads_inside < 3) return printf("%d threads computed\n", threads_inside), 1;
   dlclose(library);
-  if (dlopen(argv[1], RTLD_NOW | RTLD_NOLOAD) != NULL) return puts("the library is still loaded"), 1;
+  if (dlopen(argv[1], RTLD_NOW | RTLD_NOLOAD) != NULL)
+    return puts("the library is still loaded"), 1;
   if (threads() != 1) return printf("%d threads are left of %d\n", threads(), threads_inside), 1;
   return 0;
 }

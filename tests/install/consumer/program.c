@@ -1,4 +1,5 @@
-/* One query with two equal scores: the output is the mean of the two values, and each value's gradient half of the output's. */
+/* One query with two equal scores: the output is the mean of the two values, and each value's
+ * gradient half of the output's. */
 #include <fulmen/fulmen_c.h>
 #include <stdio.h>
 
@@ -13,7 +14,8 @@ int main(void) {
   t.v.data = v, t.out.data = out, t.lse.data = lse, t.dout.data = dout, t.dv.data = dv;
   if (fulmen_attention(&t, NULL, "cpu") != FULMEN_OK) return puts(fulmen_last_error()), 1;
   options.kernel = "cpu.reference.backward";
-  if (fulmen_attention_backward(&t, &options, "cpu") != FULMEN_OK) return puts(fulmen_last_error()), 1;
+  if (fulmen_attention_backward(&t, &options, "cpu") != FULMEN_OK)
+    return puts(fulmen_last_error()), 1;
   if (dv[0] != 4 || dv[1] != 4) return printf("dv is %g, %g\n", dv[0], dv[1]), 1;
   return printf("%s %g\n", fulmen_version(), out[0]) > 0 ? 0 : 1;
 }

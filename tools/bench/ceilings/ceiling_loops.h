@@ -1,4 +1,5 @@
-// The loops whose speed is a ceiling. Each runs on one thread; ceilings.cpp runs one per thread at once.
+// The loops whose speed is a ceiling. Each runs on one thread; ceilings.cpp runs one per thread at
+// once.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,8 @@
 
 namespace fulmen::tools {
 
-// Arithmetic on registers only: enough independent accumulators to cover the latency, no memory operand.
+// Arithmetic on registers only: enough independent accumulators to cover the latency, no memory
+// operand.
 struct ComputeLoop {
   const char* name;                  // "AVX-512"
   double flops_per_iteration;        // a multiply-add is two

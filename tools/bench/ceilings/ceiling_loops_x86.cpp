@@ -16,10 +16,11 @@ constexpr int kYmmAccumulators = 12;  // there are 16 registers
 using Zmm = std::make_index_sequence<kAccumulators>;
 using Ymm = std::make_index_sequence<kYmmAccumulators>;
 
-// All accumulators advance by one step; spelled out by the index sequence, so that each is a register.
+// All accumulators advance by one step; spelled out by the index sequence, so that each is a
+// register.
 template <std::size_t... I>
-__attribute__((target("avx512f"), always_inline)) inline void fma_step(__m512 (&acc)[kAccumulators], const __m512& a,
-                                                                       std::index_sequence<I...> /*unused*/) {
+__attribute__((target("avx512f"), always_inline)) inline void fma_step(
+    __m512 (&acc)[kAccumulators], const __m512& a, std::index_sequence<I...> /*unused*/) {
   ((acc[I] = _mm512_fmadd_ps(a, a, acc[I])), ...);
 }
 
@@ -34,8 +35,8 @@ __attribute__((target("avx512f"))) float fma_avx512(int64_t iterations) {
 }
 
 template <std::size_t... I>
-__attribute__((target("avx2,fma"), always_inline)) inline void fma_step(__m256 (&acc)[kYmmAccumulators], const __m256& a,
-                                                                        std::index_sequence<I...> /*unused*/) {
+__attribute__((target("avx2,fma"), always_inline)) inline void fma_step(
+    __m256 (&acc)[kYmmAccumulators], const __m256& a, std::index_sequence<I...> /*unused*/) {
   ((acc[I] = _mm256_fmadd_ps(a, a, acc[I])), ...);
 }
 
@@ -50,9 +51,8 @@ __attribute__((target("avx2,fma"))) float fma_avx2(int64_t iterations) {
 }
 
 template <std::size_t... I>
-__attribute__((target("avx512f,avx512bw,avx512bf16"), always_inline)) inline void dot_step(__m512 (&acc)[kAccumulators],
-                                                                                           const __m512i& a,
-                                                                                           std::index_sequence<I...> /*unused*/) {
+__attribute__((target("avx512f,avx512bw,avx512bf16"), always_inline)) inline void dot_step(
+    __m512 (&acc)[kAccumulators], const __m512i& a, std::index_sequence<I...> /*unused*/) {
   ((acc[I] = _mm512_dpbf16_ps(acc[I], (__m512bh)a, (__m512bh)a)), ...);
 }
 
@@ -74,9 +74,10 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Products of 2 x 2 tiles as in a matrix product whose operands lie in L1: each step loads four tiles of random numbers for four
-// products, whose independent sums cover the latency of 52 cycles at 16 cycles each. Processors slow down by what these
-// instructions switch: on zeros, or on tiles that stay, this reads up to 1.6 times as much, which no product of numbers reaches.
+// Products of 2 x 2 tiles as in a matrix product whose operands lie in L1: each step loads four
+// tiles of random numbers for four products, whose independent sums cover the latency of 52 cycles
+// at 16 cycles each. Processors slow down by what these instructions switch: on zeros, or on tiles
+// that stay, this reads up to 1.6 times as much, which no product of numbers reaches.
 __attribute__((target("amx-tile,amx-bf16"))) float tiles_bf16(int64_t iterations) {
   constexpr int kTileWords = 256, kSteps = 4;  // a tile has 16 rows of 64 bytes
   alignas(64) uint32_t operands[kSteps][4][kTileWords];
@@ -120,14 +121,16 @@ bool has_amx_bf16() {
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
   constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24;
   if ((edx & kAmxBf16) == 0 || (edx & kAmxTile) == 0) return false;
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA.
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
   return false;
 #endif
 }
 
-// kStreams places are read at a time, kAhead bytes are asked for in advance (0: left to the hardware).
+// kStreams places are read at a time, kAhead bytes are asked for in advance (0: left to the
+// hardware).
 template <int kStreams, int kAhead>
 __attribute__((target("avx512f"))) uint64_t read_avx512(const std::byte* data, std::size_t bytes) {
   const std::size_t part = bytes / kStreams;
@@ -145,7 +148,8 @@ __attribute__((target("avx512f"))) uint64_t read_avx512(const std::byte* data, s
     }
   }
   alignas(64) uint64_t words[8];  // _mm512_reduce_or_epi64 warns of g++ 12's own header
-  _mm512_store_si512(words, _mm512_or_si512(_mm512_or_si512(acc0, acc1), _mm512_or_si512(acc2, acc3)));
+  _mm512_store_si512(words,
+                     _mm512_or_si512(_mm512_or_si512(acc0, acc1), _mm512_or_si512(acc2, acc3)));
   return words[0] | words[1] | words[2] | words[3] | words[4] | words[5] | words[6] | words[7];
 }
 
@@ -155,7 +159,8 @@ __attribute__((target("avx2"))) uint64_t read_avx2(const std::byte* data, std::s
   __m256i acc0 = _mm256_setzero_si256(), acc1 = acc0, acc2 = acc0, acc3 = acc0;
   for (std::size_t i = 0; i < part; i += 128) {
     for (int s = 0; s < kStreams; ++s) {
-      const auto* at = reinterpret_cast<const __m256i*>(data + static_cast<std::size_t>(s) * part + i);
+      const auto* at =
+          reinterpret_cast<const __m256i*>(data + static_cast<std::size_t>(s) * part + i);
       if constexpr (kAhead > 0) {
         __builtin_prefetch(reinterpret_cast<const std::byte*>(at) + kAhead, 0, 3);
         __builtin_prefetch(reinterpret_cast<const std::byte*>(at) + kAhead + 64, 0, 3);
@@ -167,15 +172,16 @@ __attribute__((target("avx2"))) uint64_t read_avx2(const std::byte* data, std::s
     }
   }
   const __m256i all = _mm256_or_si256(_mm256_or_si256(acc0, acc1), _mm256_or_si256(acc2, acc3));
-  return static_cast<uint64_t>(_mm256_extract_epi64(all, 0) | _mm256_extract_epi64(all, 1) | _mm256_extract_epi64(all, 2) |
-                               _mm256_extract_epi64(all, 3));
+  return static_cast<uint64_t>(_mm256_extract_epi64(all, 0) | _mm256_extract_epi64(all, 1) |
+                               _mm256_extract_epi64(all, 2) | _mm256_extract_epi64(all, 3));
 }
 
 }  // namespace
 
 std::vector<ComputeLoop> fma_loops() {
   std::vector<ComputeLoop> loops;
-  if (__builtin_cpu_supports("avx512f")) loops.push_back({"AVX-512", kAccumulators * 16 * 2.0, fma_avx512});
+  if (__builtin_cpu_supports("avx512f"))
+    loops.push_back({"AVX-512", kAccumulators * 16 * 2.0, fma_avx512});
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     loops.push_back({"AVX2", kYmmAccumulators * 8 * 2.0, fma_avx2});
   }

@@ -24,8 +24,8 @@ constexpr double kMaxSliceSeconds = 20e-3;
 constexpr int kSearchSlices = 5;  // slices a variant gets when the best one is looked for
 constexpr std::size_t kReadBytes = std::size_t{512} << 20;
 
-// Runs body(thread) on every thread at once and returns the sum of rates: each thread's work over its own time. Threads that the
-// system does not give add nothing.
+// Runs body(thread) on every thread at once and returns the sum of rates: each thread's work over
+// its own time. Threads that the system does not give add nothing.
 template <class Body>
 double sum_of_rates(int num_threads, double work_per_thread, const Body& body) {
   std::vector<double> rates(static_cast<std::size_t>(num_threads));
@@ -71,8 +71,9 @@ struct Ceilings::Impl {
   double compute_slice(const Compute& compute_loop, int64_t iterations) {
     std::vector<float> results(static_cast<std::size_t>(num_threads) * 16);  // a cache line each
     const double work = compute_loop.loop.flops_per_iteration * static_cast<double>(iterations);
-    const double rate = sum_of_rates(
-        num_threads, work, [&](int thread) { results[static_cast<std::size_t>(thread) * 16] = compute_loop.loop.run(iterations); });
+    const double rate = sum_of_rates(num_threads, work, [&](int thread) {
+      results[static_cast<std::size_t>(thread) * 16] = compute_loop.loop.run(iterations);
+    });
     sink = results[0];
     return rate / 1e12;
   }
@@ -90,7 +91,8 @@ struct Ceilings::Impl {
     const std::byte* data = bytes.data();
     std::vector<uint64_t> results(static_cast<std::size_t>(num_threads) * 8);
     const double rate = sum_of_rates(num_threads, static_cast<double>(part), [&](int thread) {
-      results[static_cast<std::size_t>(thread) * 8] = loop.run(data + part * static_cast<std::size_t>(thread), part);
+      results[static_cast<std::size_t>(thread) * 8] =
+          loop.run(data + part * static_cast<std::size_t>(thread), part);
     });
     sink = static_cast<double>(results[0]);
     return rate / 1e9;
@@ -132,7 +134,8 @@ struct Ceilings::Impl {
         if (candidate.seconds > kSliceSeconds) break;
       }
       double rate = 0;
-      for (int i = 0; i < kSearchSlices; ++i) rate = std::max(rate, compute_slice(candidate, candidate.iterations));
+      for (int i = 0; i < kSearchSlices; ++i)
+        rate = std::max(rate, compute_slice(candidate, candidate.iterations));
       if (rate > best[index]) {
         best[index] = rate;
         compute[index] = candidate;
@@ -144,14 +147,17 @@ struct Ceilings::Impl {
     // Much bigger than the caches; four times the last level where that is more.
     std::size_t bytes = kReadBytes;
 #ifdef _SC_LEVEL3_CACHE_SIZE
-    bytes = std::max(bytes, 4 * static_cast<std::size_t>(std::max(0L, ::sysconf(_SC_LEVEL3_CACHE_SIZE))));
+    bytes = std::max(bytes,
+                     4 * static_cast<std::size_t>(std::max(0L, ::sysconf(_SC_LEVEL3_CACHE_SIZE))));
 #endif
     buffer = Memory(bytes);
     if (buffer.data() == nullptr) return;
-    // Untouched pages would all be one page of zeros; threads share the work, so that each has pages near it.
+    // Untouched pages would all be one page of zeros; threads share the work, so that each has
+    // pages near it.
     sum_of_rates(num_threads, 1, [&](int thread) {
       const std::size_t part = bytes / static_cast<std::size_t>(num_threads);
-      std::memset(static_cast<std::byte*>(buffer.data()) + part * static_cast<std::size_t>(thread), 1, part);
+      std::memset(static_cast<std::byte*>(buffer.data()) + part * static_cast<std::size_t>(thread),
+                  1, part);
     });
     reads = read_loops();
     for (std::size_t i = 0; i < 4 * reads.size(); ++i) measure_read();
@@ -169,7 +175,9 @@ Ceilings::Ceilings(int num_threads) : impl_(std::make_unique<Impl>()) {
 Ceilings::~Ceilings() = default;
 
 bool Ceilings::has(CeilingKind kind) const noexcept { return best(kind) > 0; }
-double Ceilings::best(CeilingKind kind) const noexcept { return impl_->best[static_cast<std::size_t>(kind)]; }
+double Ceilings::best(CeilingKind kind) const noexcept {
+  return impl_->best[static_cast<std::size_t>(kind)];
+}
 int Ceilings::num_threads() const noexcept { return impl_->num_threads; }
 
 double Ceilings::measure_read_of(std::span<const std::span<const std::byte>> buffers) {
@@ -182,19 +190,23 @@ double Ceilings::measure(CeilingKind kind, double seconds) {
   const auto index = static_cast<std::size_t>(kind);
   const Impl::Compute& compute = impl_->compute[index];
   const double length = std::clamp(seconds, kSliceSeconds, kMaxSliceSeconds) / compute.seconds;
-  const double rate =
-      impl_->compute_slice(compute, std::max<int64_t>(1, std::llround(length * static_cast<double>(compute.iterations))));
+  const double rate = impl_->compute_slice(
+      compute,
+      std::max<int64_t>(1, std::llround(length * static_cast<double>(compute.iterations))));
   impl_->best[index] = std::max(impl_->best[index], rate);
   return rate;
 }
 
 std::string Ceilings::description(CeilingKind kind) const {
-  constexpr std::array kNames{"peak fp32 FMA", "peak bf16 dot (vdpbf16ps)", "peak bf16 tiles (AMX)", "memory read"};
+  constexpr std::array kNames{"peak fp32 FMA", "peak bf16 dot (vdpbf16ps)", "peak bf16 tiles (AMX)",
+                              "memory read"};
   const auto index = static_cast<std::size_t>(kind);
   if (!has(kind)) return fmt::format("{:26} not on this machine", kNames[index]);
   if (kind == CeilingKind::read)
-    return fmt::format("{:26} {:8.1f} GB/s     {}", kNames[index], best(kind), impl_->reads[impl_->best_read].name);
-  return fmt::format("{:26} {:8.3f} TFLOP/s  {}", kNames[index], best(kind), impl_->compute[index].loop.name);
+    return fmt::format("{:26} {:8.1f} GB/s     {}", kNames[index], best(kind),
+                       impl_->reads[impl_->best_read].name);
+  return fmt::format("{:26} {:8.3f} TFLOP/s  {}", kNames[index], best(kind),
+                     impl_->compute[index].loop.name);
 }
 
 }  // namespace fulmen::tools

@@ -8,7 +8,8 @@
 namespace fulmen::tools {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 30;   // a call's 10 us of waiting are 2 % of it at 4 TB/s
+// A call's 10 us of waiting are 2 % of it at 4 TB/s.
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 constexpr std::size_t kLeastBytes = std::size_t{1} << 28;  // less would be measured in the cache
 constexpr int kCopies = 12;                                // the first ones wake the clocks
 

@@ -5,7 +5,8 @@
 
 namespace fulmen::tools {
 
-// GB/s read and written, the best of several copies of 1 GiB (less where the device has less); 0 where it cannot be measured.
+// GB/s read and written, the best of several copies of 1 GiB (less where the device has less); 0
+// where it cannot be measured.
 double device_copy_rate(const std::string& device);
 
 }  // namespace fulmen::tools

@@ -16,7 +16,8 @@ namespace {
 using nlohmann::json;
 
 constexpr double kLeastNoise = 0.01;
-constexpr std::array kVerdicts{"the same", "faster", "slower", "WRONG in B", "not in B", "only in B", "not timed"};
+constexpr std::array kVerdicts{"the same", "faster",    "slower",   "WRONG in B",
+                               "not in B", "only in B", "not timed"};
 
 struct Timing {
   double min_s = 0, median_s = 0;
@@ -37,7 +38,8 @@ double seconds(const json& row, const char* name) {
 Result<Report> read_report(const std::string& text, const std::string& name) {
   const auto refuse = [&](const std::string& why) {
     return Status{StatusCode::invalid_argument,
-                  fmt::format("{}: it is no report of `fulmen bench --json`: {}", printable(name), printable(why))};
+                  fmt::format("{}: it is no report of `fulmen bench --json`: {}", printable(name),
+                              printable(why))};
   };
   Report report;
   try {
@@ -45,12 +47,16 @@ Result<Report> read_report(const std::string& text, const std::string& name) {
     if (!rows.is_array()) return refuse("a list of rows is expected");
     for (const json& row : rows) {
       const std::string key = fmt::format(
-          "{} {} {}, batch {}, {}/{} heads of {}, {} x {}{}{}{}", row.at("suite").get<std::string>(),
-          row.at("dtype").get<std::string>(), row.at("case").get<std::string>(), row.at("batch").get<int64_t>(),
-          row.at("heads").get<int64_t>(), row.at("kv_heads").get<int64_t>(), row.at("head_dim").get<int64_t>(),
-          row.at("seqlen_q").get<int64_t>(), row.at("seqlen_k").get<int64_t>(), row.at("causal").get<bool>() ? " causal" : "",
-          row.at("bias").get<bool>() ? " bias" : "", row.value("mask", "none") == "none" ? "" : " mask");
-      const Timing timing{seconds(row, "min_s"), seconds(row, "median_s"), row.at("verified").get<bool>()};
+          "{} {} {}, batch {}, {}/{} heads of {}, {} x {}{}{}{}",
+          row.at("suite").get<std::string>(), row.at("dtype").get<std::string>(),
+          row.at("case").get<std::string>(), row.at("batch").get<int64_t>(),
+          row.at("heads").get<int64_t>(), row.at("kv_heads").get<int64_t>(),
+          row.at("head_dim").get<int64_t>(), row.at("seqlen_q").get<int64_t>(),
+          row.at("seqlen_k").get<int64_t>(), row.at("causal").get<bool>() ? " causal" : "",
+          row.at("bias").get<bool>() ? " bias" : "",
+          row.value("mask", "none") == "none" ? "" : " mask");
+      const Timing timing{seconds(row, "min_s"), seconds(row, "median_s"),
+                          row.at("verified").get<bool>()};
       if (!report.rows.emplace(key, timing).second) return refuse("it has a row twice: " + key);
       report.order.push_back(key);
     }
@@ -69,15 +75,17 @@ ComparedRow compared(const std::string& name, const Timing& a, const Timing& b) 
   } else if (a.min_s > 0 && b.min_s > 0) {
     row.ratio = b.min_s / a.min_s;
     row.noise = std::max(kLeastNoise, spread(a) + spread(b));
-    row.verdict = row.ratio > 1 + row.noise ? Verdict::slower : row.ratio < 1 - row.noise ? Verdict::faster : Verdict::same;
+    row.verdict = row.ratio > 1 + row.noise   ? Verdict::slower
+                  : row.ratio < 1 - row.noise ? Verdict::faster
+                                              : Verdict::same;
   }
   return row;
 }
 
 }  // namespace
 
-Result<std::vector<ComparedRow>> compare_reports(const std::string& a, const std::string& name_a, const std::string& b,
-                                                 const std::string& name_b) {
+Result<std::vector<ComparedRow>> compare_reports(const std::string& a, const std::string& name_a,
+                                                 const std::string& b, const std::string& name_b) {
   const Result<Report> first = read_report(a, name_a), second = read_report(b, name_b);
   if (!first.ok()) return first.status();
   if (!second.ok()) return second.status();
@@ -100,14 +108,16 @@ Result<std::vector<ComparedRow>> compare_reports(const std::string& a, const std
 std::string comparison_table(const std::vector<ComparedRow>& rows) {
   std::size_t width = 4;
   for (const ComparedRow& row : rows) width = std::max(width, row.name.size());
-  std::string text = fmt::format("{:{}} {:>10} {:>10} {:>7} {:>7}  {}\n", "case", width, "A", "B", "B / A", "noise", "B is");
+  std::string text = fmt::format("{:{}} {:>10} {:>10} {:>7} {:>7}  {}\n", "case", width, "A", "B",
+                                 "B / A", "noise", "B is");
   std::array<int, kVerdicts.size()> counts{};
   for (const ComparedRow& row : rows) {
     ++counts[static_cast<std::size_t>(row.verdict)];
     const std::string ratio = row.ratio > 0 ? fmt::format("{:.3f}", row.ratio) : "-";
     const std::string noise = row.noise > 0 ? fmt::format("{:.1f} %", 100 * row.noise) : "-";
-    text += fmt::format("{:{}} {:>10} {:>10} {:>7} {:>7}  {}\n", printable(row.name), width, time_text(row.a), time_text(row.b),
-                        ratio, noise, kVerdicts[static_cast<std::size_t>(row.verdict)]);
+    text += fmt::format("{:{}} {:>10} {:>10} {:>7} {:>7}  {}\n", printable(row.name), width,
+                        time_text(row.a), time_text(row.b), ratio, noise,
+                        kVerdicts[static_cast<std::size_t>(row.verdict)]);
   }
   text += fmt::format("{} rows", rows.size());
   for (std::size_t n = 0; n < counts.size(); ++n) {
@@ -118,12 +128,15 @@ std::string comparison_table(const std::vector<ComparedRow>& rows) {
 
 Status comparison_status(const std::vector<ComparedRow>& rows) {
   const auto count = [&](Verdict verdict) {
-    return std::count_if(rows.begin(), rows.end(), [&](const ComparedRow& row) { return row.verdict == verdict; });
+    return std::count_if(rows.begin(), rows.end(),
+                         [&](const ComparedRow& row) { return row.verdict == verdict; });
   };
-  const auto slower = count(Verdict::slower), wrong = count(Verdict::wrong), missing = count(Verdict::missing);
+  const auto slower = count(Verdict::slower), wrong = count(Verdict::wrong),
+             missing = count(Verdict::missing);
   if (slower + wrong + missing == 0) return {};
-  return {StatusCode::verification_failed,
-          fmt::format("of B's rows {} are slower, {} wrong and {} missing", slower, wrong, missing)};
+  return {
+      StatusCode::verification_failed,
+      fmt::format("of B's rows {} are slower, {} wrong and {} missing", slower, wrong, missing)};
 }
 
 }  // namespace fulmen::tools

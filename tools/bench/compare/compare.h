@@ -18,9 +18,10 @@ struct ComparedRow {
   Verdict verdict = Verdict::not_timed;
 };
 
-// Rows of the same case, in A's order, then those that B alone has. Errors: a text is no report; names say whose.
-Result<std::vector<ComparedRow>> compare_reports(const std::string& a, const std::string& name_a, const std::string& b,
-                                                 const std::string& name_b);
+// Rows of the same case, in A's order, then those that B alone has. Errors: a text is no report;
+// names say whose.
+Result<std::vector<ComparedRow>> compare_reports(const std::string& a, const std::string& name_a,
+                                                 const std::string& b, const std::string& name_b);
 std::string comparison_table(const std::vector<ComparedRow>& rows);
 // verification_failed where a row of B is slower, wrong or missing.
 Status comparison_status(const std::vector<ComparedRow>& rows);

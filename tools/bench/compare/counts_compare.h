@@ -20,10 +20,11 @@ struct ComparedCounts {
 
 // Returns true if a text is such a file, or may be a damaged one: not a report of times.
 bool are_counts(const std::string& text);
-// Launches of the same chip, problem and number, in A's order, then those that B alone has. More than 2 % of all instructions is a
-// change, and so are spills where there were none. Errors: a text is no such file; names say whose.
-Result<std::vector<ComparedCounts>> compare_counts(const std::string& a, const std::string& name_a, const std::string& b,
-                                                   const std::string& name_b);
+// Launches of the same chip, problem and number, in A's order, then those that B alone has. More
+// than 2 % of all instructions is a change, and so are spills where there were none. Errors: a text
+// is no such file; names say whose.
+Result<std::vector<ComparedCounts>> compare_counts(const std::string& a, const std::string& name_a,
+                                                   const std::string& b, const std::string& name_b);
 std::string counts_table(const std::vector<ComparedCounts>& rows);
 // verification_failed, naming them, where launches of B execute more instructions or are missing.
 Status counts_status(const std::vector<ComparedCounts>& rows);

@@ -5,6 +5,8 @@
 namespace fulmen::tools {
 
 using Clock = std::chrono::steady_clock;
-inline double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 }  // namespace fulmen::tools

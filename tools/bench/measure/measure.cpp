@@ -22,7 +22,8 @@ namespace {
 constexpr int64_t kShorterSeqlen = 512, kFewerBoards = 64;
 constexpr double kStandardShare = 0.3;  // its share of the time that a case gets
 constexpr std::size_t kMinRepetitions = 3;
-constexpr double kUnknownStandardRate = 5e9;  // flop/s assumed of standard attention until it was seen to do better
+// flop/s assumed of standard attention until it was seen to do better.
+constexpr double kUnknownStandardRate = 5e9;
 constexpr std::size_t kMaxStandardWorkspace = std::size_t{4} << 30;
 
 CeilingKind ceiling_of(const BenchCase& bench_case, const std::string& kernel) {
@@ -45,20 +46,24 @@ std::vector<std::string> standard_kernels(const std::string& device, Pass pass) 
 }
 
 // A chess engine's attention: short rows, and a bias where there are gradients.
-bool is_board(const BenchCase& c) { return c.suite == "boards" || (c.suite == "training" && c.bias); }
+bool is_board(const BenchCase& c) {
+  return c.suite == "boards" || (c.suite == "training" && c.bias);
+}
 
 std::size_t bytes_of_outputs(const AttentionTensors& tensors) {
   std::size_t bytes = 0;
   for (const Pass pass : {Pass::forward, Pass::backward}) {
     for (Tensor AttentionTensors::* const one : outputs_of(pass)) {
-      bytes += stored_elements(tensors.*one) * static_cast<std::size_t>(size_of((tensors.*one).dtype));
+      bytes +=
+          stored_elements(tensors.*one) * static_cast<std::size_t>(size_of((tensors.*one).dtype));
     }
   }
   return bytes;
 }
 
 // Plans of a case's passes. kernel: forced by name in the pass that it computes; the other is free.
-Result<std::vector<Plan>> plan_case(const CaseData& data, const std::string& device, const std::string& kernel) {
+Result<std::vector<Plan>> plan_case(const CaseData& data, const std::string& device,
+                                    const std::string& kernel) {
   std::vector<Plan> plans;
   const bool backward_kernel = is_backward_kernel(device, kernel);
   for (const Problem* problem : {&data.problem, data.backward ? &*data.backward : nullptr}) {
@@ -81,9 +86,11 @@ std::string name_of(const Problem& p, bool backward, const AttentionOptions& opt
     return a == b ? fmt::format("{}", a) : fmt::format("{}{}{}", a, between, b);
   };
   std::string name =
-      fmt::format("{}{}x{} S{}", p.batch == 1 ? "" : fmt::format("{} x ", p.batch), two(p.num_heads, p.num_kv_heads, "/"),
-                  two(p.head_dim, p.head_dim_v, ","), two(p.seqlen_q, p.seqlen_k, ","));
-  if (options.causal != Causal::none) name += p.top_left || options.causal == Causal::top_left ? " top-left" : " causal";
+      fmt::format("{}{}x{} S{}", p.batch == 1 ? "" : fmt::format("{} x ", p.batch),
+                  two(p.num_heads, p.num_kv_heads, "/"), two(p.head_dim, p.head_dim_v, ","),
+                  two(p.seqlen_q, p.seqlen_k, ","));
+  if (options.causal != Causal::none)
+    name += p.top_left || options.causal == Causal::top_left ? " top-left" : " causal";
   if (options.window_left >= 0 || options.window_right >= 0)
     name += fmt::format(" window {},{}", options.window_left, options.window_right);
   const std::pair<bool, const char*> features[] = {{p.bias.present, " bias"},
@@ -115,16 +122,20 @@ void take_numbers(const CaseData& data, BenchCase& bench_case) {
   bench_case.dtype = problem.dtype;
   bench_case.causal = data.options.causal != Causal::none;
   bench_case.bias = problem.bias.present;
-  constexpr int64_t kFewQueries = 8, kKeysAQuery = 32;  // reading the keys then takes longer than computing
-  bench_case.few_queries = data.files == nullptr && !bench_case.training && problem.seqlen_q <= kFewQueries &&
+  // Reading the keys then takes longer than computing.
+  constexpr int64_t kFewQueries = 8, kKeysAQuery = 32;
+  bench_case.few_queries = data.files == nullptr && !bench_case.training &&
+                           problem.seqlen_q <= kFewQueries &&
                            problem.seqlen_k >= kKeysAQuery * std::max<int64_t>(1, problem.seqlen_q);
 }
 
 // A sample of rows is no problem of its own where lengths are tables, or with dropout, whose
 // numbers belong to the whole.
 SampledReport verify_whole_or_sampled(const Problem& problem, const AttentionTensors& tensors) {
-  if (problem.variable_lengths() || problem.dropout > 0) return {verify_result(problem, tensors), true};
-  return problem.pass == Pass::forward ? verify_sampled(problem, tensors) : verify_gradients_sampled(problem, tensors);
+  if (problem.variable_lengths() || problem.dropout > 0)
+    return {verify_result(problem, tensors), true};
+  return problem.pass == Pass::forward ? verify_sampled(problem, tensors)
+                                       : verify_gradients_sampled(problem, tensors);
 }
 
 double median_of(std::vector<double> values) {
@@ -139,7 +150,9 @@ bool is_backward_kernel(const std::string& device, const std::string& name) {
   const auto backend = backend_of(device);
   if (backend == nullptr) return false;
   return std::any_of(backend->kernels().begin(), backend->kernels().end(),
-                     [&](const Kernel* kernel) { return kernel->name() == name && kernel->pass() == Pass::backward; });
+                     [&](const Kernel* kernel) {
+                       return kernel->name() == name && kernel->pass() == Pass::backward;
+                     });
 }
 
 BenchMeter::BenchMeter(BenchSettings settings, Yardsticks yardsticks, uint64_t seed)
@@ -147,14 +160,16 @@ BenchMeter::BenchMeter(BenchSettings settings, Yardsticks yardsticks, uint64_t s
 
 // Three-step attention where the backend has one: for each pass the first of its kernels
 // <backend>.standard.* that takes the problem.
-Status BenchMeter::prepare_standard(const CaseData& data, const DeviceTensors& there, const TimedPasses& ours, BenchRow& row,
+Status BenchMeter::prepare_standard(const CaseData& data, const DeviceTensors& there,
+                                    const TimedPasses& ours, BenchRow& row,
                                     std::unique_ptr<TimedPasses>& standard) {
   std::vector<Plan> chosen;
   std::string refused;  // why a kernel that would be taken first was not
   for (const Plan& fused : ours.plans()) {
     AttentionOptions options = data.options;
     options.tuning.clear();
-    // Its forward pass keeps no log-sum-exp; one that rounds its scores to the dtype could not give it.
+    // Its forward pass keeps no log-sum-exp; one that rounds its scores to the dtype could not give
+    // it.
     Problem problem = fused.problem();
     if (problem.pass == Pass::forward) problem.lse = {};
     const std::vector<std::string> names = standard_kernels(settings_.device, problem.pass);
@@ -170,24 +185,28 @@ Status BenchMeter::prepare_standard(const CaseData& data, const DeviceTensors& t
       refused = planned.status().message();
     }
     if (chosen.size() > before) continue;
-    if (names.empty() && !chosen.empty()) row.standard_note = "left out: it has no kernel for gradients here";
+    if (names.empty() && !chosen.empty())
+      row.standard_note = "left out: it has no kernel for gradients here";
     return {};
   }
   row.standard_note.clear();
   row.standard_kernel = chosen.front().config().kernel;
   row.standard_refused = refused;
-  const double known = std::max(kUnknownStandardRate, standard_flops_s_[static_cast<int>(data.problem.dtype)]);
+  const double known =
+      std::max(kUnknownStandardRate, standard_flops_s_[static_cast<int>(data.problem.dtype)]);
   const double expected = ours.flops() / known;
   std::size_t workspace = 0;
   for (const Plan& one : chosen) workspace = std::max(workspace, one.workspace_bytes());
   if (data.backward) row.standard_extra_bytes = workspace + bytes_of_outputs(data.tensors);
   if (expected > settings_.max_standard_seconds) {
     row.standard_note =
-        fmt::format("left out: {:.1f} s a call expected, --max-standard is {:.1f} s", expected, settings_.max_standard_seconds);
+        fmt::format("left out: {:.1f} s a call expected, --max-standard is {:.1f} s", expected,
+                    settings_.max_standard_seconds);
     return {};
   }
   if (workspace > kMaxStandardWorkspace) {
-    row.standard_note = fmt::format("left out: it needs {:.1f} GB", static_cast<double>(workspace) / 1e9);
+    row.standard_note =
+        fmt::format("left out: it needs {:.1f} GB", static_cast<double>(workspace) / 1e9);
     return {};
   }
   standard = std::make_unique<TimedPasses>(std::move(chosen), there);
@@ -200,7 +219,8 @@ double BenchMeter::ceiling_slice(const CaseData& data, CeilingKind kind, double 
   if (kind != CeilingKind::read) return yardsticks_.cpu->measure(kind, seconds);
   const Problem& p = data.problem;
   const auto bytes = [&](const Tensor& tensor, int64_t dim) {
-    const int64_t size = p.batch * p.seqlen_k * p.num_kv_heads * dim * static_cast<int64_t>(size_of(p.dtype));
+    const int64_t size =
+        p.batch * p.seqlen_k * p.num_kv_heads * dim * static_cast<int64_t>(size_of(p.dtype));
     return std::span(static_cast<const std::byte*>(tensor.data), static_cast<std::size_t>(size));
   };
   const std::array buffers{bytes(data.tensors.k, p.head_dim), bytes(data.tensors.v, p.head_dim_v)};
@@ -220,10 +240,11 @@ Status BenchMeter::verify(const CaseData& data, const TimedPasses& ours, BenchRo
   row.verified = true;
   row.verified_how = "all";
   const bool given = row.bench_case.given != nullptr;
-  add(given ? verify_whole_or_sampled(data.problem, data.tensors) : verify_sampled(data.problem, data.tensors));
+  add(given ? verify_whole_or_sampled(data.problem, data.tensors)
+            : verify_sampled(data.problem, data.tensors));
   if (!data.backward) return {};
-  const SampledReport gradients =
-      given ? verify_whole_or_sampled(*data.backward, data.tensors) : verify_gradients_sampled(*data.backward, data.tensors);
+  const SampledReport gradients = given ? verify_whole_or_sampled(*data.backward, data.tensors)
+                                        : verify_gradients_sampled(*data.backward, data.tensors);
   add(gradients);
   if (!row.verified || gradients.everything || gradients_are_affordable(*data.backward)) return {};
   if (given) {
@@ -240,10 +261,12 @@ Status BenchMeter::verify(const CaseData& data, const TimedPasses& ours, BenchRo
   }
   shorter.heads = shorter.heads / shorter.kv_heads;
   shorter.kv_heads = 1;
-  Result<std::unique_ptr<CaseData>> made = make_case_data(shorter, pool_, data.options, settings_.max_bytes);
+  Result<std::unique_ptr<CaseData>> made =
+      make_case_data(shorter, pool_, data.options, settings_.max_bytes);
   if (!made.ok()) return made.status();
   const CaseData& small = *made.value();
-  const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(settings_.device, small.tensors);
+  const Result<std::unique_ptr<DeviceTensors>> there =
+      DeviceTensors::make(settings_.device, small.tensors);
   if (!there.ok()) return there.status();
   std::vector<Plan> plans;
   for (const Problem& problem : {small.problem, *small.backward}) {
@@ -260,8 +283,9 @@ Status BenchMeter::verify(const CaseData& data, const TimedPasses& ours, BenchRo
   const VerifyReport report = verify_result(*small.backward, small.tensors);
   row.verified = report.ok;
   row.verify_message = report.message;
-  row.verified_how = is_board(shorter) ? fmt::format("sample, all but dq on {} boards", kFewerBoards)
-                                       : fmt::format("sample, dk and dv at S{}", kShorterSeqlen);
+  row.verified_how = is_board(shorter)
+                         ? fmt::format("sample, all but dq on {} boards", kFewerBoards)
+                         : fmt::format("sample, dk and dv at S{}", kShorterSeqlen);
   return {};
 }
 
@@ -272,13 +296,15 @@ Result<BenchRow> BenchMeter::measure(const BenchCase& bench_case) {
   AttentionOptions options;
   options.num_threads = settings_.num_threads;
   options.deterministic = settings_.deterministic;
-  Result<std::unique_ptr<CaseData>> made = make_case_data(bench_case, pool_, options, settings_.max_bytes);
+  Result<std::unique_ptr<CaseData>> made =
+      make_case_data(bench_case, pool_, options, settings_.max_bytes);
   if (!made.ok()) return made.status();
   const CaseData& data = *made.value();
   take_numbers(data, row.bench_case);
   Result<std::vector<Plan>> planned = plan_case(data, settings_.device, settings_.kernel);
   if (!planned.ok()) return planned.status();
-  const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(settings_.device, data.tensors);
+  const Result<std::unique_ptr<DeviceTensors>> there =
+      DeviceTensors::make(settings_.device, data.tensors);
   if (!there.ok()) return there.status();
 
   TimedPasses ours(std::move(planned).value(), *there.value());
@@ -301,24 +327,29 @@ Result<BenchRow> BenchMeter::measure(const BenchCase& bench_case) {
   return row;
 }
 
-Status BenchMeter::time_row(const CaseData& data, const DeviceTensors& there, TimedPasses& ours, BenchRow& row) {
+Status BenchMeter::time_row(const CaseData& data, const DeviceTensors& there, TimedPasses& ours,
+                            BenchRow& row) {
   if (Status status = ours.warm_up(); !status.ok()) return status;
   std::unique_ptr<TimedPasses> standard, backward;
-  if (Status status = prepare_standard(data, there, ours, row, standard); !status.ok()) return status;
+  if (Status status = prepare_standard(data, there, ours, row, standard); !status.ok())
+    return status;
   if (data.backward) {
     backward = std::make_unique<TimedPasses>(std::vector<Plan>{ours.plans().back()}, there);
     if (Status status = backward->warm_up(); !status.ok()) return status;
   }
 
   const bool decode = is_decode(row.bench_case);
-  const CeilingKind kind = ceiling_of(row.bench_case, data.backward ? row.backward_kernel : row.kernel);
+  const CeilingKind kind =
+      ceiling_of(row.bench_case, data.backward ? row.backward_kernel : row.kernel);
   // A GPU's matrix units are so fast that memory bounds boards, too.
   row.by_bytes = decode || (yardsticks_.cpu == nullptr && is_board(row.bench_case));
   if (yardsticks_.cpu == nullptr && row.by_bytes) row.ceiling = yardsticks_.copy_gb_s;
   const auto measure_ceiling = [&] {
-    if (yardsticks_.cpu != nullptr) row.ceiling = std::max(row.ceiling, ceiling_slice(data, kind, ours.last_span_seconds()));
+    if (yardsticks_.cpu != nullptr)
+      row.ceiling = std::max(row.ceiling, ceiling_slice(data, kind, ours.last_span_seconds()));
   };
-  double standard_total = standard != nullptr && !standard->seconds().empty() ? standard->last_call_seconds() : 0;
+  double standard_total =
+      standard != nullptr && !standard->seconds().empty() ? standard->last_call_seconds() : 0;
   const auto start = Clock::now();
   while (ours.seconds().size() < kMinRepetitions || seconds_since(start) < settings_.seconds) {
     measure_ceiling();
@@ -327,7 +358,9 @@ Status BenchMeter::time_row(const CaseData& data, const DeviceTensors& there, Ti
     if (backward != nullptr) {
       if (Status status = backward->span(); !status.ok()) return status;
     }
-    if (standard == nullptr || (!standard->seconds().empty() && standard_total > kStandardShare * seconds_since(start))) continue;
+    if (standard == nullptr ||
+        (!standard->seconds().empty() && standard_total > kStandardShare * seconds_since(start)))
+      continue;
     if (Status status = standard->span(); !status.ok()) return status;
     standard_total += standard->last_span_seconds();
   }
@@ -335,8 +368,8 @@ Status BenchMeter::time_row(const CaseData& data, const DeviceTensors& there, Ti
   row.median_s = median_of(ours.seconds());
   row.min_s = ours.min_seconds();
   const Problem& p = data.problem;
-  const double kv_bytes =
-      static_cast<double>(p.batch * p.num_kv_heads * p.seqlen_k * (p.head_dim + p.head_dim_v) * size_of(p.dtype));
+  const double kv_bytes = static_cast<double>(p.batch * p.num_kv_heads * p.seqlen_k *
+                                              (p.head_dim + p.head_dim_v) * size_of(p.dtype));
   const double all_bytes = p.bytes() + (data.backward ? data.backward->bytes() : 0);
   row.tflops = ours.flops() / row.min_s / 1e12;
   row.gb_s = (decode ? kv_bytes : all_bytes) / row.min_s / 1e9;

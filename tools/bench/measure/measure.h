@@ -1,4 +1,5 @@
-// One row of the benchmark: a case timed, verified, and set beside the ceiling and standard attention.
+// One row of the benchmark: a case timed, verified, and set beside the ceiling and standard
+// attention.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +17,12 @@ namespace fulmen::tools {
 
 struct BenchSettings {
   std::string device = "cpu";
-  std::string kernel;                 // forced by name; empty: the plan's choice
-  bool deterministic = true;          // false: also kernels that add gradients by atomics
-  int num_threads = 0;                // 0: OMP_NUM_THREADS, else all processors
-  double seconds = 1.0;               // for a case, standard attention included
-  double max_standard_seconds = 1.5;  // one call of standard attention that is expected to take longer is left out
+  std::string kernel;         // forced by name; empty: the plan's choice
+  bool deterministic = true;  // false: also kernels that add gradients by atomics
+  int num_threads = 0;        // 0: OMP_NUM_THREADS, else all processors
+  double seconds = 1.0;       // for a case, standard attention included
+  // One call of standard attention that is expected to take longer is left out.
+  double max_standard_seconds = 1.5;
   std::size_t max_bytes = std::size_t{3'000'000'000};
 };
 
@@ -30,7 +32,8 @@ struct BenchRow {
   std::string backward_kernel;  // training; times, rates and bytes then count both passes together
   double median_s = 0;          // times and rates are 0 on an emulated device
   double min_s = 0;
-  // Rates and ratios come from the fastest repetitions on both sides: what neighbours on the machine disturbed least.
+  // Rates and ratios come from the fastest repetitions on both sides: what neighbours on the
+  // machine disturbed least.
   double tflops = 0;
   double gb_s = 0;        // decode: K and V read once; otherwise all inputs and outputs once
   bool by_bytes = false;  // GB/s is the rate that counts, else TFLOP/s
@@ -47,19 +50,21 @@ struct BenchRow {
   std::size_t extra_bytes = 0;           // workspace; training: and outputs
   std::size_t standard_extra_bytes = 0;  // training: standard attention's; 0: not known
   bool verified = false;
-  std::string
-      verified_how;  // "all", "sample" (of heads and rows), "sample, dk and dv at S512" or "..., on 64 boards" (a smaller problem)
+  std::string verified_how;    // "all", "sample" (of heads and rows), "sample, dk and dv at S512"
+                               // or "..., on 64 boards" (a smaller problem)
   std::string verify_message;  // what failed
   std::string problem;         // --problem in full, and the kernel's configuration
 };
 
-// What rows are compared with: the CPU's ceilings, or how fast the device copies in GB/s, read and written (0: not known).
+// What rows are compared with: the CPU's ceilings, or how fast the device copies in GB/s, read and
+// written (0: not known).
 struct Yardsticks {
   Ceilings* cpu = nullptr;
   double copy_gb_s = 0;
 };
 
-// Measures rows one after the other and learns how fast standard attention is, so as not to wait for it.
+// Measures rows one after the other and learns how fast standard attention is, so as not to wait
+// for it.
 class BenchMeter {
  public:
   BenchMeter(BenchSettings settings, Yardsticks yardsticks, uint64_t seed);
@@ -67,10 +72,11 @@ class BenchMeter {
 
  private:
   double ceiling_slice(const CaseData& data, CeilingKind kind, double seconds);
-  Status prepare_standard(const CaseData& data, const DeviceTensors& there, const TimedPasses& ours, BenchRow& row,
-                          std::unique_ptr<TimedPasses>& standard);
+  Status prepare_standard(const CaseData& data, const DeviceTensors& there, const TimedPasses& ours,
+                          BenchRow& row, std::unique_ptr<TimedPasses>& standard);
   Status verify(const CaseData& data, const TimedPasses& ours, BenchRow& row);
-  Status time_row(const CaseData& data, const DeviceTensors& there, TimedPasses& ours, BenchRow& row);
+  Status time_row(const CaseData& data, const DeviceTensors& there, TimedPasses& ours,
+                  BenchRow& row);
 
   BenchSettings settings_;
   Yardsticks yardsticks_;

@@ -19,12 +19,16 @@
 namespace fulmen::tools {
 namespace {
 
-// The makers' figures, without sparsity. Hopper's warps do 0.63 of what its warpgroups do (measured by others and by the lab's
-// runs). A compute unit of RDNA has two SIMDs of 32 lanes, one of CDNA four of 16 for waves of 64.
+// The makers' figures, without sparsity. Hopper's warps do 0.63 of what its warpgroups do (measured
+// by others and by the lab's runs). A compute unit of RDNA has two SIMDs of 32 lanes, one of CDNA
+// four of 16 for waves of 64.
 constexpr ChipRates kChips[] = {
-    {"gfx1100", "RX 7900 XTX", 96, 2.5, 122.8, 960, 16, 2},       {"gfx1201", "RX 9070 XT", 64, 2.97, 194.6, 640, 16, 2},
-    {"gfx942", "Instinct MI300X", 304, 2.1, 1307.4, 5300, 16, 1}, {"sm_80", "A100 SXM 80GB", 108, 1.41, 312, 2039, 16, 0},
-    {"sm_90", "H200 SXM, by warps", 132, 1.83, 623, 4800, 16, 0}, {"sm_90a", "H200 SXM", 132, 1.83, 989.4, 4800, 16, 0},
+    {"gfx1100", "RX 7900 XTX", 96, 2.5, 122.8, 960, 16, 2},
+    {"gfx1201", "RX 9070 XT", 64, 2.97, 194.6, 640, 16, 2},
+    {"gfx942", "Instinct MI300X", 304, 2.1, 1307.4, 5300, 16, 1},
+    {"sm_80", "A100 SXM 80GB", 108, 1.41, 312, 2039, 16, 0},
+    {"sm_90", "H200 SXM, by warps", 132, 1.83, 623, 4800, 16, 0},
+    {"sm_90a", "H200 SXM", 132, 1.83, 989.4, 4800, 16, 0},
 };
 constexpr double kCacheBytes = 64;  // L2's, a cycle and compute unit
 // A launch with next to no work: a board on an H200, in a graph.
@@ -39,11 +43,12 @@ struct Work {
   double matrix_flops = 0, exponentials = 0, vector = 0, lds_cycles = 0, global_bytes = 0;
 };
 Work operator*(double factor, const Work& w) {
-  return {factor * w.matrix_flops, factor * w.exponentials, factor * w.vector, factor * w.lds_cycles, factor * w.global_bytes};
+  return {factor * w.matrix_flops, factor * w.exponentials, factor * w.vector,
+          factor * w.lds_cycles, factor * w.global_bytes};
 }
 Work operator+(const Work& a, const Work& b) {
-  return {a.matrix_flops + b.matrix_flops, a.exponentials + b.exponentials, a.vector + b.vector, a.lds_cycles + b.lds_cycles,
-          a.global_bytes + b.global_bytes};
+  return {a.matrix_flops + b.matrix_flops, a.exponentials + b.exponentials, a.vector + b.vector,
+          a.lds_cycles + b.lds_cycles, a.global_bytes + b.global_bytes};
 }
 
 // Counts of small cases by one kernel in one configuration.
@@ -60,8 +65,9 @@ class Emulation {
     BenchCase c = small_;
     c.seqlen_q = seqlen_q;
     c.seqlen_k = seqlen_k;
-    const std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {} {}", chip_.arch, options_.kernel, options_.tuning,
-                                        to_string(c.dtype), c.heads, seqlen_q, seqlen_k, c.head_dim, c.causal, c.bias, c.page_size);
+    const std::string key = fmt::format(
+        "{} {} {} {} {} {} {} {} {} {} {}", chip_.arch, options_.kernel, options_.tuning,
+        to_string(c.dtype), c.heads, seqlen_q, seqlen_k, c.head_dim, c.causal, c.bias, c.page_size);
     if (!known.contains(key)) {
       EmulatedWork work;
       if (Status status = run_on("emulated", c, &work); !status.ok()) return status;
@@ -75,7 +81,8 @@ class Emulation {
     }
     const EmulatedWork& work = known[key];
     launches_ = std::max(launches_, work.launches);
-    return Work{work.matrix_flops, work.exponentials, known_vector[key], work.lds_cycles, work.global_bytes};
+    return Work{work.matrix_flops, work.exponentials, known_vector[key], work.lds_cycles,
+                work.global_bytes};
   }
   // The counts of a call.
   double launches() const { return launches_; }
@@ -93,7 +100,8 @@ class Emulation {
     if (!there.ok()) return there.status();
     const auto call = [&](const Problem& problem, const AttentionOptions& with) -> Status {
       Result<Plan> planned = plan(problem, device, with);
-      return planned.ok() ? TimedPasses({std::move(planned).value()}, *there.value()).call() : planned.status();
+      return planned.ok() ? TimedPasses({std::move(planned).value()}, *there.value()).call()
+                          : planned.status();
     };
     options = data.value()->options;
     if (pass_ == Pass::backward) {  // it reads what the forward pass writes
@@ -103,7 +111,8 @@ class Emulation {
     options.tuning = options_.tuning;
     take_executed_instructions();
     count_emulated_work(work);
-    const Status status = call(pass_ == Pass::forward ? data.value()->problem : *data.value()->backward, options);
+    const Status status =
+        call(pass_ == Pass::forward ? data.value()->problem : *data.value()->backward, options);
     count_emulated_work(nullptr);
     return status;
   }
@@ -125,7 +134,8 @@ Result<Work> work_of(const BenchCase& c, Emulation& emulation) {
     const auto work = emulation.run(rows, c.seqlen_k);
     return work.ok() ? Result<Work>(times * work.value()) : work;
   }
-  const auto one = emulation.run(rows, kLength), two = emulation.run(square ? 2 * rows : rows, 2 * kLength);
+  const auto one = emulation.run(rows, kLength),
+             two = emulation.run(square ? 2 * rows : rows, 2 * kLength);
   if (!one.ok()) return one;
   if (!two.ok()) return two;
   const double n = static_cast<double>(c.seqlen_k) / kLength;
@@ -140,11 +150,11 @@ Result<Work> work_of(const BenchCase& c, Emulation& emulation) {
 Status check_case(const BenchCase& c) {
   const bool chunk = c.causal && c.seqlen_q != c.seqlen_k && c.seqlen_q > kLength;
   if (c.folder.empty() && c.dtype != DType::fp32 && c.mask == CaseMask::none && !chunk) return {};
-  return {
-      StatusCode::unsupported,
-      fmt::format("modelled are random inputs in fp16 and bf16 without a bool mask, under a causal mask with as many queries as "
-                  "keys or up to {}",
-                  kLength)};
+  return {StatusCode::unsupported,
+          fmt::format("modelled are random inputs in fp16 and bf16 without a bool mask, under a "
+                      "causal mask with as many queries as "
+                      "keys or up to {}",
+                      kLength)};
 }
 
 void add_times(const Work& work, double launches, const ChipRates& chip, ModelledRow& row) {
@@ -156,11 +166,13 @@ void add_times(const Work& work, double launches, const ChipRates& chip, Modelle
   row.cache_s = work.global_bytes / (kCacheBytes * cycles);
   row.memory_s = row.bytes / (chip.memory_gb_s * 1e9);
   row.launch_s = launches * kLaunchSeconds;
-  // A wave's products, exponentials and other vector instructions follow each other; copies go on beside them.
-  const std::pair<double, const char*> limits[] = {{row.matrix_s + row.exponential_s + std::max(0.0, row.vector_s), "arithmetic"},
-                                                   {row.lds_s, "LDS"},
-                                                   {row.cache_s, "caches"},
-                                                   {row.memory_s, "memory"}};
+  // A wave's products, exponentials and other vector instructions follow each other; copies go on
+  // beside them.
+  const std::pair<double, const char*> limits[] = {
+      {row.matrix_s + row.exponential_s + std::max(0.0, row.vector_s), "arithmetic"},
+      {row.lds_s, "LDS"},
+      {row.cache_s, "caches"},
+      {row.memory_s, "memory"}};
   const auto& largest = *std::max_element(std::begin(limits), std::end(limits));
   row.seconds = largest.first + row.launch_s;
   row.limit = row.launch_s > largest.first ? "launches" : largest.second;
@@ -169,7 +181,8 @@ void add_times(const Work& work, double launches, const ChipRates& chip, Modelle
 }  // namespace
 
 const ChipRates* chip_rates(const std::string& arch) {
-  const auto* const found = std::find_if(std::begin(kChips), std::end(kChips), [&](const ChipRates& c) { return arch == c.arch; });
+  const auto* const found = std::find_if(std::begin(kChips), std::end(kChips),
+                                         [&](const ChipRates& c) { return arch == c.arch; });
   return found == std::end(kChips) ? nullptr : found;
 }
 
@@ -179,12 +192,14 @@ std::vector<std::string> modelled_chips() {
   return names;
 }
 
-Result<ModelledRow> model_case(const BenchCase& c, Pass pass, const std::string& device, const AttentionOptions& asked) {
+Result<ModelledRow> model_case(const BenchCase& c, Pass pass, const std::string& device,
+                               const AttentionOptions& asked) {
   const std::string arch = device.substr(std::min(device.size(), device.find(':') + 1));
   const ChipRates* chip = chip_rates(arch);
   if (device.rfind("emulated:", 0) != 0 || chip == nullptr) {
     return Status(StatusCode::invalid_argument,
-                  fmt::format("--model on {}: emulated:{{{}}} are modelled", printable(device), fmt::join(modelled_chips(), ",")));
+                  fmt::format("--model on {}: emulated:{{{}}} are modelled", printable(device),
+                              fmt::join(modelled_chips(), ",")));
   }
   if (Status status = check_case(c); !status.ok()) return status;
   AttentionOptions options;
@@ -213,7 +228,8 @@ Result<ModelledRow> model_case(const BenchCase& c, Pass pass, const std::string&
   row.kernel = to_string(whole->config());
   row.flops = problem->flops();
   row.bytes = problem->bytes();
-  add_times(static_cast<double>(c.batch * c.kv_heads) * of_head.value(), emulation.launches(), *chip, row);
+  add_times(static_cast<double>(c.batch * c.kv_heads) * of_head.value(), emulation.launches(),
+            *chip, row);
   return row;
 }
 

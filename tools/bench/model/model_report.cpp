@@ -10,36 +10,47 @@
 namespace fulmen::tools {
 namespace {
 
-std::string name_of(const ModelledRow& r) { return r.bench_case.name + (r.pass == Pass::backward ? " backward" : ""); }
+std::string name_of(const ModelledRow& r) {
+  return r.bench_case.name + (r.pass == Pass::backward ? " backward" : "");
+}
 
-std::string micro(double seconds) { return seconds < 0 ? "-" : fmt::format("{:.1f}", 1e6 * seconds); }
+std::string micro(double seconds) {
+  return seconds < 0 ? "-" : fmt::format("{:.1f}", 1e6 * seconds);
+}
 
 }  // namespace
 
 std::string model_head(const ChipRates& chip) {
   return fmt::format(
-      "modelled, not measured: {}, {} compute units at {} GHz, {} TFLOP/s, {} GB/s\n{:44} {:>11} {:>8} {:>7}  {:>9} {:>9} {:>9} "
+      "modelled, not measured: {}, {} compute units at {} GHz, {} TFLOP/s, {} GB/s\n{:44} {:>11} "
+      "{:>8} {:>7}  {:>9} {:>9} {:>9} "
       "{:>9} {:>9} {:>9} {:>9}  limited by",
-      chip.product, chip.compute_units, chip.ghz, chip.matrix_tflops, chip.memory_gb_s, "", "modelled us", "TFLOP/s", "GB/s",
-      "matrix us", "exp us", "vector us", "LDS us", "caches us", "memory us", "launch us");
+      chip.product, chip.compute_units, chip.ghz, chip.matrix_tflops, chip.memory_gb_s, "",
+      "modelled us", "TFLOP/s", "GB/s", "matrix us", "exp us", "vector us", "LDS us", "caches us",
+      "memory us", "launch us");
 }
 
 std::string model_line(const ModelledRow& r) {
   const BenchCase& c = r.bench_case;
-  return fmt::format("{:8} {:5} {:29} {:>11} {:8.1f} {:7.0f}  {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {}; {}", c.suite,
-                     to_string(c.dtype), name_of(r), micro(r.seconds), r.flops / r.seconds / 1e12, r.bytes / r.seconds / 1e9,
-                     micro(r.matrix_s), micro(r.exponential_s), micro(r.vector_s), micro(r.lds_s), micro(r.cache_s),
-                     micro(r.memory_s), micro(r.launch_s), r.limit, r.kernel);
+  return fmt::format(
+      "{:8} {:5} {:29} {:>11} {:8.1f} {:7.0f}  {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {}; {}",
+      c.suite, to_string(c.dtype), name_of(r), micro(r.seconds), r.flops / r.seconds / 1e12,
+      r.bytes / r.seconds / 1e9, micro(r.matrix_s), micro(r.exponential_s), micro(r.vector_s),
+      micro(r.lds_s), micro(r.cache_s), micro(r.memory_s), micro(r.launch_s), r.limit, r.kernel);
 }
 
 std::string model_json(const ChipRates& chip, const std::vector<ModelledRow>& rows) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const ModelledRow& r : rows) {
     const BenchCase& c = r.bench_case;
-    const auto vector_s = r.vector_s < 0 ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(r.vector_s);
-    nlohmann::ordered_json row{
-        {"suite", c.suite},  {"case", c.name},          {"pass", r.pass == Pass::backward ? "backward" : "forward"},
-        {"arch", chip.arch}, {"product", chip.product}, {"kernel", r.kernel}};
+    const auto vector_s =
+        r.vector_s < 0 ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(r.vector_s);
+    nlohmann::ordered_json row{{"suite", c.suite},
+                               {"case", c.name},
+                               {"pass", r.pass == Pass::backward ? "backward" : "forward"},
+                               {"arch", chip.arch},
+                               {"product", chip.product},
+                               {"kernel", r.kernel}};
     add_problem(c, row);
     row.update({{"modelled_s", r.seconds},
                 {"modelled_tflops", r.flops / r.seconds / 1e12},

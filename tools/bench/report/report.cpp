@@ -37,8 +37,9 @@ nlohmann::ordered_json row_object(const BenchRow& row) {
                  {"standard_s", number_or_null(row.standard_s)},
                  {"speedup", number_or_null(row.speedup)},
                  {"extra_bytes", row.extra_bytes},
-                 {"standard_extra_bytes", row.standard_extra_bytes > 0 ? nlohmann::ordered_json(row.standard_extra_bytes)
-                                                                       : nlohmann::ordered_json(nullptr)},
+                 {"standard_extra_bytes", row.standard_extra_bytes > 0
+                                              ? nlohmann::ordered_json(row.standard_extra_bytes)
+                                              : nlohmann::ordered_json(nullptr)},
                  {"verified", row.verified},
                  {"verified_how", row.verified_how}});
   return object;
@@ -71,24 +72,31 @@ std::string bytes_text(std::size_t bytes) {
 }
 
 std::string table_head() {
-  return fmt::format("{:8} {:5} {:20} {:26} {:>9} {:>9} {:>14} {:>8} {:>9} {:>8} {:>18}  {}", "suite", "dtype", "case", "kernel",
-                     "median", "min", "rate", "ceiling", "standard", "speed-up", "extra (standard's)", "verified");
+  return fmt::format("{:8} {:5} {:20} {:26} {:>9} {:>9} {:>14} {:>8} {:>9} {:>8} {:>18}  {}",
+                     "suite", "dtype", "case", "kernel", "median", "min", "rate", "ceiling",
+                     "standard", "speed-up", "extra (standard's)", "verified");
 }
 
 std::string table_line(const BenchRow& row) {
   const BenchCase& c = row.bench_case;
   std::string rate = "-";
-  if (row.min_s > 0) rate = row.by_bytes ? fmt::format("{:.1f} GB/s", row.gb_s) : fmt::format("{:.3f} TFLOP/s", row.tflops);
-  const std::string share = row.ceiling > 0 ? fmt::format("{:.1f} %", 100 * row.share_of_ceiling) : "-";
+  if (row.min_s > 0)
+    rate = row.by_bytes ? fmt::format("{:.1f} GB/s", row.gb_s)
+                        : fmt::format("{:.3f} TFLOP/s", row.tflops);
+  const std::string share =
+      row.ceiling > 0 ? fmt::format("{:.1f} %", 100 * row.share_of_ceiling) : "-";
   const std::string speedup = row.speedup > 0 ? fmt::format("{:.2f} x", row.speedup) : "-";
   // Training: beside what standard attention needs.
   std::string extra = bytes_text(row.extra_bytes);
-  if (row.standard_extra_bytes > 0) extra += fmt::format(" ({})", bytes_text(row.standard_extra_bytes));
+  if (row.standard_extra_bytes > 0)
+    extra += fmt::format(" ({})", bytes_text(row.standard_extra_bytes));
   const std::string how = row.verified_how == "all" ? "" : " (" + row.verified_how + ")";
   const std::string verified = row.verified ? "yes" + how : "NO: " + row.verify_message;
-  return fmt::format("{:8} {:5} {:20} {:26} {:>9} {:>9} {:>14} {:>8} {:>9} {:>8} {:>18}  {}", c.suite, to_string(c.dtype), c.name,
-                     c.training ? row.backward_kernel : row.kernel, time_text(row.median_s), time_text(row.min_s), rate, share,
-                     time_text(row.standard_s), speedup, extra, verified);
+  return fmt::format("{:8} {:5} {:20} {:26} {:>9} {:>9} {:>14} {:>8} {:>9} {:>8} {:>18}  {}",
+                     c.suite, to_string(c.dtype), c.name,
+                     c.training ? row.backward_kernel : row.kernel, time_text(row.median_s),
+                     time_text(row.min_s), rate, share, time_text(row.standard_s), speedup, extra,
+                     verified);
 }
 
 std::string json_report(const std::vector<BenchRow>& rows) {
@@ -104,7 +112,8 @@ std::string csv_report(const std::vector<BenchRow>& rows) {
   for (const BenchRow& row : rows) {
     std::string line;
     const nlohmann::ordered_json object = row_object(row);
-    for (const auto& item : object.items()) line += (line.empty() ? "" : ",") + csv_field(item.value());
+    for (const auto& item : object.items())
+      line += (line.empty() ? "" : ",") + csv_field(item.value());
     text += '\n' + line;
   }
   return text + '\n';

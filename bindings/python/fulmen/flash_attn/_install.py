@@ -1,4 +1,5 @@
-"""Puts modules of fulmen under the name of another package, so that programs that import that one run unchanged."""
+"""Puts modules of fulmen under the name of another package, so that programs that import that one
+run unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class _Distribution(importlib.metadata.Distribution):
 
     def __init__(self, package: Package) -> None:
         self._texts = {
-            "METADATA": f"Metadata-Version: 2.1\nName: {package.distribution}\nVersion: {package.version}\n",
+            "METADATA": f"Metadata-Version: 2.1\nName: {package.distribution}\nVersion: "
+            f"{package.version}\n",
             "top_level.txt": f"{package.name}\n",
         }
 
@@ -52,7 +54,10 @@ class _Finder(importlib.metadata.DistributionFinder):
 
     def find_distributions(self, context: Any = None) -> Iterator[importlib.metadata.Distribution]:
         wanted = getattr(context, "name", None)
-        if wanted is None or _normalized(wanted) in (_normalized(self._package.distribution), _normalized(self._package.name)):
+        if wanted is None or _normalized(wanted) in (
+            _normalized(self._package.distribution),
+            _normalized(self._package.name),
+        ):
             yield _Distribution(self._package)
 
 
@@ -70,10 +75,18 @@ def install(package: Package, force: bool) -> None:
         return
     if not force and importlib.util.find_spec(package.name) is not None:
         raise RuntimeError(
-            f"{package.name} is installed, and Fulmen's functions would hide it: install(force=True) is accepted, or uninstall it"
+            f"{package.name} is installed, and Fulmen's functions would hide it: "
+            "install(force=True) is accepted, or uninstall it"
         )
-    modules = {package.name + rest: importlib.import_module(package.source + rest) for rest in package.modules}
-    hidden = {name: module for name, module in sys.modules.items() if f"{name}.".startswith(f"{package.name}.")}
+    modules = {
+        package.name + rest: importlib.import_module(package.source + rest)
+        for rest in package.modules
+    }
+    hidden = {
+        name: module
+        for name, module in sys.modules.items()
+        if f"{name}.".startswith(f"{package.name}.")
+    }
     for name in hidden:
         del sys.modules[name]
     sys.modules.update(modules)
@@ -103,7 +116,8 @@ def _admit_in_transformers(package: Package) -> Callable[[], None]:
     """Makes transformers believe that this version of FlashAttention is available, also without a
     GPU; the result undoes that.
 
-    transformers asks for a GPU before it imports the package, and remembers the answers of importlib.metadata.
+    transformers asks for a GPU before it imports the package, and remembers the answers of
+    importlib.metadata.
     """
     if importlib.util.find_spec("transformers") is None:
         return lambda: None
@@ -126,7 +140,10 @@ def _admit_in_transformers(package: Package) -> Callable[[], None]:
 
     def replace(old: Any, new: Any) -> None:
         for module_name, module in list(sys.modules.items()):
-            if module_name.split(".")[0] == "transformers" and getattr(module, "__dict__", {}).get(name) is old:
+            if (
+                module_name.split(".")[0] == "transformers"
+                and getattr(module, "__dict__", {}).get(name) is old
+            ):
                 setattr(module, name, new)
 
     def dismiss() -> None:
@@ -144,6 +161,8 @@ def _admit_in_transformers(package: Package) -> Callable[[], None]:
             **requirements,
             "general_availability_check": available,
             "supported_devices": (*requirements["supported_devices"], anywhere),
-            "custom_supported_devices": ((available, f"FlashAttention {package.version} by Fulmen, on any device."),),
+            "custom_supported_devices": (
+                (available, f"FlashAttention {package.version} by Fulmen, on any device."),
+            ),
         }
     return dismiss

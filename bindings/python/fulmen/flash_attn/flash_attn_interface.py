@@ -46,7 +46,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def named(**names: str) -> Callable[[_F], _F]:
-    """With errors that name the arguments of this module's functions; names: those of one function alone."""
+    """With errors that name the arguments of this module's functions; names: those of one function
+    alone."""
     names = {**_NAMES, **names}
 
     def of(function: _F) -> _F:
@@ -76,7 +77,12 @@ def readable(**tensors: Any) -> tuple[Any, ...]:
 
 
 def _is_strided(tensor: Any) -> bool:
-    return isinstance(tensor, torch.Tensor) and tensor.dim() > 0 and tensor.shape[-1] > 1 and tensor.stride(-1) != 1
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.dim() > 0
+        and tensor.shape[-1] > 1
+        and tensor.stride(-1) != 1
+    )
 
 
 def say(text: str) -> None:
@@ -104,30 +110,45 @@ def flash_attn_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """Attention of q [batch, seqlen_q, heads, head_dim] with k and v [batch, seqlen_k, kv_heads, head_dim].
+    """Attention of q [batch, seqlen_q, heads, head_dim] with k and v
+    [batch, seqlen_k, kv_heads, head_dim].
 
     Args:
       dropout_p: probability that an element of the softmax is dropped; torch's generator draws.
       softmax_scale: None is 1 / sqrt(head_dim).
-      q, k, v: one whose last dim is not contiguous is copied before, which FLASH_ATTENTION_DEBUG=1 says.
-      causal, window_size: query i attends keys i + seqlen_k - seqlen_q - left to … + right; below 0 is unlimited, causal is
-        right = 0.
-      softcap: 0 is off. alibi_slopes: [heads] or [batch, heads], float32; other floats are converted.
+      q, k, v: one whose last dim is not contiguous is copied before, which FLASH_ATTENTION_DEBUG=1
+          says.
+      causal, window_size: query i attends keys i + seqlen_k - seqlen_q - left to … + right; below 0
+        is unlimited, causal is right = 0.
+      softcap: 0 is off. alibi_slopes: [heads] or [batch, heads], float32; other floats are
+          converted.
       deterministic: gradients are the same in every bit from run to run.
       return_attn_probs: for tests.
 
     Returns:
-      out [batch, seqlen_q, heads, head_dim]; with return_attn_probs (out, softmax_lse [batch, heads, seqlen_q], S_dmask).
-      S_dmask is empty without dropout; else the softmax [batch, heads, seqlen_q, seqlen_k], negative where it was dropped.
+      out [batch, seqlen_q, heads, head_dim]; with return_attn_probs (out, softmax_lse
+      [batch, heads, seqlen_q], S_dmask). S_dmask is empty without dropout; else the softmax
+      [batch, heads, seqlen_q, seqlen_k], negative where it was dropped.
     """
-    shared, settings = _read(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    shared, settings = _read(
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
     q, k, v = readable(q=q, k=k, v=v)
     if not return_attn_probs:
         return attention(q, k, v, **shared, **settings)
     out, lse = attention(q, k, v, return_lse=True, **shared, **settings)
     if dropout_p == 0:
         return out, lse, q.new_empty(0)
-    softmax = _softmax(q, k, torch.arange(k.shape[1], device=k.device).expand(k.shape[:2]), k.shape[1], shared)
+    softmax = _softmax(
+        q, k, torch.arange(k.shape[1], device=k.device).expand(k.shape[:2]), k.shape[1], shared
+    )
     return out, lse, _signed(softmax.transpose(1, 2), q, k, settings)
 
 
@@ -143,11 +164,22 @@ def flash_attn_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """flash_attn_func of the slices of qkv [batch, seqlen, 3, heads, head_dim], which are read where they are."""
+    """flash_attn_func of the slices of qkv [batch, seqlen, 3, heads, head_dim], which are read
+    where they are."""
     _check_packed("qkv", qkv, 5, "[batch, seqlen, 3, heads, head_dim]", 3)
     q, k, v = qkv.unbind(2)
     return flash_attn_func(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+        q,
+        k,
+        v,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
     )
 
 
@@ -164,11 +196,22 @@ def flash_attn_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """flash_attn_func of q and the slices of kv [batch, seqlen_k, 2, kv_heads, head_dim], which are read where they are."""
+    """flash_attn_func of q and the slices of kv [batch, seqlen_k, 2, kv_heads, head_dim], which are
+    read where they are."""
     _check_packed("kv", kv, 5, "[batch, seqlen_k, 2, kv_heads, head_dim]", 2)
     k, v = kv.unbind(2)
     return flash_attn_func(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+        q,
+        k,
+        v,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
     )
 
 
@@ -191,20 +234,33 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: torch.Tensor | None = None,
 ) -> Any:
-    """flash_attn_func of sequences one after another: q [total_q, heads, head_dim], k and v [total_k, kv_heads, head_dim].
+    """flash_attn_func of sequences one after another: q [total_q, heads, head_dim], k and v
+    [total_k, kv_heads, head_dim].
 
     Args:
-      cu_seqlens_q, cu_seqlens_k: [batch + 1], int32: sequence n is rows cu_seqlens[n] to cu_seqlens[n + 1] - 1.
+      cu_seqlens_q, cu_seqlens_k: [batch + 1], int32: sequence n is rows cu_seqlens[n] to
+          cu_seqlens[n + 1] - 1.
       max_seqlen_q, max_seqlen_k: no sequence is longer.
-      block_table: [batch, max_pages], int32: k and v are in pages, [num_pages, page_size, kv_heads, head_dim], and cu_seqlens_k
-        says how many of its rows each sequence uses. Without dropout and gradients. Checked as in flash_attn_with_kvcache.
+      block_table: [batch, max_pages], int32: k and v are in pages,
+        [num_pages, page_size, kv_heads, head_dim], and cu_seqlens_k says how many of its rows each
+        sequence uses. Without dropout and gradients. Checked as in flash_attn_with_kvcache.
       the others: see flash_attn_func.
 
     Returns:
-      out [total_q, heads, head_dim]; with return_attn_probs (out, softmax_lse [heads, total_q], S_dmask), where S_dmask is empty
-      without dropout, else [batch, heads, max_seqlen_q, max_seqlen_k].
+      out [total_q, heads, head_dim]; with return_attn_probs (out, softmax_lse [heads, total_q],
+      S_dmask), where S_dmask is empty without dropout, else
+      [batch, heads, max_seqlen_q, max_seqlen_k].
     """
-    shared, settings = _read(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    shared, settings = _read(
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
     for name, cumulative in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         if cumulative is None:
             raise TypeError(f"{name} is None: [batch + 1] integers, or a list of them, are needed")
@@ -212,7 +268,10 @@ def flash_attn_varlen_func(
     if block_table is None:
         k, v = readable(k=k, v=v)
     if return_attn_probs and isinstance(q, torch.Tensor):
-        cu_seqlens_q, cu_seqlens_k = as_numbers("cu_seqlens_q", cu_seqlens_q, q), as_numbers("cu_seqlens_k", cu_seqlens_k, q)
+        cu_seqlens_q, cu_seqlens_k = (
+            as_numbers("cu_seqlens_q", cu_seqlens_q, q),
+            as_numbers("cu_seqlens_k", cu_seqlens_k, q),
+        )
     shared = {
         **shared,
         "cu_seqlens_q": cu_seqlens_q,
@@ -225,7 +284,15 @@ def flash_attn_varlen_func(
         raise NotImplementedError(f"dropout_p is {dropout_p} beside a block_table: 0 is accepted")
     if block_table is not None:
         state = unchecked(block_table, cu_seqlens_q, cu_seqlens_k, sizes=(*k.shape[:2], q.shape[0]))
-        result = attention(q, k, v, return_lse=bool(return_attn_probs), validate=state is not None, **shared, **settings)
+        result = attention(
+            q,
+            k,
+            v,
+            return_lse=bool(return_attn_probs),
+            validate=state is not None,
+            **shared,
+            **settings,
+        )
         if state is not None:
             were_right(state)
         return (*result, q.new_empty(0)) if return_attn_probs else result
@@ -259,11 +326,21 @@ def flash_attn_varlen_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """flash_attn_varlen_func of the slices of qkv [total, 3, heads, head_dim], which are read where they are."""
+    """flash_attn_varlen_func of the slices of qkv [total, 3, heads, head_dim], which are read where
+    they are."""
     _check_packed("qkv", qkv, 4, "[total, 3, heads, head_dim]", 3)
     q, k, v = qkv.unbind(1)
     lengths = cu_seqlens, cu_seqlens, max_seqlen, max_seqlen
-    options = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    options = (
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
     return flash_attn_varlen_func(q, k, v, *lengths, *options)
 
 
@@ -284,11 +361,21 @@ def flash_attn_varlen_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """flash_attn_varlen_func of q and the slices of kv [total_k, 2, kv_heads, head_dim], which are read where they are."""
+    """flash_attn_varlen_func of q and the slices of kv [total_k, 2, kv_heads, head_dim], which are
+    read where they are."""
     _check_packed("kv", kv, 4, "[total_k, 2, kv_heads, head_dim]", 2)
     k, v = kv.unbind(1)
     lengths = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
-    options = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    options = (
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
     return flash_attn_varlen_func(q, k, v, *lengths, *options)
 
 
@@ -315,7 +402,8 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Any:
-    """Attention of q with a cache, to which k and v are appended first, in place. Without gradients.
+    """Attention of q with a cache, to which k and v are appended first, in place. Without
+    gradients.
 
     Args: q: [batch, seqlen_q, heads, head_dim]. k_cache, v_cache: [batch, rows, kv_heads,
     head_dim], or with a block_table pages, [num_pages, page_size, kv_heads, head_dim] of any size.
@@ -333,22 +421,37 @@ def flash_attn_with_kvcache(
     keys by the problem. the others: see flash_attn_func.
 
     Returns:
-      out [batch, seqlen_q, heads, head_dim]; with return_softmax_lse (out, lse [batch, heads, seqlen_q]).
+      out [batch, seqlen_q, heads, head_dim]; with return_softmax_lse (out, lse
+          [batch, heads, seqlen_q]).
     """
     for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
         _check_tensor(name, tensor)
     new_rows = k.shape[1] if isinstance(k, torch.Tensor) and k.dim() > 1 else 0
-    state = unchecked(block_table, cache_batch_idx, cache_seqlens, cache_leftpad, sizes=(*k_cache.shape[:2], new_rows))
+    state = unchecked(
+        block_table,
+        cache_batch_idx,
+        cache_seqlens,
+        cache_leftpad,
+        sizes=(*k_cache.shape[:2], new_rows),
+    )
     validate = state is not None
     block_table = pages_of(block_table, cache_batch_idx, q, q.shape[0])
     if (k is None) != (v is None):
-        raise ArgumentError(f"k is {'absent' if k is None else 'given'} and v is not so: both or neither are accepted")
+        raise ArgumentError(
+            f"k is {'absent' if k is None else 'given'} and v is not so: both or neither are "
+            "accepted"
+        )
     if rotary_cos is not None and k is None:
-        raise ArgumentError("rotary_cos is given and k is None: rotary embeddings are accepted with new keys")
+        raise ArgumentError(
+            "rotary_cos is given and k is None: rotary embeddings are accepted with new keys"
+        )
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if _is_strided(cache):
             strides = list(cache.stride())
-            raise ArgumentError(f"{name} has strides {strides}: the last dim of a cache must be contiguous, it is used in place")
+            raise ArgumentError(
+                f"{name} has strides {strides}: the last dim of a cache must be contiguous, it is "
+                "used in place"
+            )
     q, k, v = readable(q=q, k=k, v=v)
     cache_seqlens = lengths_of(cache_seqlens, k, q, q.shape[0])
     left, right = sides(window_size)
@@ -387,7 +490,11 @@ def flash_attn_with_kvcache(
         )
     except (TypeError, ValueError, NotImplementedError) as error:
         if not _is_compiling():
-            indexed = {"block_table": "cache_batch_idx", "pages": "sequences"} if cache_batch_idx is not None else {}
+            indexed = (
+                {"block_table": "cache_batch_idx", "pages": "sequences"}
+                if cache_batch_idx is not None
+                else {}
+            )
             rename(error, {**CACHES, **indexed})
         raise
     if state is not None:
@@ -399,11 +506,15 @@ _right: tuple[Any, ...] | None = None  # what were_right() saw last
 
 
 def unchecked(*tables: Any, sizes: tuple[int, ...]) -> tuple[Any, ...] | None:
-    """The state of tables that say where keys lie in a cache; None where a call need not check them.
+    """The state of tables that say where keys lie in a cache; None where a call need not check
+    them.
 
-    It waits to check those in a GPU's memory, so not those that were right last and that torch has not written to since.
+    It waits to check those in a GPU's memory, so not those that were right last and that torch has
+    not written to since.
     """
-    if _is_compiling() or not any(isinstance(one, torch.Tensor) and one.device.type == "cuda" for one in tables):
+    if _is_compiling() or not any(
+        isinstance(one, torch.Tensor) and one.device.type == "cuda" for one in tables
+    ):
         return None
     state = (*map(_state, tables), sizes)
     return None if state == _right or torch.cuda.is_current_stream_capturing() else state
@@ -419,7 +530,8 @@ def _state(table: Any) -> Any:
     """Equal for a table that is the same and was not written."""
     if not isinstance(table, torch.Tensor):
         return table if table is None or isinstance(table, int) else object()
-    return object() if table.is_inference() else _Written(table)  # an inference tensor counts no writes
+    # An inference tensor counts no writes.
+    return object() if table.is_inference() else _Written(table)
 
 
 class _Written:
@@ -431,13 +543,20 @@ class _Written:
 
     def __eq__(self, other: object) -> bool:
         # == would compare tensors.
-        return isinstance(other, _Written) and self._table() is other._table() is not None and self._version == other._version
+        return (
+            isinstance(other, _Written)
+            and self._table() is other._table() is not None
+            and self._version == other._version
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
 
-def pages_of(table: Any, cache_batch_idx: Any, q: torch.Tensor, batch: int, name: str = "block_table") -> Any:
-    """A cache's page table: the one that is given, or pages of one sequence each, those of cache_batch_idx."""
+def pages_of(
+    table: Any, cache_batch_idx: Any, q: torch.Tensor, batch: int, name: str = "block_table"
+) -> Any:
+    """A cache's page table: the one that is given, or pages of one sequence each, those of
+    cache_batch_idx."""
     if cache_batch_idx is None:
         return table
     if table is not None:
@@ -450,9 +569,12 @@ def pages_of(table: Any, cache_batch_idx: Any, q: torch.Tensor, batch: int, name
 
 
 def lengths_of(cache_seqlens: Any, k: torch.Tensor | None, q: torch.Tensor, batch: int) -> Any:
-    """A cache's lengths, [batch], where one number is given, too. k: the new keys, which need some."""
+    """A cache's lengths, [batch], where one number is given, too. k: the new keys, which need
+    some."""
     if k is not None and cache_seqlens is None:
-        raise ArgumentError("cache_seqlens is None and k is given: the lengths that k is appended to are needed")
+        raise ArgumentError(
+            "cache_seqlens is None and k is given: the lengths that k is appended to are needed"
+        )
     if isinstance(cache_seqlens, torch.Tensor) and cache_seqlens.dim() == 0:
         return cache_seqlens.expand(batch).contiguous()
     if isinstance(cache_seqlens, int | np.integer):
@@ -490,14 +612,27 @@ def sides(window_size: tuple[int, int]) -> tuple[int, int]:
     try:
         left, right = window_size
     except (TypeError, ValueError):
-        raise ArgumentError(f"window_size is {window_size!r}: (left, right) is accepted, below 0 is unlimited") from None
+        raise ArgumentError(
+            f"window_size is {window_size!r}: (left, right) is accepted, below 0 is unlimited"
+        ) from None
     if not all(isinstance(side, int | float | torch.SymInt) for side in (left, right)):
-        left, right = (operator.index(side) if hasattr(side, "__index__") else side for side in (left, right))
-    return tuple([-1 if isinstance(side, int | torch.SymInt) and side < 0 else side for side in (left, right)])
+        left, right = (
+            operator.index(side) if hasattr(side, "__index__") else side for side in (left, right)
+        )
+    return tuple(
+        [
+            -1 if isinstance(side, int | torch.SymInt) and side < 0 else side
+            for side in (left, right)
+        ]
+    )
 
 
 def _as_float32(slopes: Any) -> Any:
-    return slopes.float() if isinstance(slopes, torch.Tensor) and slopes.is_floating_point() else slopes
+    return (
+        slopes.float()
+        if isinstance(slopes, torch.Tensor) and slopes.is_floating_point()
+        else slopes
+    )
 
 
 def _check_tensor(name: str, tensor: Any) -> None:
@@ -515,12 +650,17 @@ def _check_packed(name: str, tensor: torch.Tensor, dims: int, accepted: str, sli
 def _positions(cu_seqlens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Where each row is in its sequence."""
     lengths = cu_seqlens.diff()
-    return torch.arange(len(rows), device=rows.device) - cu_seqlens[:-1].repeat_interleave(lengths, output_size=len(rows))
+    return torch.arange(len(rows), device=rows.device) - cu_seqlens[:-1].repeat_interleave(
+        lengths, output_size=len(rows)
+    )
 
 
 @torch.no_grad()
-def _softmax(q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, columns: int, shared: dict[str, Any]) -> torch.Tensor:
-    """[…, heads, columns]: attention to rows of the unit matrix, that of each key's position, is the softmax itself."""
+def _softmax(
+    q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, columns: int, shared: dict[str, Any]
+) -> torch.Tensor:
+    """[…, heads, columns]: attention to rows of the unit matrix, that of each key's position, is
+    the softmax itself."""
     unit = torch.eye(columns, dtype=q.dtype, device=q.device)
     parts = []
     for part in unit.split(256, dim=1):  # head_dim's limit
@@ -529,7 +669,9 @@ def _softmax(q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, columns:
     return torch.cat(parts, dim=-1)
 
 
-def _signed(softmax: torch.Tensor, q: torch.Tensor, k: torch.Tensor, settings: dict[str, Any]) -> torch.Tensor:
+def _signed(
+    softmax: torch.Tensor, q: torch.Tensor, k: torch.Tensor, settings: dict[str, Any]
+) -> torch.Tensor:
     """Negative where it was dropped."""
     kept = dropout_mask(q, k, dropout=settings["dropout"], dropout_seed=settings["dropout_seed"])
     return torch.where(kept, softmax, -softmax)

@@ -1,8 +1,8 @@
 """The parts that only PyTorch needs (2.4 and later).
 
-fulmen.attention() takes torch tensors by itself: on any device, with autograd, under torch.compile, torch.func and autocast. Here
-are its forms that PyTorch users know: a module, torch's own function, which can also be replaced by Fulmen's, and attention of a
-sequence that is spread over processes.
+fulmen.attention() takes torch tensors by itself: on any device, with autograd, under torch.compile,
+torch.func and autocast. Here are its forms that PyTorch users know: a module, torch's own function,
+which can also be replaced by Fulmen's, and attention of a sequence that is spread over processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 # Imported at their first use: the first call of attention() waits for the import of this module.
 _MODULES = {
     **dict.fromkeys(("FlashAttention",), "_module"),
-    **dict.fromkeys(("disable_sdpa", "enable_sdpa", "scaled_dot_product_attention", "sdpa"), "_sdpa"),
+    **dict.fromkeys(
+        ("disable_sdpa", "enable_sdpa", "scaled_dot_product_attention", "sdpa"), "_sdpa"
+    ),
     **dict.fromkeys(("context_parallel_attention", "context_parallel_explain"), "context_parallel"),
     **dict.fromkeys(("ring_attention", "ring_gather", "ring_seqlens", "ring_shard"), "ring"),
 }
@@ -34,7 +36,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"fulmen.torch.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found = getattr(importlib.import_module(f"fulmen.torch.{_MODULES[name]}"), name)
+    globals()[name] = found = getattr(
+        importlib.import_module(f"fulmen.torch.{_MODULES[name]}"), name
+    )
     return found
 
 

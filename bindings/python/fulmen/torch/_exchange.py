@@ -19,10 +19,15 @@ from fulmen._core import ArgumentError
 
 def rank_and_size(group: dist.ProcessGroup | None) -> tuple[int, int]:
     if not dist.is_initialized():
-        raise RuntimeError("torch.distributed is not initialized: every process of a group calls this, after init_process_group")
+        raise RuntimeError(
+            "torch.distributed is not initialized: every process of a group calls this, after "
+            "init_process_group"
+        )
     rank = dist.get_rank(group)
     if rank < 0:
-        raise ArgumentError("group does not include this process: the group's processes call this, and no others")
+        raise ArgumentError(
+            "group does not include this process: the group's processes call this, and no others"
+        )
     return rank, dist.get_world_size(group)
 
 
@@ -32,9 +37,12 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class Transfer:
-    """Transfers in flight to the next process, and from the previous one. Its tensors must live until it is finished."""
+    """Transfers in flight to the next process, and from the previous one. Its tensors must live
+    until it is finished."""
 
-    def __init__(self, works: list[Any], received: torch.Tensor, staging: torch.Tensor | None) -> None:
+    def __init__(
+        self, works: list[Any], received: torch.Tensor, staging: torch.Tensor | None
+    ) -> None:
         self.works, self.received, self.staging = works, received, staging
 
 
@@ -46,7 +54,9 @@ class Processes:
     for its end. gloo can't send a GPU's memory: the data go through the host's.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, device: torch.device, timeout: float | None) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None, device: torch.device, timeout: float | None
+    ) -> None:
         self.group, self.timeout = group, timeout
         self.rank, self.size = rank_and_size(group)
         ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
@@ -59,7 +69,8 @@ class Processes:
         return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def mark(self) -> None:
-        """Transfers that start from now on wait for the kernels given to the current stream so far, not for later ones."""
+        """Transfers that start from now on wait for the kernels given to the current stream so far,
+        not for later ones."""
         if self.stream is not None:
             self.free = torch.cuda.current_stream(self.device).record_event()
 
@@ -91,26 +102,41 @@ class Processes:
     def all_to_all(
         self, sent: Sequence[Sequence[torch.Tensor]], shapes: Sequence[Sequence[Sequence[int]]]
     ) -> list[list[torch.Tensor]]:
-        """sent: the tensors for each process. Returns those from each, whose shapes are given; all of one dtype."""
+        """sent: the tensors for each process. Returns those from each, whose shapes are given; all
+        of one dtype."""
         flat = torch.cat([t.reshape(-1) for tensors in sent for t in tensors])
         sizes = [[math.prod(shape) for shape in of_one] for of_one in shapes]
         received = flat.new_empty(sum(map(sum, sizes)))
         splits = [sum(t.numel() for t in tensors) for tensors in sent]
-        self._collective(dist.all_to_all_single, received, flat, [sum(of_one) for of_one in sizes], splits)
+        self._collective(
+            dist.all_to_all_single, received, flat, [sum(of_one) for of_one in sizes], splits
+        )
         pieces = iter(received.split([n for of_one in sizes for n in of_one]))
         return [[next(pieces).view(tuple(shape)) for shape in of_one] for of_one in shapes]
 
     def all_gather(self, flat: torch.Tensor, longest: int) -> torch.Tensor:
         """[processes, longest] of one-dimensional tensors with that many elements or fewer."""
-        padded = flat if flat.numel() == longest else torch.nn.functional.pad(flat, (0, longest - flat.numel()))
+        padded = (
+            flat
+            if flat.numel() == longest
+            else torch.nn.functional.pad(flat, (0, longest - flat.numel()))
+        )
         received = flat.new_empty(self.size * longest)
         self._collective(dist.all_gather_into_tensor, received, padded)
         return received.view(self.size, longest)
 
-    def _collective(self, function: Any, received: torch.Tensor, sent: torch.Tensor, *splits: list[int]) -> None:
+    def _collective(
+        self, function: Any, received: torch.Tensor, sent: torch.Tensor, *splits: list[int]
+    ) -> None:
         target = torch.empty_like(received, device="cpu") if self.staged else received
         source = sent.cpu() if self.staged else sent
-        self._wait([self._tried(lambda: function(target, source, *splits, group=self.group, async_op=True))])
+        self._wait(
+            [
+                self._tried(
+                    lambda: function(target, source, *splits, group=self.group, async_op=True)
+                )
+            ]
+        )
         if self.staged:
             received.copy_(target)
 
@@ -134,4 +160,8 @@ class Processes:
         group = self.group if self.group is not None else dist.group.WORLD
         options = getattr(group._get_backend(self.device), "options", None)
         limit = getattr(options, "_timeout", None)
-        return "the group's timeout" if limit is None else f"the group's timeout, {limit.total_seconds():g} s"
+        return (
+            "the group's timeout"
+            if limit is None
+            else f"the group's timeout, {limit.total_seconds():g} s"
+        )

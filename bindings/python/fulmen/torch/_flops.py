@@ -1,4 +1,5 @@
-"""Formulas of torch.utils.flop_counter for torch.ops.fulmen, put there once it is imported, which takes a third of a second."""
+"""Formulas of torch.utils.flop_counter for torch.ops.fulmen, put there once it is imported, which
+takes a third of a second."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def _forward(*args: Any, **_: Any) -> int:
     """The products q k^T and p v of all heads; like torch's formulas as if nothing were masked."""
     q, v = args[0], args[2]
     given = args[_SHARED:-1]  # behind them need_lse
-    return sum(2 * q.shape[-2] * a * b * (q.shape[-1] + v.shape[-1]) for a, b in _pairs(args, given))
+    return sum(
+        2 * q.shape[-2] * a * b * (q.shape[-1] + v.shape[-1]) for a, b in _pairs(args, given)
+    )
 
 
 def _backward(*args: Any, **_: Any) -> int:
@@ -60,12 +63,15 @@ def _backward(*args: Any, **_: Any) -> int:
     q, v, wanted = args[0], args[2], args[-1]
     given = args[_SHARED:-5]  # behind them out, lse, dout, dlse and wanted
     dims = q.shape[-1] + v.shape[-1]
-    dims += sum(dim for bit, dim in enumerate((q.shape[-1], q.shape[-1], v.shape[-1])) if wanted >> bit & 1)
+    dims += sum(
+        dim for bit, dim in enumerate((q.shape[-1], q.shape[-1], v.shape[-1])) if wanted >> bit & 1
+    )
     return sum(2 * q.shape[-2] * a * b * dims for a, b in _pairs(args, given))
 
 
 def register() -> None:
-    """Makes the formulas known to torch.utils.flop_counter, and to its modes that are active, where it is imported."""
+    """Makes the formulas known to torch.utils.flop_counter, and to its modes that are active, where
+    it is imported."""
     counter = sys.modules.get(_COUNTER)
     if counter is None or not hasattr(counter, "FlopCounterMode"):
         return

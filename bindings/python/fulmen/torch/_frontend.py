@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from fulmen import _core, _functions
-from fulmen._arguments import LONGEST, PLACE_OF_LENGTHS, SCALARS, TENSOR_NAMES, Framework, _frameworks
+from fulmen._arguments import (
+    LONGEST,
+    PLACE_OF_LENGTHS,
+    SCALARS,
+    TENSOR_NAMES,
+    Framework,
+    _frameworks,
+)
 from fulmen._core import ArgumentError
 from fulmen._numbers import INTEGERS, host_numbers
 from fulmen.torch import _flops, _ops, _transforms
@@ -32,13 +39,22 @@ def _numbers(name: str, value: Any, like: torch.Tensor) -> Any:
             return value
         if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
             dtype = str(value.dtype).removeprefix("torch.")
-            raise TypeError(f"{name} has dtype {dtype}: int32 is accepted, and other integers, which are converted")
+            raise TypeError(
+                f"{name} has dtype {dtype}: int32 is accepted, and other integers, which are "
+                "converted"
+            )
         return value.long().clamp(-(2**31), 2**31 - 1).to(torch.int32)
     if isinstance(value, list | tuple):
         if _is_compiling():
-            return torch.tensor(value, dtype=torch.int32 if name in INTEGERS else torch.float32, device=like.device)
+            return torch.tensor(
+                value, dtype=torch.int32 if name in INTEGERS else torch.float32, device=like.device
+            )
         host = torch.from_numpy(host_numbers(name, value))
-        return host.pin_memory().to(like.device, non_blocking=True) if like.device.type == "cuda" else host.to(like.device)
+        return (
+            host.pin_memory().to(like.device, non_blocking=True)
+            if like.device.type == "cuda"
+            else host.to(like.device)
+        )
     return host_numbers(name, value)
 
 
@@ -65,13 +81,17 @@ class _Attention(torch.autograd.Function):
     forward = staticmethod(_core.autograd_forward)
 
     @staticmethod
-    def backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None = None) -> tuple[Any, ...]:
+    def backward(
+        ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None = None
+    ) -> tuple[Any, ...]:
         # One line of Python: for anything else torch's compiled autograd warns that it can't look
         # into it.
         return _core.autograd_backward(ctx, dout, dlse)
 
 
-def _refuse_double_backward(gradients: tuple[Any, ...], saved: tuple[Any, ...], *cotangents: Any) -> tuple[Any, ...]:
+def _refuse_double_backward(
+    gradients: tuple[Any, ...], saved: tuple[Any, ...], *cotangents: Any
+) -> tuple[Any, ...]:
     seen = [t for t in (*saved, *cotangents) if t is not None and t.requires_grad]
     return _RefuseDoubleBackward.apply(*gradients, *seen)[:5] if seen else gradients
 
@@ -83,12 +103,19 @@ def _check_for_dispatcher(tensors: tuple[Any, ...]) -> None:
         if tensor is None:
             continue
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} is of type {type(tensor).__name__}: a torch tensor is needed, as a transform or mode looks on")
+            raise TypeError(
+                f"{name} is of type {type(tensor).__name__}: a torch tensor is needed, as a "
+                "transform or mode looks on"
+            )
         if tensor.is_meta != tensors[0].is_meta:
-            raise ArgumentError(f"{name} is on {tensor.device}, q on {tensors[0].device}: one device is needed")
+            raise ArgumentError(
+                f"{name} is on {tensor.device}, q on {tensors[0].device}: one device is needed"
+            )
         # An operator with no more than a backward pass drops tangents.
         if forward_mode and torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
-            raise NotImplementedError(f"{name} has a tangent: fulmen.attention has no derivative by forward mode")
+            raise NotImplementedError(
+                f"{name} has a tangent: fulmen.attention has no derivative by forward mode"
+            )
 
 
 _FLOATS, _INTEGERS = (float, int, torch.SymFloat, torch.SymInt), (int, torch.SymInt)
@@ -99,17 +126,25 @@ def _plain(name: str, value: Any, is_integer: bool = False) -> Any:
     if isinstance(value, _INTEGERS if is_integer else _FLOATS):
         return value
     try:
-        return operator.index(value) if is_integer else float("nothing" if isinstance(value, str) else value)
+        return (
+            operator.index(value)
+            if is_integer
+            else float("nothing" if isinstance(value, str) else value)
+        )
     except (TypeError, ValueError):
         accepted = "an integer" if is_integer else "a number"
-        raise TypeError(f"{name} is {value!r}, of type {type(value).__name__}: {accepted} is accepted") from None
+        raise TypeError(
+            f"{name} is {value!r}, of type {type(value).__name__}: {accepted} is accepted"
+        ) from None
 
 
 def _flag(name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
     if value is None or isinstance(value, str) or value not in (0, 1):
-        raise TypeError(f"{name} is {value!r}, of type {type(value).__name__}: True or False is accepted")
+        raise TypeError(
+            f"{name} is {value!r}, of type {type(value).__name__}: True or False is accepted"
+        )
     return bool(value)
 
 
@@ -130,17 +165,37 @@ def _profiled(op: str, tensors: tuple[Any, ...]) -> Any:
     return _event(f"fulmen::{op}", [t for t in tensors if isinstance(t, torch.Tensor)])
 
 
-def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
+def _dispatched(
+    tensors: tuple[Any, ...],
+    scalars: tuple[Any, ...],
+    device: str | None,
+    bhsd: bool,
+    want_lse: bool,
+) -> Any:
     if not _is_compiling():
         _flops.register()
         _check_for_dispatcher(tensors)
         for name, value in zip(SCALARS, scalars, strict=False):
             if getattr(value, "requires_grad", False):
                 raise ArgumentError(
-                    f"{name} requires grad: it has no gradient here, pass {name}.item(), or scale q by what is learned"
+                    f"{name} requires grad: it has no gradient here, pass {name}.item(), or scale "
+                    "q by what is learned"
                 )
     q, k, v, given_out, bias, keep_mask, alibi_slopes, sinks = tensors[:8]
-    scale, softcap, causal, left, right, dropout, seed, offset, deterministic, kernel, tuning, *rest = scalars[:13]
+    (
+        scale,
+        softcap,
+        causal,
+        left,
+        right,
+        dropout,
+        seed,
+        offset,
+        deterministic,
+        kernel,
+        tuning,
+        *rest,
+    ) = scalars[:13]
     num_threads, verify = rest
     rng = None
     if dropout != 0:
@@ -150,7 +205,9 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
             # The same 64 bits. index() is called only where it is needed: a compiler would take an
             # integer for a constant.
             integers = (n if isinstance(n, int) else operator.index(n) for n in (seed, offset))
-            rng = torch.tensor([(n + 2**63) % 2**64 - 2**63 for n in integers], dtype=torch.int64, device="cpu")
+            rng = torch.tensor(
+                [(n + 2**63) % 2**64 - 2**63 for n in integers], dtype=torch.int64, device="cpu"
+            )
     # The dispatcher knows Python's alone.
     scale = None if scale is None else _plain("softmax_scale", scale)
     softcap, dropout = _plain("softcap", softcap), _plain("dropout", dropout)
@@ -158,7 +215,12 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
     num_threads, verify = _plain("num_threads", num_threads, True), _flag("verify", verify)
     deterministic = None if deterministic is None else _flag("deterministic", deterministic)
     causal = causal if isinstance(causal, str) else _flag("causal", causal)
-    longest = tuple([None if n is None else _plain(name, n, True) for name, n in zip(LONGEST, scalars[13:], strict=False)])
+    longest = tuple(
+        [
+            None if n is None else _plain(name, n, True)
+            for name, n in zip(LONGEST, scalars[13:], strict=False)
+        ]
+    )
     validate = tuple([_flag("validate", one) for one in scalars[13 + len(LONGEST) :]])
     if isinstance(causal, bool):
         causal = "bottom_right" if causal else "none"
@@ -167,8 +229,26 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
         _ops.refuse_packed_heads_first(lengths)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     # torch.jit.trace records it, and traces again without gradients to compare.
-    need_lse = want_lse or torch.is_grad_enabled() or (not _is_compiling() and torch._C._get_tracing_state() is not None)
-    options = (rng, scale, softcap, causal, left, right, dropout, deterministic, kernel, tuning, num_threads, verify, device)
+    need_lse = (
+        want_lse
+        or torch.is_grad_enabled()
+        or (not _is_compiling() and torch._C._get_tracing_state() is not None)
+    )
+    options = (
+        rng,
+        scale,
+        softcap,
+        causal,
+        left,
+        right,
+        dropout,
+        deterministic,
+        kernel,
+        tuning,
+        num_threads,
+        verify,
+        device,
+    )
     if not _is_compiling() and _functorch_interpreter() is not None:
         op = _transforms.Attention.apply
     else:
@@ -178,12 +258,20 @@ def _dispatched(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str 
         out = out.transpose(1, 2)
     if given_out is not None:
         if given_out.shape != out.shape:
-            raise ArgumentError(f"out has shape {list(given_out.shape)}: {list(out.shape)} is needed")
+            raise ArgumentError(
+                f"out has shape {list(given_out.shape)}: {list(out.shape)} is needed"
+            )
         out = given_out.copy_(out)
     return (out, lse) if want_lse else out
 
 
-def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | None, bhsd: bool, want_lse: bool) -> Any:
+def _forward(
+    tensors: tuple[Any, ...],
+    scalars: tuple[Any, ...],
+    device: str | None,
+    bhsd: bool,
+    want_lse: bool,
+) -> Any:
     """Tensors and scalars, with those of LENGTHS and OF_LENGTHS if there are any."""
     if _is_compiling():
         return _dispatched(tensors, scalars, device, bhsd, want_lse)
@@ -191,19 +279,32 @@ def _forward(tensors: tuple[Any, ...], scalars: tuple[Any, ...], device: str | N
 
 
 def _append_kv(
-    tensors: tuple[Any, ...], device: str | None, interleaved: bool, advance: bool, num_threads: int, validate: bool
+    tensors: tuple[Any, ...],
+    device: str | None,
+    interleaved: bool,
+    advance: bool,
+    num_threads: int,
+    validate: bool,
 ) -> tuple[Any, Any]:
     if not _is_compiling() and _core.torch_observers(tensors) != _OTHERS:
         with _profiled("append_kv", tensors):
             return _core.append_kv(tensors, device, interleaved, advance, num_threads, validate)
-    interleaved, advance = _flag("rotary_interleaved", interleaved), _flag("queries_advance", advance)
+    interleaved, advance = (
+        _flag("rotary_interleaved", interleaved),
+        _flag("queries_advance", advance),
+    )
     num_threads, validate = _plain("num_threads", num_threads, True), _flag("validate", validate)
-    queries, lengths = torch.ops.fulmen.append_kv(*tensors, interleaved, advance, num_threads, validate, device)
+    queries, lengths = torch.ops.fulmen.append_kv(
+        *tensors, interleaved, advance, num_threads, validate, device
+    )
     return None if tensors[-1] is None else queries, lengths
 
 
 def _backward(tensors: tuple[Any, ...], *options: Any) -> tuple[Any, ...]:
-    with _profiled("attention_varlen_backward" if len(tensors) > PLACE_OF_LENGTHS else "attention_backward", tensors):
+    with _profiled(
+        "attention_varlen_backward" if len(tensors) > PLACE_OF_LENGTHS else "attention_backward",
+        tensors,
+    ):
         return _ops.core_backward(tensors, *options)
 
 
@@ -231,7 +332,8 @@ def _allocator(name: str) -> Any:
 
 
 def _written(tensors: tuple[torch.Tensor, ...]) -> None:
-    """What torch has in C++ since it takes several: an inference tensor has no count, and none is needed."""
+    """What torch has in C++ since it takes several: an inference tensor has no count, and none is
+    needed."""
     for tensor in tensors:
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)

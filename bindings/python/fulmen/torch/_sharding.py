@@ -1,4 +1,5 @@
-"""Which positions of a sequence each process of a group has, and which parts of attention follow from that."""
+"""Which positions of a sequence each process of a group has, and which parts of attention follow
+from that."""
 
 from __future__ import annotations
 
@@ -37,9 +38,18 @@ class Part(NamedTuple):
     def options(self, options: dict[str, Any]) -> dict[str, Any]:
         if self.cu_seqlens_q is None:
             return {"causal": self.causal, **options}
-        longest = (max(b - a for a, b in itertools.pairwise(cu)) for cu in (self.cu_seqlens_q, self.cu_seqlens_k))
+        longest = (
+            max(b - a for a, b in itertools.pairwise(cu))
+            for cu in (self.cu_seqlens_q, self.cu_seqlens_k)
+        )
         lengths = dict(zip(("max_seqlen_q", "max_seqlen_k"), longest, strict=True))
-        return {"causal": self.causal, "cu_seqlens_q": self.cu_seqlens_q, "cu_seqlens_k": self.cu_seqlens_k, **lengths, **options}
+        return {
+            "causal": self.causal,
+            "cu_seqlens_q": self.cu_seqlens_q,
+            "cu_seqlens_k": self.cu_seqlens_k,
+            **lengths,
+            **options,
+        }
 
 
 class Sharding(NamedTuple):
@@ -61,13 +71,15 @@ class Sharding(NamedTuple):
 
 
 def lengths_of(total: int, size: int) -> list[int]:
-    """The rows of each of size processes: the r-th piece from the front and the r-th from the back, of 2 * size."""
+    """The rows of each of size processes: the r-th piece from the front and the r-th from the back,
+    of 2 * size."""
     least, more = divmod(total, 2 * size)
     return [2 * least + (rank < more) + (2 * size - 1 - rank < more) for rank in range(size)]
 
 
 def cut(lengths: Sequence[int]) -> list[list[Piece]]:
-    """The pieces of processes with so many rows: the first half is from the front of the sequence, the rest from its back."""
+    """The pieces of processes with so many rows: the first half is from the front of the sequence,
+    the rest from its back."""
     pieces, front, back = [], 0, sum(lengths)
     for length in lengths:
         first = (length + 1) // 2
@@ -93,22 +105,36 @@ def checked_sharding(
             "[batch, seqlen, heads, head_dim] with the same seqlen is accepted"
         )
     if q.dtype != k.dtype or q.dtype != v.dtype:
-        raise ArgumentError(f"q, k and v are {q.dtype}, {k.dtype} and {v.dtype}: the same dtype is accepted")
+        raise ArgumentError(
+            f"q, k and v are {q.dtype}, {k.dtype} and {v.dtype}: the same dtype is accepted"
+        )
     lengths = [q.shape[1]] * size if seqlens is None else [int(n) for n in seqlens]
     if len(lengths) != size or min(lengths) < 1:
-        raise ArgumentError(f"seqlens is {lengths}: one number from 1 on for each of {size} processes is accepted")
+        raise ArgumentError(
+            f"seqlens is {lengths}: one number from 1 on for each of {size} processes is accepted"
+        )
     if lengths[rank] != q.shape[1]:
         raise ArgumentError(
-            f"seqlens[{rank}] is {lengths[rank]}, and q has {q.shape[1]} rows in that process: the same is accepted"
+            f"seqlens[{rank}] is {lengths[rank]}, and q has {q.shape[1]} rows in that process: the "
+            "same is accepted"
         )
     documents = None
     if cu_seqlens is not None:
-        documents = [int(n) for n in (cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else cu_seqlens)]
+        documents = [
+            int(n)
+            for n in (cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else cu_seqlens)
+        ]
         if q.shape[0] != 1:
             raise ArgumentError(f"q has batch size {q.shape[0]}: 1 is accepted with cu_seqlens")
-        if len(documents) < 2 or documents[0] != 0 or documents[-1] != sum(lengths) or documents != sorted(documents):
+        if (
+            len(documents) < 2
+            or documents[0] != 0
+            or documents[-1] != sum(lengths)
+            or documents != sorted(documents)
+        ):
             raise ArgumentError(
-                f"cu_seqlens is {documents}: ascending positions from 0 to {sum(lengths)}, the rows of all processes, are accepted"
+                f"cu_seqlens is {documents}: ascending positions from 0 to {sum(lengths)}, the "
+                "rows of all processes, are accepted"
             )
         documents = sorted(set(documents))
     return Sharding(cut(lengths), bool(causal), documents)
@@ -143,7 +169,9 @@ def _joined(parts: list[Part], same: str, beside: str) -> list[Part]:
 
 def _within(piece: Piece, documents: list[int]) -> list[int]:
     """The bounds of the documents in a piece, counted from its first row."""
-    inner = documents[bisect.bisect_right(documents, piece.start) : bisect.bisect_left(documents, piece.stop)]
+    inner = documents[
+        bisect.bisect_right(documents, piece.start) : bisect.bisect_left(documents, piece.stop)
+    ]
     return [n - piece.start for n in (piece.start, *inner, piece.stop)]
 
 
@@ -190,7 +218,15 @@ def gathered_parts(sharding: Sharding, rank: int) -> list[Part]:
         if sharding.causal:
             keys = [*keys[:-1], piece.stop]  # the diagonal ends at the last query
         columns = slice(keys[0], keys[-1])
-        parts.append(Part(piece.rows, columns, sharding.causal, _within(piece, sharding.documents), [n - keys[0] for n in keys]))
+        parts.append(
+            Part(
+                piece.rows,
+                columns,
+                sharding.causal,
+                _within(piece, sharding.documents),
+                [n - keys[0] for n in keys],
+            )
+        )
     return parts
 
 
@@ -203,7 +239,8 @@ def whole_part(sharding: Sharding) -> Part:
 def forward_of(
     part: Part, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """out [batch, rows, heads, head_dim] and lse [batch, heads, rows] of a part, k and v being those of one process or of all."""
+    """out [batch, rows, heads, head_dim] and lse [batch, heads, rows] of a part, k and v being
+    those of one process or of all."""
     tensors = (q[:, part.rows], k[:, part.columns], v[:, part.columns])
     if part.cu_seqlens_q is None:
         return attention(*tensors, return_lse=True, **part.options(options))
@@ -222,14 +259,17 @@ def backward_of(
     dlse: torch.Tensor | None,
     options: dict[str, Any],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dq of the part's rows, dk and dv of its columns. With out and lse of all keys a part's gradients are those of the whole."""
+    """dq of the part's rows, dk and dv of its columns. With out and lse of all keys a part's
+    gradients are those of the whole."""
     tensors = [t[:, part.rows] for t in (dout, q)] + [t[:, part.columns] for t in (k, v)]
     tensors += [out[:, part.rows], lse[:, :, part.rows]]
     dlse = None if dlse is None else dlse[:, :, part.rows].contiguous()
     if part.cu_seqlens_q is None:
         return attention_backward(*tensors, dlse=dlse, **part.options(options))[:3]
     tensors = [t[0] for t in tensors]
-    gradients = attention_backward(*tensors, dlse=None if dlse is None else dlse[0], **part.options(options))
+    gradients = attention_backward(
+        *tensors, dlse=None if dlse is None else dlse[0], **part.options(options)
+    )
     dq, dk, dv = (t[None] for t in gradients[:3])
     return dq, dk, dv
 
@@ -243,4 +283,6 @@ def place(whole: torch.Tensor, part: torch.Tensor, pieces: list[Piece], dim: int
 
 def take(whole: torch.Tensor, pieces: list[Piece], dim: int = 1) -> torch.Tensor:
     """One process's rows of the whole sequence."""
-    return torch.cat([whole.narrow(dim, piece.start, piece.stop - piece.start) for piece in pieces], dim)
+    return torch.cat(
+        [whole.narrow(dim, piece.start, piece.stop - piece.start) for piece in pieces], dim
+    )

@@ -1,4 +1,5 @@
-"""The ops under torch.func: vmap, where a mapped dim becomes more sequences of one call, and grad."""
+"""The ops under torch.func: vmap, where a mapped dim becomes more sequences of one call, and
+grad."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ _SUMMED = 0b11000  # of wanted: the gradients that may be sums over sequences, d
 
 def _mapped(tensor: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
     """The tensor with the mapped dim first."""
-    return tensor.unsqueeze(0).expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return (
+        tensor.unsqueeze(0).expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    )
 
 
 def _scores(tensor: torch.Tensor, dim: int | None, size: int, batch: int) -> torch.Tensor:
@@ -50,19 +53,29 @@ def _fold(size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> tuple[list
     return folded, batch
 
 
-def _one_by_one(op: Callable[..., tuple[torch.Tensor, ...]], size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
+def _one_by_one(
+    op: Callable[..., tuple[torch.Tensor, ...]],
+    size: int,
+    dims: tuple[Any, ...],
+    args: tuple[Any, ...],
+) -> Any:
     """Several calls, for what one call can't tell apart.
 
     These are separate sinks, a sum over a part of the sequences, and packed sequences. Also for
     dropout, whose mask depends on the place of a sequence in its call: a mapped function gives what
     a loop of it gives.
     """
-    results = [op(*(a if d is None else a.select(d, n) for a, d in zip(args, dims, strict=True))) for n in range(size)]
+    results = [
+        op(*(a if d is None else a.select(d, n) for a, d in zip(args, dims, strict=True)))
+        for n in range(size)
+    ]
     stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
     return stacked, (0,) * len(stacked)
 
 
-def _map_forward(op: Callable[..., Any], size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
+def _map_forward(
+    op: Callable[..., Any], size: int, dims: tuple[Any, ...], args: tuple[Any, ...]
+) -> Any:
     varlen = len(args) > _ops.SHARED + 1
     if varlen or dims[_SINKS] is not None or args[_RNG] is not None:
         return _one_by_one(op, size, dims, args)
@@ -73,7 +86,9 @@ def _map_forward(op: Callable[..., Any], size: int, dims: tuple[Any, ...], args:
     return (out.unflatten(0, (size, batch)), lse.unflatten(0, (size, batch))), (0, 0)
 
 
-def _map_backward(op: Callable[..., Any], size: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
+def _map_backward(
+    op: Callable[..., Any], size: int, dims: tuple[Any, ...], args: tuple[Any, ...]
+) -> Any:
     wanted = args[-1]
     varlen = len(args) > _ops.SHARED + 5
     if varlen or dims[_SINKS] is not None or args[_RNG] is not None or wanted & _SUMMED:
@@ -86,7 +101,10 @@ def _map_backward(op: Callable[..., Any], size: int, dims: tuple[Any, ...], args
     for at in (out, lse):  # inputs, too, need a place of their own for each element
         folded[at] = folded[at].contiguous()
     gradients = op(*folded)
-    results = tuple(g.unflatten(0, (size, batch)) if bit < 3 and wanted >> bit & 1 else g for bit, g in enumerate(gradients))
+    results = tuple(
+        g.unflatten(0, (size, batch)) if bit < 3 and wanted >> bit & 1 else g
+        for bit, g in enumerate(gradients)
+    )
     return results, tuple(0 if bit < 3 and wanted >> bit & 1 else None for bit in range(5))
 
 
@@ -96,7 +114,11 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
         varlen = len(args) > _ops.SHARED + 1
-        return torch.ops.fulmen.attention_varlen(*args) if varlen else torch.ops.fulmen.attention(*args)
+        return (
+            torch.ops.fulmen.attention_varlen(*args)
+            if varlen
+            else torch.ops.fulmen.attention(*args)
+        )
 
     setup_context = staticmethod(_ops.save_for_backward)
 
@@ -113,7 +135,11 @@ class AttentionBackward(torch.autograd.Function):
     @staticmethod
     def forward(*args: Any) -> tuple[torch.Tensor, ...]:
         varlen = len(args) > _ops.SHARED + 5
-        return torch.ops.fulmen.attention_varlen_backward(*args) if varlen else torch.ops.fulmen.attention_backward(*args)
+        return (
+            torch.ops.fulmen.attention_varlen_backward(*args)
+            if varlen
+            else torch.ops.fulmen.attention_backward(*args)
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -129,7 +155,9 @@ class AttentionBackward(torch.autograd.Function):
 def _register(name: str, rule: Callable[..., Any]) -> None:
     op = getattr(torch.ops.fulmen, name)
     torch.library.register_vmap(
-        f"fulmen::{name}", lambda info, dims, *args: rule(op, info.batch_size, dims, args), lib=_ops.library
+        f"fulmen::{name}",
+        lambda info, dims, *args: rule(op, info.batch_size, dims, args),
+        lib=_ops.library,
     )
 
 

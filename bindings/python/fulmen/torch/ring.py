@@ -1,8 +1,10 @@
-"""Attention over a sequence that is spread over the processes of torch.distributed (context parallelism).
+"""Attention over a sequence that is spread over the processes of torch.distributed (context
+parallelism).
 
-Keys and values go round the ring of processes while queries stay; what each part gives is merged by its log-sum-exp. The sequence
-is cut into two pieces for each process, and process r has the r-th from the front and the r-th from the back, one after the other:
-under a causal mask all processes then have the same work. ring_shard cuts so, ring_gather puts together.
+Keys and values go round the ring of processes while queries stay; what each part gives is merged by
+its log-sum-exp. The sequence is cut into two pieces for each process, and process r has the r-th
+from the front and the r-th from the back, one after the other: under a causal mask all processes
+then have the same work. ring_shard cuts so, ring_gather puts together.
 """
 
 from __future__ import annotations
@@ -15,7 +17,17 @@ import torch.distributed as dist
 
 from fulmen._core import ArgumentError
 from fulmen.torch._exchange import Processes, Transfer, rank_and_size
-from fulmen.torch._sharding import Sharding, backward_of, checked_sharding, cut, forward_of, lengths_of, place, ring_parts, take
+from fulmen.torch._sharding import (
+    Sharding,
+    backward_of,
+    checked_sharding,
+    cut,
+    forward_of,
+    lengths_of,
+    place,
+    ring_parts,
+    take,
+)
 
 __all__ = ["ring_attention", "ring_gather", "ring_seqlens", "ring_shard"]
 
@@ -35,27 +47,36 @@ def ring_attention(
     timeout: float | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Any:
-    """fulmen.attention of the whole sequence, of which each process of the group has a part; differentiable by q, k and v.
+    """fulmen.attention of the whole sequence, of which each process of the group has a part;
+    differentiable by q, k and v.
 
-    Every process of the group calls it. The transfer of the next keys runs beside the kernel that works on these.
+    Every process of the group calls it. The transfer of the next keys runs beside the kernel that
+    works on these.
 
     Args:
-      q: [batch, seqlen of this process, heads, head_dim], as ring_shard cuts it; float32, float16 or bfloat16.
+      q: [batch, seqlen of this process, heads, head_dim], as ring_shard cuts it; float32, float16
+          or bfloat16.
       k, v: [batch, seqlen of this process, kv_heads, head_dim], cut in the same way.
       causal: query i of the whole sequence attends keys up to i.
-      cu_seqlens: the whole sequence is packed of documents, batch is 1: document n is positions cu_seqlens[n] to cu_seqlens[n + 1]
-        - 1 of all processes, and attends itself only. A list, or integers in a tensor; a GPU's are waited for.
-      seqlens: the rows of every process, where they differ: ring_seqlens gives what ring_shard cuts. None: all have as many.
-      softmax_scale, softcap, deterministic, return_lse: see fulmen.attention. Parts are always merged in the same order.
-      timeout: seconds to wait for another process; None is the group's timeout, which is also what counts with NCCL.
-      group: None is all processes. Its backend: gloo on the CPU, NCCL or RCCL on a GPU; gloo with a GPU goes through the host.
+      cu_seqlens: the whole sequence is packed of documents, batch is 1: document n is positions
+        cu_seqlens[n] to cu_seqlens[n + 1] - 1 of all processes, and attends itself only. A list, or
+        integers in a tensor; a GPU's are waited for.
+      seqlens: the rows of every process, where they differ: ring_seqlens gives what ring_shard
+          cuts. None: all have as many.
+      softmax_scale, softcap, deterministic, return_lse: see fulmen.attention. Parts are always
+          merged in the same order.
+      timeout: seconds to wait for another process; None is the group's timeout, which is also what
+          counts with NCCL.
+      group: None is all processes. Its backend: gloo on the CPU, NCCL or RCCL on a GPU; gloo with a
+          GPU goes through the host.
 
     Returns:
       out, of q's shape, or (out, lse), for the queries of this process.
 
     Raises:
-      RuntimeError: another process has failed, or did not come within the timeout. With NCCL torch's watchdog ends this process
-        then, and says so. ArgumentError and others: see fulmen.attention.
+      RuntimeError: another process has failed, or did not come within the timeout. With NCCL
+        torch's watchdog ends this process then, and says so. ArgumentError and others: see
+        fulmen.attention.
     """
     rank, size = rank_and_size(group)
     sharding = checked_sharding(q, k, v, causal, cu_seqlens, seqlens, rank, size)
@@ -68,21 +89,30 @@ def ring_seqlens(seqlen: int, group: dist.ProcessGroup | None = None) -> list[in
     """How many of seqlen rows ring_shard gives to each process."""
     _, size = rank_and_size(group)
     if seqlen < size:
-        raise ArgumentError(f"seqlen is {seqlen}: {size} or more, a row for each process, is accepted")
+        raise ArgumentError(
+            f"seqlen is {seqlen}: {size} or more, a row for each process, is accepted"
+        )
     return lengths_of(seqlen, size)
 
 
-def ring_shard(tensor: torch.Tensor, dim: int = 1, group: dist.ProcessGroup | None = None) -> torch.Tensor:
-    """This process's part of a tensor that all have: of 2 * processes pieces along dim one from the front and one from the back.
+def ring_shard(
+    tensor: torch.Tensor, dim: int = 1, group: dist.ProcessGroup | None = None
+) -> torch.Tensor:
+    """This process's part of a tensor that all have: of 2 * processes pieces along dim one from the
+    front and one from the back.
 
-    Pieces have the same size where 2 * processes divides that of dim; else those in front have a row more.
+    Pieces have the same size where 2 * processes divides that of dim; else those in front have a
+    row more.
     """
     rank, _ = rank_and_size(group)
     return take(tensor, cut(ring_seqlens(tensor.shape[dim], group))[rank], dim)
 
 
-def ring_gather(tensor: torch.Tensor, dim: int = 1, group: dist.ProcessGroup | None = None) -> torch.Tensor:
-    """The whole of what ring_shard cut, in every process. Not differentiable. The host waits for the sizes of all parts."""
+def ring_gather(
+    tensor: torch.Tensor, dim: int = 1, group: dist.ProcessGroup | None = None
+) -> torch.Tensor:
+    """The whole of what ring_shard cut, in every process. Not differentiable. The host waits for
+    the sizes of all parts."""
     processes = Processes(group, tensor.device, None)
     ours = tensor.detach().transpose(0, dim).contiguous()
     length = torch.tensor([ours.shape[0]], device=tensor.device)
@@ -96,12 +126,15 @@ def ring_gather(tensor: torch.Tensor, dim: int = 1, group: dist.ProcessGroup | N
 
 
 class _Buffers:
-    """Keys and values, or their gradients, of one process after the other, in memory that is taken once.
+    """Keys and values, or their gradients, of one process after the other, in memory that is taken
+    once.
 
     One buffer is worked on while the other one fills.
     """
 
-    def __init__(self, k: torch.Tensor, v: torch.Tensor, sharding: Sharding, dtype: torch.dtype) -> None:
+    def __init__(
+        self, k: torch.Tensor, v: torch.Tensor, sharding: Sharding, dtype: torch.dtype
+    ) -> None:
         self.shapes, self.sharding = (k.shape, v.shape), sharding
         self.row = k.shape[0] * (k.shape[2] * k.shape[3] + v.shape[2] * v.shape[3])
         self.flat = [k.new_empty(sharding.longest() * self.row, dtype=dtype) for _ in range(2)]
@@ -116,13 +149,18 @@ class _Buffers:
         return flat[:first].view(shapes[0]), flat[first : rows * self.row].view(shapes[1])
 
 
-def _merge(out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor) -> None:
+def _merge(
+    out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor
+) -> None:
     """Merges in place: out [batch, seqlen, heads, head_dim], lse [batch, heads, seqlen], both
     float32.
     """
     merged = torch.logaddexp(lse, part_lse)
     # Rows without a key in either have no weight.
-    ours, theirs = (torch.exp(one - merged).nan_to_num_(0.0).transpose(1, 2).unsqueeze(-1) for one in (lse, part_lse))
+    ours, theirs = (
+        torch.exp(one - merged).nan_to_num_(0.0).transpose(1, 2).unsqueeze(-1)
+        for one in (lse, part_lse)
+    )
     out.mul_(ours).addcmul_(part, theirs)
     lse.copy_(merged)
 
@@ -149,7 +187,12 @@ class Ring(torch.autograd.Function):
 
 
 def _forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sharding: Sharding, options: dict[str, Any], processes: Processes
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sharding: Sharding,
+    options: dict[str, Any],
+    processes: Processes,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     rank, size = processes.rank, processes.size
     buffers = _Buffers(k, v, sharding, k.dtype)
@@ -219,7 +262,9 @@ def _backward(
                 to[:, columns] += one
         processes.mark()
         if size > 1:  # the last of these brings every process its own
-            arriving = processes.pass_on(sums.of(sums.flat[step % 2], owner), sums.of(sums.flat[1 - step % 2], coming))
+            arriving = processes.pass_on(
+                sums.of(sums.flat[step % 2], owner), sums.of(sums.flat[1 - step % 2], coming)
+            )
         processes.finish(transfer)
         here = received
     processes.finish(arriving)

@@ -1,4 +1,5 @@
-"""xformers.ops' attention, by the same names: `import fulmen.xformers as xops`, `xops.memory_efficient_attention(q, k, v)`."""
+"""xformers.ops' attention, by the same names: `import fulmen.xformers as xops`,
+`xops.memory_efficient_attention(q, k, v)`."""
 
 from fulmen.xformers import fmha
 from fulmen.xformers._attention import (

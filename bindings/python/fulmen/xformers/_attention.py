@@ -28,11 +28,14 @@ def memory_efficient_attention(
     """softmax(scale * query key^T + attn_bias) value. Differentiable, by a tensor attn_bias, too.
 
     Args:
-      query: [batch, seqlen_q, heads, head_dim], [batch, seqlen_q, groups, heads, head_dim] or [batch, seqlen_q, head_dim].
-      key, value: the same of seqlen_k; value's head_dim may differ. Groups whose heads are expanded (stride 0) are read once.
-      attn_bias: None, a tensor added to the scores, [batch, heads, seqlen_q, seqlen_k] ([batch, groups, heads, …] with groups,
-        [batch, seqlen_q, seqlen_k] without heads), one of bool, where True attends, or a bias of
-        fmha.attn_bias, xformers' own included. One that is neither is asked to materialize() itself.
+      query: [batch, seqlen_q, heads, head_dim], [batch, seqlen_q, groups, heads, head_dim] or
+          [batch, seqlen_q, head_dim].
+      key, value: the same of seqlen_k; value's head_dim may differ. Groups whose heads are expanded
+          (stride 0) are read once.
+      attn_bias: None, a tensor added to the scores, [batch, heads, seqlen_q, seqlen_k]
+        ([batch, groups, heads, …] with groups, [batch, seqlen_q, seqlen_k] without heads), one of
+        bool, where True attends, or a bias of fmha.attn_bias, xformers' own included. One that is
+        neither is asked to materialize() itself.
       p: probability of dropout; torch's generator draws. scale: None is 1 / sqrt(head_dim).
       op: changes nothing: plans choose by the problem. output_dtype: None is query's.
 
@@ -69,19 +72,33 @@ def memory_efficient_attention_forward_requires_grad(
     op: Any = None,
     output_dtype: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(memory_efficient_attention's result, lse [batch, heads, seqlen_q], with groups [batch, groups, heads, seqlen_q])."""
+    """(memory_efficient_attention's result, lse [batch, heads, seqlen_q], with groups
+    [batch, groups, heads, seqlen_q])."""
     if p != 0:
-        raise NotImplementedError(f"p is {p}: 0 is accepted, memory_efficient_attention has dropout")
+        raise NotImplementedError(
+            f"p is {p}: 0 is accepted, memory_efficient_attention has dropout"
+        )
     return _attention(query, key, value, attn_bias, p, scale, output_dtype)
 
 
 def _attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: Any, p: float, scale: float | None, dtype: torch.dtype | None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: Any,
+    p: float,
+    scale: float | None,
+    dtype: torch.dtype | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     dims = query.dim()
     if dims not in (3, 4, 5) or key.dim() != dims or value.dim() != dims:
-        shapes = ", ".join(f"{n} {list(t.shape)}" for n, t in (("query", query), ("key", key), ("value", value)))
-        raise ArgumentError(f"shapes are {shapes}: [batch, seqlen, heads, head_dim] of all is accepted, or 3 or 5 dims of all")
+        shapes = ", ".join(
+            f"{n} {list(t.shape)}" for n, t in (("query", query), ("key", key), ("value", value))
+        )
+        raise ArgumentError(
+            f"shapes are {shapes}: [batch, seqlen, heads, head_dim] of all is accepted, or 3 or 5 "
+            "dims of all"
+        )
     shape = (*query.shape[:-1], value.shape[-1])
     heads = query.shape[2:-1]
     query, key, value = (_with_heads(t) for t in (query, key, value))
@@ -100,10 +117,14 @@ def _attention(
         q, k, v = query[0], key, value
         if any(t.shape[0] != 1 for t in (query, key, value)):
             raise ArgumentError(
-                f"query has batch {query.shape[0]} and key {key.shape[0]}: 1 is accepted with {type(bias).__name__}"
+                f"query has batch {query.shape[0]} and key {key.shape[0]}: 1 is accepted with "
+                f"{type(bias).__name__}"
             )
         k, v, lengths = _keys_of_blocks(
-            k[0], v[0], bias, torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+            k[0],
+            v[0],
+            bias,
+            torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)),
         )
         out, lse = attention(
             last_dim_contiguous(q),
@@ -126,7 +147,9 @@ def _attention(
                 else bias
             )
             options["keep_mask" if bias.dtype == torch.bool else "bias"] = last_dim_contiguous(bias)
-        out, lse = attention(*(last_dim_contiguous(t) for t in (query, key, value)), return_lse=True, **options)
+        out, lse = attention(
+            *(last_dim_contiguous(t) for t in (query, key, value)), return_lse=True, **options
+        )
     if len(heads) == 2:
         lse = lse.unflatten(1, heads)
     return out.reshape(shape).to(out.dtype if dtype is None else dtype), lse
@@ -145,15 +168,22 @@ def _with_heads(t: torch.Tensor) -> torch.Tensor:
 def _keys_of_blocks(
     k: torch.Tensor, v: torch.Tensor, bias: Any, gradients: bool
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
-    """k and v [rows, heads, dim] as fulmen.attention takes them, and its options. Nothing is copied without gradients."""
+    """k and v [rows, heads, dim] as fulmen.attention takes them, and its options. Nothing is copied
+    without gradients."""
     info, table = bias.k_seqinfo, getattr(bias, "block_tables", None)
     if not hasattr(info, "seqlen"):
         return k, v, {"cu_seqlens_k": info.seqstart, "max_seqlen_k": info.max_seqlen}
     if gradients:  # which fulmen.attention has for packed keys
         rows = key_rows(bias)
-        lengths = torch.tensor([0, *(len(r) for r in rows)], device=k.device).cumsum(0, dtype=torch.int32)
+        lengths = torch.tensor([0, *(len(r) for r in rows)], device=k.device).cumsum(
+            0, dtype=torch.int32
+        )
         at = torch.cat(rows).to(k.device)
-        return k.index_select(0, at), v.index_select(0, at), {"cu_seqlens_k": lengths, "max_seqlen_k": max(len(r) for r in rows)}
+        return (
+            k.index_select(0, at),
+            v.index_select(0, at),
+            {"cu_seqlens_k": lengths, "max_seqlen_k": max(len(r) for r in rows)},
+        )
     if table is not None:
         options = {"block_table": table.to(torch.int32), "seqlens_k": info.seqlen}
         if not hasattr(info, "padding"):
@@ -163,5 +193,11 @@ def _keys_of_blocks(
         blocks = (len(info.seqlen_py), info.padding)
         return k.unflatten(0, blocks), v.unflatten(0, blocks), {"seqlens_k": info.seqlen}
     # Rows anywhere are pages of one row.
-    table = info.seqstart[:-1, None] + torch.arange(max(info.max_seqlen, 1), dtype=torch.int32, device=k.device)
-    return k.unsqueeze(1), v.unsqueeze(1), {"block_table": table.clamp(max=max(k.shape[0] - 1, 0)), "seqlens_k": info.seqlen}
+    table = info.seqstart[:-1, None] + torch.arange(
+        max(info.max_seqlen, 1), dtype=torch.int32, device=k.device
+    )
+    return (
+        k.unsqueeze(1),
+        v.unsqueeze(1),
+        {"block_table": table.clamp(max=max(k.shape[0] - 1, 0)), "seqlens_k": info.seqlen},
+    )

@@ -7,12 +7,14 @@
 
 namespace fulmen::python {
 
-// The message names the argument, its value and what is accepted. Throwing it needs no GIL: XLA's handlers do so, too.
+// The message names the argument, its value and what is accepted. Throwing it needs no GIL: XLA's
+// handlers do so, too.
 struct ArgumentError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// Makes fulmen.ArgumentError, a ValueError and a RuntimeError, a member of the module. Functions of the module raise it.
+// Makes fulmen.ArgumentError, a ValueError and a RuntimeError, a member of the module. Functions of
+// the module raise it.
 void add_argument_error(nanobind::module_& m);
 
 // Sets Python's error.

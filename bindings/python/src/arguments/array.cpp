@@ -34,8 +34,9 @@ struct KnownType {
   Kind kind = Kind::other;
 };
 
-// An attribute of a module that is looked up once and lives as long as the process, as the module does. Not by a static with an
-// initialiser: a second thread would wait for that with the GIL held, which the first one needs.
+// An attribute of a module that is looked up once and lives as long as the process, as the module
+// does. Not by a static with an initialiser: a second thread would wait for that with the GIL held,
+// which the first one needs.
 nb::handle attribute_of(nb::handle& kept, const char* module, const char* name) {
   if (!kept.is_valid()) kept = nb::object(nb::module_::import_(module).attr(name)).release();
   return kept;
@@ -52,12 +53,15 @@ nb::handle numpy_empty() {
 const DlExchangeApi* exchange_api(nb::handle type) {
   nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
   if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
-  auto* api = static_cast<DlExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  auto* api =
+      static_cast<DlExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   while (api != nullptr && api->major != 1) api = api->previous;
   return api != nullptr && api->view != nullptr ? api : nullptr;
 }
 
-std::string module_of(nb::handle type) { return text_of(nb::getattr(type, "__module__", nb::str(""))); }
+std::string module_of(nb::handle type) {
+  return text_of(nb::getattr(type, "__module__", nb::str("")));
+}
 
 // torch's own types, and user types derived from its tensors.
 bool is_of_torch(nb::handle type) {
@@ -70,17 +74,21 @@ bool is_of_torch(nb::handle type) {
 
 KnownType examine(nb::handle type) {
   const std::string module = module_of(type);
-  if (module.rfind("numpy.ma", 0) == 0) return {type, Access::none, false, nullptr};  // its mask would be forgotten
+  // Its mask would be forgotten.
+  if (module.rfind("numpy.ma", 0) == 0) return {type, Access::none, false, nullptr};
   const bool is_torch = is_of_torch(type);
-  if (PyObject_IsSubclass(type.ptr(), numpy_ndarray().ptr()) == 1) return {type, Access::numpy, false, nullptr, Kind::numpy};
+  if (PyObject_IsSubclass(type.ptr(), numpy_ndarray().ptr()) == 1)
+    return {type, Access::numpy, false, nullptr, Kind::numpy};
   if (const DlExchangeApi* api = exchange_api(type)) return {type, Access::exchange, is_torch, api};
-  if (is_torch && nb::hasattr(type, "data_ptr")) return {type, Access::torch_attributes, true, nullptr};
+  if (is_torch && nb::hasattr(type, "data_ptr"))
+    return {type, Access::torch_attributes, true, nullptr};
   return {type, nb::hasattr(type, "__dlpack__") ? Access::dlpack : Access::none, false, nullptr};
 }
 
 // A process sees few types; each is examined once.
 std::vector<KnownType>& known_types() {
-  static auto* known = new std::vector<KnownType>;  // lives as long as the process: no destructor after Python's end
+  // Lives as long as the process: no destructor after Python's end.
+  static auto* known = new std::vector<KnownType>;
   return *known;
 }
 
@@ -95,9 +103,11 @@ KnownType known_type(nb::handle type) {
     for (const KnownType& one : known) {
       if (one.kind != Kind::plain_torch) forgotten.push_back(one);
     }
-    known.erase(std::remove_if(known.begin(), known.end(), [](const KnownType& one) { return one.kind != Kind::plain_torch; }),
+    known.erase(std::remove_if(known.begin(), known.end(),
+                               [](const KnownType& one) { return one.kind != Kind::plain_torch; }),
                 known.end());
-    for (const KnownType& one : forgotten) one.type.dec_ref();  // last: the end of a class may run anything
+    // Last: the end of a class may run anything.
+    for (const KnownType& one : forgotten) one.type.dec_ref();
   }
   const KnownType found = examine(type);
   type.inc_ref();
@@ -119,11 +129,14 @@ const char* accepted_dtypes(std::string_view name) {
 }
 
 [[noreturn]] void refuse_dtype(const char* name, const std::string& dtype) {
-  throw nb::type_error((std::string(name) + " has dtype " + dtype + ": " + accepted_dtypes(name)).c_str());
+  throw nb::type_error(
+      (std::string(name) + " has dtype " + dtype + ": " + accepted_dtypes(name)).c_str());
 }
 
 void check_ndim(const char* name, int64_t ndim) {
-  if (ndim > 4) throw ArgumentError(std::string(name) + " has " + std::to_string(ndim) + " dims: 4 at most are accepted");
+  if (ndim > 4)
+    throw ArgumentError(std::string(name) + " has " + std::to_string(ndim) +
+                        " dims: 4 at most are accepted");
 }
 
 fulmen_dtype dtype_of(DlDtype dtype, const char* name) {
@@ -137,13 +150,18 @@ fulmen_dtype dtype_of(DlDtype dtype, const char* name) {
   }
   constexpr const char* kNames[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
   // By code, behind those. Their names say the bits.
-  constexpr const char* kSmall[] = {"float8_e3m4",     "float8_e4m3",   "float8_e4m3b11fnuz", "float8_e4m3fn",
-                                    "float8_e4m3fnuz", "float8_e5m2",   "float8_e5m2fnuz",    "float8_e8m0fnu",
-                                    "float6_e2m3fn",   "float6_e3m2fn", "float4_e2m1fn"};
+  constexpr const char* kSmall[] = {"float8_e3m4",     "float8_e4m3",     "float8_e4m3b11fnuz",
+                                    "float8_e4m3fn",   "float8_e4m3fnuz", "float8_e5m2",
+                                    "float8_e5m2fnuz", "float8_e8m0fnu",  "float6_e2m3fn",
+                                    "float6_e3m2fn",   "float4_e2m1fn"};
   const size_t small = dtype.code - std::size(kNames);
-  if (dtype.code >= std::size(kNames) && small < std::size(kSmall)) refuse_dtype(name, kSmall[small]);
-  const std::string kind = dtype.code < std::size(kNames) ? kNames[dtype.code] : "code" + std::to_string(dtype.code) + "_";
-  refuse_dtype(name, kind + std::to_string(dtype.bits) + (dtype.lanes != 1 ? "x" + std::to_string(dtype.lanes) : ""));
+  if (dtype.code >= std::size(kNames) && small < std::size(kSmall))
+    refuse_dtype(name, kSmall[small]);
+  const std::string kind = dtype.code < std::size(kNames)
+                               ? kNames[dtype.code]
+                               : "code" + std::to_string(dtype.code) + "_";
+  refuse_dtype(name, kind + std::to_string(dtype.bits) +
+                         (dtype.lanes != 1 ? "x" + std::to_string(dtype.lanes) : ""));
 }
 
 void read_dl_tensor(const DlTensor& tensor, const char* name, Array& array) {
@@ -162,7 +180,8 @@ void read_dl_tensor(const DlTensor& tensor, const char* name, Array& array) {
 
 void read_numpy(nb::handle object, const char* name, Array& array) {
   array.owner = object.attr("__array_struct__");
-  const auto* view = static_cast<const ArrayStruct*>(PyCapsule_GetPointer(array.owner.ptr(), nullptr));
+  const auto* view =
+      static_cast<const ArrayStruct*>(PyCapsule_GetPointer(array.owner.ptr(), nullptr));
   if (view == nullptr) throw nb::python_error();
   const auto dtype_name = [&] { return text_of(object.attr("dtype")); };
   const bool native = (view->flags & kNumpyNotSwapped) != 0;
@@ -172,14 +191,17 @@ void read_numpy(nb::handle object, const char* name, Array& array) {
     array.dtype = FULMEN_FP16;
   } else if (native && view->kind == 'i' && view->itemsize == 4) {
     array.dtype = FULMEN_INT32;
-  } else if (view->kind == 'b' || (view->kind == 'u' && view->itemsize == 1 && is_keep_mask(name))) {
+  } else if (view->kind == 'b' ||
+             (view->kind == 'u' && view->itemsize == 1 && is_keep_mask(name))) {
     array.dtype = FULMEN_BOOLEAN;
-  } else if (native && view->itemsize == 2 && dtype_name() == "bfloat16") {  // of ml_dtypes, whatever its kind
+  } else if (native && view->itemsize == 2 && dtype_name() == "bfloat16") {
+    // The dtype of ml_dtypes, whatever its kind.
     array.dtype = FULMEN_BF16;
   } else if (!native && view->itemsize > 1) {
-    throw nb::type_error((std::string(name) + " has dtype " + dtype_name() +
-                          ": this machine's byte order is accepted, convert it by astype(dtype.newbyteorder(\"=\"))")
-                             .c_str());
+    throw nb::type_error(
+        (std::string(name) + " has dtype " + dtype_name() +
+         ": this machine's byte order is accepted, convert it by astype(dtype.newbyteorder(\"=\"))")
+            .c_str());
   } else {
     refuse_dtype(name, dtype_name());
   }
@@ -190,8 +212,9 @@ void read_numpy(nb::handle object, const char* name, Array& array) {
   array.ndim = view->nd;
   for (int d = 0; d < view->nd; ++d) {
     if (view->strides[d] % view->itemsize != 0) {
-      throw ArgumentError(std::string(name) + " has a stride of " + std::to_string(view->strides[d]) + " bytes in dim " +
-                          std::to_string(d) + ": a multiple of its element's " + std::to_string(view->itemsize) +
+      throw ArgumentError(std::string(name) + " has a stride of " +
+                          std::to_string(view->strides[d]) + " bytes in dim " + std::to_string(d) +
+                          ": a multiple of its element's " + std::to_string(view->itemsize) +
                           " bytes is needed");
     }
     array.shape[d] = view->shape[d];
@@ -201,18 +224,23 @@ void read_numpy(nb::handle object, const char* name, Array& array) {
 
 // For tensors that are known to have no memory to look at.
 void refuse_torch(nb::handle object, const char* name) {
-  const auto is = [&](const char* what) { return nb::getattr(object, what, nb::none()).ptr() == Py_True; };
+  const auto is = [&](const char* what) {
+    return nb::getattr(object, what, nb::none()).ptr() == Py_True;
+  };
   if (is("is_nested")) {
-    throw ArgumentError(std::string(name) +
-                        " is a nested tensor: sequences of different lengths are accepted packed, with cu_seqlens");
+    throw ArgumentError(
+        std::string(name) +
+        " is a nested tensor: sequences of different lengths are accepted packed, with cu_seqlens");
   }
   if (is("is_quantized")) refuse_dtype(name, text_of(object.attr("dtype")));
-  const std::string layout = text_of(object.attr("layout")), device = text_of(object.attr("device").attr("type"));
+  const std::string layout = text_of(object.attr("layout")),
+                    device = text_of(object.attr("device").attr("type"));
   if (layout != "torch.strided") {
     throw ArgumentError(std::string(name) + " has layout " + layout + ": strided is accepted");
   }
   if (device != "cpu" && device != "cuda") {
-    throw ArgumentError(std::string(name) + " is on device " + device + ": cpu and cuda are accepted");
+    throw ArgumentError(std::string(name) + " is on device " + device +
+                        ": cpu and cuda are accepted");
   }
 }
 
@@ -248,15 +276,17 @@ void read_torch(nb::handle object, const char* name, Array& array) {
     array.shape[d] = nb::cast<int64_t>(shape[d]);
     array.strides[d] = nb::cast<int64_t>(strides[d]);
   }
-  array.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(object.attr("data_ptr")()));  // NOLINT(performance-no-int-to-ptr)
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  array.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(object.attr("data_ptr")()));
 }
 
 void read_dlpack(nb::handle object, const char* name, Array& array) {
   try {
     array.imported = std::make_unique<nb::ndarray<nb::ro>>(nb::cast<nb::ndarray<nb::ro>>(object));
   } catch (const nb::cast_error&) {  // no memory to see: one that is traced, for instance
-    throw nb::type_error(
-        (std::string(name) + " is of type " + name_of_type(object) + ", whose __dlpack__ gives none: " + kArrayNeeded).c_str());
+    throw nb::type_error((std::string(name) + " is of type " + name_of_type(object) +
+                          ", whose __dlpack__ gives none: " + kArrayNeeded)
+                             .c_str());
   }
   const auto& view = *array.imported;
   check_ndim(name, static_cast<int64_t>(view.ndim()));
@@ -310,7 +340,9 @@ namespace {
 // Turns torch's zeros without memory (its derivatives make them) into zeros with memory. Writes to
 // them would have no effect elsewhere.
 void give_zeros_memory(nb::handle object, const char* name, Array& array) {
-  if (array.data != nullptr || std::find(array.shape, array.shape + array.ndim, 0) != array.shape + array.ndim) return;
+  if (array.data != nullptr ||
+      std::find(array.shape, array.shape + array.ndim, 0) != array.shape + array.ndim)
+    return;
   if (!nb::cast<bool>(object.attr("_is_zerotensor")())) return;
   nb::object zeros = object.attr("clone")();
   array = read_array(zeros, name);
@@ -333,7 +365,9 @@ bool read_inner_tensor(nb::handle object, const KnownType& known, const char* na
 Array read_array(nb::handle object, const char* name) {
   const KnownType known = known_type(object.type());
   Array array;
-  array.framework = known.is_torch ? Framework::torch : known.access == Access::numpy ? Framework::numpy : Framework::other;
+  array.framework = known.is_torch                  ? Framework::torch
+                    : known.access == Access::numpy ? Framework::numpy
+                                                    : Framework::other;
   array.api = known.api;
   switch (known.access) {
     case Access::exchange: {
@@ -365,7 +399,9 @@ Array read_array(nb::handle object, const char* name) {
       read_dlpack(object, name, array);
       break;
     case Access::none:
-      throw nb::type_error((std::string(name) + " is of type " + name_of_type(object) + ": " + kArrayNeeded).c_str());
+      throw nb::type_error(
+          (std::string(name) + " is of type " + name_of_type(object) + ": " + kArrayNeeded)
+              .c_str());
   }
   return array;
 }
@@ -374,7 +410,8 @@ namespace {
 
 // Whether it is a torch tensor whose elements are those of its memory with the other sign.
 bool is_negated(nb::handle object, const Array& array) {
-  return array.framework == Framework::torch && torch_is_negated(array.owner.is_valid() ? nb::handle(array.owner) : object);
+  return array.framework == Framework::torch &&
+         torch_is_negated(array.owner.is_valid() ? nb::handle(array.owner) : object);
 }
 
 bool has_negative_stride(const Array& array) {
@@ -394,7 +431,8 @@ Array read_input(nb::handle object, const char* name) {
     return copy;
   }
   if (is_negated(object, array)) {
-    nb::object resolved = (array.owner.is_valid() ? nb::handle(array.owner) : object).attr("resolve_neg")();
+    nb::object resolved =
+        (array.owner.is_valid() ? nb::handle(array.owner) : object).attr("resolve_neg")();
     Array copy = read_array(resolved, name);
     copy.owner = std::move(resolved);
     copy.copied_as = "it has torch's negative bit";
@@ -406,21 +444,24 @@ Array read_input(nb::handle object, const char* name) {
 Array read_output(nb::handle object, const char* name) {
   Array array = read_array(object, name);
   if (is_negated(object, array)) {
-    throw ArgumentError(std::string(name) +
-                        " has torch's negative bit, its memory the other sign: it is written, a tensor without " +
-                        "is accepted, such as resolve_neg() gives");
+    throw ArgumentError(
+        std::string(name) +
+        " has torch's negative bit, its memory the other sign: it is written, a tensor without " +
+        "is accepted, such as resolve_neg() gives");
   }
   return array;
 }
 
 nb::handle numpy_int32() {
   static nb::handle kept;
-  if (!kept.is_valid()) kept = nb::object(nb::module_::import_("numpy").attr("dtype")("int32")).release();
+  if (!kept.is_valid())
+    kept = nb::object(nb::module_::import_("numpy").attr("dtype")("int32")).release();
   return kept;
 }
 
 bool on_host(const Array& array) {
-  return array.device.type == kDlCpu || array.device.type == kDlCudaHost || array.device.type == kDlRocmHost;
+  return array.device.type == kDlCpu || array.device.type == kDlCudaHost ||
+         array.device.type == kDlRocmHost;
 }
 
 std::string device_of(const Array& array, const char* name) {
@@ -435,24 +476,26 @@ std::string device_of(const Array& array, const char* name) {
     case kDlRocm:
       return "hip:" + std::to_string(array.device.id);
     default:
-      throw ArgumentError(std::string(name) + " is on DLPack device type " + std::to_string(array.device.type) +
+      throw ArgumentError(std::string(name) + " is on DLPack device type " +
+                          std::to_string(array.device.type) +
                           ": the CPU (1), CUDA (2) and ROCm (10) are accepted");
   }
 }
 
-nb::object new_array(nb::handle object, const Array& like, const char* name, int ndim, const int64_t* shape, fulmen_dtype dtype,
-                     bool swap_heads) {
+nb::object new_array(nb::handle object, const Array& like, const char* name, int ndim,
+                     const int64_t* shape, fulmen_dtype dtype, bool swap_heads) {
   if (like.framework == Framework::torch) {
     int64_t strides[4];
     row_major(ndim, shape, swap_heads, strides);
     return new_torch_tensor(object, like, ndim, shape, strides, dtype);
   }
   if (like.framework != Framework::numpy) {
-    throw nb::type_error(
-        (std::string(name) + " is of type " + name_of_type(object) + ": results of this kind can't be made here, pass out")
-            .c_str());
+    throw nb::type_error((std::string(name) + " is of type " + name_of_type(object) +
+                          ": results of this kind can't be made here, pass out")
+                             .c_str());
   }
-  if (dtype == like.dtype) return nb::borrow(numpy_empty())(shape_tuple(ndim, shape), object.attr("dtype"));
+  if (dtype == like.dtype)
+    return nb::borrow(numpy_empty())(shape_tuple(ndim, shape), object.attr("dtype"));
   if (dtype != FULMEN_FP32) throw nb::type_error("a result of this dtype can't be made here");
   return nb::borrow(numpy_empty())(shape_tuple(ndim, shape), nb::str("f4"));
 }
@@ -468,10 +511,13 @@ void* stream_of(const Array& array) {
   if (on_host(array)) return nullptr;
   void* stream = nullptr;
   if (array.api != nullptr) {
-    if (array.api->current_stream(array.device.type, array.device.id, &stream) != 0) throw nb::python_error();
+    if (array.api->current_stream(array.device.type, array.device.id, &stream) != 0)
+      throw nb::python_error();
   } else if (array.framework == Framework::torch) {
-    const nb::object current = nb::module_::import_("torch").attr("cuda").attr("current_stream")(array.device.id);
-    stream = reinterpret_cast<void*>(nb::cast<uintptr_t>(current.attr("cuda_stream")));  // NOLINT(performance-no-int-to-ptr)
+    const nb::object current =
+        nb::module_::import_("torch").attr("cuda").attr("current_stream")(array.device.id);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    stream = reinterpret_cast<void*>(nb::cast<uintptr_t>(current.attr("cuda_stream")));
   }
   return stream;
 }
@@ -485,7 +531,8 @@ Workspace new_workspace(nb::handle object, const Array& like, size_t bytes) {
     return {std::move(memory), static_cast<char*>(view.data) + view.byte_offset};
   }
   const auto address = nb::cast<uintptr_t>(memory.attr("data_ptr")());
-  return {std::move(memory), reinterpret_cast<void*>(address)};  // NOLINT(performance-no-int-to-ptr)
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  return {std::move(memory), reinterpret_cast<void*>(address)};
 }
 
 }  // namespace fulmen::python

@@ -32,8 +32,9 @@ const PlaceRow kTensors[kPlaces] = {
     {"k_scale", &fulmen_tensors::k_scale, Form::kv_heads, Use::input},
     {"v_scale", &fulmen_tensors::v_scale, Form::kv_heads, Use::input},
 };
-static_assert(sizeof(fulmen_tensors) ==
-                  sizeof(fulmen_tensors::struct_size) + kPlaces * sizeof(fulmen_tensor) + 2 * sizeof(fulmen_tensors::dropout_seed),
+static_assert(sizeof(fulmen_tensors) == sizeof(fulmen_tensors::struct_size) +
+                                            kPlaces * sizeof(fulmen_tensor) +
+                                            2 * sizeof(fulmen_tensors::dropout_seed),
               "a tensor of fulmen_tensors has no Place");
 
 namespace {
@@ -77,7 +78,8 @@ bool is_written(Place place, bool backward) {
 }
 
 void wrong_ndim(const char* name, const View& array, const char* accepted) {
-  throw ArgumentError(std::string(name) + " has shape " + numbers_text(array.shape, array.ndim) + ": " + accepted + " is accepted");
+  throw ArgumentError(std::string(name) + " has shape " + numbers_text(array.shape, array.ndim) +
+                      ": " + accepted + " is accepted");
 }
 
 fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
@@ -86,9 +88,9 @@ fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
   fulmen_tensor t = fulmen_tensor_1d(a.data, a.dtype, 1);
   if (is_sequence(place) && (is_key(place) ? layout.packed_k : layout.packed_q)) {
     if (a.ndim != 3)
-      wrong_ndim(
-          name, a,
-          is_key(place) ? "beside cu_seqlens_k [total_k, kv_heads, head_dim]" : "beside cu_seqlens_q [total_q, heads, head_dim]");
+      wrong_ndim(name, a,
+                 is_key(place) ? "beside cu_seqlens_k [total_k, kv_heads, head_dim]"
+                               : "beside cu_seqlens_q [total_q, heads, head_dim]");
     std::copy_n(a.shape, 3, t.shape + 1);
     std::copy_n(a.strides, 3, t.strides + 1);
   } else if (is_sequence(place)) {
@@ -98,13 +100,16 @@ fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
                  is_key(place) ? "without cu_seqlens_k [batch, seqlen_k, kv_heads, head_dim]"
                                : "without cu_seqlens_q [batch, seqlen_q, heads, head_dim]");
     }
-    if (a.ndim != 4) wrong_ndim(name, a, bhsd ? "[batch, heads, seqlen, head_dim]" : "[batch, seqlen, heads, head_dim]");
+    if (a.ndim != 4)
+      wrong_ndim(name, a,
+                 bhsd ? "[batch, heads, seqlen, head_dim]" : "[batch, seqlen, heads, head_dim]");
     std::copy_n(a.shape, 4, t.shape);
     std::copy_n(a.strides, 4, t.strides);
     if (bhsd) std::swap(t.shape[1], t.shape[2]), std::swap(t.strides[1], t.strides[2]);
   } else if (form == Form::rows) {
     const int ndim = layout.packed_q ? 2 : 3;
-    if (a.ndim != ndim) wrong_ndim(name, a, layout.packed_q ? "[heads, total_q]" : "[batch, heads, seqlen_q]");
+    if (a.ndim != ndim)
+      wrong_ndim(name, a, layout.packed_q ? "[heads, total_q]" : "[batch, heads, seqlen_q]");
     std::copy_n(a.shape, ndim, t.shape + 3 - ndim);
     std::copy_n(a.strides, ndim, t.strides + 3 - ndim);
   } else if (form == Form::pages) {
@@ -136,18 +141,22 @@ fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
   return t;
 }
 
-Call::Call(const Arguments& given, bool writes) : tensors(no_tensors()), options(default_options()) {
+Call::Call(const Arguments& given, bool writes)
+    : tensors(no_tensors()), options(default_options()) {
   read_options(given, *this);
   const auto present = [&](Place place) { return given.tensors[place].is_valid(); };
   layout = {given.bhsd, present(kCuSeqlensQ), present(kCuSeqlensK) && !present(kBlockTable)};
   if (given.bhsd && (layout.packed_q || layout.packed_k)) {
-    throw ArgumentError("layout is \"bhsd\": \"bshd\" is accepted with cu_seqlens_q or cu_seqlens_k");
+    throw ArgumentError(
+        "layout is \"bhsd\": \"bshd\" is accepted with cu_seqlens_q or cu_seqlens_k");
   }
   const bool backward = present(kDout);
   for (int at = 0; at < kPlaces; ++at) {
     const auto place = static_cast<Place>(at);
     if (!present(place)) {
-      if (place <= kV) throw nb::type_error((std::string(kTensors[at].name) + " is None: " + kArrayNeeded).c_str());
+      if (place <= kV)
+        throw nb::type_error(
+            (std::string(kTensors[at].name) + " is None: " + kArrayNeeded).c_str());
       continue;
     }
     set(place, given.tensors[at], writes && is_written(place, backward));
@@ -155,7 +164,8 @@ Call::Call(const Arguments& given, bool writes) : tensors(no_tensors()), options
       throw ArgumentError(std::string(kTensors[at].name) + " is read-only: it is written");
     }
   }
-  if (given.same_heads && tensors.q.shape[2] != tensors.k.shape[2]) throw ArgumentError("q and k have different numbers of heads");
+  if (given.same_heads && tensors.q.shape[2] != tensors.k.shape[2])
+    throw ArgumentError("q and k have different numbers of heads");
   if (!given.device.is_valid()) device = device_of(arrays[kQ], "q");
 }
 
@@ -165,9 +175,11 @@ void Call::set(Place place, nb::handle object, bool is_output) {
   arrays[place] = is_output ? read_output(object, name) : read_input(object, name);
   const DlDevice &here = arrays[place].device, &there = arrays[kQ].device;
   if (here.type != there.type || here.id != there.id) {
-    const std::string ours = place_text(arrays[place], name), that_of_q = place_text(arrays[kQ], "q");
+    const std::string ours = place_text(arrays[place], name),
+                      that_of_q = place_text(arrays[kQ], "q");
     if (ours != that_of_q)
-      throw ArgumentError(std::string(name) + " is on " + ours + ", q on " + that_of_q + ": one device is needed");
+      throw ArgumentError(std::string(name) + " is on " + ours + ", q on " + that_of_q +
+                          ": one device is needed");
   }
   tensors.*kTensors[place].member = placed(place, arrays[place], layout);
 }
@@ -179,7 +191,8 @@ nb::object Call::make(Place place, Place like, fulmen_dtype dtype, int ndim, con
   int64_t dims[4];
   std::copy_n(shape, ndim, dims);
   if (swap) std::swap(dims[1], dims[2]);
-  nb::object result = new_array(objects[like], arrays[like], kTensors[like].name, ndim, dims, dtype, swap);
+  nb::object result =
+      new_array(objects[like], arrays[like], kTensors[like].name, ndim, dims, dtype, swap);
   set(place, result, true);
   return result;
 }
@@ -195,7 +208,9 @@ void Call::describe(Place place, fulmen_dtype dtype, const int64_t (&shape)[4]) 
   }
 }
 
-bool is_without_queries(const fulmen_tensors& tensors) { return tensors.q.shape[0] == 0 || tensors.q.shape[1] == 0; }
+bool is_without_queries(const fulmen_tensors& tensors) {
+  return tensors.q.shape[0] == 0 || tensors.q.shape[1] == 0;
+}
 
 std::string Call::copies() const {
   std::string text;
@@ -211,7 +226,8 @@ namespace {
 // Which of the C ABI's four dims are the array's, in its order: the inverse of placed().
 std::vector<int> own_dims(Place place, int ndim, const Layout& layout) {
   if (is_sequence(place) && ndim == 4 && layout.bhsd) return {0, 2, 1, 3};
-  if (kTensors[place].form == Form::rows) return ndim == 2 ? std::vector{1, 2} : std::vector{0, 1, 2};
+  if (kTensors[place].form == Form::rows)
+    return ndim == 2 ? std::vector{1, 2} : std::vector{0, 1, 2};
   if (of_heads(kTensors[place].form) && ndim == 2) return {0, 3};
   std::vector<int> last;
   for (int d = 4 - ndim; d < 4; ++d) last.push_back(d);
@@ -257,7 +273,8 @@ void check(int status, const Call& call) {
     const auto place = static_cast<Place>(at);
     if (!call.has(place) || !is_about(message, kTensors[at].name)) continue;
     const bool broadcasts = kTensors[at].form == Form::scores;
-    message = in_dims(std::move(message), own_dims(place, call.arrays[at].ndim, call.layout), !broadcasts);
+    message = in_dims(std::move(message), own_dims(place, call.arrays[at].ndim, call.layout),
+                      !broadcasts);
     break;
   }
   raise(status, message.c_str());

@@ -12,7 +12,8 @@
 
 namespace fulmen::python {
 
-// The tensors' order in the tuples that Python hands over. A shorter tuple, or None, leaves tensors out.
+// The tensors' order in the tuples that Python hands over. A shorter tuple, or None, leaves tensors
+// out.
 enum Place : int {
   kQ,
   kK,
@@ -53,9 +54,13 @@ enum class Form {
   sequences,  // [batch]
   pages,      // [batch, max_pages]
 };
-constexpr bool has_lengths(Form form) { return form == Form::bounds || form == Form::sequences || form == Form::pages; }
+constexpr bool has_lengths(Form form) {
+  return form == Form::bounds || form == Form::sequences || form == Form::pages;
+}
 // Few floats, a head or a sequence and a head.
-constexpr bool of_heads(Form form) { return form == Form::heads || form == Form::slopes || form == Form::kv_heads; }
+constexpr bool of_heads(Form form) {
+  return form == Form::heads || form == Form::slopes || form == Form::kv_heads;
+}
 // Few numbers, which people also give as a list.
 constexpr bool takes_lists(Form form) { return of_heads(form) || has_lengths(form); }
 
@@ -98,8 +103,8 @@ enum Scalar : int {
   kScalars
 };
 
-// What Python gave, by place; null where a tensor is absent or None, and where a scalar has its default. The objects are the
-// caller's.
+// What Python gave, by place; null where a tensor is absent or None, and where a scalar has its
+// default. The objects are the caller's.
 struct Arguments {
   nb::handle tensors[kPlaces];
   nb::handle scalars[kScalars];
@@ -135,18 +140,20 @@ struct Layout {
   bool packed_k = false;  // k and v are [total_k, head, head_dim]
 };
 
-// The view in the four dims that the C ABI wants for its place. Throws ArgumentError where it has others.
+// The view in the four dims that the C ABI wants for its place. Throws ArgumentError where it has
+// others.
 fulmen_tensor placed(Place place, const View& view, const Layout& layout);
 
 struct Call {
-  // writes: into the outputs that are given. Throws TypeError and ArgumentError, which name the argument.
+  // writes: into the outputs that are given. Throws TypeError and ArgumentError, which name the
+  // argument.
   explicit Call(const Arguments& arguments, bool writes = true);
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
   bool has(Place place) const { return objects[place].is_valid(); }
-  // A new array for an absent tensor, like that of another place, of that shape ([batch, seqlen, head, dim] for those with q's
-  // dims that are not packed).
+  // A new array for an absent tensor, like that of another place, of that shape
+  // ([batch, seqlen, head, dim] for those with q's dims that are not packed).
   nb::object make(Place place, Place like, fulmen_dtype dtype, int ndim, const int64_t* shape);
   // Says the shape of an absent tensor, for calls that read no pointers.
   void describe(Place place, fulmen_dtype dtype, const int64_t (&shape)[4]);
@@ -172,11 +179,13 @@ bool is_without_queries(const fulmen_tensors& tensors);
 // Reads all arguments but the tensors. Throws TypeError and ArgumentError, which name the argument.
 void read_options(const Arguments& arguments, Call& call);
 
-// Throws the Python exception of a status that is not FULMEN_OK, with the message of this thread's last call. Shapes and strides in
-// it are those of the call's arrays, where the C ABI has four dims.
+// Throws the Python exception of a status that is not FULMEN_OK, with the message of this thread's
+// last call. Shapes and strides in it are those of the call's arrays, where the C ABI has four
+// dims.
 void check(int status, const Call& call);
 void check(int status);
-// A message of the C ABI with those of the four dims that an array has, wherever it has four, or only the first time.
+// A message of the C ABI with those of the four dims that an array has, wherever it has four, or
+// only the first time.
 std::string in_dims(std::string message, const std::vector<int>& dims, bool all);
 // Whether it begins with that argument.
 bool is_about(std::string_view message, std::string_view name);

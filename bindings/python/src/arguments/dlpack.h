@@ -1,13 +1,28 @@
-// The structs of DLPack 1 (https://dmlc.github.io/dlpack) that the binding reads: a tensor, and the table of functions by which a
-// framework's type hands out views without a Python call (the type's attribute __dlpack_c_exchange_api__).
+// The structs of DLPack 1 (https://dmlc.github.io/dlpack) that the binding reads: a tensor, and the
+// table of functions by which a framework's type hands out views without a Python call (the type's
+// attribute __dlpack_c_exchange_api__).
 #pragma once
 
 #include <cstdint>
 
 namespace fulmen::python {
 
-enum DlDeviceType : int32_t { kDlCpu = 1, kDlCuda = 2, kDlCudaHost = 3, kDlRocm = 10, kDlRocmHost = 11, kDlCudaManaged = 13 };
-enum DlTypeCode : uint8_t { kDlInt = 0, kDlUint = 1, kDlFloat = 2, kDlBfloat = 4, kDlComplex = 5, kDlBool = 6 };
+enum DlDeviceType : int32_t {
+  kDlCpu = 1,
+  kDlCuda = 2,
+  kDlCudaHost = 3,
+  kDlRocm = 10,
+  kDlRocmHost = 11,
+  kDlCudaManaged = 13
+};
+enum DlTypeCode : uint8_t {
+  kDlInt = 0,
+  kDlUint = 1,
+  kDlFloat = 2,
+  kDlBfloat = 4,
+  kDlComplex = 5,
+  kDlBool = 6
+};
 
 struct DlDevice {
   int32_t type;

@@ -29,7 +29,8 @@ void copy_elements(const fulmen_tensor& to, const std::vector<char>& from) {
         const int64_t row = a * to.strides[0] + b * to.strides[1] + c * to.strides[2];
         for (int64_t d = 0; d < to.shape[3]; ++d) {
           const int64_t at = (row + d * to.strides[3]) * size;
-          std::memcpy(static_cast<char*>(to.data) + at, from.data() + at, static_cast<size_t>(size));
+          std::memcpy(static_cast<char*>(to.data) + at, from.data() + at,
+                      static_cast<size_t>(size));
         }
       }
     }
@@ -40,7 +41,8 @@ void copy_elements(const fulmen_tensor& to, const std::vector<char>& from) {
 
 bool is_emulated(const char* device) {
   constexpr std::string_view kEmulated = "emulated";
-  const std::string_view name = device != nullptr && *device != '\0' ? device : fulmen_default_device();
+  const std::string_view name =
+      device != nullptr && *device != '\0' ? device : fulmen_default_device();
   return name.substr(0, kEmulated.size()) == kEmulated;
 }
 
@@ -55,9 +57,13 @@ int DeviceCopies::add(fulmen_tensor& tensor, bool written) {
     return FULMEN_OK;
   }
   void* memory = nullptr;
-  if (const int status = fulmen_device_allocate(device_.c_str(), bytes, &memory); status != FULMEN_OK) return status;
+  if (const int status = fulmen_device_allocate(device_.c_str(), bytes, &memory);
+      status != FULMEN_OK)
+    return status;
   memory_.push_back(memory);
-  if (const int status = fulmen_device_copy(device_.c_str(), memory, tensor.data, bytes); status != FULMEN_OK) return status;
+  if (const int status = fulmen_device_copy(device_.c_str(), memory, tensor.data, bytes);
+      status != FULMEN_OK)
+    return status;
   if (written) written_.push_back({tensor, memory});
   tensor.data = memory;
   return FULMEN_OK;

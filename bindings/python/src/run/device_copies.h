@@ -1,4 +1,5 @@
-// Arrays of the host on an emulated device, which has memory of its own: copied there before a call, and back.
+// Arrays of the host on an emulated device, which has memory of its own: copied there before a
+// call, and back.
 #pragma once
 
 #include <cstddef>

@@ -21,13 +21,16 @@ Shape lse_shape(const Call& call) {
 }
 
 void need(const Call& call, Place place) {
-  if (!call.has(place)) throw nb::type_error((std::string(kTensors[place].name) + " is None: an array is needed").c_str());
+  if (!call.has(place))
+    throw nb::type_error(
+        (std::string(kTensors[place].name) + " is None: an array is needed").c_str());
 }
 
 nb::object forward(const Arguments& arguments, bool want_lse) {
   Call call(arguments);
   const auto result = [&](Place place, fulmen_dtype dtype, const Shape& shape) {
-    return call.has(place) ? nb::borrow(call.objects[place]) : call.make(place, kQ, dtype, shape.ndim, shape.array());
+    return call.has(place) ? nb::borrow(call.objects[place])
+                           : call.make(place, kQ, dtype, shape.ndim, shape.array());
   };
   nb::object out = result(kOut, call.arrays[kQ].dtype, out_shape(call)), lse;
   if (want_lse) lse = result(kLse, FULMEN_FP32, lse_shape(call));

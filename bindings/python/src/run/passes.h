@@ -28,7 +28,8 @@ void need(const Call& call, Place place);
 // out, or with want_lse (out, lse): those that are given, else new ones.
 nb::object forward(const Arguments& arguments, bool want_lse);
 
-// The five gradients, as a tuple. wanted: bit n asks for the n-th of kGradients; the others are None. One that is given is written.
+// The five gradients, as a tuple. wanted: bit n asks for the n-th of kGradients; the others are
+// None. One that is given is written.
 nb::object backward(const Arguments& arguments, int wanted);
 
 }  // namespace fulmen::python

@@ -20,12 +20,14 @@ class Key {
  public:
   template <class T>
   void append(const T& value) {
-    static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>, "padding would be part of the key");
+    static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>,
+                  "padding would be part of the key");
     std::memcpy(bytes_ + size_, &value, sizeof value);
     size_ += sizeof value;
   }
   void append(std::string_view text) {
-    const size_t count = std::min(text.size(), kLongestText);  // a longer one names no device and no kernel
+    // A longer one names no device and no kernel.
+    const size_t count = std::min(text.size(), kLongestText);
     std::memcpy(bytes_ + size_, text.data(), count);
     size_ += count;
     append('\0');
@@ -48,16 +50,20 @@ void read(Pass pass, const Call& call, Key& key) {
   key.append(pass);
   const fulmen_options& o = call.options;
   key.append(environment_says_verify());
-  key.append(o.softmax_scale), key.append(o.softcap), key.append(o.causal), key.append(o.window_left);
-  key.append(o.window_right), key.append(o.num_threads), key.append(o.verify), key.append(o.validate), key.append(o.dropout);
+  key.append(o.softmax_scale), key.append(o.softcap), key.append(o.causal),
+      key.append(o.window_left);
+  key.append(o.window_right), key.append(o.num_threads), key.append(o.verify),
+      key.append(o.validate), key.append(o.dropout);
   key.append(o.deterministic), key.append(o.max_seqlen_q), key.append(o.max_seqlen_k);
   for (int place = 0; place < kPlaces; ++place) {
     if (!call.has(static_cast<Place>(place))) continue;
     const fulmen_tensor& tensor = call.tensors.*kTensors[place].member;
-    key.append(place), key.append(tensor.dtype), key.append(tensor.shape), key.append(tensor.strides);
+    key.append(place), key.append(tensor.dtype), key.append(tensor.shape),
+        key.append(tensor.strides);
   }
   key.append(std::string_view(call.device)), key.append(std::string_view(call.kernel));
-  key.append(std::string_view(call.tuning)), key.append(std::hash<std::string_view>()(call.tuning));  // whatever its length
+  key.append(std::string_view(call.tuning)),
+      key.append(std::hash<std::string_view>()(call.tuning));  // whatever its length
 }
 
 struct Hash {
@@ -68,14 +74,15 @@ struct Hash {
 using Plans = std::unordered_map<std::string, SharedPlan, Hash, std::equal_to<>>;
 
 Plans& kept_plans() {
-  static auto* plans = new Plans;  // never destroyed: at the process's end a vendor's library may be gone before
+  // Never destroyed: at the process's end a vendor's library may be gone before.
+  static auto* plans = new Plans;
   return *plans;
 }
 
 // fork() waits for its holder: a child has no other thread that could release it.
 constinit std::mutex plans_mutex;
-[[maybe_unused]] const int kForkWatch =
-    ::pthread_atfork([] { plans_mutex.lock(); }, [] { plans_mutex.unlock(); }, [] { plans_mutex.unlock(); });
+[[maybe_unused]] const int kForkWatch = ::pthread_atfork(
+    [] { plans_mutex.lock(); }, [] { plans_mutex.unlock(); }, [] { plans_mutex.unlock(); });
 
 }  // namespace
 
@@ -92,7 +99,8 @@ SharedPlan find_or_make_plan(Pass pass, const Call& call, int& status) {
   const auto create = pass == Pass::forward ? fulmen_plan_create : fulmen_plan_create_backward;
   fulmen_plan* made = nullptr;
   {
-    nb::gil_scoped_release no_gil;  // a kernel may be compiled; to look for one the GIL stays, as no lock is held for longer
+    // A kernel may be compiled; to look for one the GIL stays, as no lock is held for longer.
+    nb::gil_scoped_release no_gil;
     status = create(&call.tensors, &call.options, call.device_name(), &made);
   }
   if (status != FULMEN_OK) return nullptr;

@@ -18,7 +18,8 @@ struct DestroyPlan {
 };
 using Plan = std::unique_ptr<fulmen_plan, DestroyPlan>;
 
-const size_t kMostKept = std::min<size_t>(std::max(1U, std::thread::hardware_concurrency()), 64) << 20;  // of a workspace
+const size_t kMostKept = std::min<size_t>(std::max(1U, std::thread::hardware_concurrency()), 64)
+                         << 20;  // of a workspace
 
 // Scratch is kept, as fresh memory costs a page fault for every 4 KiB. The limit is the tiles of
 // each thread: the extra workspace of a long backward pass would add to all that a training step
@@ -41,13 +42,16 @@ void* host_workspace(size_t bytes) {
   return kept.get();
 }
 
-int run_on_copies(Pass pass, const fulmen_plan* plan, fulmen_tensors tensors, const fulmen_options& options) {
-  const auto check_sequences = pass == Pass::forward ? fulmen_check_sequences : fulmen_check_sequences_backward;
+int run_on_copies(Pass pass, const fulmen_plan* plan, fulmen_tensors tensors,
+                  const fulmen_options& options) {
+  const auto check_sequences =
+      pass == Pass::forward ? fulmen_check_sequences : fulmen_check_sequences_backward;
   if (const int status = check_sequences(&tensors, &options); status != FULMEN_OK) return status;
   DeviceCopies copies(fulmen_plan_device(plan));
   for (int at = 0; at < kPlaces; ++at) {
     const auto place = static_cast<Place>(at);
-    const int status = copies.add(tensors.*kTensors[at].member, is_written(place, pass == Pass::backward));
+    const int status =
+        copies.add(tensors.*kTensors[at].member, is_written(place, pass == Pass::backward));
     if (status != FULMEN_OK) return status;
   }
   const int status = fulmen_plan_run(plan, nullptr, &tensors, nullptr, 0);
@@ -56,7 +60,8 @@ int run_on_copies(Pass pass, const fulmen_plan* plan, fulmen_tensors tensors, co
 
 }  // namespace
 
-int run_on_host(Pass pass, const fulmen_plan* plan, const fulmen_tensors& tensors, const fulmen_options& options) {
+int run_on_host(Pass pass, const fulmen_plan* plan, const fulmen_tensors& tensors,
+                const fulmen_options& options) {
   if (is_emulated(fulmen_plan_device(plan))) return run_on_copies(pass, plan, tensors, options);
   const size_t bytes = fulmen_plan_workspace_bytes(plan);
   void* workspace = host_workspace(bytes);
@@ -90,22 +95,27 @@ void run(Pass pass, const Call& call) {
   void* stream = stream_of(q);
   {
     nb::gil_scoped_release no_gil;
-    status = fulmen_plan_run(plan.get(), stream, &call.tensors, workspace.address, workspace.address != nullptr ? bytes : 0);
+    status = fulmen_plan_run(plan.get(), stream, &call.tensors, workspace.address,
+                             workspace.address != nullptr ? bytes : 0);
   }
   check(status, call);
 }
 
 namespace {
 
-int zero_rows(Pass pass, const fulmen_tensors& tensors, const fulmen_options& options, const char* device, void* stream) {
-  const auto zero = pass == Pass::forward ? fulmen_zero_unused_rows : fulmen_zero_unused_rows_backward;
+int zero_rows(Pass pass, const fulmen_tensors& tensors, const fulmen_options& options,
+              const char* device, void* stream) {
+  const auto zero =
+      pass == Pass::forward ? fulmen_zero_unused_rows : fulmen_zero_unused_rows_backward;
   return zero(&tensors, &options, device, stream);
 }
 
 }  // namespace
 
-int zero_unused_rows_on_host(Pass pass, const fulmen_tensors& tensors, const fulmen_options& options) {
-  return zero_rows(pass, tensors, options, "cpu", nullptr);  // whatever device has computed the others
+int zero_unused_rows_on_host(Pass pass, const fulmen_tensors& tensors,
+                             const fulmen_options& options) {
+  // Whatever device has computed the others.
+  return zero_rows(pass, tensors, options, "cpu", nullptr);
 }
 
 void zero_unused_rows(Pass pass, const Call& call) {

@@ -22,9 +22,11 @@ int torch_observers_of(nb::tuple tensors);
 
 // forward() of tensors, the first of which is one of torch's.
 nb::object torch_forward(const Arguments& arguments, bool want_lse);
-nb::object torch_forward_of(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd, bool want_lse);
+nb::object torch_forward_of(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd,
+                            bool want_lse);
 
-// The backward pass of the autograd.Function: a gradient or None for each input of the forward pass.
+// The backward pass of the autograd.Function: a gradient or None for each input of the forward
+// pass.
 nb::object autograd_backward(nb::handle ctx, nb::handle dout, nb::handle dlse);
 
 // torch_sdpa, and the autograd.Function's forward pass.

@@ -14,13 +14,15 @@ struct Functions {
 };
 
 Functions& functions() {
-  static auto* kept = new Functions;  // lives as long as the process: no destructor after Python's end
+  // Lives as long as the process: no destructor after Python's end.
+  static auto* kept = new Functions;
   return *kept;
 }
 
 nb::handle dtype_object(int dtype) {
   static nb::handle known[std::size(kDtypes)];
-  if (!known[dtype].is_valid()) known[dtype] = nb::object(nb::module_::import_("torch").attr(kDtypes[dtype])).release();
+  if (!known[dtype].is_valid())
+    known[dtype] = nb::object(nb::module_::import_("torch").attr(kDtypes[dtype])).release();
   return known[dtype];
 }
 
@@ -37,7 +39,8 @@ struct Made {
   nb::object arguments;  // (shape, strides, dtype)
 
   bool equals(const Made& other) const {
-    return ndim == other.ndim && dtype == other.dtype && std::equal(shape, shape + 4, other.shape) &&
+    return ndim == other.ndim && dtype == other.dtype &&
+           std::equal(shape, shape + 4, other.shape) &&
            std::equal(strides, strides + 4, other.strides);
   }
 };
@@ -47,11 +50,13 @@ nb::object arguments_of(Made made) {
   static auto* kept = new Made[64];
   uint64_t hash = static_cast<uint64_t>(made.dtype) * 8 + static_cast<uint64_t>(made.ndim);
   for (int d = 0; d < made.ndim; ++d) {
-    hash = (hash ^ static_cast<uint64_t>(made.shape[d])) * 0x9E3779B97F4A7C15U + static_cast<uint64_t>(made.strides[d]);
+    hash = (hash ^ static_cast<uint64_t>(made.shape[d])) * 0x9E3779B97F4A7C15U +
+           static_cast<uint64_t>(made.strides[d]);
   }
   Made& place = kept[(hash * 0x9E3779B97F4A7C15U) >> 58];
   if (!place.arguments.is_valid() || !place.equals(made)) {
-    made.arguments = nb::make_tuple(tuple_of(made.ndim, made.shape), tuple_of(made.ndim, made.strides), dtype_object(made.dtype));
+    made.arguments = nb::make_tuple(tuple_of(made.ndim, made.shape),
+                                    tuple_of(made.ndim, made.strides), dtype_object(made.dtype));
     place = std::move(made);
   }
   return place.arguments;
@@ -70,13 +75,15 @@ nb::object allocate(nb::handle object, const Array& like, const Made& made) {
   const nb::object arguments = arguments_of(made);
   const bool on_gpu = like.device.type == kDlCuda || like.device.type == kDlRocm;
   const nb::object& allocator = on_gpu ? functions().empty_gpu : functions().empty_cpu;
-  if (allocator.is_valid() && (on_gpu ? is_current_gpu(like.device.id) : like.device.type == kDlCpu)) {
+  if (allocator.is_valid() &&
+      (on_gpu ? is_current_gpu(like.device.id) : like.device.type == kDlCpu)) {
     nb::object result = nb::steal(PyObject_Call(allocator.ptr(), arguments.ptr(), nullptr));
     if (result.is_valid()) return result;
     PyErr_Clear();  // torch's own function says what is wrong, if it still is
   }
   const nb::object shape = nb::borrow(arguments)[0], strides = nb::borrow(arguments)[1];
-  return object.attr("new_empty_strided")(shape, strides, nb::arg("dtype") = dtype_object(made.dtype));
+  return object.attr("new_empty_strided")(shape, strides,
+                                          nb::arg("dtype") = dtype_object(made.dtype));
 }
 
 }  // namespace
@@ -87,11 +94,12 @@ void set_torch_memory(nb::dict given) {
     to = function.is_none() ? nb::object() : std::move(function);
   };
   Functions& f = functions();
-  set(f.empty_cpu, "empty_cpu"), set(f.empty_gpu, "empty_gpu"), set(f.current_gpu, "current_gpu"), set(f.written, "written");
+  set(f.empty_cpu, "empty_cpu"), set(f.empty_gpu, "empty_gpu"), set(f.current_gpu, "current_gpu"),
+      set(f.written, "written");
 }
 
-nb::object new_torch_tensor(nb::handle object, const Array& like, int ndim, const int64_t* shape, const int64_t* strides,
-                            fulmen_dtype dtype) {
+nb::object new_torch_tensor(nb::handle object, const Array& like, int ndim, const int64_t* shape,
+                            const int64_t* strides, fulmen_dtype dtype) {
   Made made{ndim, dtype, {}, {}, {}};
   std::copy_n(shape, ndim, made.shape);
   std::copy_n(strides, ndim, made.strides);
@@ -111,9 +119,12 @@ void torch_is_written(nb::handle tensor) {
 }
 
 bool torch_is_negated(nb::handle tensor) {
-  static nb::handle is_neg;  // the function of the class: to bind a method would take longer than to call it
-  if (!is_neg.is_valid()) is_neg = nb::object(nb::module_::import_("torch").attr("Tensor").attr("is_neg")).release();
-  const nb::object answer = nb::steal(PyObject_CallFunctionObjArgs(is_neg.ptr(), tensor.ptr(), nullptr));
+  // The function of the class: to bind a method would take longer than to call it.
+  static nb::handle is_neg;
+  if (!is_neg.is_valid())
+    is_neg = nb::object(nb::module_::import_("torch").attr("Tensor").attr("is_neg")).release();
+  const nb::object answer =
+      nb::steal(PyObject_CallFunctionObjArgs(is_neg.ptr(), tensor.ptr(), nullptr));
   if (answer.is_valid()) return answer.ptr() == Py_True;
   if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw nb::python_error();
   PyErr_Clear();  // a class of torch's, but no tensor: it has no such bit
@@ -123,7 +134,9 @@ bool torch_is_negated(nb::handle tensor) {
 nb::object torch_without_wrappers(nb::handle tensor) {
   static nb::handle unwrap;
   if (!unwrap.is_valid()) {
-    unwrap = nb::object(nb::module_::import_("torch").attr("_C").attr("_functorch").attr("unwrap_if_dead")).release();
+    unwrap = nb::object(
+                 nb::module_::import_("torch").attr("_C").attr("_functorch").attr("unwrap_if_dead"))
+                 .release();
   }
   nb::object outer = nb::borrow(tensor);
   while (true) {

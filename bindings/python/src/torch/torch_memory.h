@@ -1,5 +1,6 @@
-// Torch tensors as memory: new ones, by the functions of torch that take the least to call (an output is allocated in every call),
-// those that were written, and what is inside of those that have none.
+// Torch tensors as memory: new ones, by the functions of torch that take the least to call (an
+// output is allocated in every call), those that were written, and what is inside of those that
+// have none.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,8 +16,8 @@ namespace fulmen::python {
 void set_torch_memory(nb::dict functions);
 
 // A tensor on the device of like, which object is, a torch tensor.
-nb::object new_torch_tensor(nb::handle object, const Array& like, int ndim, const int64_t* shape, const int64_t* strides,
-                            fulmen_dtype dtype);
+nb::object new_torch_tensor(nb::handle object, const Array& like, int ndim, const int64_t* shape,
+                            const int64_t* strides, fulmen_dtype dtype);
 // The same of bytes: how a workspace is asked for.
 nb::object new_torch_bytes(nb::handle object, const Array& like, int64_t bytes);
 
@@ -27,7 +28,8 @@ nb::handle torch_int32();
 // the new contents.
 void torch_is_written(nb::handle tensor);
 
-// Whether its elements are those of its memory with the other sign: torch._neg_view, the imaginary part of a conjugate.
+// Whether its elements are those of its memory with the other sign: torch._neg_view, the imaginary
+// part of a conjugate.
 bool torch_is_negated(nb::handle tensor);
 
 // Unwraps a tensor that transforms of torch.func have left behind: returns the inner one, which has

@@ -25,30 +25,37 @@ class Execution {
     const Attributes& attributes = frame.attributes;
     fulmen_tensors_init(&tensors_);
     read_options(attributes);
-    const auto read = [&](const char* name) { return number<int64_t>(attributes, name, DataType::int64, 0); };
+    const auto read = [&](const char* name) {
+      return number<int64_t>(attributes, name, DataType::int64, 0);
+    };
     const int64_t given = read("arguments");
     const auto present = [given](Place place) { return (given >> place & 1) != 0; };
-    const Layout layout{read("bhsd") != 0, present(kCuSeqlensQ), present(kCuSeqlensK) && !present(kBlockTable)};
+    const Layout layout{read("bhsd") != 0, present(kCuSeqlensQ),
+                        present(kCuSeqlensK) && !present(kBlockTable)};
     packed_ = layout.packed_q || layout.packed_k;
     const Buffers &arguments = frame.arguments, &results = frame.results;
     const int leading = static_cast<int>(arguments.buffers[0]->rank) - (layout.packed_q ? 3 : 4);
     sizes_.assign(results.buffers[0]->dims, results.buffers[0]->dims + leading);
     const int64_t used = place(arguments, given, leading, layout);
     place(results, read("results"), leading, layout);
-    if (used < arguments.size) random_ = std::make_unique<Mapped>(*arguments.buffers[used], leading);
+    if (used < arguments.size)
+      random_ = std::make_unique<Mapped>(*arguments.buffers[used], leading);
   }
 
   int run(Pass pass) {
     const auto create = pass == Pass::forward ? fulmen_plan_create : fulmen_plan_create_backward;
     fulmen_plan* made = nullptr;
-    if (const int status = create(&tensors_, &options_, device_.empty() ? nullptr : device_.c_str(), &made); status != FULMEN_OK) {
+    if (const int status =
+            create(&tensors_, &options_, device_.empty() ? nullptr : device_.c_str(), &made);
+        status != FULMEN_OK) {
       return status;
     }
     const std::unique_ptr<fulmen_plan, void (*)(fulmen_plan*)> plan(made, fulmen_plan_destroy);
     int64_t calls = 1;
     for (const int64_t size : sizes_) calls *= size;
     for (int64_t n = 0; n < calls; ++n) {
-      for (const Operand& operand : operands_) operand.tensor->data = operand.mapped.part(n, sizes_);
+      for (const Operand& operand : operands_)
+        operand.tensor->data = operand.mapped.part(n, sizes_);
       if (random_) {
         uint64_t seed_and_offset[2];  // low halves come first, as on every processor that XLA knows
         std::memcpy(seed_and_offset, random_->part(n, sizes_), sizeof seed_and_offset);
@@ -57,9 +64,12 @@ class Execution {
       const int status = run_on_host(pass, made, tensors_, options_);
       if (status != FULMEN_OK) return status;
       if (packed_) {
-        if (const int zeroed = zero_unused_rows_on_host(pass, tensors_, options_); zeroed != FULMEN_OK) return zeroed;
+        if (const int zeroed = zero_unused_rows_on_host(pass, tensors_, options_);
+            zeroed != FULMEN_OK)
+          return zeroed;
       }
-      if (pass == Pass::backward && is_without_queries(tensors_)) clear(tensors_.dbias);  // see passes.cpp
+      // See passes.cpp.
+      if (pass == Pass::backward && is_without_queries(tensors_)) clear(tensors_.dbias);
     }
     return FULMEN_OK;
   }
@@ -68,7 +78,8 @@ class Execution {
   static void clear(const fulmen_tensor& t) {  // XLA's results are row-major
     if (t.data == nullptr) return;
     const size_t size = t.dtype == FULMEN_FP32 ? sizeof(float) : sizeof(uint16_t);
-    std::memset(t.data, 0, static_cast<size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3]) * size);
+    std::memset(t.data, 0,
+                static_cast<size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3]) * size);
   }
 
   void read_options(const Attributes& attributes) {
@@ -76,7 +87,8 @@ class Execution {
       return number<int64_t>(attributes, name, DataType::int64, otherwise);
     };
     fulmen_options_init(&options_);
-    options_.softmax_scale = number(attributes, "softmax_scale", DataType::fp32, options_.softmax_scale);
+    options_.softmax_scale =
+        number(attributes, "softmax_scale", DataType::fp32, options_.softmax_scale);
     options_.softcap = number(attributes, "softcap", DataType::fp32, options_.softcap);
     options_.dropout = number(attributes, "dropout", DataType::fp32, options_.dropout);
     options_.causal = static_cast<int32_t>(integer("causal", options_.causal));

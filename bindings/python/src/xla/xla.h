@@ -1,14 +1,15 @@
-// Attention, and appending to a KV cache, as custom calls of XLA, for JAX arrays on the CPU. They run on XLA's threads and know no
-// Python.
+// Attention, and appending to a KV cache, as custom calls of XLA, for JAX arrays on the CPU. They
+// run on XLA's threads and know no Python.
 #pragma once
 
 #include "xla/xla_ffi.h"
 
 namespace fulmen::python::xla {
 
-// Arguments and results are the tensors whose places (call.h) are the set bits of the attributes "arguments" and "results", in the
-// order of the places, and after the arguments, where there is dropout, uint32 [4]: seed and offset, low halves first. All of them
-// may have more dims in front, as many as q, of one size or of size 1: that many calls (vmap). The other attributes are options
+// Arguments and results are the tensors whose places (call.h) are the set bits of the attributes
+// "arguments" and "results", in the order of the places, and after the arguments, where there is
+// dropout, uint32 [4]: seed and offset, low halves first. All of them may have more dims in front,
+// as many as q, of one size or of size 1: that many calls (vmap). The other attributes are options
 // of the C ABI by their names, "device" and "bhsd".
 Error* forward(CallFrame* frame);
 Error* backward(CallFrame* frame);

@@ -1,6 +1,7 @@
-// The part of XLA's foreign function interface (FFI) that a handler of CPU calls needs, declared by ourselves so that the wheel
-// builds without jaxlib (a third of a gigabyte for one header). It is a C ABI, version 0.x, whose structs begin with their size and
-// only grow at the end; jaxlib's xla/ffi/api/c_api.h is its definition. CallFrame::readable() is to be asked before anything else.
+// The part of XLA's foreign function interface (FFI) that a handler of CPU calls needs, declared by
+// ourselves so that the wheel builds without jaxlib (a third of a gigabyte for one header). It is a
+// C ABI, version 0.x, whose structs begin with their size and only grow at the end; jaxlib's
+// xla/ffi/api/c_api.h is its definition. CallFrame::readable() is to be asked before anything else.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,15 @@ namespace fulmen::python::xla {
 
 struct Error;  // XLA's own, made by Api::create_error; null is success
 
-enum class DataType : int32_t { boolean = 1, int32 = 4, int64 = 5, uint32 = 8, fp16 = 10, fp32 = 11, bf16 = 16 };
+enum class DataType : int32_t {
+  boolean = 1,
+  int32 = 4,
+  int64 = 5,
+  uint32 = 8,
+  fp16 = 10,
+  fp32 = 11,
+  bf16 = 16
+};
 enum class AttributeType : int32_t { scalar = 3, string = 4 };
 enum class Stage : int32_t { execute = 3 };
 enum class ErrorCode : int32_t {
@@ -98,7 +107,8 @@ struct Attributes {
 
   const void* find(std::string_view name, AttributeType type) const {
     for (int64_t n = 0; n < size; ++n) {
-      if (types[n] == type && std::string_view(names[n]->data, names[n]->size) == name) return values[n];
+      if (types[n] == type && std::string_view(names[n]->data, names[n]->size) == name)
+        return values[n];
     }
     return nullptr;
   }

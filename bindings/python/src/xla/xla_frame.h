@@ -21,15 +21,18 @@ inline Error* fail(const CallFrame& frame, int status, const char* message) {
   if (status == FULMEN_UNSUPPORTED) code = ErrorCode::unimplemented;
   if (status == FULMEN_UNAVAILABLE) code = ErrorCode::unavailable;
   if (status == FULMEN_OUT_OF_MEMORY) code = ErrorCode::resource_exhausted;
-  CreateErrorArguments arguments{offsetof(CreateErrorArguments, code) + sizeof(ErrorCode), nullptr, message, code};
+  CreateErrorArguments arguments{offsetof(CreateErrorArguments, code) + sizeof(ErrorCode), nullptr,
+                                 message, code};
   return frame.api->create_error(&arguments);
 }
 
 // Whether XLA only asks for the handler's interface version.
 inline bool describe(const CallFrame& frame) {
-  if (frame.extensions == nullptr || frame.extensions->type != MetadataExtension::kType) return false;
+  if (frame.extensions == nullptr || frame.extensions->type != MetadataExtension::kType)
+    return false;
   Metadata& metadata = *reinterpret_cast<MetadataExtension*>(frame.extensions)->metadata;
-  // What is read here has been the same in every 0.x, and struct sizes are checked, so XLA's own minor version will do.
+  // What is read here has been the same in every 0.x, and struct sizes are checked, so XLA's own
+  // minor version will do.
   metadata.version.major = 0;
   metadata.version.minor = frame.api != nullptr ? frame.api->version.minor : 1;
   metadata.traits = 0;
@@ -96,7 +99,8 @@ inline View view_of(const Buffer& buffer, int leading) {
   view.ndim = static_cast<int>(buffer.rank) - leading;
   std::copy_n(buffer.dims + leading, view.ndim, view.shape);
   int64_t stride = 1;
-  for (int d = view.ndim; d-- > 0; stride *= std::max<int64_t>(view.shape[d], 1)) view.strides[d] = stride;
+  for (int d = view.ndim; d-- > 0; stride *= std::max<int64_t>(view.shape[d], 1))
+    view.strides[d] = stride;
   return view;
 }
 
@@ -120,7 +124,9 @@ class DefaultArithmetic {
 template <class Body>
 Error* handle(CallFrame* frame, const Body& body) {
   if (describe(*frame)) return nullptr;
-  if (!frame->readable()) return fail(*frame, FULMEN_UNSUPPORTED, "fulmen: this XLA calls handlers in an older way; update jaxlib");
+  if (!frame->readable())
+    return fail(*frame, FULMEN_UNSUPPORTED,
+                "fulmen: this XLA calls handlers in an older way; update jaxlib");
   if (frame->stage != Stage::execute) return nullptr;
   const DefaultArithmetic arithmetic;
   try {

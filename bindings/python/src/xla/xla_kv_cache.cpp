@@ -16,10 +16,13 @@ struct Operand {
   Mapped mapped;
 };
 
-// Arguments are those of kCacheTensors that the attribute names, results the two caches, the lengths and, with queries, these.
+// Arguments are those of kCacheTensors that the attribute names, results the two caches, the
+// lengths and, with queries, these.
 int append(const CallFrame& frame) {
   const Attributes& attributes = frame.attributes;
-  const auto read = [&](const char* name) { return number<int64_t>(attributes, name, DataType::int64, 0); };
+  const auto read = [&](const char* name) {
+    return number<int64_t>(attributes, name, DataType::int64, 0);
+  };
   const Buffers &arguments = frame.arguments, &results = frame.results;
   fulmen_kv_cache call;
   fulmen_kv_cache_init(&call);
@@ -43,8 +46,9 @@ int append(const CallFrame& frame) {
     const Buffer& buffer = *arguments.buffers[next++];
     if (at > kCacheV) add(kCacheTensors[at].member, buffer);
   }
-  constexpr fulmen_tensor fulmen_kv_cache::* kResults[] = {&fulmen_kv_cache::k_cache, &fulmen_kv_cache::v_cache,
-                                                           &fulmen_kv_cache::seqlens_k_out, &fulmen_kv_cache::q_out};
+  constexpr fulmen_tensor fulmen_kv_cache::* kResults[] = {
+      &fulmen_kv_cache::k_cache, &fulmen_kv_cache::v_cache, &fulmen_kv_cache::seqlens_k_out,
+      &fulmen_kv_cache::q_out};
   for (int64_t at = 0; at < results.size; ++at) add(kResults[at], *results.buffers[at]);
   int64_t calls = 1;
   for (const int64_t size : sizes) calls *= size;
@@ -52,10 +56,12 @@ int append(const CallFrame& frame) {
     // The result is declared to alias the argument; if XLA has not aliased them, the rows are
     // copied.
     const Buffer &from = *arguments.buffers[at], &to = *results.buffers[at];
-    if (from.data != to.data) std::memcpy(to.data, from.data, static_cast<size_t>(calls * Mapped(from, leading).bytes));
+    if (from.data != to.data)
+      std::memcpy(to.data, from.data, static_cast<size_t>(calls * Mapped(from, leading).bytes));
   }
   for (int64_t n = 0; n < calls; ++n) {
-    for (const Operand& operand : operands) (call.*operand.member).data = operand.mapped.part(n, sizes);
+    for (const Operand& operand : operands)
+      (call.*operand.member).data = operand.mapped.part(n, sizes);
     const int status = append_on_host(call, device.empty() ? nullptr : device.c_str());
     if (status != FULMEN_OK) return status;
   }

@@ -10,14 +10,15 @@
 namespace fulmen::cpu {
 
 const IsaTable& table_avx512_bf16() {
-  static constexpr IsaTable kTable{.name = Avx512Bf16::kName,
-                                   .lanes = Avx512Bf16::kLanes,
-                                   .group = {1, 1, 2},
-                                   .prefill_task = {nullptr, nullptr, prefill_task<Avx512Bf16, Bf16>},
-                                   .short_task = {nullptr, nullptr, short_task<Avx512Bf16, Bf16>},
-                                   .decode_task = {nullptr, nullptr, decode_task<Avx512Bf16, Bf16>},
-                                   .decode_combine = {nullptr, nullptr, decode_combine<Avx512Bf16, Bf16>},
-                                   .backward = {nullptr, nullptr, backward_step<Avx512Bf16, Bf16>}};
+  static constexpr IsaTable kTable{
+      .name = Avx512Bf16::kName,
+      .lanes = Avx512Bf16::kLanes,
+      .group = {1, 1, 2},
+      .prefill_task = {nullptr, nullptr, prefill_task<Avx512Bf16, Bf16>},
+      .short_task = {nullptr, nullptr, short_task<Avx512Bf16, Bf16>},
+      .decode_task = {nullptr, nullptr, decode_task<Avx512Bf16, Bf16>},
+      .decode_combine = {nullptr, nullptr, decode_combine<Avx512Bf16, Bf16>},
+      .backward = {nullptr, nullptr, backward_step<Avx512Bf16, Bf16>}};
   return kTable;
 }
 

@@ -13,11 +13,15 @@ const IsaTable& table_scalar() {
   static constexpr IsaTable kTable{
       .name = Scalar::kName,
       .lanes = Scalar::kLanes,
-      .prefill_task = {prefill_task<Scalar, float>, prefill_task<Scalar, Fp16>, prefill_task<Scalar, Bf16>},
+      .prefill_task = {prefill_task<Scalar, float>, prefill_task<Scalar, Fp16>,
+                       prefill_task<Scalar, Bf16>},
       .short_task = {short_task<Scalar, float>, short_task<Scalar, Fp16>, short_task<Scalar, Bf16>},
-      .decode_task = {decode_task<Scalar, float>, decode_task<Scalar, Fp16>, decode_task<Scalar, Bf16>},
-      .decode_combine = {decode_combine<Scalar, float>, decode_combine<Scalar, Fp16>, decode_combine<Scalar, Bf16>},
-      .backward = {backward_step<Scalar, float>, backward_step<Scalar, Fp16>, backward_step<Scalar, Bf16>}};
+      .decode_task = {decode_task<Scalar, float>, decode_task<Scalar, Fp16>,
+                      decode_task<Scalar, Bf16>},
+      .decode_combine = {decode_combine<Scalar, float>, decode_combine<Scalar, Fp16>,
+                         decode_combine<Scalar, Bf16>},
+      .backward = {backward_step<Scalar, float>, backward_step<Scalar, Fp16>,
+                   backward_step<Scalar, Bf16>}};
   return kTable;
 }
 

@@ -14,7 +14,8 @@ namespace fulmen::gpu::isa {
 namespace {
 
 Status unsupported(std::string_view what) {
-  return {StatusCode::unsupported, fmt::format("the emulator of the instruction set does not know kernels that {}", what)};
+  return {StatusCode::unsupported,
+          fmt::format("the emulator of the instruction set does not know kernels that {}", what)};
 }
 
 // Registers that a wave begins with, in the order of the descriptor's bits.
@@ -29,10 +30,12 @@ Status read_user_scalars(const AmdKernelDescriptor& d, Program& program) {
     next += kSizes[n];
   }
   program.user_scalars = static_cast<int>(d.resources2 >> 1U & 31U);
-  if (next > program.user_scalars) return unsupported("have fewer user registers than they ask for");
+  if (next > program.user_scalars)
+    return unsupported("have fewer user registers than they ask for");
   if (d.preloaded_arguments != 0) return unsupported("have arguments in registers");
   program.workgroup_in_trap_registers = program.is("gfx12");
-  if (!program.workgroup_in_trap_registers && (d.resources2 >> 7U & 1U) != 0) program.workgroup_at = program.user_scalars;
+  if (!program.workgroup_in_trap_registers && (d.resources2 >> 7U & 1U) != 0)
+    program.workgroup_at = program.user_scalars;
   return {};
 }
 
@@ -57,8 +60,9 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   program.scratch_bytes = static_cast<int>(d.scratch_bytes);
   const int granted = (static_cast<int>(d.resources1 & 63U) + 1) * 8;
   const bool accumulators = program.is("gfx9");
-  program.vector_registers =
-      accumulators ? std::min(granted, (static_cast<int>(d.resources3 & 63U) + 1) * 4) : std::min(granted, 256);
+  program.vector_registers = accumulators
+                                 ? std::min(granted, (static_cast<int>(d.resources3 & 63U) + 1) * 4)
+                                 : std::min(granted, 256);
   program.accumulators = accumulators ? granted - program.vector_registers : 0;
   if (Status status = read_modes(d); !status.ok()) return status;
   if (Status status = read_user_scalars(d, program); !status.ok()) return status;
@@ -74,7 +78,8 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
     program.entry = static_cast<uint32_t>(n);
     return program;
   }
-  return Status(StatusCode::internal, fmt::format("the kernel begins at {:#x}, where there is no instruction", d.entry));
+  return Status(StatusCode::internal,
+                fmt::format("the kernel begins at {:#x}, where there is no instruction", d.entry));
 }
 
 }  // namespace fulmen::gpu::isa

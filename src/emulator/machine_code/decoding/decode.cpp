@@ -14,8 +14,10 @@ namespace fulmen::gpu::isa {
 namespace {
 
 Status unknown(const AmdInstruction& at, std::string_view what) {
-  return {StatusCode::unsupported, fmt::format("{} {} at address {:#x}: the emulator of the instruction set does not know {}",
-                                               at.name, at.operands, at.address, what)};
+  return {
+      StatusCode::unsupported,
+      fmt::format("{} {} at address {:#x}: the emulator of the instruction set does not know {}",
+                  at.name, at.operands, at.address, what)};
 }
 
 std::string table_name(std::string_view name) {
@@ -25,7 +27,8 @@ std::string table_name(std::string_view name) {
     break;
   }
   constexpr std::string_view kDual = "v_dual_";
-  return name.starts_with(kDual) ? fmt::format("v_{}", name.substr(kDual.size())) : std::string(name);
+  return name.starts_with(kDual) ? fmt::format("v_{}", name.substr(kDual.size()))
+                                 : std::string(name);
 }
 
 // "vmcnt(3) lgkmcnt(0)": the number, or -1.
@@ -62,7 +65,8 @@ class Decoder {
     AmdInstruction plain = at;
     constexpr std::string_view kSwizzle = "offset:swizzle(";
     if (const std::size_t swizzle = at.operands.find(kSwizzle); swizzle != std::string_view::npos) {
-      const std::optional<int64_t> lanes = parse_swizzle(trimmed(at.operands.substr(swizzle + kSwizzle.size())));
+      const std::optional<int64_t> lanes =
+          parse_swizzle(trimmed(at.operands.substr(swizzle + kSwizzle.size())));
       if (!lanes) return unknown(at, "this exchange of lanes");
       i.offset = *lanes;
       plain.operands = at.operands.substr(0, swizzle);
@@ -71,8 +75,10 @@ class Decoder {
     for (int n = 0; n < i.operands; ++n) {
       Operand& o = i.operand[static_cast<std::size_t>(n)];
       const bool part = n >= 1 && n <= 2 && i.source_part[n - 1] < 6;
-      o.changed = o.negate || o.absolute || o.sign_extend || part || (n == 1 && i.dpp.mode != Dpp::Mode::none);
-      if (o.source == Operand::Source::vector && !has_registers(o)) return unknown(at, "registers that the kernel did not ask for");
+      o.changed = o.negate || o.absolute || o.sign_extend || part ||
+                  (n == 1 && i.dpp.mode != Dpp::Mode::none);
+      if (o.source == Operand::Source::vector && !has_registers(o))
+        return unknown(at, "registers that the kernel did not ask for");
     }
     return {};
   }
@@ -87,16 +93,19 @@ class Decoder {
     for (std::string_view rest = at.operands; !rest.empty();) {
       std::string_view words = take_operand(rest);
       const std::string_view first = words.substr(0, words.find(' '));
-      const bool is_modifier = first.find(':') != std::string_view::npos && first.find('[') == std::string_view::npos;
+      const bool is_modifier =
+          first.find(':') != std::string_view::npos && first.find('[') == std::string_view::npos;
       if (!is_modifier) {
         if (i.operands == Instruction::kMostOperands) return unknown(at, "so many operands");
         words = words.substr(first.size());
         Operand& o = i.operand[static_cast<std::size_t>(i.operands++)];
-        if (!parse_operand(first, half, o)) return unknown(at, fmt::format("the operand {}", first));
+        if (!parse_operand(first, half, o))
+          return unknown(at, fmt::format("the operand {}", first));
       }
       while (!trimmed(words).empty()) {
         const std::string_view modifier = take_word(words);
-        if (!parse_modifier(modifier, i)) return unknown(at, fmt::format("the modifier {}", modifier));
+        if (!parse_modifier(modifier, i))
+          return unknown(at, fmt::format("the modifier {}", modifier));
       }
     }
     return {};
@@ -108,7 +117,8 @@ class Decoder {
 bool reads(const Instruction& i, const Operand& written) {
   for (int n = 0; n < i.operands; ++n) {
     const Operand& o = i.operand[static_cast<std::size_t>(n)];
-    if (o.source == Operand::Source::vector && o.index <= written.index && written.index < o.index + std::max(o.count, 1))
+    if (o.source == Operand::Source::vector && o.index <= written.index &&
+        written.index < o.index + std::max(o.count, 1))
       return true;
   }
   return false;

@@ -10,11 +10,12 @@
 
 namespace fulmen::gpu::isa {
 
-// Fills code and lines from program.disassembly. Errors name the first instruction, operand or modifier that the emulator does
-// not know: nothing is skipped.
+// Fills code and lines from program.disassembly. Errors name the first instruction, operand or
+// modifier that the emulator does not know: nothing is skipped.
 Status decode(Program& program);
 
-// Reads the kernel descriptor and the metadata of a code object for `arch`, disassembles and decodes it.
+// Reads the kernel descriptor and the metadata of a code object for `arch`, disassembles and
+// decodes it.
 Result<Program> read_code_object(std::span<const std::byte> code_object, const std::string& arch);
 
 }  // namespace fulmen::gpu::isa

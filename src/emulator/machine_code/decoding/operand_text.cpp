@@ -19,7 +19,8 @@ std::optional<int64_t> parse_integer(std::string_view text) {
   const bool hexadecimal = text.starts_with("0x");
   if (hexadecimal) text.remove_prefix(2);
   uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, hexadecimal ? 16 : 10);
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value, hexadecimal ? 16 : 10);
   if (error != std::errc() || end != text.data() + text.size()) return {};
   return static_cast<int64_t>(negative ? 0 - value : value);
 }
@@ -27,7 +28,9 @@ std::optional<int64_t> parse_integer(std::string_view text) {
 std::optional<uint64_t> parse_float(std::string_view text, bool half) {
   float value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.find('.') == std::string_view::npos) return {};
+  if (error != std::errc() || end != text.data() + text.size() ||
+      text.find('.') == std::string_view::npos)
+    return {};
   if (text == "0.15915494") return half ? 0x3118U : 0x3E22F983U;  // 1 / (2 pi)
   return half ? reference::to_fp16(value) : std::bit_cast<uint32_t>(value);
 }
@@ -58,7 +61,8 @@ bool parse_lanes(std::string_view list, std::array<uint8_t, 8>& lanes) {
 }
 
 std::optional<uint8_t> parse_part(std::string_view name) {
-  constexpr std::array<std::string_view, 7> kParts{"BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3", "WORD_0", "WORD_1", "DWORD"};
+  constexpr std::array<std::string_view, 7> kParts{"BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3",
+                                                   "WORD_0", "WORD_1", "DWORD"};
   const auto found = std::find(kParts.begin(), kParts.end(), name);
   if (found == kParts.end()) return {};
   return static_cast<uint8_t>(found - kParts.begin());
@@ -71,13 +75,15 @@ bool parse_dpp(std::string_view name, std::string_view value, Dpp& dpp) {
     return parse_lanes(value, dpp.lanes);
   }
   constexpr std::pair<std::string_view, Mode> kModes[] = {
-      {"row_shl", Mode::row_shl},       {"row_shr", Mode::row_shr},          {"row_ror", Mode::row_ror},
-      {"row_mirror", Mode::row_mirror}, {"row_share", Mode::row_share},      {"row_half_mirror", Mode::row_half_mirror},
-      {"row_xmask", Mode::row_xmask},   {"row_newbcast", Mode::row_newbcast}};
+      {"row_shl", Mode::row_shl},     {"row_shr", Mode::row_shr},
+      {"row_ror", Mode::row_ror},     {"row_mirror", Mode::row_mirror},
+      {"row_share", Mode::row_share}, {"row_half_mirror", Mode::row_half_mirror},
+      {"row_xmask", Mode::row_xmask}, {"row_newbcast", Mode::row_newbcast}};
   for (const auto& [known, mode] : kModes) {
     if (name != known) continue;
     dpp.mode = mode;
-    const std::optional<int64_t> amount = value.empty() ? std::optional<int64_t>(0) : parse_integer(value);
+    const std::optional<int64_t> amount =
+        value.empty() ? std::optional<int64_t>(0) : parse_integer(value);
     dpp.amount = static_cast<int>(amount.value_or(0));
     return amount && dpp.amount >= 0 && dpp.amount < 16;
   }
@@ -131,7 +137,8 @@ bool parse_operand(std::string_view text, bool half, Operand& o) {
   }
   if (text.find('.') != std::string_view::npos) return false;  // halves of registers
   if (o.negate || o.absolute) {                                // a constant's sign
-    if (Operand constant; parse_operand(text, half, constant) && constant.source == Operand::Source::literal) {
+    if (Operand constant;
+        parse_operand(text, half, constant) && constant.source == Operand::Source::literal) {
       o.source = constant.source;
       o.value = constant.value;
       return true;
@@ -147,19 +154,25 @@ bool parse_operand(std::string_view text, bool half, Operand& o) {
 
 bool parse_modifier(std::string_view text, Instruction& i) {
   // Modifiers of caches and of visibility: here memory is the same for all.
-  if (text == "glc" || text == "sc0" || begins_with_any(text, {"slc", "dlc", "sc1", "nt", "th:", "scope:"})) return true;
+  if (text == "glc" || text == "sc0" ||
+      begins_with_any(text, {"slc", "dlc", "sc1", "nt", "th:", "scope:"}))
+    return true;
   if (text == "offen") return i.offen = true;
   if (text == "clamp") return i.clamp = true;
   const std::size_t colon = text.find(':');
-  const std::string_view name = text.substr(0, colon), value = colon == std::string_view::npos ? "" : text.substr(colon + 1);
-  for (const auto& [known, bits] :
-       {std::pair{"op_sel", &i.op_sel}, {"op_sel_hi", &i.op_sel_hi}, {"neg_lo", &i.neg_lo}, {"neg_hi", &i.neg_hi}}) {
+  const std::string_view name = text.substr(0, colon),
+                         value = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  for (const auto& [known, bits] : {std::pair{"op_sel", &i.op_sel},
+                                    {"op_sel_hi", &i.op_sel_hi},
+                                    {"neg_lo", &i.neg_lo},
+                                    {"neg_hi", &i.neg_hi}}) {
     if (name != known) continue;
     const std::optional<uint8_t> parsed = parse_bits(value);
     *bits = parsed.value_or(0);
     return parsed.has_value();
   }
-  for (const auto& [known, offset] : {std::pair{"offset", &i.offset}, {"offset0", &i.offset}, {"offset1", &i.offset1}}) {
+  for (const auto& [known, offset] :
+       {std::pair{"offset", &i.offset}, {"offset0", &i.offset}, {"offset1", &i.offset1}}) {
     if (name != known) continue;
     const std::optional<int64_t> parsed = parse_integer(value);
     *offset = parsed.value_or(0);
@@ -174,7 +187,8 @@ std::optional<int64_t> parse_swizzle(std::string_view text) {
   const std::string_view kind = text.substr(0, text.find(','));
   std::array<int64_t, 4> number{};
   std::size_t count = 0;
-  for (std::string_view rest = text.substr(kind.size()); kind != "BITMASK_PERM" && !rest.empty(); ++count) {
+  for (std::string_view rest = text.substr(kind.size()); kind != "BITMASK_PERM" && !rest.empty();
+       ++count) {
     rest.remove_prefix(1);  // the comma
     const std::string_view one = rest.substr(0, rest.find(','));
     const std::optional<int64_t> value = parse_integer(one);
@@ -183,8 +197,11 @@ std::optional<int64_t> parse_swizzle(std::string_view text) {
     rest.remove_prefix(one.size());
   }
   // Bit masks on a lane's number within 32 lanes: the bits that are kept, set and inverted.
-  const auto masks = [](int64_t kept, int64_t set, int64_t inverted) { return kept | set << 5U | inverted << 10U; };
-  if (kind == "QUAD_PERM" && count == 4) return 0x8000 | number[0] | number[1] << 2U | number[2] << 4U | number[3] << 6U;
+  const auto masks = [](int64_t kept, int64_t set, int64_t inverted) {
+    return kept | set << 5U | inverted << 10U;
+  };
+  if (kind == "QUAD_PERM" && count == 4)
+    return 0x8000 | number[0] | number[1] << 2U | number[2] << 4U | number[3] << 6U;
   if (kind == "SWAP" && count == 1) return masks(31, 0, number[0]);
   if (kind == "REVERSE" && count == 1) return masks(31, 0, number[0] - 1);
   if (kind == "BROADCAST" && count == 2) return masks(32 - number[0], number[1], 0);

@@ -18,16 +18,18 @@ void compare_to_exec(Wave& w, const Instruction& i) {
     return;
   }
   Instruction shifted = i;
-  shifted.operand = {Operand{.source = Operand::Source::scalar, .index = kExecLow, .count = 2}, i.operand[0], i.operand[1]};
-  if (i.dpp.mode != Dpp::Mode::none) fail("is a v_cmpx with DPP, which is not known to the emulator");
+  shifted.operand = {Operand{.source = Operand::Source::scalar, .index = kExecLow, .count = 2},
+                     i.operand[0], i.operand[1]};
+  if (i.dpp.mode != Dpp::Mode::none)
+    fail("is a v_cmpx with DPP, which is not known to the emulator");
   lane_handler<W, 1, false, Fn>(w, shifted);
 }
 
 template <class Fn>
 void add_both(Table& t, const std::string& rest, Fn function) {
   t.lanes("v_cmp_" + rest, function);
-  t.add("v_cmpx_" + rest,
-        {compare_to_exec<32, Fn>, compare_to_exec<64, Fn>, Kind::valu, Arity<decltype(&Fn::operator())>::kHalves});
+  t.add("v_cmpx_" + rest, {compare_to_exec<32, Fn>, compare_to_exec<64, Fn>, Kind::valu,
+                           Arity<decltype(&Fn::operator())>::kHalves});
 }
 
 template <class T>
@@ -51,13 +53,16 @@ void add_float(Table& t, const std::string& type) {
   add_both(t, "ge_" + type, [](T a, T b) { return number(a) >= number(b); });
   add_both(t, "eq_" + type, [](T a, T b) { return number(a) == number(b); });
   add_both(t, "neq_" + type, [](T a, T b) { return number(a) != number(b); });
-  add_both(t, "lg_" + type, [](T a, T b) { return number(a) < number(b) || number(a) > number(b); });
+  add_both(t, "lg_" + type,
+           [](T a, T b) { return number(a) < number(b) || number(a) > number(b); });
   add_both(t, "nlt_" + type, [](T a, T b) { return !(number(a) < number(b)); });
   add_both(t, "nle_" + type, [](T a, T b) { return !(number(a) <= number(b)); });
   add_both(t, "ngt_" + type, [](T a, T b) { return !(number(a) > number(b)); });
   add_both(t, "nge_" + type, [](T a, T b) { return !(number(a) >= number(b)); });
-  add_both(t, "nlg_" + type, [](T a, T b) { return !(number(a) < number(b) || number(a) > number(b)); });
-  add_both(t, "o_" + type, [](T a, T b) { return !std::isnan(number(a)) && !std::isnan(number(b)); });
+  add_both(t, "nlg_" + type,
+           [](T a, T b) { return !(number(a) < number(b) || number(a) > number(b)); });
+  add_both(t, "o_" + type,
+           [](T a, T b) { return !std::isnan(number(a)) && !std::isnan(number(b)); });
   add_both(t, "u_" + type, [](T a, T b) { return std::isnan(number(a)) || std::isnan(number(b)); });
 }
 

@@ -40,15 +40,20 @@ int dpp_lane(const Dpp& d, int l) {
   }
 }
 
-[[noreturn]] void read_inactive(int lane, int from) { fail(fmt::format("reads lane {} in lane {}, which is off", from, lane)); }
+[[noreturn]] void read_inactive(int lane, int from) {
+  fail(fmt::format("reads lane {} in lane {}, which is off", from, lane));
+}
 
 // Row and bank masks say which lanes are written at all.
-bool in_masks(const Dpp& d, int l) { return (d.row_mask >> (l / kRow) & 1U) != 0 && (d.bank_mask >> (l % kRow / 4) & 1U) != 0; }
+bool in_masks(const Dpp& d, int l) {
+  return (d.row_mask >> (l / kRow) & 1U) != 0 && (d.bank_mask >> (l % kRow / 4) & 1U) != 0;
+}
 
 template <int W, bool kOtherRow>
 void permlane16(Wave& w, const Instruction& i) {
   const Source<W, uint32_t> x(w, i, 1);
-  const uint64_t select = scalar32(w, i.operand[2]) | uint64_t{scalar32(w, i.operand[3])} << 32U, exec = w.exec();
+  const uint64_t select = scalar32(w, i.operand[2]) | uint64_t{scalar32(w, i.operand[3])} << 32U,
+                 exec = w.exec();
   const bool fetch_inactive = (i.op_sel & 1U) != 0;
   uint32_t r[W] = {};
   for (int l = 0; l < W; ++l) {
@@ -100,7 +105,8 @@ void read_first_lane(Wave& w, const Instruction& i) {
   const Operand& o = i.operand[1];
   if (w.exec() == 0) fail("reads the first lane that is on, and none is");
   set_scalar(w, i.operand[0],
-             o.source == Operand::Source::vector ? row<W>(w, o.index)[std::countr_zero(w.exec())] : scalar32(w, o));
+             o.source == Operand::Source::vector ? row<W>(w, o.index)[std::countr_zero(w.exec())]
+                                                 : scalar32(w, o));
 }
 
 // These two do not look at EXEC.
@@ -120,7 +126,8 @@ void count_lanes_below(Wave& w, const Instruction& i) {
   alignas(64) uint32_t r[W];
   for (int l = 0; l < W; ++l) {
     const uint64_t below = (uint64_t{1} << l) - 1;
-    r[l] = start[l] + static_cast<uint32_t>(std::popcount(mask[l] & static_cast<uint32_t>(kHigh ? below >> 32U : below)));
+    r[l] = start[l] + static_cast<uint32_t>(std::popcount(
+                          mask[l] & static_cast<uint32_t>(kHigh ? below >> 32U : below)));
   }
   store_result<W>(w, i, r);
 }
@@ -161,8 +168,10 @@ void add_cross_lane_instructions(Table& t) {
   t.add("v_readfirstlane_b32", {read_first_lane<32>, read_first_lane<64>, Kind::valu, false});
   t.add("v_readlane_b32", {read_lane<32>, read_lane<64>, Kind::valu, false});
   t.add("v_writelane_b32", {write_lane<32>, write_lane<64>, Kind::valu, false});
-  t.add("v_mbcnt_lo_u32_b32", {count_lanes_below<32, false>, count_lanes_below<64, false>, Kind::valu, false});
-  t.add("v_mbcnt_hi_u32_b32", {count_lanes_below<32, true>, count_lanes_below<64, true>, Kind::valu, false});
+  t.add("v_mbcnt_lo_u32_b32",
+        {count_lanes_below<32, false>, count_lanes_below<64, false>, Kind::valu, false});
+  t.add("v_mbcnt_hi_u32_b32",
+        {count_lanes_below<32, true>, count_lanes_below<64, true>, Kind::valu, false});
 }
 
 }  // namespace fulmen::gpu::isa

@@ -13,7 +13,9 @@ void add_branch(Table& t, std::string_view name, Condition /*condition*/) {
   });
 }
 
-uint64_t vcc(const Wave& w) { return (w.scalars[kVccLow] | uint64_t{w.scalars[kVccLow + 1]} << 32U) & w.all_lanes; }
+uint64_t vcc(const Wave& w) {
+  return (w.scalars[kVccLow] | uint64_t{w.scalars[kVccLow + 1]} << 32U) & w.all_lanes;
+}
 
 void add_branches(Table& t) {
   add_branch(t, "s_branch", [](const Wave& /*w*/) { return true; });
@@ -45,19 +47,26 @@ void wait_counters(Wave& w, const Instruction& i) {
 
 void add_waits(Table& t) {
   t.add("s_waitcnt", Kind::wait, wait_counters);
-  t.add("s_waitcnt_vmcnt", Kind::wait, [](Wave& w, const Instruction& i) { wait_memory(w, i.operand[1].value); });
-  t.add("s_waitcnt_lgkmcnt", Kind::wait, [](Wave& w, const Instruction& i) { wait_lds_and_scalar(w, i.operand[1].value); });
-  t.add("s_wait_loadcnt", Kind::wait, [](Wave& w, const Instruction& i) { wait_memory(w, i.operand[0].value); });
-  t.add("s_wait_dscnt", Kind::wait, [](Wave& w, const Instruction& i) { wait_lds(w, i.operand[0].value); });
-  t.add("s_wait_kmcnt", Kind::wait, [](Wave& w, const Instruction& i) { wait_scalar(w, i.operand[0].value); });
+  t.add("s_waitcnt_vmcnt", Kind::wait,
+        [](Wave& w, const Instruction& i) { wait_memory(w, i.operand[1].value); });
+  t.add("s_waitcnt_lgkmcnt", Kind::wait,
+        [](Wave& w, const Instruction& i) { wait_lds_and_scalar(w, i.operand[1].value); });
+  t.add("s_wait_loadcnt", Kind::wait,
+        [](Wave& w, const Instruction& i) { wait_memory(w, i.operand[0].value); });
+  t.add("s_wait_dscnt", Kind::wait,
+        [](Wave& w, const Instruction& i) { wait_lds(w, i.operand[0].value); });
+  t.add("s_wait_kmcnt", Kind::wait,
+        [](Wave& w, const Instruction& i) { wait_scalar(w, i.operand[0].value); });
   t.add("s_wait_loadcnt_dscnt", Kind::wait, [](Wave& w, const Instruction& i) {
     wait_memory(w, i.operand[0].value >> 8U);
     wait_lds(w, i.operand[0].value & 0xFFU);
   });
-  t.add("s_wait_storecnt_dscnt", Kind::wait, [](Wave& w, const Instruction& i) { wait_lds(w, i.operand[0].value & 0xFFU); });
+  t.add("s_wait_storecnt_dscnt", Kind::wait,
+        [](Wave& w, const Instruction& i) { wait_lds(w, i.operand[0].value & 0xFFU); });
   // Stores complete at once, and nothing else that these instructions wait for exists here.
-  for (const char* name : {"s_waitcnt_vscnt", "s_waitcnt_expcnt", "s_waitcnt_depctr", "s_wait_storecnt", "s_wait_alu",
-                           "s_wait_expcnt", "s_wait_samplecnt", "s_wait_bvhcnt"}) {
+  for (const char* name :
+       {"s_waitcnt_vscnt", "s_waitcnt_expcnt", "s_waitcnt_depctr", "s_wait_storecnt", "s_wait_alu",
+        "s_wait_expcnt", "s_wait_samplecnt", "s_wait_bvhcnt"}) {
     t.add(name, Kind::wait, nothing);
   }
   t.add("s_wait_idle", Kind::wait, [](Wave& w, const Instruction& /*i*/) {
@@ -68,7 +77,8 @@ void add_waits(Table& t) {
 }
 
 void signal(Wave& w, const Instruction& /*i*/) {
-  if (w.lds_loads.has_stores()) fail("is a barrier before which LDS may not have what this wave stored there");
+  if (w.lds_loads.has_stores())
+    fail("is a barrier before which LDS may not have what this wave stored there");
   ++w.signals;
 }
 void wait_for_all(Wave& w, const Instruction& /*i*/) {

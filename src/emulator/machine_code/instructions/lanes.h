@@ -21,13 +21,17 @@ inline uint64_t scalar64(const Wave& w, const Operand& o) {
   if (o.source != Operand::Source::scalar) return 0;
   if (o.index == kScc) return w.scc ? 1 : 0;
   const uint64_t low = w.scalars[static_cast<std::size_t>(o.index)];
-  return o.count > 1 ? low | uint64_t{w.scalars[static_cast<std::size_t>(o.index) + 1]} << 32U : low;
+  return o.count > 1 ? low | uint64_t{w.scalars[static_cast<std::size_t>(o.index) + 1]} << 32U
+                     : low;
 }
-inline uint32_t scalar32(const Wave& w, const Operand& o) { return static_cast<uint32_t>(scalar64(w, o)); }
+inline uint32_t scalar32(const Wave& w, const Operand& o) {
+  return static_cast<uint32_t>(scalar64(w, o));
+}
 inline void set_scalar(Wave& w, const Operand& o, uint64_t value) {
   if (o.source != Operand::Source::scalar) return;  // "null"
   w.scalars[static_cast<std::size_t>(o.index)] = static_cast<uint32_t>(value);
-  if (o.count > 1) w.scalars[static_cast<std::size_t>(o.index) + 1] = static_cast<uint32_t>(value >> 32U);
+  if (o.count > 1)
+    w.scalars[static_cast<std::size_t>(o.index) + 1] = static_cast<uint32_t>(value >> 32U);
 }
 // A mask of lanes, of 32 or 64 bits.
 inline uint64_t lane_mask(const Wave& w, const Operand& o) { return scalar64(w, o) & w.all_lanes; }
@@ -40,7 +44,8 @@ uint64_t dpp_written(const Wave& w, const Instruction& i);
 
 // A source that is not a vector register as it is.
 template <int W>
-void make_source(const Wave& w, const Instruction& i, int n, int word, uint32_t signs, uint32_t* to) {
+void make_source(const Wave& w, const Instruction& i, int n, int word, uint32_t signs,
+                 uint32_t* to) {
   const Operand& o = i.operand[static_cast<std::size_t>(n)];
   if (o.source == Operand::Source::vector) {
     const uint32_t* from = row<W>(w, o.index + word);
@@ -53,7 +58,8 @@ void make_source(const Wave& w, const Instruction& i, int n, int word, uint32_t 
       const int shift = part < 4 ? 8 * part : 16 * (part - 4), unused = part < 4 ? 24 : 16;
       for (int l = 0; l < W; ++l) {
         const uint32_t up = to[l] >> shift << unused;
-        to[l] = o.sign_extend ? static_cast<uint32_t>(static_cast<int32_t>(up) >> unused) : up >> unused;
+        to[l] = o.sign_extend ? static_cast<uint32_t>(static_cast<int32_t>(up) >> unused)
+                              : up >> unused;
       }
     }
   } else {
@@ -61,7 +67,8 @@ void make_source(const Wave& w, const Instruction& i, int n, int word, uint32_t 
     for (int l = 0; l < W; ++l) to[l] = value;
   }
   if (word == 0 && (o.absolute || o.negate)) {
-    for (int l = 0; l < W; ++l) to[l] = (o.absolute ? to[l] & ~signs : to[l]) ^ (o.negate ? signs : 0);
+    for (int l = 0; l < W; ++l)
+      to[l] = (o.absolute ? to[l] & ~signs : to[l]) ^ (o.negate ? signs : 0);
   }
 }
 
@@ -133,7 +140,8 @@ void store_result(Wave& w, const Instruction& i, T* r) {
   } else if constexpr (sizeof(T) == 8) {
     uint32_t part[W];
     for (int word = 0; word < 2; ++word) {
-      for (int l = 0; l < W; ++l) part[l] = static_cast<uint32_t>(std::bit_cast<uint64_t>(r[l]) >> (32 * word));
+      for (int l = 0; l < W; ++l)
+        part[l] = static_cast<uint32_t>(std::bit_cast<uint64_t>(r[l]) >> (32 * word));
       store_lanes<W>(row<W>(w, o.index + word), part, written_lanes<W>(w, i));
     }
   } else {
@@ -145,14 +153,16 @@ void store_result(Wave& w, const Instruction& i, T* r) {
     if constexpr (sizeof(T) == 2) {
       const bool high = (i.op_sel & 8U) != 0;
       const uint32_t kept = high ? 0x0000FFFFU : i.zeroes_high_half ? 0 : 0xFFFF0000U;
-      for (int l = 0; l < W; ++l) bits[l] = (to[l] & kept) | uint32_t{std::bit_cast<uint16_t>(r[l])} << (high ? 16 : 0);
+      for (int l = 0; l < W; ++l)
+        bits[l] = (to[l] & kept) | uint32_t{std::bit_cast<uint16_t>(r[l])} << (high ? 16 : 0);
     } else {
       for (int l = 0; l < W; ++l) bits[l] = std::bit_cast<uint32_t>(r[l]);
     }
     if (i.result_part < 6) {
       const int shift = i.result_part < 4 ? 8 * i.result_part : 16 * (i.result_part - 4);
       const uint32_t part = (i.result_part < 4 ? 0xFFU : 0xFFFFU) << shift;
-      for (int l = 0; l < W; ++l) bits[l] = (i.unused != 0 ? to[l] & ~part : 0) | (bits[l] << shift & part);
+      for (int l = 0; l < W; ++l)
+        bits[l] = (i.unused != 0 ? to[l] & ~part : 0) | (bits[l] << shift & part);
     }
     store_lanes<W>(to, bits, written_lanes<W>(w, i));
   }
@@ -169,12 +179,15 @@ template <int W, int kFirst, bool kAccumulates, class Fn, class R, class... A, s
 void run_lanes(Wave& w, const Instruction& i, R (Fn::*)(A...) const, std::index_sequence<N...>) {
   struct Sources : Numbered<N, Source<W, A>>... {
     Sources(const Wave& wave, const Instruction& at)
-        : Numbered<N, Source<W, A>>(wave, at, kAccumulates && N + 1 == sizeof...(A) ? 0 : kFirst + static_cast<int>(N))... {}
+        : Numbered<N, Source<W, A>>(
+              wave, at,
+              kAccumulates && N + 1 == sizeof...(A) ? 0 : kFirst + static_cast<int>(N))... {}
   };
   const Sources sources(w, i);
   alignas(64) R r[W];
   const Fn f{};
-  for (int l = 0; l < W; ++l) r[l] = f(static_cast<const Numbered<N, Source<W, A>>&>(sources)[l]...);
+  for (int l = 0; l < W; ++l)
+    r[l] = f(static_cast<const Numbered<N, Source<W, A>>&>(sources)[l]...);
   store_result<W>(w, i, r);
 }
 
@@ -188,7 +201,8 @@ struct Arity<R (Fn::*)(A...) const> {
 
 template <int W, int kFirst, bool kAccumulates, class Fn>
 void lane_handler(Wave& w, const Instruction& i) {
-  run_lanes<W, kFirst, kAccumulates>(w, i, &Fn::operator(), typename Arity<decltype(&Fn::operator())>::Indices{});
+  run_lanes<W, kFirst, kAccumulates>(w, i, &Fn::operator(),
+                                     typename Arity<decltype(&Fn::operator())>::Indices{});
 }
 
 }  // namespace fulmen::gpu::isa

@@ -7,10 +7,12 @@
 namespace fulmen::gpu::isa {
 namespace {
 
-std::byte* lds_at(Wave& w, uint32_t base, int64_t offset, std::size_t bytes, std::string_view what, int lane) {
+std::byte* lds_at(Wave& w, uint32_t base, int64_t offset, std::size_t bytes, std::string_view what,
+                  int lane) {
   const int64_t at = int64_t{base} + offset;
   if (static_cast<uint64_t>(at) + bytes > w.group->lds.size()) {
-    fail(fmt::format("{} {} bytes of LDS at {} in lane {}: the workgroup has {}", what, bytes, at, lane, w.group->lds.size()));
+    fail(fmt::format("{} {} bytes of LDS at {} in lane {}: the workgroup has {}", what, bytes, at,
+                     lane, w.group->lds.size()));
   }
   return w.group->lds.data() + at;
 }
@@ -75,12 +77,15 @@ void load_part(Wave& w, const Instruction& i) {
     T value;
     std::memcpy(&value, lds_at(w, at[l], i.offset, sizeof value, "reads", l), sizeof value);
     const auto bits = static_cast<uint32_t>(static_cast<int32_t>(value));
-    to[l] = kHalf == 0 ? bits : kHalf == 1 ? (to[l] & 0xFFFF0000U) | (bits & 0xFFFFU) : (to[l] & 0xFFFFU) | bits << 16U;
+    to[l] = kHalf == 0   ? bits
+            : kHalf == 1 ? (to[l] & 0xFFFF0000U) | (bits & 0xFFFFU)
+                         : (to[l] & 0xFFFFU) | bits << 16U;
   });
 }
 template <int W, class T, bool kHigh>
 void store_part(Wave& w, const Instruction& i) {
-  const uint32_t *const at = row<W>(w, i.operand[0].index), *const from = row<W>(w, i.operand[1].index);
+  const uint32_t *const at = row<W>(w, i.operand[0].index), *const from =
+                                                                row<W>(w, i.operand[1].index);
   each_lane<W>(w, [&](int l) {
     const T value = static_cast<T>(from[l] >> (kHigh ? 16 : 0));
     std::memcpy(lds_at(w, at[l], i.offset, sizeof value, "writes", l), &value, sizeof value);
@@ -110,7 +115,8 @@ void read_lanes(Wave& w, const Instruction& i) {
   uint32_t r[W] = {};
   each_lane<W>(w, [&](int l) {
     const int from = static_cast<int>((address[l] + static_cast<uint32_t>(i.offset)) / 4 % W);
-    if ((w.exec() >> from & 1U) == 0) fail(fmt::format("reads lane {} in lane {}, which is off", from, l));
+    if ((w.exec() >> from & 1U) == 0)
+      fail(fmt::format("reads lane {} in lane {}, which is off", from, l));
     r[l] = data[from];
   });
   store_lanes<W>(row<W>(w, i.operand[0].index), r, w.exec());
@@ -131,8 +137,10 @@ void add_pairs(Table& t, const std::string& bits) {
       kFarStore{store_two<32, kWords, 64>, store_two<64, kWords, 64>, Kind::lds, false};
   for (const char* name : {"ds_load_2addr_b", "ds_read2_b"}) t.add(name + bits, kLoad);
   for (const char* name : {"ds_store_2addr_b", "ds_write2_b"}) t.add(name + bits, kStore);
-  for (const char* name : {"ds_load_2addr_stride64_b", "ds_read2st64_b"}) t.add(name + bits, kFarLoad);
-  for (const char* name : {"ds_store_2addr_stride64_b", "ds_write2st64_b"}) t.add(name + bits, kFarStore);
+  for (const char* name : {"ds_load_2addr_stride64_b", "ds_read2st64_b"})
+    t.add(name + bits, kFarLoad);
+  for (const char* name : {"ds_store_2addr_stride64_b", "ds_write2st64_b"})
+    t.add(name + bits, kFarStore);
 }
 template <class T, int kHalf = 0>
 void add_load_part(Table& t, std::string_view name) {
@@ -145,7 +153,8 @@ void add_store_part(Table& t, std::string_view name) {
 template <class T, class Fn>
 void add_atomic(Table& t, const std::string& name, const std::string& type, Fn /*function*/) {
   t.add(name + "_" + type, {atomic<32, T, false, Fn>, atomic<64, T, false, Fn>, Kind::lds, false});
-  t.add(name + "_rtn_" + type, {atomic<32, T, true, Fn>, atomic<64, T, true, Fn>, Kind::lds, false});
+  t.add(name + "_rtn_" + type,
+        {atomic<32, T, true, Fn>, atomic<64, T, true, Fn>, Kind::lds, false});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Matrix instructions by AMD's documented layouts (docs/internals/amd_facts.md). Products of 16-bit numbers are exact
-// in fp32 and are added in the order of k, as in the emulator of the source; the hardware's order is not documented.
+// Matrix instructions by AMD's documented layouts (docs/internals/amd_facts.md). Products of 16-bit
+// numbers are exact in fp32 and are added in the order of k, as in the emulator of the source; the
+// hardware's order is not documented.
 #include <algorithm>
 #include <cstring>
 
@@ -49,9 +50,11 @@ void read_operand(const Wave& w, const Operand& o, float (&to)[Layout::kMmaK][La
     fail("takes A and B from other than vector registers, which is not known to the emulator");
   for (int e = 0; e < Layout::kElements; ++e) {
     for (int block = 0; block < kBlocks; ++block) {
-      const uint32_t* const from = row<Layout::kWave>(w, o.index + e / 2) + static_cast<std::ptrdiff_t>(block) * Layout::kSize;
+      const uint32_t* const from = row<Layout::kWave>(w, o.index + e / 2) +
+                                   static_cast<std::ptrdiff_t>(block) * Layout::kSize;
       float* const numbers = to[Layout::depth(block, e)];
-      for (int n = 0; n < Layout::kSize; ++n) numbers[n] = T::number(from[n] >> (16 * (e % 2)) & 0xFFFFU);
+      for (int n = 0; n < Layout::kSize; ++n)
+        numbers[n] = T::number(from[n] >> (16 * (e % 2)) & 0xFFFFU);
     }
   }
 }
@@ -59,7 +62,8 @@ void read_operand(const Wave& w, const Operand& o, float (&to)[Layout::kMmaK][La
 void check_halves_equal(const Wave& w, const Operand& o) {
   for (int r = o.index; r < o.index + o.count; ++r) {
     const uint32_t* const lanes = row<32>(w, r);
-    if (std::memcmp(lanes, lanes + 16, 16 * sizeof(uint32_t)) != 0) fail("has different operands in lanes l and l + 16");
+    if (std::memcmp(lanes, lanes + 16, 16 * sizeof(uint32_t)) != 0)
+      fail("has different operands in lanes l and l + 16");
   }
 }
 
@@ -111,10 +115,14 @@ void wmma(Wave& w, const Instruction& i) {
 void add_matrix_instructions(Table& t) {
   t.add("v_wmma_f32_16x16x16_f16", {wmma<Fp16>, nullptr, Kind::matrix, false});
   t.add("v_wmma_f32_16x16x16_bf16", {wmma<Bf16>, nullptr, Kind::matrix, false});
-  t.add("v_mfma_f32_16x16x16_f16", {nullptr, multiply<Mfma16, Fp16, false, false>, Kind::matrix, false});
-  t.add("v_mfma_f32_16x16x16_bf16", {nullptr, multiply<Mfma16, Bf16, false, false>, Kind::matrix, false});
-  t.add("v_mfma_f32_32x32x8_f16", {nullptr, multiply<Mfma32, Fp16, false, false>, Kind::matrix, false});
-  t.add("v_mfma_f32_32x32x8_bf16", {nullptr, multiply<Mfma32, Bf16, false, false>, Kind::matrix, false});
+  t.add("v_mfma_f32_16x16x16_f16",
+        {nullptr, multiply<Mfma16, Fp16, false, false>, Kind::matrix, false});
+  t.add("v_mfma_f32_16x16x16_bf16",
+        {nullptr, multiply<Mfma16, Bf16, false, false>, Kind::matrix, false});
+  t.add("v_mfma_f32_32x32x8_f16",
+        {nullptr, multiply<Mfma32, Fp16, false, false>, Kind::matrix, false});
+  t.add("v_mfma_f32_32x32x8_bf16",
+        {nullptr, multiply<Mfma32, Bf16, false, false>, Kind::matrix, false});
 }
 
 }  // namespace fulmen::gpu::isa

@@ -1,5 +1,5 @@
-// Loads and stores of memory: scalar, global and through buffer descriptors. Every access is inside one allocation of
-// the device; scalar loads read the launch's data, too.
+// Loads and stores of memory: scalar, global and through buffer descriptors. Every access is inside
+// one allocation of the device; scalar loads read the launch's data, too.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,23 +13,29 @@ namespace {
 
 void check(Wave& w, uint64_t address, uint64_t bytes, std::string_view what, int lane) {
   if (w.group->memory.contains(address, bytes)) return;
-  fail(fmt::format("{} {} bytes at {:#x} in lane {}: that is in no allocation", what, bytes, address, lane));
+  fail(fmt::format("{} {} bytes at {:#x} in lane {}: that is in no allocation", what, bytes,
+                   address, lane));
 }
 
 template <class T>
 T* at(uint64_t address) {
-  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr): registers hold addresses as numbers
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): registers hold addresses as numbers
+  return reinterpret_cast<T*>(address);
 }
 
 template <int kWords>
 void scalar_load(Wave& w, const Instruction& i) {
   const Operand& offset = i.operand[2];
-  const uint64_t varying = offset.source == Operand::Source::literal ? offset.value : scalar32(w, offset);
-  const uint64_t address = (scalar64(w, i.operand[1]) + varying + static_cast<uint64_t>(i.offset)) & ~uint64_t{3};
+  const uint64_t varying =
+      offset.source == Operand::Source::literal ? offset.value : scalar32(w, offset);
+  const uint64_t address =
+      (scalar64(w, i.operand[1]) + varying + static_cast<uint64_t>(i.offset)) & ~uint64_t{3};
   constexpr uint64_t kBytes = 4 * kWords;
   if (!w.group->launch.contains(address, kBytes) && !w.group->memory.contains(address, kBytes)) {
-    fail(fmt::format("reads {} bytes at {:#x}: that is in no allocation, and not in the kernel's {} bytes of arguments", kBytes,
-                     address, w.group->launch.arguments.size()));
+    fail(
+        fmt::format("reads {} bytes at {:#x}: that is in no allocation, and not in the kernel's {} "
+                    "bytes of arguments",
+                    kBytes, address, w.group->launch.arguments.size()));
   }
   std::memcpy(&w.scalars[static_cast<std::size_t>(i.operand[0].index)], at<void>(address), kBytes);
 }
@@ -46,7 +52,9 @@ class GlobalAddress {
     low_ = row<W>(w, r);
     high_ = based_ ? low_ : row<W>(w, r + 1);
   }
-  uint64_t operator[](int l) const { return base_ + (low_[l] | (based_ ? 0 : uint64_t{high_[l]} << 32U)); }
+  uint64_t operator[](int l) const {
+    return base_ + (low_[l] | (based_ ? 0 : uint64_t{high_[l]} << 32U));
+  }
 
  private:
   bool based_ = false;
@@ -97,14 +105,17 @@ void global_atomic(Wave& w, const Instruction& i) {
   if (i.returns) store_lanes<W>(row<W>(w, i.operand[0].index), old, exec);
 }
 
-// A raw buffer: bytes past the end are 0, each word by itself. RDNA: outside where offset + size is above num_records -
-// soffset, which stops at 0. CDNA: soffset counts as a part of the offset (docs/internals/amd_facts.md).
+// A raw buffer: bytes past the end are 0, each word by itself. RDNA: outside where offset + size is
+// above num_records - soffset, which stops at 0. CDNA: soffset counts as a part of the offset
+// (docs/internals/amd_facts.md).
 template <int W, Part kPart, int kWords>
 void buffer_load(Wave& w, const Instruction& i) {
   if (w.exec() == 0) return;  // without lanes the descriptor may be anything
   const auto* const descriptor = &w.scalars[static_cast<std::size_t>(i.operand[2].index)];
-  const uint64_t base = descriptor[0] | uint64_t{descriptor[1] & 0xFFFFU} << 32U, records = descriptor[2];
-  if ((descriptor[1] >> 16U & 0x3FFFU) != 0) fail("reads a buffer with a stride: the emulator knows raw buffers");
+  const uint64_t base = descriptor[0] | uint64_t{descriptor[1] & 0xFFFFU} << 32U,
+                 records = descriptor[2];
+  if ((descriptor[1] >> 16U & 0x3FFFU) != 0)
+    fail("reads a buffer with a stride: the emulator knows raw buffers");
   const uint64_t soffset = scalar32(w, i.operand[3]);
   const bool rdna = !w.program->is("gfx9");
   const uint64_t room = rdna ? records - std::min(records, soffset) : records;
@@ -115,7 +126,9 @@ void buffer_load(Wave& w, const Instruction& i) {
     const int l = std::countr_zero(left);
     // Vector offset and constant wrap at 32 bits on CDNA, not on RDNA.
     const uint64_t sum = uint64_t{varying[l]} + static_cast<uint64_t>(i.offset);
-    const auto offset_of = [&](int byte) { return rdna ? sum + byte : ((sum + byte) & 0xFFFFFFFFU) + soffset; };
+    const auto offset_of = [&](int byte) {
+      return rdna ? sum + byte : ((sum + byte) & 0xFFFFFFFFU) + soffset;
+    };
     unsigned char bytes[kBytes] = {};
     const auto copy = [&](int byte, int count) {
       const uint64_t address = base + offset_of(byte) + (rdna ? soffset : 0);
@@ -138,17 +151,21 @@ void buffer_load(Wave& w, const Instruction& i) {
 
 template <Part kPart, int kWords>
 void add_load(Table& t, const std::string& name) {
-  t.add("global_load_" + name, {global_load<32, kPart, kWords>, global_load<64, kPart, kWords>, Kind::global, false});
-  t.add("buffer_load_" + name, {buffer_load<32, kPart, kWords>, buffer_load<64, kPart, kWords>, Kind::global, false});
+  t.add("global_load_" + name,
+        {global_load<32, kPart, kWords>, global_load<64, kPart, kWords>, Kind::global, false});
+  t.add("buffer_load_" + name,
+        {buffer_load<32, kPart, kWords>, buffer_load<64, kPart, kWords>, Kind::global, false});
 }
 template <Part kPart, int kWords>
 void add_store(Table& t, const std::string& name) {
-  t.add("global_store_" + name, {global_store<32, kPart, kWords>, global_store<64, kPart, kWords>, Kind::global, false});
+  t.add("global_store_" + name,
+        {global_store<32, kPart, kWords>, global_store<64, kPart, kWords>, Kind::global, false});
 }
 
 template <class T, class Fn>
 void add_atomic(Table& t, const std::string& name, Fn /*function*/) {
-  t.add("global_atomic_" + name, {global_atomic<32, T, Fn>, global_atomic<64, T, Fn>, Kind::global, false});
+  t.add("global_atomic_" + name,
+        {global_atomic<32, T, Fn>, global_atomic<64, T, Fn>, Kind::global, false});
 }
 
 }  // namespace
@@ -169,7 +186,8 @@ void add_memory_instructions(Table& t) {
     if (!store.empty()) add_store<kPart, kWords>(t, std::string(store));
   });
   add_atomic<float>(t, "add_f32", [](float a, float b) { return a + b; });
-  for (const char* name : {"add_u32", "add"}) add_atomic<uint32_t>(t, name, [](uint32_t a, uint32_t b) { return a + b; });
+  for (const char* name : {"add_u32", "add"})
+    add_atomic<uint32_t>(t, name, [](uint32_t a, uint32_t b) { return a + b; });
 }
 
 }  // namespace fulmen::gpu::isa

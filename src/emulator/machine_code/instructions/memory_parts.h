@@ -25,8 +25,10 @@ void read_into(const Wave& w, int first, int l, const void* from) {
     uint16_t value = 0;
     std::memcpy(&value, from, bytes_of(kPart, 1));
     uint32_t& to = row<W>(w, first)[l];
-    if (kPart == Part::i8) to = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int8_t>(value)));
-    if (kPart == Part::i16) to = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(value)));
+    if (kPart == Part::i8)
+      to = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int8_t>(value)));
+    if (kPart == Part::i16)
+      to = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(value)));
     if (kPart == Part::u8 || kPart == Part::u16) to = value;
     if (kPart == Part::low16) to = (to & 0xFFFF0000U) | value;
     if (kPart == Part::high16) to = (to & 0xFFFFU) | uint32_t{value} << 16U;
@@ -53,8 +55,10 @@ void each_part(const Add& add) {
   for (const char* name : {"sbyte", "i8"}) add.template operator()<Part::i8, 1>(name, "");
   for (const char* name : {"ushort", "u16"}) add.template operator()<Part::u16, 1>(name, "");
   for (const char* name : {"sshort", "i16"}) add.template operator()<Part::i16, 1>(name, "");
-  for (const char* name : {"short_d16", "d16_b16"}) add.template operator()<Part::low16, 1>(name, "");
-  for (const char* name : {"short_d16_hi", "d16_hi_b16"}) add.template operator()<Part::high16, 1>(name, name);
+  for (const char* name : {"short_d16", "d16_b16"})
+    add.template operator()<Part::low16, 1>(name, "");
+  for (const char* name : {"short_d16_hi", "d16_hi_b16"})
+    add.template operator()<Part::high16, 1>(name, name);
   for (const char* name : {"byte", "b8"}) add.template operator()<Part::u8, 1>("", name);
   for (const char* name : {"short", "b16"}) add.template operator()<Part::u16, 1>("", name);
 }

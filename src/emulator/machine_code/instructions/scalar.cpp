@@ -25,38 +25,48 @@ void set_signed_sum(Wave& w, const Operand& to, int64_t sum) {
 int64_t as_signed(uint32_t x) { return static_cast<int32_t>(x); }
 
 void add_sums(Table& t) {
-  for (const char* name : {"s_add_u32", "s_add_co_u32"}) t.add(name, Kind::salu, sum_with_carry<false, false>);
-  for (const char* name : {"s_sub_u32", "s_sub_co_u32"}) t.add(name, Kind::salu, sum_with_carry<true, false>);
-  for (const char* name : {"s_addc_u32", "s_add_co_ci_u32"}) t.add(name, Kind::salu, sum_with_carry<false, true>);
-  for (const char* name : {"s_subb_u32", "s_sub_co_ci_u32"}) t.add(name, Kind::salu, sum_with_carry<true, true>);
+  for (const char* name : {"s_add_u32", "s_add_co_u32"})
+    t.add(name, Kind::salu, sum_with_carry<false, false>);
+  for (const char* name : {"s_sub_u32", "s_sub_co_u32"})
+    t.add(name, Kind::salu, sum_with_carry<true, false>);
+  for (const char* name : {"s_addc_u32", "s_add_co_ci_u32"})
+    t.add(name, Kind::salu, sum_with_carry<false, true>);
+  for (const char* name : {"s_subb_u32", "s_sub_co_ci_u32"})
+    t.add(name, Kind::salu, sum_with_carry<true, true>);
   for (const char* name : {"s_add_i32", "s_add_co_i32"}) {
-    t.add(name, Kind::salu,
-          [](Wave& w, const Instruction& i) { set_signed_sum(w, i.operand[0], as_signed(first(w, i)) + as_signed(second(w, i))); });
+    t.add(name, Kind::salu, [](Wave& w, const Instruction& i) {
+      set_signed_sum(w, i.operand[0], as_signed(first(w, i)) + as_signed(second(w, i)));
+    });
   }
   for (const char* name : {"s_sub_i32", "s_sub_co_i32"}) {
-    t.add(name, Kind::salu,
-          [](Wave& w, const Instruction& i) { set_signed_sum(w, i.operand[0], as_signed(first(w, i)) - as_signed(second(w, i))); });
+    t.add(name, Kind::salu, [](Wave& w, const Instruction& i) {
+      set_signed_sum(w, i.operand[0], as_signed(first(w, i)) - as_signed(second(w, i)));
+    });
   }
   for (const char* name : {"s_addk_i32", "s_addk_co_i32"}) {
     t.add(name, Kind::salu, [](Wave& w, const Instruction& i) {
-      set_signed_sum(w, i.operand[0], as_signed(scalar32(w, i.operand[0])) + constant16(i.operand[1]));
+      set_signed_sum(w, i.operand[0],
+                     as_signed(scalar32(w, i.operand[0])) + constant16(i.operand[1]));
     });
   }
   t.add("s_mulk_i32", Kind::salu, [](Wave& w, const Instruction& i) {
-    set_scalar(w, i.operand[0], scalar32(w, i.operand[0]) * static_cast<uint32_t>(constant16(i.operand[1])));
+    set_scalar(w, i.operand[0],
+               scalar32(w, i.operand[0]) * static_cast<uint32_t>(constant16(i.operand[1])));
   });
-  t.add("s_movk_i32", Kind::salu,
-        [](Wave& w, const Instruction& i) { set_scalar(w, i.operand[0], static_cast<uint32_t>(constant16(i.operand[1]))); });
+  t.add("s_movk_i32", Kind::salu, [](Wave& w, const Instruction& i) {
+    set_scalar(w, i.operand[0], static_cast<uint32_t>(constant16(i.operand[1])));
+  });
   for (const int shift : {1, 2, 3, 4}) {
     static constexpr auto kShifted = []<int kShift>(Wave& w, const Instruction& i) {
       const uint64_t sum = (uint64_t{first(w, i)} << kShift) + second(w, i);
       set_scalar(w, i.operand[0], static_cast<uint32_t>(sum));
       w.scc = sum >> 32U != 0;
     };
-    const Handler handlers[] = {[](Wave& w, const Instruction& i) { kShifted.operator()<1>(w, i); },
-                                [](Wave& w, const Instruction& i) { kShifted.operator()<2>(w, i); },
-                                [](Wave& w, const Instruction& i) { kShifted.operator()<3>(w, i); },
-                                [](Wave& w, const Instruction& i) { kShifted.operator()<4>(w, i); }};
+    const Handler handlers[] = {
+        [](Wave& w, const Instruction& i) { kShifted.operator()<1>(w, i); },
+        [](Wave& w, const Instruction& i) { kShifted.operator()<2>(w, i); },
+        [](Wave& w, const Instruction& i) { kShifted.operator()<3>(w, i); },
+        [](Wave& w, const Instruction& i) { kShifted.operator()<4>(w, i); }};
     t.add("s_lshl" + std::to_string(shift) + "_add_u32", Kind::salu, handlers[shift - 1]);
   }
 }
@@ -64,16 +74,20 @@ void add_sums(Table& t) {
 template <class T>
 void add_bit_comparison(Table& t, const std::string& type) {
   static constexpr auto kBit = [](const Wave& w, const Instruction& i) {
-    return (static_cast<T>(scalar64(w, i.operand[0])) >> (scalar32(w, i.operand[1]) % (8 * sizeof(T))) & 1U) != 0;
+    return (static_cast<T>(scalar64(w, i.operand[0])) >>
+                (scalar32(w, i.operand[1]) % (8 * sizeof(T))) &
+            1U) != 0;
   };
-  t.add("s_bitcmp0_" + type, Kind::salu, [](Wave& w, const Instruction& i) { w.scc = !kBit(w, i); });
+  t.add("s_bitcmp0_" + type, Kind::salu,
+        [](Wave& w, const Instruction& i) { w.scc = !kBit(w, i); });
   t.add("s_bitcmp1_" + type, Kind::salu, [](Wave& w, const Instruction& i) { w.scc = kBit(w, i); });
 }
 
 void add_choices(Table& t) {
   for (const char* name : {"s_cselect_b32", "s_cselect_b64"}) {
-    t.add(name, Kind::salu,
-          [](Wave& w, const Instruction& i) { set_scalar(w, i.operand[0], scalar64(w, i.operand[w.scc ? 1 : 2])); });
+    t.add(name, Kind::salu, [](Wave& w, const Instruction& i) {
+      set_scalar(w, i.operand[0], scalar64(w, i.operand[w.scc ? 1 : 2]));
+    });
   }
   for (const char* name : {"s_cmov_b32", "s_cmov_b64"}) {
     t.add(name, Kind::salu, [](Wave& w, const Instruction& i) {
@@ -85,17 +99,20 @@ void add_choices(Table& t) {
   t.add("s_bitset0_b32", Kind::salu, [](Wave& w, const Instruction& i) {
     set_scalar(w, i.operand[0], scalar32(w, i.operand[0]) & ~(1U << (first(w, i) & 31U)));
   });
-  t.add("s_bitset1_b32", Kind::salu,
-        [](Wave& w, const Instruction& i) { set_scalar(w, i.operand[0], scalar32(w, i.operand[0]) | 1U << (first(w, i) & 31U)); });
+  t.add("s_bitset1_b32", Kind::salu, [](Wave& w, const Instruction& i) {
+    set_scalar(w, i.operand[0], scalar32(w, i.operand[0]) | 1U << (first(w, i) & 31U));
+  });
 }
 
 template <class T, class Fn>
 void add_comparison(Table& t, const std::string& name, Fn /*function*/) {
   t.add(name, Kind::salu, [](Wave& w, const Instruction& i) {
     if constexpr (sizeof(T) == 8) {
-      w.scc = Fn{}(static_cast<T>(scalar64(w, i.operand[0])), static_cast<T>(scalar64(w, i.operand[1])));
+      w.scc = Fn{}(static_cast<T>(scalar64(w, i.operand[0])),
+                   static_cast<T>(scalar64(w, i.operand[1])));
     } else {
-      w.scc = Fn{}(std::bit_cast<T>(scalar32(w, i.operand[0])), std::bit_cast<T>(scalar32(w, i.operand[1])));
+      w.scc = Fn{}(std::bit_cast<T>(scalar32(w, i.operand[0])),
+                   std::bit_cast<T>(scalar32(w, i.operand[1])));
     }
   });
 }
@@ -104,8 +121,8 @@ void add_comparison(Table& t, const std::string& name, Fn /*function*/) {
 template <class T, class Fn>
 void add_constant_comparison(Table& t, const std::string& name, Fn /*function*/) {
   t.add(name, Kind::salu, [](Wave& w, const Instruction& i) {
-    const T constant =
-        std::is_signed_v<T> ? static_cast<T>(constant16(i.operand[1])) : static_cast<T>(i.operand[1].value & 0xFFFFU);
+    const T constant = std::is_signed_v<T> ? static_cast<T>(constant16(i.operand[1]))
+                                           : static_cast<T>(i.operand[1].value & 0xFFFFU);
     w.scc = Fn{}(static_cast<T>(scalar32(w, i.operand[0])), constant);
   });
 }

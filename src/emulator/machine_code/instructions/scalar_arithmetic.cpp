@@ -38,7 +38,8 @@ void add(Table& t, std::string_view name, Fn /*function*/) {
 
 template <class Fn>
 void add_logic(Table& t, const std::string& name, Fn function) {
-  add<Scc::is_not_zero>(t, name + "_b32", [](uint32_t a, uint32_t b) { return static_cast<uint32_t>(Fn{}(a, b)); });
+  add<Scc::is_not_zero>(t, name + "_b32",
+                        [](uint32_t a, uint32_t b) { return static_cast<uint32_t>(Fn{}(a, b)); });
   add<Scc::is_not_zero>(t, name + "_b64", function);
 }
 
@@ -63,15 +64,18 @@ void add_scalar_bits(Table& t) {
   add_logic(t, "s_nand", [](uint64_t a, uint64_t b) { return ~(a & b); });
   add_logic(t, "s_nor", [](uint64_t a, uint64_t b) { return ~(a | b); });
   add_logic(t, "s_xnor", [](uint64_t a, uint64_t b) { return ~(a ^ b); });
-  for (const char* name : {"s_andn2", "s_and_not1"}) add_logic(t, name, [](uint64_t a, uint64_t b) { return a & ~b; });
-  for (const char* name : {"s_orn2", "s_or_not1"}) add_logic(t, name, [](uint64_t a, uint64_t b) { return a | ~b; });
+  for (const char* name : {"s_andn2", "s_and_not1"})
+    add_logic(t, name, [](uint64_t a, uint64_t b) { return a & ~b; });
+  for (const char* name : {"s_orn2", "s_or_not1"})
+    add_logic(t, name, [](uint64_t a, uint64_t b) { return a | ~b; });
   add<Scc::is_not_zero>(t, "s_lshl_b32", [](uint32_t x, uint32_t n) { return x << (n & 31U); });
   add<Scc::is_not_zero>(t, "s_lshr_b32", [](uint32_t x, uint32_t n) { return x >> (n & 31U); });
   add<Scc::is_not_zero>(t, "s_ashr_i32", [](int32_t x, uint32_t n) { return x >> (n & 31U); });
   add<Scc::is_not_zero>(t, "s_lshl_b64", [](uint64_t x, uint32_t n) { return x << (n & 63U); });
   add<Scc::is_not_zero>(t, "s_lshr_b64", [](uint64_t x, uint32_t n) { return x >> (n & 63U); });
   add<Scc::is_not_zero>(t, "s_ashr_i64", [](int64_t x, uint32_t n) { return x >> (n & 63U); });
-  add<Scc::kept>(t, "s_bfm_b32", [](uint32_t n, uint32_t at) { return ((1U << (n & 31U)) - 1) << (at & 31U); });
+  add<Scc::kept>(t, "s_bfm_b32",
+                 [](uint32_t n, uint32_t at) { return ((1U << (n & 31U)) - 1) << (at & 31U); });
   add<Scc::kept>(t, "s_brev_b32", [](uint32_t x) {
     uint32_t r = 0;
     for (int n = 0; n < 32; ++n) r |= (x >> n & 1U) << (31 - n);
@@ -94,9 +98,12 @@ void add_scalar_bits(Table& t) {
       return other == 0 ? -1 : std::countl_zero(other);
     });
   }
-  add<Scc::kept>(t, "s_pack_ll_b32_b16", [](uint32_t a, uint32_t b) { return (a & 0xFFFFU) | b << 16U; });
-  add<Scc::kept>(t, "s_pack_lh_b32_b16", [](uint32_t a, uint32_t b) { return (a & 0xFFFFU) | (b & 0xFFFF0000U); });
-  add<Scc::kept>(t, "s_pack_hh_b32_b16", [](uint32_t a, uint32_t b) { return a >> 16U | (b & 0xFFFF0000U); });
+  add<Scc::kept>(t, "s_pack_ll_b32_b16",
+                 [](uint32_t a, uint32_t b) { return (a & 0xFFFFU) | b << 16U; });
+  add<Scc::kept>(t, "s_pack_lh_b32_b16",
+                 [](uint32_t a, uint32_t b) { return (a & 0xFFFFU) | (b & 0xFFFF0000U); });
+  add<Scc::kept>(t, "s_pack_hh_b32_b16",
+                 [](uint32_t a, uint32_t b) { return a >> 16U | (b & 0xFFFF0000U); });
 }
 
 // Extracts a bit field. Bits 0 to 5 of the second operand are its offset, bits 16 to 22 its width.
@@ -121,18 +128,27 @@ void add_fields(Table& t) {
 
 void add_products(Table& t) {
   add<Scc::kept>(t, "s_mul_i32", [](uint32_t a, uint32_t b) { return a * b; });
-  add<Scc::kept>(t, "s_mul_hi_u32", [](uint32_t a, uint32_t b) { return static_cast<uint32_t>(uint64_t{a} * b >> 32U); });
-  add<Scc::kept>(t, "s_mul_hi_i32", [](int32_t a, int32_t b) { return static_cast<int32_t>(int64_t{a} * b >> 32U); });
+  add<Scc::kept>(t, "s_mul_hi_u32", [](uint32_t a, uint32_t b) {
+    return static_cast<uint32_t>(uint64_t{a} * b >> 32U);
+  });
+  add<Scc::kept>(t, "s_mul_hi_i32",
+                 [](int32_t a, int32_t b) { return static_cast<int32_t>(int64_t{a} * b >> 32U); });
   add<Scc::kept>(t, "s_mul_u64", [](uint64_t a, uint64_t b) { return a * b; });
-  for (const char* name : {"s_add_nc_u64", "s_add_u64"}) add<Scc::kept>(t, name, [](uint64_t a, uint64_t b) { return a + b; });
-  for (const char* name : {"s_sub_nc_u64", "s_sub_u64"}) add<Scc::kept>(t, name, [](uint64_t a, uint64_t b) { return a - b; });
-  add<Scc::is_not_zero>(t, "s_abs_i32", [](int32_t x) { return x < 0 ? 0U - static_cast<uint32_t>(x) : static_cast<uint32_t>(x); });
+  for (const char* name : {"s_add_nc_u64", "s_add_u64"})
+    add<Scc::kept>(t, name, [](uint64_t a, uint64_t b) { return a + b; });
+  for (const char* name : {"s_sub_nc_u64", "s_sub_u64"})
+    add<Scc::kept>(t, name, [](uint64_t a, uint64_t b) { return a - b; });
+  add<Scc::is_not_zero>(t, "s_abs_i32", [](int32_t x) {
+    return x < 0 ? 0U - static_cast<uint32_t>(x) : static_cast<uint32_t>(x);
+  });
   add<Scc::is_not_zero>(t, "s_absdiff_i32", [](uint32_t a, uint32_t b) {
     const uint32_t d = a - b;
     return static_cast<int32_t>(d) < 0 ? 0U - d : d;
   });
-  add<Scc::kept>(t, "s_sext_i32_i8", [](uint32_t x) { return static_cast<int32_t>(static_cast<int8_t>(x)); });
-  add<Scc::kept>(t, "s_sext_i32_i16", [](uint32_t x) { return static_cast<int32_t>(static_cast<int16_t>(x)); });
+  add<Scc::kept>(t, "s_sext_i32_i8",
+                 [](uint32_t x) { return static_cast<int32_t>(static_cast<int8_t>(x)); });
+  add<Scc::kept>(t, "s_sext_i32_i16",
+                 [](uint32_t x) { return static_cast<int32_t>(static_cast<int16_t>(x)); });
   add_extreme<int32_t, true>(t, "s_max_i32");
   add_extreme<uint32_t, true>(t, "s_max_u32");
   add_extreme<int32_t, false>(t, "s_min_i32");
@@ -148,21 +164,29 @@ void add_floats(Table& t) {
     add<Scc::kept>(t, name, [](float a, float b, float c) { return std::fma(a, b, c); });
   }
   t.add("s_fmac_f32", Kind::salu, [](Wave& w, const Instruction& i) {
-    const auto number = [&](int n) { return scalar_value<float>(w, i.operand[static_cast<std::size_t>(n)]); };
+    const auto number = [&](int n) {
+      return scalar_value<float>(w, i.operand[static_cast<std::size_t>(n)]);
+    };
     set_scalar(w, i.operand[0], scalar_bits(std::fma(number(1), number(2), number(0))));
   });
-  for (const char* name : {"s_max_f32", "s_max_num_f32"}) add<Scc::kept>(t, name, [](float a, float b) { return std::fmax(a, b); });
-  for (const char* name : {"s_min_f32", "s_min_num_f32"}) add<Scc::kept>(t, name, [](float a, float b) { return std::fmin(a, b); });
+  for (const char* name : {"s_max_f32", "s_max_num_f32"})
+    add<Scc::kept>(t, name, [](float a, float b) { return std::fmax(a, b); });
+  for (const char* name : {"s_min_f32", "s_min_num_f32"})
+    add<Scc::kept>(t, name, [](float a, float b) { return std::fmin(a, b); });
   add<Scc::kept>(t, "s_trunc_f32", [](float x) { return std::trunc(x); });
   add<Scc::kept>(t, "s_floor_f32", [](float x) { return std::floor(x); });
   add<Scc::kept>(t, "s_ceil_f32", [](float x) { return std::ceil(x); });
   add<Scc::kept>(t, "s_cvt_f32_u32", [](uint32_t x) { return static_cast<float>(x); });
   add<Scc::kept>(t, "s_cvt_f32_i32", [](int32_t x) { return static_cast<float>(x); });
   add<Scc::kept>(t, "s_cvt_u32_f32", [](float x) {
-    return std::isnan(x) ? 0U : static_cast<uint32_t>(std::clamp(static_cast<double>(x), 0.0, 4294967295.0));
+    return std::isnan(x)
+               ? 0U
+               : static_cast<uint32_t>(std::clamp(static_cast<double>(x), 0.0, 4294967295.0));
   });
   add<Scc::kept>(t, "s_cvt_i32_f32", [](float x) {
-    return std::isnan(x) ? 0 : static_cast<int32_t>(std::clamp(static_cast<double>(x), -2147483648.0, 2147483647.0));
+    return std::isnan(x) ? 0
+                         : static_cast<int32_t>(
+                               std::clamp(static_cast<double>(x), -2147483648.0, 2147483647.0));
   });
   add<Scc::kept>(t, "v_s_exp_f32", [](float x) { return std::exp2(x); });
   add<Scc::kept>(t, "v_s_log_f32", [](float x) { return std::log2(x); });

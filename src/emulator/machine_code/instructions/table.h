@@ -19,12 +19,16 @@ class Table {
  public:
   void add(std::string_view name, Entry entry) { entries_[std::string(name)] = entry; }
   // One handler for both wave sizes.
-  void add(std::string_view name, Kind kind, Handler handler) { add(name, {handler, handler, kind, false}); }
-  // A function of a lane's operands, a lambda without captures: its types say how registers are read.
+  void add(std::string_view name, Kind kind, Handler handler) {
+    add(name, {handler, handler, kind, false});
+  }
+  // A function of a lane's operands, a lambda without captures: its types say how registers are
+  // read.
   template <int kFirst = 1, bool kAccumulates = false, class Fn>
   void lanes(std::string_view name, Fn /*function*/, Kind kind = Kind::valu) {
-    add(name, {lane_handler<32, kFirst, kAccumulates, Fn>, lane_handler<64, kFirst, kAccumulates, Fn>, kind,
-               Arity<decltype(&Fn::operator())>::kHalves});
+    add(name,
+        {lane_handler<32, kFirst, kAccumulates, Fn>, lane_handler<64, kFirst, kAccumulates, Fn>,
+         kind, Arity<decltype(&Fn::operator())>::kHalves});
   }
   const Entry* find(std::string_view name) const {
     const auto found = entries_.find(std::string(name));

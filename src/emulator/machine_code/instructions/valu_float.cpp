@@ -11,8 +11,12 @@ namespace {
 constexpr Kind kTranscendental = Kind::transcendental;
 
 // The larger or the smaller one; the number where the other is NaN.
-float maximum(float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : a > b || (a == b && !std::signbit(a)) ? a : b; }
-float minimum(float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : a < b || (a == b && std::signbit(a)) ? a : b; }
+float maximum(float a, float b) {
+  return std::isnan(a) ? b : std::isnan(b) ? a : a > b || (a == b && !std::signbit(a)) ? a : b;
+}
+float minimum(float a, float b) {
+  return std::isnan(a) ? b : std::isnan(b) ? a : a < b || (a == b && std::signbit(a)) ? a : b;
+}
 
 // v_exp_f32 and v_log_f32 take subnormal numbers for 0.
 float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0F, x) : x; }
@@ -29,7 +33,8 @@ T to_integer(float x) {
 Half half_sum(Half a, Half b) { return to_half(to_float(a) + to_float(b)); }
 Half half_product(Half a, Half b) { return to_half(to_float(a) * to_float(b)); }
 Half half_fma(Half a, Half b, Half c) {
-  return to_half(static_cast<double>(to_float(a)) * static_cast<double>(to_float(b)) + static_cast<double>(to_float(c)));
+  return to_half(static_cast<double>(to_float(a)) * static_cast<double>(to_float(b)) +
+                 static_cast<double>(to_float(c)));
 }
 
 void add_float_arithmetic(Table& t) {
@@ -41,8 +46,10 @@ void add_float_arithmetic(Table& t) {
   const auto fma = [](float a, float b, float c) { return std::fma(a, b, c); };
   for (const char* name : {"v_fma_f32", "v_fmaak_f32", "v_fmamk_f32"}) t.lanes(name, fma);
   t.lanes<1, true>("v_fmac_f32", fma);
-  for (const char* name : {"v_max_f32", "v_max_num_f32"}) t.lanes(name, [](float a, float b) { return maximum(a, b); });
-  for (const char* name : {"v_min_f32", "v_min_num_f32"}) t.lanes(name, [](float a, float b) { return minimum(a, b); });
+  for (const char* name : {"v_max_f32", "v_max_num_f32"})
+    t.lanes(name, [](float a, float b) { return maximum(a, b); });
+  for (const char* name : {"v_min_f32", "v_min_num_f32"})
+    t.lanes(name, [](float a, float b) { return minimum(a, b); });
   for (const char* name : {"v_max3_f32", "v_max3_num_f32"}) {
     t.lanes(name, [](float a, float b, float c) { return maximum(maximum(a, b), c); });
   }
@@ -114,7 +121,9 @@ void add_conversions(Table& t) {
   t.lanes("v_cvt_f32_ubyte2", [](uint32_t x) { return static_cast<float>(x >> 16U & 0xFFU); });
   t.lanes("v_cvt_f32_ubyte3", [](uint32_t x) { return static_cast<float>(x >> 24U); });
   for (const char* name : {"v_cvt_pkrtz_f16_f32", "v_cvt_pk_rtz_f16_f32"}) {
-    t.lanes(name, [](float a, float b) { return truncate_to_half(a) | uint32_t{truncate_to_half(b)} << 16U; });
+    t.lanes(name, [](float a, float b) {
+      return truncate_to_half(a) | uint32_t{truncate_to_half(b)} << 16U;
+    });
   }
 }
 

@@ -7,7 +7,9 @@
 namespace fulmen::gpu::isa {
 namespace {
 
-int32_t signed_bits(uint32_t x, unsigned count) { return count == 0 ? 0 : static_cast<int32_t>(x << (32 - count)) >> (32 - count); }
+int32_t signed_bits(uint32_t x, unsigned count) {
+  return count == 0 ? 0 : static_cast<int32_t>(x << (32 - count)) >> (32 - count);
+}
 int32_t signed24(uint32_t x) { return signed_bits(x, 24); }
 
 // Returns bytes of {high, low}, chosen by the bytes of the selector.
@@ -30,7 +32,8 @@ uint32_t permuted(uint32_t high, uint32_t low, uint32_t selector) {
 }
 
 void add_integer_bits(Table& t) {
-  for (const char* name : {"v_mov_b32", "v_accvgpr_read_b32", "v_accvgpr_write_b32", "v_accvgpr_mov_b32"}) {
+  for (const char* name :
+       {"v_mov_b32", "v_accvgpr_read_b32", "v_accvgpr_write_b32", "v_accvgpr_mov_b32"}) {
     t.lanes(name, [](uint32_t x) { return x; });
   }
   t.lanes("v_mov_b64", [](uint64_t x) { return x; });
@@ -44,7 +47,9 @@ void add_integer_bits(Table& t) {
   t.lanes("v_and_or_b32", [](uint32_t a, uint32_t b, uint32_t c) { return (a & b) | c; });
   t.lanes("v_bfi_b32", [](uint32_t a, uint32_t b, uint32_t c) { return (a & b) | (~a & c); });
   t.lanes("v_bfm_b32", [](uint32_t a, uint32_t b) { return ((1U << (a & 31U)) - 1) << (b & 31U); });
-  t.lanes("v_bfe_u32", [](uint32_t x, uint32_t at, uint32_t count) { return x >> (at & 31U) & ((1U << (count & 31U)) - 1); });
+  t.lanes("v_bfe_u32", [](uint32_t x, uint32_t at, uint32_t count) {
+    return x >> (at & 31U) & ((1U << (count & 31U)) - 1);
+  });
   t.lanes("v_bfe_i32", [](uint32_t x, uint32_t at, uint32_t count) {
     const unsigned bits = std::min(count & 31U, 32U - (at & 31U));
     return signed_bits(x >> (at & 31U), bits);
@@ -54,7 +59,8 @@ void add_integer_bits(Table& t) {
     for (int n = 0; n < 32; ++n) r |= (x >> n & 1U) << (31 - n);
     return r;
   });
-  t.lanes("v_bcnt_u32_b32", [](uint32_t x, uint32_t y) { return static_cast<uint32_t>(std::popcount(x)) + y; });
+  t.lanes("v_bcnt_u32_b32",
+          [](uint32_t x, uint32_t y) { return static_cast<uint32_t>(std::popcount(x)) + y; });
   for (const char* name : {"v_ffbh_u32", "v_clz_i32_u32"})
     t.lanes(name, [](uint32_t x) { return x == 0 ? -1 : std::countl_zero(x); });
   for (const char* name : {"v_ffbl_b32", "v_ctz_i32_b32"})
@@ -65,11 +71,14 @@ void add_integer_bits(Table& t) {
       return other == 0 ? -1 : std::countl_zero(other);
     });
   }
-  t.lanes("v_perm_b32", [](uint32_t a, uint32_t b, uint32_t selector) { return permuted(a, b, selector); });
-  t.lanes("v_alignbit_b32",
-          [](uint32_t a, uint32_t b, uint32_t n) { return static_cast<uint32_t>((b | uint64_t{a} << 32U) >> (n & 31U)); });
-  t.lanes("v_alignbyte_b32",
-          [](uint32_t a, uint32_t b, uint32_t n) { return static_cast<uint32_t>((b | uint64_t{a} << 32U) >> (8 * (n & 3U))); });
+  t.lanes("v_perm_b32",
+          [](uint32_t a, uint32_t b, uint32_t selector) { return permuted(a, b, selector); });
+  t.lanes("v_alignbit_b32", [](uint32_t a, uint32_t b, uint32_t n) {
+    return static_cast<uint32_t>((b | uint64_t{a} << 32U) >> (n & 31U));
+  });
+  t.lanes("v_alignbyte_b32", [](uint32_t a, uint32_t b, uint32_t n) {
+    return static_cast<uint32_t>((b | uint64_t{a} << 32U) >> (8 * (n & 3U)));
+  });
 }
 
 void add_shifts(Table& t) {
@@ -79,20 +88,28 @@ void add_shifts(Table& t) {
   t.lanes("v_lshlrev_b64", [](uint32_t n, uint64_t x) { return x << (n & 63U); });
   t.lanes("v_lshrrev_b64", [](uint32_t n, uint64_t x) { return x >> (n & 63U); });
   t.lanes("v_ashrrev_i64", [](uint32_t n, int64_t x) { return x >> (n & 63U); });
-  t.lanes("v_lshlrev_b16", [](uint16_t n, uint16_t x) { return static_cast<uint16_t>(x << (n & 15U)); });
-  t.lanes("v_lshrrev_b16", [](uint16_t n, uint16_t x) { return static_cast<uint16_t>(x >> (n & 15U)); });
-  t.lanes("v_ashrrev_i16", [](uint16_t n, int16_t x) { return static_cast<int16_t>(x >> (n & 15U)); });
-  t.lanes("v_lshl_add_u32", [](uint32_t x, uint32_t n, uint32_t c) { return (x << (n & 31U)) + c; });
+  t.lanes("v_lshlrev_b16",
+          [](uint16_t n, uint16_t x) { return static_cast<uint16_t>(x << (n & 15U)); });
+  t.lanes("v_lshrrev_b16",
+          [](uint16_t n, uint16_t x) { return static_cast<uint16_t>(x >> (n & 15U)); });
+  t.lanes("v_ashrrev_i16",
+          [](uint16_t n, int16_t x) { return static_cast<int16_t>(x >> (n & 15U)); });
+  t.lanes("v_lshl_add_u32",
+          [](uint32_t x, uint32_t n, uint32_t c) { return (x << (n & 31U)) + c; });
   t.lanes("v_lshl_or_b32", [](uint32_t x, uint32_t n, uint32_t c) { return x << (n & 31U) | c; });
-  t.lanes("v_add_lshl_u32", [](uint32_t a, uint32_t b, uint32_t n) { return (a + b) << (n & 31U); });
+  t.lanes("v_add_lshl_u32",
+          [](uint32_t a, uint32_t b, uint32_t n) { return (a + b) << (n & 31U); });
   t.lanes("v_lshl_add_u64", [](uint64_t x, uint32_t n, uint64_t c) { return (x << (n & 7U)) + c; });
   t.lanes("v_xad_u32", [](uint32_t a, uint32_t b, uint32_t c) { return (a ^ b) + c; });
 }
 
 void add_integer_arithmetic(Table& t) {
-  for (const char* name : {"v_add_nc_u32", "v_add_u32"}) t.lanes(name, [](uint32_t a, uint32_t b) { return a + b; });
-  for (const char* name : {"v_sub_nc_u32", "v_sub_u32"}) t.lanes(name, [](uint32_t a, uint32_t b) { return a - b; });
-  for (const char* name : {"v_subrev_nc_u32", "v_subrev_u32"}) t.lanes(name, [](uint32_t a, uint32_t b) { return b - a; });
+  for (const char* name : {"v_add_nc_u32", "v_add_u32"})
+    t.lanes(name, [](uint32_t a, uint32_t b) { return a + b; });
+  for (const char* name : {"v_sub_nc_u32", "v_sub_u32"})
+    t.lanes(name, [](uint32_t a, uint32_t b) { return a - b; });
+  for (const char* name : {"v_subrev_nc_u32", "v_subrev_u32"})
+    t.lanes(name, [](uint32_t a, uint32_t b) { return b - a; });
   t.lanes("v_add3_u32", [](uint32_t a, uint32_t b, uint32_t c) { return a + b + c; });
   for (const char* name : {"v_add_nc_u16", "v_add_u16"}) {
     t.lanes(name, [](uint16_t a, uint16_t b) { return static_cast<uint16_t>(a + b); });
@@ -100,32 +117,54 @@ void add_integer_arithmetic(Table& t) {
   for (const char* name : {"v_sub_nc_u16", "v_sub_u16"}) {
     t.lanes(name, [](uint16_t a, uint16_t b) { return static_cast<uint16_t>(a - b); });
   }
-  t.lanes("v_mul_lo_u16", [](uint16_t a, uint16_t b) { return static_cast<uint16_t>(uint32_t{a} * b); });
-  t.lanes("v_mad_u16", [](uint16_t a, uint16_t b, uint16_t c) { return static_cast<uint16_t>(uint32_t{a} * b + c); });
+  t.lanes("v_mul_lo_u16",
+          [](uint16_t a, uint16_t b) { return static_cast<uint16_t>(uint32_t{a} * b); });
+  t.lanes("v_mad_u16", [](uint16_t a, uint16_t b, uint16_t c) {
+    return static_cast<uint16_t>(uint32_t{a} * b + c);
+  });
   t.lanes("v_mul_lo_u32", [](uint32_t a, uint32_t b) { return a * b; });
-  t.lanes("v_mul_hi_u32", [](uint32_t a, uint32_t b) { return static_cast<uint32_t>(uint64_t{a} * b >> 32U); });
-  t.lanes("v_mul_hi_i32", [](int32_t a, int32_t b) { return static_cast<int32_t>(int64_t{a} * b >> 32U); });
-  t.lanes("v_mul_u32_u24", [](uint32_t a, uint32_t b) { return (a & 0xFFFFFFU) * (b & 0xFFFFFFU); });
-  t.lanes("v_mul_i32_i24", [](uint32_t a, uint32_t b) { return static_cast<uint32_t>(int64_t{signed24(a)} * signed24(b)); });
-  t.lanes("v_mad_u32_u24", [](uint32_t a, uint32_t b, uint32_t c) { return (a & 0xFFFFFFU) * (b & 0xFFFFFFU) + c; });
-  t.lanes("v_mad_i32_i24",
-          [](uint32_t a, uint32_t b, uint32_t c) { return static_cast<uint32_t>(int64_t{signed24(a)} * signed24(b)) + c; });
+  t.lanes("v_mul_hi_u32",
+          [](uint32_t a, uint32_t b) { return static_cast<uint32_t>(uint64_t{a} * b >> 32U); });
+  t.lanes("v_mul_hi_i32",
+          [](int32_t a, int32_t b) { return static_cast<int32_t>(int64_t{a} * b >> 32U); });
+  t.lanes("v_mul_u32_u24",
+          [](uint32_t a, uint32_t b) { return (a & 0xFFFFFFU) * (b & 0xFFFFFFU); });
+  t.lanes("v_mul_i32_i24", [](uint32_t a, uint32_t b) {
+    return static_cast<uint32_t>(int64_t{signed24(a)} * signed24(b));
+  });
+  t.lanes("v_mad_u32_u24",
+          [](uint32_t a, uint32_t b, uint32_t c) { return (a & 0xFFFFFFU) * (b & 0xFFFFFFU) + c; });
+  t.lanes("v_mad_i32_i24", [](uint32_t a, uint32_t b, uint32_t c) {
+    return static_cast<uint32_t>(int64_t{signed24(a)} * signed24(b)) + c;
+  });
   t.lanes("v_mad_u32_u16", [](uint16_t a, uint16_t b, uint32_t c) { return uint32_t{a} * b + c; });
   t.lanes("v_max_u32", [](uint32_t a, uint32_t b) { return std::max(a, b); });
   t.lanes("v_min_u32", [](uint32_t a, uint32_t b) { return std::min(a, b); });
   t.lanes("v_max_i32", [](int32_t a, int32_t b) { return std::max(a, b); });
   t.lanes("v_min_i32", [](int32_t a, int32_t b) { return std::min(a, b); });
-  t.lanes("v_max3_i32", [](int32_t a, int32_t b, int32_t c) { return std::max(std::max(a, b), c); });
-  t.lanes("v_min3_i32", [](int32_t a, int32_t b, int32_t c) { return std::min(std::min(a, b), c); });
-  t.lanes("v_max3_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::max(std::max(a, b), c); });
-  t.lanes("v_min3_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::min(std::min(a, b), c); });
+  t.lanes("v_max3_i32",
+          [](int32_t a, int32_t b, int32_t c) { return std::max(std::max(a, b), c); });
+  t.lanes("v_min3_i32",
+          [](int32_t a, int32_t b, int32_t c) { return std::min(std::min(a, b), c); });
+  t.lanes("v_max3_u32",
+          [](uint32_t a, uint32_t b, uint32_t c) { return std::max(std::max(a, b), c); });
+  t.lanes("v_min3_u32",
+          [](uint32_t a, uint32_t b, uint32_t c) { return std::min(std::min(a, b), c); });
   // RDNA: the larger or smaller of the first two, then the smaller or larger of that and the third.
-  t.lanes("v_maxmin_i32", [](int32_t a, int32_t b, int32_t c) { return std::min(std::max(a, b), c); });
-  t.lanes("v_minmax_i32", [](int32_t a, int32_t b, int32_t c) { return std::max(std::min(a, b), c); });
-  t.lanes("v_maxmin_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::min(std::max(a, b), c); });
-  t.lanes("v_minmax_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::max(std::min(a, b), c); });
-  t.lanes("v_med3_i32", [](int32_t a, int32_t b, int32_t c) { return std::max(std::min(a, b), std::min(std::max(a, b), c)); });
-  t.lanes("v_med3_u32", [](uint32_t a, uint32_t b, uint32_t c) { return std::max(std::min(a, b), std::min(std::max(a, b), c)); });
+  t.lanes("v_maxmin_i32",
+          [](int32_t a, int32_t b, int32_t c) { return std::min(std::max(a, b), c); });
+  t.lanes("v_minmax_i32",
+          [](int32_t a, int32_t b, int32_t c) { return std::max(std::min(a, b), c); });
+  t.lanes("v_maxmin_u32",
+          [](uint32_t a, uint32_t b, uint32_t c) { return std::min(std::max(a, b), c); });
+  t.lanes("v_minmax_u32",
+          [](uint32_t a, uint32_t b, uint32_t c) { return std::max(std::min(a, b), c); });
+  t.lanes("v_med3_i32", [](int32_t a, int32_t b, int32_t c) {
+    return std::max(std::min(a, b), std::min(std::max(a, b), c));
+  });
+  t.lanes("v_med3_u32", [](uint32_t a, uint32_t b, uint32_t c) {
+    return std::max(std::min(a, b), std::min(std::max(a, b), c));
+  });
 }
 
 // The carry of a 64-bit product or a sum is operand 1, one bit a lane.
@@ -153,7 +192,8 @@ void add_carry(Wave& w, const Instruction& i) {
   alignas(64) uint32_t r[W];
   uint64_t carry = 0;
   for (int l = 0; l < W; ++l) {
-    const uint64_t x = kSum == Sum::subrev ? b[l] : a[l], y = kSum == Sum::subrev ? a[l] : b[l], c = in >> l & 1U;
+    const uint64_t x = kSum == Sum::subrev ? b[l] : a[l], y = kSum == Sum::subrev ? a[l] : b[l],
+                   c = in >> l & 1U;
     const uint64_t sum = kSum == Sum::add ? x + y + c : x - y - c;
     r[l] = static_cast<uint32_t>(sum);
     carry |= (sum >> 32U & 1U) << l;
@@ -180,7 +220,8 @@ void choose(Wave& w, const Instruction& i) {
 }
 
 template <Sum kSum, bool kCarryIn>
-constexpr Entry kAddCarry{add_carry<32, kSum, kCarryIn>, add_carry<64, kSum, kCarryIn>, Kind::valu, false};
+constexpr Entry kAddCarry{add_carry<32, kSum, kCarryIn>, add_carry<64, kSum, kCarryIn>, Kind::valu,
+                          false};
 
 }  // namespace
 
@@ -191,9 +232,12 @@ void add_integer_instructions(Table& t) {
   t.add("v_add_co_u32", kAddCarry<Sum::add, false>);
   t.add("v_sub_co_u32", kAddCarry<Sum::sub, false>);
   t.add("v_subrev_co_u32", kAddCarry<Sum::subrev, false>);
-  for (const char* name : {"v_add_co_ci_u32", "v_addc_co_u32"}) t.add(name, kAddCarry<Sum::add, true>);
-  for (const char* name : {"v_sub_co_ci_u32", "v_subb_co_u32"}) t.add(name, kAddCarry<Sum::sub, true>);
-  for (const char* name : {"v_subrev_co_ci_u32", "v_subbrev_co_u32"}) t.add(name, kAddCarry<Sum::subrev, true>);
+  for (const char* name : {"v_add_co_ci_u32", "v_addc_co_u32"})
+    t.add(name, kAddCarry<Sum::add, true>);
+  for (const char* name : {"v_sub_co_ci_u32", "v_subb_co_u32"})
+    t.add(name, kAddCarry<Sum::sub, true>);
+  for (const char* name : {"v_subrev_co_ci_u32", "v_subbrev_co_u32"})
+    t.add(name, kAddCarry<Sum::subrev, true>);
   for (const char* name : {"v_mad_u64_u32", "v_mad_co_u64_u32"}) {
     t.add(name, {multiply_add_u64<32>, multiply_add_u64<64>, Kind::valu, false});
   }

@@ -1,10 +1,11 @@
-// Barriers that not all lanes, or not all waves of a workgroup, come to: a wave that waits at one alone waits
-// for ever, or meets another barrier's waves.
+// Barriers that not all lanes, or not all waves of a workgroup, come to: a wave that waits at one
+// alone waits for ever, or meets another barrier's waves.
 //
-// Waves differ in what comes from the work-item's number (v0) and from the hardware's wave number. All that is
-// computed from it differs, what is loaded from there, and what is written where only some waves or lanes come.
-// A branch on such a value may not have a barrier before its ways meet again. What is written there, but is only moved back to
-// where it was before the branch, differs no more than it did then.
+// Waves differ in what comes from the work-item's number (v0) and from the hardware's wave number.
+// All that is computed from it differs, what is loaded from there, and what is written where only
+// some waves or lanes come. A branch on such a value may not have a barrier before its ways meet
+// again. What is written there, but is only moved back to where it was before the branch, differs
+// no more than it did then.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -73,9 +74,11 @@ class Differences {
     // EXEC has all lanes of every wave, or differs.
     if (at.name.starts_with("s_cbranch_exec") && !program_.all_lanes_on(i)) return true;
     const std::vector<RegisterRange>& reads = program_.access[i].reads;
-    return any_differs(i, std::span(reads), differs) || begins_with_any(at.name, {"s_getreg", "v_mbcnt"});
+    return any_differs(i, std::span(reads), differs) ||
+           begins_with_any(at.name, {"s_getreg", "v_mbcnt"});
   }
-  bool any_differs(std::size_t i, std::span<const RegisterRange> reads, const RegisterSet& differs) const {
+  bool any_differs(std::size_t i, std::span<const RegisterRange> reads,
+                   const RegisterSet& differs) const {
     return std::any_of(reads.begin(), reads.end(), [&](const RegisterRange& range) {
       return range.first == kExecLow ? !program_.all_lanes_on(i) : range.any_in(differs);
     });
@@ -83,16 +86,20 @@ class Differences {
   void follow(std::size_t i, RegisterSet& differs) const {
     const SpillSlots& slots = program_.slots;
     // A spilled scalar goes its way whatever lanes are on.
-    const bool some_lanes = !program_.all_lanes_on(i) && program_.code[i].name.starts_with("v_") && slots.of(i) < 0;
+    const bool some_lanes =
+        !program_.all_lanes_on(i) && program_.code[i].name.starts_with("v_") && slots.of(i) < 0;
     const AmdAccess& access = program_.access[i];
     if (access.first_writes < access.writes.size()) {
-      // The halves of a dual instruction have nothing to do with each other but that both read before any writes.
+      // The halves of a dual instruction have nothing to do with each other but that both read
+      // before any writes.
       const std::span reads(access.reads), writes(access.writes);
       const bool either = !branches_of_[i].empty() || some_lanes;
       const bool first = either || any_differs(i, reads.first(access.first_reads), differs);
       const bool second = either || any_differs(i, reads.subspan(access.first_reads), differs);
-      for (const RegisterRange& range : writes.first(access.first_writes)) assign(range, differs, first);
-      for (const RegisterRange& range : writes.subspan(access.first_writes)) assign(range, differs, second);
+      for (const RegisterRange& range : writes.first(access.first_writes))
+        assign(range, differs, first);
+      for (const RegisterRange& range : writes.subspan(access.first_writes))
+        assign(range, differs, second);
       return;
     }
     if (moves_pair(i)) {
@@ -106,7 +113,8 @@ class Differences {
       return;
     }
     const bool value = !branches_of_[i].empty() || some_lanes || reads_any(i, differs);
-    if (slots.is_store(i)) differs[static_cast<std::size_t>(slots.of(i))] = value && differs_after_move(i, slots.of(i));
+    if (slots.is_store(i))
+      differs[static_cast<std::size_t>(slots.of(i))] = value && differs_after_move(i, slots.of(i));
     const bool keeps_lanes = program_.code[i].name.starts_with("v_writelane");
     for (const RegisterRange& range : access.writes) {
       if (keeps_lanes && !value) continue;
@@ -119,25 +127,30 @@ class Differences {
   // One half of the pair may differ, and the other one not.
   bool moves_pair(std::size_t i) const {
     const std::vector<RegisterRange>& reads = program_.access[i].reads;
-    return program_.code[i].name == "s_mov_b64" && reads.size() == 1 && reads[0].count == 2 && reads[0].first != kExecLow;
+    return program_.code[i].name == "s_mov_b64" && reads.size() == 1 && reads[0].count == 2 &&
+           reads[0].first != kExecLow;
   }
   void assign(const RegisterRange& range, RegisterSet& differs, bool value) const {
     range.assign(differs, value);
     program_.slots.assign_lanes(range, differs, value);
   }
-  // Whether waves differ in register r, which instruction i writes where only some of them come: not if it holds again what it
-  // held at each of the branches around i, and they did not differ there.
+  // Whether waves differ in register r, which instruction i writes where only some of them come:
+  // not if it holds again what it held at each of the branches around i, and they did not differ
+  // there.
   bool differs_after_move(std::size_t i, int r) const {
     const std::vector<std::size_t>& branches = branches_of_[i];
-    return branches.empty() || std::any_of(branches.begin(), branches.end(), [&](std::size_t branch) {
+    return branches.empty() ||
+           std::any_of(branches.begin(), branches.end(), [&](std::size_t branch) {
              if (at_branch_[branch][static_cast<std::size_t>(r)]) return true;
              const std::optional<std::size_t> source = kept_.restored(i, r, branch);
-             // An instruction that the branch may skip can run again, in a loop: the same number, another value.
+             // An instruction that the branch may skip can run again, in a loop: the same number,
+             // another value.
              return !source || (*source != KeptValues::kNowhere && is_within(*source, branch));
            });
   }
   bool is_within(std::size_t i, std::size_t branch) const {
-    return std::find(branches_of_[i].begin(), branches_of_[i].end(), branch) != branches_of_[i].end();
+    return std::find(branches_of_[i].begin(), branches_of_[i].end(), branch) !=
+           branches_of_[i].end();
   }
   bool mark(std::size_t branch) {
     if (!marked_.insert(branch).second) return false;
@@ -157,8 +170,9 @@ class Differences {
 
   const AmdProgram& program_;
   KeptValues kept_;
-  std::vector<std::vector<std::size_t>> branches_of_;  // the branches on which waves differ, by instruction
-  std::vector<RegisterSet> at_branch_;                 // what differs there
+  // The branches on which waves differ, by instruction.
+  std::vector<std::vector<std::size_t>> branches_of_;
+  std::vector<RegisterSet> at_branch_;  // what differs there
   std::set<std::size_t> marked_;
 };
 
@@ -173,7 +187,8 @@ void barrier_findings(const AmdProgram& program, AmdFindings& findings) {
   for (std::size_t i = 0; i < program.code.size(); ++i) {
     if (!is_barrier(program.code[i].name) || !program.reached(i)) continue;
     if (const auto branch = differences.branch_before(i)) {
-      findings.add(i, fmt::format("is a barrier that not all waves come to: the branch at address {:#x} may differ between them",
+      findings.add(i, fmt::format("is a barrier that not all waves come to: the branch at address "
+                                  "{:#x} may differ between them",
                                   program.code[*branch].address));
     } else if (!program.all_lanes_on(i)) {
       findings.add(i, "is a barrier where lanes may be off");

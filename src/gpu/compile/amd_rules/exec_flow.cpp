@@ -27,7 +27,8 @@ Range mask_registers(std::string_view operand) {
   const bool several = operand.front() == '[';
   if (several) operand.remove_prefix(1);
   Range range;
-  const auto [next, error] = std::from_chars(operand.data(), operand.data() + operand.size(), range.first);
+  const auto [next, error] =
+      std::from_chars(operand.data(), operand.data() + operand.size(), range.first);
   if (error != std::errc() || range.first >= kSgprs) return {};
   range.last = range.first;
   if (several && next != operand.data() + operand.size() && *next == ':') {
@@ -44,7 +45,8 @@ class Follower {
   void step(const AmdInstruction& instruction, std::size_t number, MaskRegisters& masks) {
     const std::string_view name = instruction.name;
     std::string_view rest = instruction.operands;
-    const std::string_view first = take_operand(rest), second = take_operand(rest), third = take_operand(rest);
+    const std::string_view first = take_operand(rest), second = take_operand(rest),
+                           third = take_operand(rest);
     const auto condition = static_cast<int>(number);
     int& exec = masks[kExec];
     if (name.starts_with("v_cmpx_")) {
@@ -54,22 +56,28 @@ class Follower {
     } else if (name.starts_with("v_")) {
       // v_readlane, v_readfirstlane; carries, which are a second operand
       set(masks, first, ExecMasks::kUnknown);
-      if (name.find("_co_") != std::string_view::npos || name.starts_with("v_div_scale")) set(masks, second, ExecMasks::kUnknown);
-    } else if (name.find("_saveexec_") != std::string_view::npos || name.find("_wrexec_") != std::string_view::npos) {
+      if (name.find("_co_") != std::string_view::npos || name.starts_with("v_div_scale"))
+        set(masks, second, ExecMasks::kUnknown);
+    } else if (name.find("_saveexec_") != std::string_view::npos ||
+               name.find("_wrexec_") != std::string_view::npos) {
       const int old = exec, source = value(masks, second);
-      const int now = name.starts_with("s_and_saveexec")                              ? smaller(old, source, condition)
-                      : name.starts_with("s_or_saveexec")                             ? masks_.turned_on(old, source)
-                      : name.starts_with("s_xor_saveexec")                            ? masks_.exclusive(old, source)
-                      : name.starts_with("s_and_not1") || name.starts_with("s_andn2") ? masks_.without(source, old)
-                      : name.starts_with("s_and_not0") || name.starts_with("s_andn1") ? masks_.without(old, source)
-                                                                                      : ExecMasks::kUnknown;
+      const int now = name.starts_with("s_and_saveexec")   ? smaller(old, source, condition)
+                      : name.starts_with("s_or_saveexec")  ? masks_.turned_on(old, source)
+                      : name.starts_with("s_xor_saveexec") ? masks_.exclusive(old, source)
+                      : name.starts_with("s_and_not1") || name.starts_with("s_andn2")
+                          ? masks_.without(source, old)
+                      : name.starts_with("s_and_not0") || name.starts_with("s_andn1")
+                          ? masks_.without(old, source)
+                          : ExecMasks::kUnknown;
       set(masks, first, name.find("_wrexec_") == std::string_view::npos ? old : now);
       exec = now;
-    } else if (name.starts_with("s_") && !begins_with_any(name, {"s_cmp_", "s_bitcmp", "s_wait", "s_cbranch", "s_branch"})) {
+    } else if (name.starts_with("s_") &&
+               !begins_with_any(name, {"s_cmp_", "s_bitcmp", "s_wait", "s_cbranch", "s_branch"})) {
       const bool to_exec = mask_registers(first).first == kExec;
       const bool zero = name.starts_with("s_mov_b") && second == "0" && !to_exec;
       set(masks, first,
-          zero ? ExecMasks::left_of(exec) : scalar(name, value(masks, second), value(masks, third), to_exec, condition));
+          zero ? ExecMasks::left_of(exec)
+               : scalar(name, value(masks, second), value(masks, third), to_exec, condition));
     }
   }
 
@@ -94,21 +102,27 @@ class Follower {
     const Range range = mask_registers(operand);
     if (range.first < 0) return;
     // The pair of 64 lanes that begins one register lower is overwritten in its upper half.
-    const int begin = pairs_ && range.first > 0 && range.first < kSgprs ? range.first - 1 : range.first;
-    for (int r = begin; r <= range.last; ++r) masks[static_cast<std::size_t>(r)] = ExecMasks::kUnknown;
+    const int begin =
+        pairs_ && range.first > 0 && range.first < kSgprs ? range.first - 1 : range.first;
+    for (int r = begin; r <= range.last; ++r)
+      masks[static_cast<std::size_t>(r)] = ExecMasks::kUnknown;
     if (operand.ends_with("_hi")) mask = ExecMasks::kUnknown;
     masks[static_cast<std::size_t>(range.first)] = mask;
   }
-  // The lanes of two masks: one of them where it is a part of the other, else a part of one that is known.
+  // The lanes of two masks: one of them where it is a part of the other, else a part of one that is
+  // known.
   int smaller(int a, int b, int condition) {
     const int mask = masks_.both(a, b);
-    return mask != ExecMasks::kUnknown ? mask : masks_.part(a > ExecMasks::kUnknown ? a : b, condition, true);
+    return mask != ExecMasks::kUnknown
+               ? mask
+               : masks_.part(a > ExecMasks::kUnknown ? a : b, condition, true);
   }
   int scalar(std::string_view name, int a, int b, bool to_exec, int condition) {
     if (name.starts_with("s_mov_b")) return a;
     if (name.starts_with("s_or_b")) return to_exec ? masks_.turned_on(a, b) : masks_.either(a, b);
     if (name.starts_with("s_xor_b")) return masks_.exclusive(a, b);
-    if (name.starts_with("s_and_not1_b") || name.starts_with("s_andn2_b")) return masks_.without(a, b);
+    if (name.starts_with("s_and_not1_b") || name.starts_with("s_andn2_b"))
+      return masks_.without(a, b);
     return name.starts_with("s_and_b") ? smaller(a, b, condition) : ExecMasks::kUnknown;
   }
 
@@ -116,11 +130,14 @@ class Follower {
   bool pairs_;
 };
 
-// The masks before each block. A name says what instruction made a mask, so that one that was all lanes may have a name once
-// another way is known: where ways meet, what they say now counts, and not what they said before. A block that is made anew often
-// keeps to what all its ways ever agreed on, so that this ends. Either way a state holds where each way to its block says so.
+// The masks before each block. A name says what instruction made a mask, so that one that was all
+// lanes may have a name once another way is known: where ways meet, what they say now counts, and
+// not what they said before. A block that is made anew often keeps to what all its ways ever agreed
+// on, so that this ends. Either way a state holds where each way to its block says so.
 template <class Step>
-std::vector<std::optional<MaskRegisters>> masks_before_blocks(const AmdFlow& flow, const MaskRegisters& entry, Step step) {
+std::vector<std::optional<MaskRegisters>> masks_before_blocks(const AmdFlow& flow,
+                                                              const MaskRegisters& entry,
+                                                              Step step) {
   constexpr int kAnew = 16;
   const std::vector<AmdBlock>& blocks = flow.blocks();
   std::vector<std::optional<MaskRegisters>> before(blocks.size()), after(blocks.size());
@@ -161,7 +178,8 @@ bool has_64_lanes(const std::vector<AmdInstruction>& code) {
   });
 }
 
-std::vector<int> exec_before_instructions(const std::vector<AmdInstruction>& code, const AmdFlow& flow) {
+std::vector<int> exec_before_instructions(const std::vector<AmdInstruction>& code,
+                                          const AmdFlow& flow) {
   MaskRegisters entry;
   entry.fill(ExecMasks::kUnknown);
   entry[kExec] = ExecMasks::kAllLanes;
@@ -171,7 +189,8 @@ std::vector<int> exec_before_instructions(const std::vector<AmdInstruction>& cod
   std::vector<int> exec(code.size(), kNeverReached);
   visit_instructions(flow, before, [&](MaskRegisters& masks, std::size_t i) {
     // A block may be there more than once (path_facts.h).
-    exec[i] = exec[i] == kNeverReached || exec[i] == masks[kExec] ? masks[kExec] : ExecMasks::kUnknown;
+    exec[i] =
+        exec[i] == kNeverReached || exec[i] == masks[kExec] ? masks[kExec] : ExecMasks::kUnknown;
     step(masks, i);
   });
   return exec;

@@ -8,7 +8,8 @@ AmdFlow::AmdFlow(const std::vector<AmdInstruction>& code) {
   std::set<std::size_t> begins;
   if (!code.empty()) begins.insert(0);
   for (std::size_t i = 0; i < code.size(); ++i) {
-    if (code[i].branches && code[i].target != AmdInstruction::kNowhere) begins.insert(code[i].target);
+    if (code[i].branches && code[i].target != AmdInstruction::kNowhere)
+      begins.insert(code[i].target);
     if ((code[i].branches || !code[i].falls_through) && i + 1 < code.size()) begins.insert(i + 1);
   }
   std::vector<std::size_t> block_of(code.size());
@@ -21,7 +22,8 @@ AmdFlow::AmdFlow(const std::vector<AmdInstruction>& code) {
   find_edges(code, block_of);
 }
 
-void AmdFlow::find_edges(const std::vector<AmdInstruction>& code, const std::vector<std::size_t>& block_of) {
+void AmdFlow::find_edges(const std::vector<AmdInstruction>& code,
+                         const std::vector<std::size_t>& block_of) {
   for (AmdBlock& block : blocks_) {
     const AmdInstruction& last = code[block.end - 1];
     if (last.falls_through && block.end < code.size()) {
@@ -80,7 +82,8 @@ std::vector<std::size_t> AmdFlow::way_to_end(std::size_t block) const {
 }
 
 std::vector<std::size_t> AmdFlow::blocks_before_post_dominator(std::size_t block) const {
-  // A post-dominator is a block without which no way from the branch ends. It is on every such way, the immediate one first.
+  // A post-dominator is a block without which no way from the branch ends. It is on every such way,
+  // the immediate one first.
   const auto reachable_without = [&](std::size_t barred) {
     std::vector<bool> reached(blocks_.size(), false);
     std::vector<std::size_t> region;

@@ -14,8 +14,8 @@ namespace fulmen::gpu {
 
 struct AmdEdge {
   std::size_t to = AmdInstruction::kNowhere;
-  // Taken with no lane on, past a block of which another way leads to the same place: vector registers
-  // are then as if the block had run without lanes.
+  // Taken with no lane on, past a block of which another way leads to the same place: vector
+  // registers are then as if the block had run without lanes.
   bool without_lanes = false;
 };
 
@@ -29,11 +29,13 @@ class AmdFlow {
   explicit AmdFlow(const std::vector<AmdInstruction>& code);
   explicit AmdFlow(std::vector<AmdBlock> blocks) : blocks_(std::move(blocks)) {}
   const std::vector<AmdBlock>& blocks() const { return blocks_; }
-  // The blocks between a branch and its immediate post-dominator; all that can follow where it has none.
+  // The blocks between a branch and its immediate post-dominator; all that can follow where it has
+  // none.
   std::vector<std::size_t> blocks_before_post_dominator(std::size_t block) const;
 
  private:
-  void find_edges(const std::vector<AmdInstruction>& code, const std::vector<std::size_t>& block_of);
+  void find_edges(const std::vector<AmdInstruction>& code,
+                  const std::vector<std::size_t>& block_of);
   std::vector<bool> reachable_from(std::size_t block) const;
   // The blocks behind this one on a shortest way to an end; none where no way ends.
   std::vector<std::size_t> way_to_end(std::size_t block) const;
@@ -45,7 +47,8 @@ class AmdFlow {
 //   cross(state, edge) takes it to another block.
 //   meet(state, other) makes one state of two ways; true where it changed. It must go one way only.
 template <class State, class Step, class Cross, class Meet>
-std::vector<std::optional<State>> states_before_blocks(const AmdFlow& flow, const State& entry, Step step, Cross cross, Meet meet) {
+std::vector<std::optional<State>> states_before_blocks(const AmdFlow& flow, const State& entry,
+                                                       Step step, Cross cross, Meet meet) {
   std::vector<std::optional<State>> before(flow.blocks().size());
   if (before.empty()) return before;
   before[0] = entry;
@@ -54,7 +57,8 @@ std::vector<std::optional<State>> states_before_blocks(const AmdFlow& flow, cons
     const std::size_t block = *waiting.begin();
     waiting.erase(waiting.begin());
     State state = *before[block];
-    for (std::size_t i = flow.blocks()[block].begin; i < flow.blocks()[block].end; ++i) step(state, i);
+    for (std::size_t i = flow.blocks()[block].begin; i < flow.blocks()[block].end; ++i)
+      step(state, i);
     for (const AmdEdge& edge : flow.blocks()[block].next) {
       State moved = state;
       cross(moved, edge);
@@ -69,11 +73,13 @@ std::vector<std::optional<State>> states_before_blocks(const AmdFlow& flow, cons
 
 // Goes over the instructions of all blocks that are reached once more, with the state before each.
 template <class State, class Step>
-void visit_instructions(const AmdFlow& flow, const std::vector<std::optional<State>>& before, Step step) {
+void visit_instructions(const AmdFlow& flow, const std::vector<std::optional<State>>& before,
+                        Step step) {
   for (std::size_t block = 0; block < before.size(); ++block) {
     if (!before[block]) continue;
     State state = *before[block];
-    for (std::size_t i = flow.blocks()[block].begin; i < flow.blocks()[block].end; ++i) step(state, i);
+    for (std::size_t i = flow.blocks()[block].begin; i < flow.blocks()[block].end; ++i)
+      step(state, i);
   }
 }
 

@@ -13,13 +13,16 @@ int index_of(int r) {
   return r >= kSlots && r < kRegisters ? kScalarRegisters + r - kSlots : -1;
 }
 // What instruction i gives a register; i + 1 is 0 for what is there when the kernel starts.
-int number(std::size_t i_plus_1, int index) { return static_cast<int>(i_plus_1) * kTracked + index + 1; }
+int number(std::size_t i_plus_1, int index) {
+  return static_cast<int>(i_plus_1) * kTracked + index + 1;
+}
 
 using Numbers = std::vector<int>;
 
 class Follow {
  public:
-  Follow(const std::vector<AmdInstruction>& code, const std::vector<AmdAccess>& access, const SpillSlots& slots)
+  Follow(const std::vector<AmdInstruction>& code, const std::vector<AmdAccess>& access,
+         const SpillSlots& slots)
       : code_(code), access_(access), slots_(slots) {}
 
   // The registers a move reads and writes, as many of both; empty where i computes.
@@ -28,11 +31,13 @@ class Follow {
   };
   Move move_of(std::size_t i) const {
     const AmdAccess& access = access_[i];
-    if (slots_.is_store(i) && access.reads.size() == 1) return {access.reads[0].first, slots_.of(i), access.reads[0].count};
+    if (slots_.is_store(i) && access.reads.size() == 1)
+      return {access.reads[0].first, slots_.of(i), access.reads[0].count};
     if (access.writes.size() != 1) return {};
     if (slots_.is_load(i)) return {slots_.of(i), access.writes[0].first, 1};
     const bool moves = code_[i].name == "s_mov_b32" || code_[i].name == "s_mov_b64";
-    if (!moves || access.reads.size() != 1 || access.reads[0].count != access.writes[0].count) return {};
+    if (!moves || access.reads.size() != 1 || access.reads[0].count != access.writes[0].count)
+      return {};
     return {access.reads[0].first, access.writes[0].first, access.reads[0].count};
   }
   void name_at_branch(std::size_t i, Numbers& numbers) const {
@@ -46,7 +51,9 @@ class Follow {
       const Numbers before = numbers;
       for (int n = 0; n < move.count; ++n) {
         const int from = index_of(move.from + n), to = index_of(move.to + n);
-        if (to >= 0) numbers[static_cast<std::size_t>(to)] = from < 0 ? kNone : before[static_cast<std::size_t>(from)];
+        if (to >= 0)
+          numbers[static_cast<std::size_t>(to)] =
+              from < 0 ? kNone : before[static_cast<std::size_t>(from)];
       }
       return;
     }
@@ -56,7 +63,8 @@ class Follow {
       for (int r = range.first; r < range.first + range.count; ++r) {
         if (index_of(r) >= 0) define(i, index_of(r), numbers);
       }
-      if (!stores) slots_.for_each_lane(range, [&](int slot) { define(i, index_of(slot), numbers); });
+      if (!stores)
+        slots_.for_each_lane(range, [&](int slot) { define(i, index_of(slot), numbers); });
     }
   }
 
@@ -74,7 +82,8 @@ class Follow {
 
 }  // namespace
 
-KeptValues::KeptValues(const std::vector<AmdInstruction>& code, const std::vector<AmdAccess>& access, const SpillSlots& slots,
+KeptValues::KeptValues(const std::vector<AmdInstruction>& code,
+                       const std::vector<AmdAccess>& access, const SpillSlots& slots,
                        const AmdFlow& blocks)
     : at_(code.size()) {
   Numbers entry(kTracked);
@@ -93,7 +102,8 @@ KeptValues::KeptValues(const std::vector<AmdInstruction>& code, const std::vecto
       });
   visit_instructions(blocks, before, [&](Numbers& numbers, std::size_t i) {
     follow(numbers, i);
-    if ((code[i].branches && code[i].falls_through) || follow.move_of(i).count > 0) at_[i] = numbers;
+    if ((code[i].branches && code[i].falls_through) || follow.move_of(i).count > 0)
+      at_[i] = numbers;
   });
 }
 

@@ -33,52 +33,64 @@ struct Shape {
 };
 
 bool writes_nothing(std::string_view name) {
-  return begins_with_any(
-             name, {"s_cmp",           "s_bitcmp", "s_cbranch",   "s_branch",          "s_wait",     "s_nop",         "s_barrier",
-                    "s_endpgm",        "s_set",    "s_delay_alu", "s_clause",          "s_sleep",    "s_icache",      "s_dcache",
-                    "s_inst_prefetch", "s_trap",   "s_prefetch",  "s_buffer_prefetch", "s_code_end", "s_ttrace",      "s_incperf",
-                    "s_decperf",       "v_nop",    "ds_nop",      "s_version",         "s_store",    "s_buffer_store"}) ||
+  return begins_with_any(name, {"s_cmp",       "s_bitcmp",   "s_cbranch",
+                                "s_branch",    "s_wait",     "s_nop",
+                                "s_barrier",   "s_endpgm",   "s_set",
+                                "s_delay_alu", "s_clause",   "s_sleep",
+                                "s_icache",    "s_dcache",   "s_inst_prefetch",
+                                "s_trap",      "s_prefetch", "s_buffer_prefetch",
+                                "s_code_end",  "s_ttrace",   "s_incperf",
+                                "s_decperf",   "v_nop",      "ds_nop",
+                                "s_version",   "s_store",    "s_buffer_store"}) ||
          name == "s_sendmsg" || name == "s_sendmsghalt";
 }
 
 Shape shape_of(const AmdInstruction& instruction, int operand_count) {
   const std::string_view name = instruction.name;
   if (writes_nothing(name)) return {.destinations = 0};
-  if (begins_with_any(name, {"global_", "buffer_", "flat_", "scratch_", "tbuffer_", "image_", "ds_"})) {
+  if (begins_with_any(name,
+                      {"global_", "buffer_", "flat_", "scratch_", "tbuffer_", "image_", "ds_"})) {
     return {.destinations = returns_data(instruction) ? 1 : 0};
   }
   // gfx9 and older name the register of v_cmpx.
   if (name.starts_with("v_cmpx_")) return {.destinations = operand_count > 2 ? 1 : 0};
   if (name.starts_with("v_swap_b")) return {.destinations = 2, .reads_destination = true};
   const bool carries = name.starts_with("v_") && has(name, "_co_");
-  if (carries || begins_with_any(name, {"v_mad_u64_u32", "v_mad_i64_i32", "v_div_scale_"})) return {.destinations = 2};
-  const bool accumulates = begins_with_any(name, {"v_fmac_", "v_dual_fmac_", "v_mac_", "v_pk_fmac_", "v_dot2c_", "v_dot4c_",
-                                                  "s_fmac_", "s_addk_", "s_mulk_", "s_cmov", "s_bitset", "s_bitreplicate"}) &&
-                           !name.starts_with("s_bitreplicate");
+  if (carries || begins_with_any(name, {"v_mad_u64_u32", "v_mad_i64_i32", "v_div_scale_"}))
+    return {.destinations = 2};
+  const bool accumulates =
+      begins_with_any(name,
+                      {"v_fmac_", "v_dual_fmac_", "v_mac_", "v_pk_fmac_", "v_dot2c_", "v_dot4c_",
+                       "s_fmac_", "s_addk_", "s_mulk_", "s_cmov", "s_bitset", "s_bitreplicate"}) &&
+      !name.starts_with("s_bitreplicate");
   return {.destinations = 1, .reads_destination = accumulates};
 }
 
 bool writes_scc(std::string_view name) {
-  if (!name.starts_with("s_") || has(name, "_saveexec_") || has(name, "_wrexec_")) return name.starts_with("s_");
+  if (!name.starts_with("s_") || has(name, "_saveexec_") || has(name, "_wrexec_"))
+    return name.starts_with("s_");
   if (begins_with_any(name, {"s_cmp", "s_bitcmp"})) return true;
-  if (begins_with_any(name, {"s_add_f", "s_sub_f", "s_min_f", "s_max_f", "s_min_num", "s_max_num", "s_not_f", "s_bfm", "s_addk_co",
-                             "s_andn2_wr"})) {
+  if (begins_with_any(name, {"s_add_f", "s_sub_f", "s_min_f", "s_max_f", "s_min_num", "s_max_num",
+                             "s_not_f", "s_bfm", "s_addk_co", "s_andn2_wr"})) {
     return name.starts_with("s_addk_co");
   }
   // 64-bit sums of gfx12 have no carry.
   if (begins_with_any(name, {"s_add_nc_", "s_sub_nc_"})) return false;
-  return begins_with_any(name, {"s_add", "s_sub", "s_and", "s_or", "s_xor", "s_xnor", "s_nand", "s_nor", "s_not", "s_lsh", "s_ashr",
-                                "s_bfe", "s_abs", "s_min_", "s_max_", "s_bcnt", "s_wqm", "s_quadmask"});
+  return begins_with_any(name, {"s_add", "s_sub", "s_and", "s_or", "s_xor", "s_xnor", "s_nand",
+                                "s_nor", "s_not", "s_lsh", "s_ashr", "s_bfe", "s_abs", "s_min_",
+                                "s_max_", "s_bcnt", "s_wqm", "s_quadmask"});
 }
 
 bool reads_scc(std::string_view name) {
-  return begins_with_any(name, {"s_cselect", "s_addc_", "s_subb_", "s_add_co_ci_", "s_sub_co_ci_", "s_cmov", "s_cbranch_scc"});
+  return begins_with_any(name, {"s_cselect", "s_addc_", "s_subb_", "s_add_co_ci_", "s_sub_co_ci_",
+                                "s_cmov", "s_cbranch_scc"});
 }
 
 // One instruction, or one half of a dual one.
 void add_access(const AmdInstruction& instruction, AmdAccess& access) {
   std::vector<RegisterRange> operands;
-  for (std::string_view rest = instruction.operands; !rest.empty();) operands.push_back(parse_registers(take_operand(rest)));
+  for (std::string_view rest = instruction.operands; !rest.empty();)
+    operands.push_back(parse_registers(take_operand(rest)));
   const Shape shape = shape_of(instruction, static_cast<int>(operands.size()));
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
     const RegisterRange& range = operands[static_cast<std::size_t>(i)];
@@ -87,14 +99,15 @@ void add_access(const AmdInstruction& instruction, AmdAccess& access) {
     if (i >= shape.destinations || shape.reads_destination) access.reads.push_back(range);
   }
   const std::string_view name = instruction.name;
-  constexpr RegisterRange kVccBoth{kVccLow, 2}, kVccOne{kVccLow, 1}, kExecBoth{kExecLow, 2}, kExecOne{kExecLow, 1},
-      kSccOnly{kScc, 1};
+  constexpr RegisterRange kVccBoth{kVccLow, 2}, kVccOne{kVccLow, 1}, kExecBoth{kExecLow, 2},
+      kExecOne{kExecLow, 1}, kSccOnly{kScc, 1};
   const bool saves_exec = has(name, "_saveexec_") || has(name, "_wrexec_");
   const bool pairs = name.ends_with("_b64");
   if (name.starts_with("v_cmpx_")) access.writes.push_back(kExecBoth);
   if (saves_exec) access.writes.push_back(pairs ? kExecBoth : kExecOne);
   if (saves_exec || name.starts_with("s_cbranch_exec")) access.reads.push_back(kExecOne);
-  if (name.starts_with("s_cbranch_vcc") || name.starts_with("v_div_fmas") || name.starts_with("v_dual_cndmask")) {
+  if (name.starts_with("s_cbranch_vcc") || name.starts_with("v_div_fmas") ||
+      name.starts_with("v_dual_cndmask")) {
     access.reads.push_back(kVccOne);  // its upper half exists in waves of 64 lanes alone
   }
   if (name.starts_with("s_cbranch_cdbg")) access.reads.push_back(kVccBoth);
@@ -116,7 +129,8 @@ std::string_view take_operand(std::string_view& operands) {
 
 RegisterRange parse_registers(std::string_view operand) {
   operand = operand.substr(0, operand.find(' '));  // modifiers
-  while (!operand.empty() && (operand.front() == '-' || operand.front() == '|')) operand.remove_prefix(1);
+  while (!operand.empty() && (operand.front() == '-' || operand.front() == '|'))
+    operand.remove_prefix(1);
   for (const std::string_view wrapped : {"abs(", "neg(", "sext("}) {
     if (operand.starts_with(wrapped)) operand.remove_prefix(wrapped.size());
   }
@@ -129,7 +143,8 @@ RegisterRange parse_registers(std::string_view operand) {
   if (operand == "exec_hi") return {kExecLow + 1, 1};
   if (operand == "m0") return {kM0, 1};
   if (operand == "scc" || operand == "src_scc") return {kScc, 1};
-  if (operand.starts_with("ttmp")) return numbered(operand.substr(4), kFirstTrap, kM0 - 1 - kFirstTrap);
+  if (operand.starts_with("ttmp"))
+    return numbered(operand.substr(4), kFirstTrap, kM0 - 1 - kFirstTrap);
   if (operand.size() < 2) return {};
   if (operand.front() == 's') return numbered(operand.substr(1), 0, kVccLow);
   if (operand.front() == 'v') return numbered(operand.substr(1), kVectors, 256);
@@ -139,10 +154,12 @@ RegisterRange parse_registers(std::string_view operand) {
 
 bool returns_data(const AmdInstruction& instruction) {
   const std::string_view name = instruction.name, operands = instruction.operands;
-  if (has(name, "_store") || has(name, "_inv") || has(name, "_wb") || operands.ends_with(" lds")) return false;
+  if (has(name, "_store") || has(name, "_inv") || has(name, "_wb") || operands.ends_with(" lds"))
+    return false;
   if (name.starts_with("ds_")) {
-    const bool reads = begins_with_any(name, {"ds_load", "ds_read", "ds_bpermute", "ds_permute", "ds_swizzle", "ds_consume",
-                                              "ds_append", "ds_condxchg", "ds_ordered"});
+    const bool reads =
+        begins_with_any(name, {"ds_load", "ds_read", "ds_bpermute", "ds_permute", "ds_swizzle",
+                               "ds_consume", "ds_append", "ds_condxchg", "ds_ordered"});
     return reads || has(name, "_rtn");
   }
   if (!has(name, "_atomic")) return has(name, "_load") || name.starts_with("image_");

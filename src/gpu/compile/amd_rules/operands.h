@@ -12,8 +12,8 @@ namespace fulmen::gpu {
 // Takes the next operand of "s[0:1], vcc, v0 op_sel:[1,0]": up to a comma outside of brackets.
 std::string_view take_operand(std::string_view& operands);
 
-// The registers that an instruction reads and writes, implicit ones included: VCC, EXEC, SCC. A written register of which a part is
-// kept (half of it, lanes that are off) is no read.
+// The registers that an instruction reads and writes, implicit ones included: VCC, EXEC, SCC. A
+// written register of which a part is kept (half of it, lanes that are off) is no read.
 struct AmdAccess {
   std::vector<RegisterRange> reads, writes;
   // How many reads and writes belong to the first half of a dual instruction ("a :: b"); else all.
@@ -21,7 +21,8 @@ struct AmdAccess {
 };
 AmdAccess access_of(const AmdInstruction& instruction);
 
-// Whether an instruction of memory or LDS gives a register back. False for stores and atomics without return.
+// Whether an instruction of memory or LDS gives a register back. False for stores and atomics
+// without return.
 bool returns_data(const AmdInstruction& instruction);
 
 }  // namespace fulmen::gpu

@@ -16,11 +16,13 @@ constexpr char kNot = '0', kHolds = '1', kOpen = '?';
 using Facts = std::string;  // of each condition: kNot, kHolds, kOpen
 
 bool is_logic(std::string_view name) {
-  return begins_with_any(
-      name, {"s_mov_b", "s_and_b", "s_or_b", "s_xor_b", "s_not_b", "s_and_not1_b", "s_andn2_b", "s_or_not1_b", "s_orn2_b"});
+  return begins_with_any(name, {"s_mov_b", "s_and_b", "s_or_b", "s_xor_b", "s_not_b",
+                                "s_and_not1_b", "s_andn2_b", "s_or_not1_b", "s_orn2_b"});
 }
 
-bool is_compare(std::string_view name) { return begins_with_any(name, {"s_cmp_", "s_cmpk_", "s_bitcmp"}); }
+bool is_compare(std::string_view name) {
+  return begins_with_any(name, {"s_cmp_", "s_cmpk_", "s_bitcmp"});
+}
 
 char inverse(char fact) { return fact == kNot ? kHolds : fact == kHolds ? kNot : kOpen; }
 
@@ -44,7 +46,8 @@ Operands operands_of(const AmdInstruction& at) {
 // The conditions that a kernel tests: scalar registers of 0 or -1, and comparisons that it repeats.
 class Conditions {
  public:
-  Conditions(const std::vector<AmdInstruction>& code, const std::vector<AmdAccess>& access) : code_(code), access_(access) {
+  Conditions(const std::vector<AmdInstruction>& code, const std::vector<AmdAccess>& access)
+      : code_(code), access_(access) {
     of_register_.fill(-1);
     of_register_[kVccLow] = count_++;
     of_register_[kScc] = count_++;
@@ -79,7 +82,8 @@ class Conditions {
     const std::string_view name = code_[i].name;
     if (!is_logic(name) && !begins_with_any(name, {"s_cselect_", "s_cbranch_"})) return;
     for (const RegisterRange& range : access_[i].reads) {
-      if (const int condition = of(range); condition >= 0) used[static_cast<std::size_t>(condition)] = true;
+      if (const int condition = of(range); condition >= 0)
+        used[static_cast<std::size_t>(condition)] = true;
     }
   }
 
@@ -87,17 +91,23 @@ class Conditions {
   bool may_go(std::size_t branch, bool taken, const Facts& facts) const {
     const std::string_view name = code_[branch].name;
     if (name.starts_with("s_cbranch_scc")) return allows(facts, kScc, taken == name.ends_with('1'));
-    if (name == "s_cbranch_vccz" || name == "s_cbranch_vccnz") return allows(facts, kVccLow, taken == (name == "s_cbranch_vccnz"));
+    if (name == "s_cbranch_vccz" || name == "s_cbranch_vccnz")
+      return allows(facts, kVccLow, taken == (name == "s_cbranch_vccnz"));
     return true;
   }
 
  private:
   int of(const RegisterRange& range) const {
-    return range.count > 0 && range.first < kScalarRegisters ? of_register_[static_cast<std::size_t>(range.first)] : -1;
+    return range.count > 0 && range.first < kScalarRegisters
+               ? of_register_[static_cast<std::size_t>(range.first)]
+               : -1;
   }
-  std::string text_of(std::size_t i) const { return std::string(code_[i].name) + " " + std::string(code_[i].operands); }
+  std::string text_of(std::size_t i) const {
+    return std::string(code_[i].name) + " " + std::string(code_[i].operands);
+  }
   bool allows(const Facts& facts, int scalar_register, bool holds) const {
-    const char fact = facts[static_cast<std::size_t>(of_register_[static_cast<std::size_t>(scalar_register)])];
+    const char fact =
+        facts[static_cast<std::size_t>(of_register_[static_cast<std::size_t>(scalar_register)])];
     return fact == kOpen || (fact == kHolds) == holds;
   }
   // What a condition is made of is a condition, too.
@@ -118,7 +128,8 @@ class Conditions {
     compare_.assign(code_.size(), -1);
     compares_by_register_.resize(kScalarRegisters);
     for (std::size_t i = 0; i < code_.size(); ++i) {
-      const auto found = is_compare(code_[i].name) ? of_compare_.find(text_of(i)) : of_compare_.end();
+      const auto found =
+          is_compare(code_[i].name) ? of_compare_.find(text_of(i)) : of_compare_.end();
       if (found == of_compare_.end()) continue;
       compare_[i] = found->second;
       for (const RegisterRange& range : access_[i].reads) {
@@ -135,8 +146,10 @@ class Conditions {
         const auto number = static_cast<std::size_t>(r);
         if (of_register_[number] >= 0) call(static_cast<std::size_t>(of_register_[number]));
         // The upper half of a pair.
-        if (number > 0 && of_register_[number - 1] >= 0 && r != kScc) call(static_cast<std::size_t>(of_register_[number - 1]));
-        for (const int compare : compares_by_register_[number]) call(static_cast<std::size_t>(compare));
+        if (number > 0 && of_register_[number - 1] >= 0 && r != kScc)
+          call(static_cast<std::size_t>(of_register_[number - 1]));
+        for (const int compare : compares_by_register_[number])
+          call(static_cast<std::size_t>(compare));
       }
     }
   }
@@ -154,14 +167,16 @@ class Conditions {
     if (name.starts_with("s_not_b")) return inverse(a);
     if (name.starts_with("s_and_b")) return both(a, b);
     if (name.starts_with("s_or_b")) return either(a, b);
-    if (name.starts_with("s_xor_b")) return a == kOpen || b == kOpen ? kOpen : a == b ? kNot : kHolds;
+    if (name.starts_with("s_xor_b"))
+      return a == kOpen || b == kOpen ? kOpen : a == b ? kNot : kHolds;
     return name.starts_with("s_and") ? both(a, inverse(b)) : either(a, inverse(b));
   }
   // A comparison of scalars alone: the same for all lanes.
   bool is_uniform_compare(std::size_t i) const {
     const std::string_view name = code_[i].name;
     if (!name.starts_with("v_cmp_") || access_[i].writes.empty()) return false;
-    return std::none_of(access_[i].reads.begin(), access_[i].reads.end(), [](const RegisterRange& r) { return r.is_vector(); });
+    return std::none_of(access_[i].reads.begin(), access_[i].reads.end(),
+                        [](const RegisterRange& r) { return r.is_vector(); });
   }
 
   void step_one(std::size_t i, std::size_t n, std::vector<Facts>& all) const {
@@ -215,7 +230,8 @@ class Conditions {
 
 // Which conditions matter before each block.
 std::vector<std::vector<bool>> used_before(const Conditions& conditions, const AmdFlow& flow) {
-  std::vector<std::vector<bool>> used(flow.blocks().size(), std::vector<bool>(conditions.nothing_known().size(), false));
+  std::vector<std::vector<bool>> used(flow.blocks().size(),
+                                      std::vector<bool>(conditions.nothing_known().size(), false));
   for (bool more = true; more;) {
     more = false;
     for (std::size_t b = flow.blocks().size(); b-- > 0;) {
@@ -235,7 +251,8 @@ std::vector<std::vector<bool>> used_before(const Conditions& conditions, const A
 
 }  // namespace
 
-AmdFlow flow_by_facts(const std::vector<AmdInstruction>& code, const std::vector<AmdAccess>& access, const AmdFlow& flow) {
+AmdFlow flow_by_facts(const std::vector<AmdInstruction>& code, const std::vector<AmdAccess>& access,
+                      const AmdFlow& flow) {
   if (flow.blocks().empty()) return flow;
   const Conditions conditions(code, access);
   const std::vector<std::vector<bool>> used = used_before(conditions, flow);
@@ -260,11 +277,13 @@ AmdFlow flow_by_facts(const std::vector<AmdInstruction>& code, const std::vector
     AmdBlock copy{block.begin, block.end, {}};
     for (const Facts& facts : all) {
       for (const AmdEdge& edge : block.next) {
-        const bool taken = code[block.end - 1].branches && code[block.end - 1].target == flow.blocks()[edge.to].begin;
+        const bool taken = code[block.end - 1].branches &&
+                           code[block.end - 1].target == flow.blocks()[edge.to].begin;
         const bool only = block.next.size() == 1;
         if (!only && !conditions.may_go(block.end - 1, taken, facts)) continue;
         const std::size_t to = number_of(edge.to, facts);
-        const bool known = std::any_of(copy.next.begin(), copy.next.end(), [&](const AmdEdge& e) { return e.to == to; });
+        const bool known = std::any_of(copy.next.begin(), copy.next.end(),
+                                       [&](const AmdEdge& e) { return e.to == to; });
         if (!known) copy.next.push_back({to, edge.without_lanes});
       }
     }

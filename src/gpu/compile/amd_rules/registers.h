@@ -8,9 +8,12 @@
 namespace fulmen::gpu {
 
 // Scalar registers have the hardware's numbers.
-constexpr int kVccLow = 106, kFirstTrap = 108, kM0 = 125, kExecLow = 126, kScc = 128, kScalarRegisters = 129;
-// 256 vector registers (VGPRs), then 256 accumulators (AGPRs of CDNA), then single lanes (spill_slots.h).
-constexpr int kVectors = kScalarRegisters, kAccumulators = kVectors + 256, kSlots = kAccumulators + 256, kRegisters = kSlots + 512;
+constexpr int kVccLow = 106, kFirstTrap = 108, kM0 = 125, kExecLow = 126, kScc = 128,
+              kScalarRegisters = 129;
+// 256 vector registers (VGPRs), then 256 accumulators (AGPRs of CDNA), then single lanes
+// (spill_slots.h).
+constexpr int kVectors = kScalarRegisters, kAccumulators = kVectors + 256,
+              kSlots = kAccumulators + 256, kRegisters = kSlots + 512;
 
 using RegisterSet = std::bitset<kRegisters>;
 
@@ -36,7 +39,8 @@ struct RegisterRange {
   }
 };
 
-// "v3", "-|s[4:7]|", "a[0:3]", "vcc_lo", "exec", "m0", "ttmp9", "v1.l". What is no register has count 0.
+// "v3", "-|s[4:7]|", "a[0:3]", "vcc_lo", "exec", "m0", "ttmp9", "v1.l". What is no register has
+// count 0.
 RegisterRange parse_registers(std::string_view operand);
 
 }  // namespace fulmen::gpu

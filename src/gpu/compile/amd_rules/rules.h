@@ -43,7 +43,8 @@ class AmdFindings {
     if (!told_.emplace(i, what).second) return;  // the same block again
     const AmdInstruction& at = program_.code[i];
     const std::string_view space = at.operands.empty() ? "" : " ";
-    sentences_.push_back(fmt::format("{}{}{} at address {:#x} {}", at.name, space, at.operands, at.address, what));
+    sentences_.push_back(
+        fmt::format("{}{}{} at address {:#x} {}", at.name, space, at.operands, at.address, what));
   }
   std::vector<std::string> take() { return std::move(sentences_); }
 

@@ -19,7 +19,8 @@ int constant_lane(std::string_view operands) {
 
 }  // namespace
 
-SpillSlots::SpillSlots(const std::vector<AmdInstruction>& code, const std::vector<AmdAccess>& access)
+SpillSlots::SpillSlots(const std::vector<AmdInstruction>& code,
+                       const std::vector<AmdAccess>& access)
     : slot_of_(code.size(), -1), stores_(code.size(), false), of_register_(kSlots - kVectors) {
   std::map<std::pair<int, int>, int> numbers;  // by vector register and lane
   for (std::size_t i = 0; i < code.size(); ++i) {
@@ -32,7 +33,8 @@ SpillSlots::SpillSlots(const std::vector<AmdInstruction>& code, const std::vecto
     if (next >= kRegisters) return;
     const auto [found, added] = numbers.try_emplace({vectors.front().first, lane}, next);
     slot_of_[i] = found->second;
-    if (added) of_register_[static_cast<std::size_t>(vectors.front().first - kVectors)].push_back(next);
+    if (added)
+      of_register_[static_cast<std::size_t>(vectors.front().first - kVectors)].push_back(next);
   }
 }
 

@@ -1,5 +1,5 @@
-// Scalar registers that a kernel keeps in lanes of vector registers: v_writelane with a constant lane, and v_readlane back. Each
-// such lane is a register of its own, numbered behind the others.
+// Scalar registers that a kernel keeps in lanes of vector registers: v_writelane with a constant
+// lane, and v_readlane back. Each such lane is a register of its own, numbered behind the others.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,8 @@ class SpillSlots {
  public:
   SpillSlots(const std::vector<AmdInstruction>& code, const std::vector<AmdAccess>& access);
 
-  // The lane that instruction i writes or reads; -1 where it is none of these two, its lane is no constant, or there are too many.
+  // The lane that instruction i writes or reads; -1 where it is none of these two, its lane is no
+  // constant, or there are too many.
   int of(std::size_t i) const { return slot_of_[i]; }
   bool is_store(std::size_t i) const { return of(i) >= 0 && stores_[i]; }
   bool is_load(std::size_t i) const { return of(i) >= 0 && !stores_[i]; }

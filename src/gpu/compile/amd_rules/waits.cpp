@@ -1,10 +1,11 @@
-// Results of memory, LDS and scalar loads that are used or overwritten before they were waited for, and barriers
-// that do not wait for a wave's own stores to LDS.
+// Results of memory, LDS and scalar loads that are used or overwritten before they were waited for,
+// and barriers that do not wait for a wave's own stores to LDS.
 //
-// Counters give what is outstanding: of loads from memory (vmcnt; gfx12: loadcnt), of LDS (lgkmcnt; dscnt) and of
-// scalar loads (lgkmcnt; kmcnt). Waiting for N of a counter means that all but the N latest are there, as memory and
-// LDS answer in order each. Scalar loads do not: only a wait for 0 has them, and where they share a counter with LDS
-// only that has LDS's, too. The same holds of flat loads, which may be either. gfx9 counts stores with the loads.
+// Counters give what is outstanding: of loads from memory (vmcnt; gfx12: loadcnt), of LDS (lgkmcnt;
+// dscnt) and of scalar loads (lgkmcnt; kmcnt). Waiting for N of a counter means that all but the N
+// latest are there, as memory and LDS answer in order each. Scalar loads do not: only a wait for 0
+// has them, and where they share a counter with LDS only that has LDS's, too. The same holds of
+// flat loads, which may be either. gfx9 counts stores with the loads.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -19,8 +20,8 @@ namespace {
 constexpr int kMost = 64;  // no counter has more
 constexpr std::size_t kLdsStores = kSlots;
 
-// One counter's state for each register: 0, or kMost less the number of later instructions that count. The greatest value over
-// several paths is that of the path that waits least.
+// One counter's state for each register: 0, or kMost less the number of later instructions that
+// count. The greatest value over several paths is that of the path that waits least.
 using Outstanding = std::array<uint8_t, kSlots + 1>;
 
 struct Waiting {
@@ -80,7 +81,8 @@ void wait_for_counters(std::string_view operands, Waiting& w) {
 bool wait(const AmdInstruction& at, Waiting& w) {
   if (!at.name.starts_with("s_wait")) return false;
   if (at.name == "s_waitcnt") wait_for_counters(at.operands, w);
-  const std::string_view last = at.operands.substr(at.operands.rfind(' ') + 1);  // "null, 0x0" of gfx11
+  // "null, 0x0" of gfx11.
+  const std::string_view last = at.operands.substr(at.operands.rfind(' ') + 1);
   const int64_t left = number(last);
   if (at.name == "s_waitcnt_vmcnt" || at.name == "s_wait_loadcnt") wait_for_memory(w, left);
   if (at.name == "s_waitcnt_lgkmcnt") wait_for_lds(w, left, true);
@@ -97,10 +99,12 @@ enum class Kind { none, memory, stores, lds, flat, scalar, message };
 
 Kind kind_of(const AmdInstruction& at, bool stores_count_with_loads) {
   const std::string_view name = at.name;
-  if (begins_with_any(name, {"s_load_", "s_buffer_load_", "s_memtime", "s_memrealtime"})) return Kind::scalar;
+  if (begins_with_any(name, {"s_load_", "s_buffer_load_", "s_memtime", "s_memrealtime"}))
+    return Kind::scalar;
   if (name.starts_with("s_sendmsg")) return Kind::message;
   if (name.starts_with("ds_")) return name == "ds_nop" ? Kind::none : Kind::lds;
-  if (!begins_with_any(name, {"global_", "buffer_", "scratch_", "flat_", "tbuffer_", "image_"})) return Kind::none;
+  if (!begins_with_any(name, {"global_", "buffer_", "scratch_", "flat_", "tbuffer_", "image_"}))
+    return Kind::none;
   if (has(name, "_inv") || has(name, "_wb")) return Kind::none;
   const bool stores = !returns_data(at) && !at.operands.ends_with(" lds");
   if (stores && !stores_count_with_loads) return Kind::stores;
@@ -110,13 +114,15 @@ Kind kind_of(const AmdInstruction& at, bool stores_count_with_loads) {
 void start(const AmdAccess& access, Outstanding& counter) {
   count_one(counter);
   for (const RegisterRange& range : access.writes) {
-    for (int r = range.first; r < range.first + range.count; ++r) counter[static_cast<std::size_t>(r)] = kMost;
+    for (int r = range.first; r < range.first + range.count; ++r)
+      counter[static_cast<std::size_t>(r)] = kMost;
   }
 }
 
 class Waits {
  public:
-  explicit Waits(const AmdProgram& program) : program_(program), stores_with_loads_(program.is("gfx9")) {}
+  explicit Waits(const AmdProgram& program)
+      : program_(program), stores_with_loads_(program.is("gfx9")) {}
 
   void step(Waiting& w, std::size_t i) const {
     const AmdInstruction& at = program_.code[i];
@@ -148,7 +154,8 @@ class Waits {
     }
     for (const RegisterRange& range : program_.access[i].writes) {
       // A later load of the same counter comes after.
-      if (found.empty() && pending(range, w, kind)) found = "writes a register whose load was not waited for";
+      if (found.empty() && pending(range, w, kind))
+        found = "writes a register whose load was not waited for";
     }
     return found;
   }
@@ -192,7 +199,8 @@ class Waits {
 void wait_findings(const AmdProgram& program, AmdFindings& findings) {
   const Waits waits(program);
   const auto step = [&](Waiting& w, std::size_t i) { waits.step(w, i); };
-  const auto before = states_before_blocks(program.flow, Waiting{}, step, [](Waiting&, const AmdEdge&) {}, Waits::meet);
+  const auto before = states_before_blocks(
+      program.flow, Waiting{}, step, [](Waiting&, const AmdEdge&) {}, Waits::meet);
   visit_instructions(program.flow, before, [&](Waiting& w, std::size_t i) {
     if (const std::string_view wrong = waits.wrong(w, i); !wrong.empty()) findings.add(i, wrong);
     step(w, i);

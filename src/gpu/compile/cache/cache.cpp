@@ -23,17 +23,20 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr uint64_t kDefaultBytes = uint64_t{1} << 30;
-constexpr std::size_t kMemoryBytes = std::size_t{64} << 20;  // a tuner's thousands of kernels shall not stay for ever
+// A tuner's thousands of kernels shall not stay for ever.
+constexpr std::size_t kMemoryBytes = std::size_t{64} << 20;
 
-// What does not work is said once: a cache that does not work slows things down, and nothing else would say so.
+// What does not work is said once: a cache that does not work slows things down, and nothing else
+// would say so.
 uint64_t max_bytes() {
   const std::string value = environment("FULMEN_CACHE_BYTES");
   if (value.empty()) return kDefaultBytes;
   uint64_t bytes = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), bytes);
   if (error == std::errc() && end == value.data() + value.size()) return bytes;
-  log_line_once(fmt::format("FULMEN_CACHE_BYTES is {}, a number of bytes from 0 to {} is accepted; {} is taken", value,
-                            std::numeric_limits<uint64_t>::max(), kDefaultBytes));
+  log_line_once(fmt::format(
+      "FULMEN_CACHE_BYTES is {}, a number of bytes from 0 to {} is accepted; {} is taken", value,
+      std::numeric_limits<uint64_t>::max(), kDefaultBytes));
   return kDefaultBytes;
 }
 
@@ -46,7 +49,8 @@ std::vector<std::string> prebuilt_folders() {
       folders.push_back(value.substr(at, end - at));
       std::error_code error;
       if (!std::filesystem::is_directory(folders.back(), error))
-        log_line_once(fmt::format("FULMEN_KERNEL_PATH names {}, which is no folder", folders.back()));
+        log_line_once(
+            fmt::format("FULMEN_KERNEL_PATH names {}, which is no folder", folders.back()));
     }
     at = end + 1;
   }
@@ -55,11 +59,15 @@ std::vector<std::string> prebuilt_folders() {
 
 // The name is for people: it does not change the code.
 Digest key_of(const CompileRequest& request, const Compiler* compiler) {
-  const std::string maker = compiler != nullptr ? fmt::format("{} {}", compiler->name(), compiler->identity()) : "prebuilt";
-  return sha256(fmt::format("{}\n{}\n{}\n{}", maker, request.arch, request.workgroup_size, request.source));
+  const std::string maker = compiler != nullptr
+                                ? fmt::format("{} {}", compiler->name(), compiler->identity())
+                                : "prebuilt";
+  return sha256(
+      fmt::format("{}\n{}\n{}\n{}", maker, request.arch, request.workgroup_size, request.source));
 }
 
-// One kernel in memory. `making` is held while it is read or compiled, so that others who want it wait instead of doing the same.
+// One kernel in memory. `making` is held while it is read or compiled, so that others who want it
+// wait instead of doing the same.
 struct Slot {
   WorkLock making;
   MadeOnce<const CompiledCode> compiled;
@@ -82,7 +90,8 @@ class Memory {
     if (slot == nullptr) slot = std::make_shared<Slot>();
     return slot;
   }
-  // What was added to a slot. Over the limit all is forgotten: the disk has it, and loaded modules stay loaded.
+  // What was added to a slot. Over the limit all is forgotten: the disk has it, and loaded modules
+  // stay loaded.
   void added(std::size_t bytes) {
     const std::scoped_lock lock(mutex_);
     bytes_ += bytes;
@@ -107,7 +116,8 @@ struct Observer {
   CompileObserver call = nullptr;
   void* context = nullptr;
 };
-constinit WorkLock observing;  // held while it is called: one call at a time, and none once another has been set
+// Held while it is called: one call at a time, and none once another has been set.
+constinit WorkLock observing;
 constinit Mutex observer_mutex;
 constinit Observer observer;
 void observe(const CompileRequest& request, bool done, double seconds) {
@@ -117,7 +127,8 @@ void observe(const CompileRequest& request, bool done, double seconds) {
     const std::scoped_lock reading(observer_mutex);
     now = observer;
   }
-  if (now.call != nullptr) now.call(now.context, request.name.c_str(), request.arch.c_str(), done, seconds);
+  if (now.call != nullptr)
+    now.call(now.context, request.name.c_str(), request.arch.c_str(), done, seconds);
 }
 void set_observer(const Observer& to) {
   const std::scoped_lock lock(observing);
@@ -129,14 +140,17 @@ Result<CompiledCode> observed_compile(const Compiler& compiler, const CompileReq
   const auto begin = std::chrono::steady_clock::now();
   observe(request, false, 0);
   Result<CompiledCode> compiled = compiler.compile(request);
-  observe(request, true, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  observe(request, true,
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   return compiled;
 }
 
 // Nothing where the folder has none, or one that cannot be taken (which is said).
-std::optional<CompiledCode> load(const std::string& folder, const Digest& key, FileTrust trust, const char* consequence) {
+std::optional<CompiledCode> load(const std::string& folder, const Digest& key, FileTrust trust,
+                                 const char* consequence) {
   Result<LoadedKernel> loaded = load_kernel(folder, key, trust);
-  if (!loaded.ok()) log_line_once(fmt::format("kernel cache: {}; {}", loaded.status().message(), consequence));
+  if (!loaded.ok())
+    log_line_once(fmt::format("kernel cache: {}; {}", loaded.status().message(), consequence));
   if (!loaded.ok() || !loaded->found) return {};
   return std::move(loaded->compiled);
 }
@@ -145,7 +159,9 @@ std::optional<CompiledCode> load_prebuilt(const CompileRequest& request) {
   const std::vector<std::string> folders = prebuilt_folders();
   if (folders.empty() && !has_own_prebuilt()) return {};
   const Digest key = key_of(request, nullptr);
-  const auto load_from = [&key](const std::string& folder) { return load(folder, key, FileTrust::given, "it is passed over"); };
+  const auto load_from = [&key](const std::string& folder) {
+    return load(folder, key, FileTrust::given, "it is passed over");
+  };
   for (const std::string& folder : folders) {
     if (std::optional<CompiledCode> found = load_from(folder)) return found;
   }
@@ -161,7 +177,8 @@ void keep(const std::string& folder, const CacheFile& file) {
   if (stored.ok()) {
     bound_kernels(folder, max_bytes());
   } else {
-    log_line_once(fmt::format("kernel cache: {}; kernels are kept in memory only", stored.message()));
+    log_line_once(
+        fmt::format("kernel cache: {}; kernels are kept in memory only", stored.message()));
   }
 }
 
@@ -171,7 +188,8 @@ std::string folder_in_use() { return max_bytes() > 0 ? cache_directory() : ""; }
 // Kernels' keys are of texts that begin with a compiler's name.
 Digest verdict_key(const std::string& identity) { return sha256("verdict\n" + identity); }
 
-// A source that does not compile, or machine code that breaks a rule: a second attempt would give the same.
+// A source that does not compile, or machine code that breaks a rule: a second attempt would give
+// the same.
 bool is_verdict(const Status& status) {
   return status.code() == StatusCode::internal || status.code() == StatusCode::verification_failed;
 }
@@ -184,15 +202,16 @@ std::optional<Result<CompiledCode>> load_own(const std::string& folder, const Di
   return std::move(*found);
 }
 
-Result<CompiledCode> load_or_compile(const Compiler* compiler, const Status& no_compiler, const CompileRequest& request,
-                                     const Digest& key, const Status& failed_before) {
+Result<CompiledCode> load_or_compile(const Compiler* compiler, const Status& no_compiler,
+                                     const CompileRequest& request, const Digest& key,
+                                     const Status& failed_before) {
   if (std::optional<CompiledCode> found = load_prebuilt(request)) return std::move(*found);
   if (!failed_before.ok()) return failed_before;
   if (compiler == nullptr) {
-    return Status{
-        no_compiler.code(),
-        fmt::format("kernel \"{}\" for {} is not prebuilt (FULMEN_KERNEL_PATH, add_prebuilt_kernels), and there is no compiler: {}",
-                    request.name, request.arch, no_compiler.message())};
+    return Status{no_compiler.code(),
+                  fmt::format("kernel \"{}\" for {} is not prebuilt (FULMEN_KERNEL_PATH, "
+                              "add_prebuilt_kernels), and there is no compiler: {}",
+                              request.name, request.arch, no_compiler.message())};
   }
   const std::string folder = folder_in_use();
   if (!folder.empty()) {
@@ -228,15 +247,18 @@ Result<int> clear_cache() {
   return folder.empty() ? Result<int>(0) : remove_kernels(folder);
 }
 
-Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_compiler, const CompileRequest& request) {
+Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_compiler,
+                                    const CompileRequest& request) {
   const Digest key = key_of(request, compiler);
   const std::shared_ptr<Slot> slot = memory().slot(key);
   const std::scoped_lock lock(slot->making);
   if (const CompiledCode* made = slot->compiled.made(); made != nullptr) return *made;
   const Status* const failed = slot->failed.made();
-  Result<CompiledCode> compiled = load_or_compile(compiler, no_compiler, request, key, failed != nullptr ? *failed : Status());
+  Result<CompiledCode> compiled =
+      load_or_compile(compiler, no_compiler, request, key, failed != nullptr ? *failed : Status());
   if (!compiled.ok()) {
-    if (compiler != nullptr && is_verdict(compiled.status())) slot->failed.get([&] { return compiled.status(); });
+    if (compiler != nullptr && is_verdict(compiled.status()))
+      slot->failed.get([&] { return compiled.status(); });
     return compiled;
   }
   slot->compiled.get([&] { return compiled.value(); });
@@ -249,23 +271,29 @@ bool has_prebuilt() { return !environment("FULMEN_KERNEL_PATH").empty() || has_o
 std::string kept_verdict(const std::string& identity) {
   const std::string folder = folder_in_use();
   if (folder.empty()) return {};
-  const std::optional<CompiledCode> found = load(folder, verdict_key(identity), FileTrust::own, "it is found out again");
+  const std::optional<CompiledCode> found =
+      load(folder, verdict_key(identity), FileTrust::own, "it is found out again");
   return found ? found->log : std::string();
 }
 
-void keep_verdict(const std::string& identity, const std::string& name, const std::string& arch, const std::string& verdict) {
+void keep_verdict(const std::string& identity, const std::string& name, const std::string& arch,
+                  const std::string& verdict) {
   const std::string folder = folder_in_use();
   if (!folder.empty()) keep(folder, {verdict_key(identity), name, arch, {{}, verdict}});
 }
 
-Status write_prebuilt(const std::string& directory, const CompileRequest& request, const CompiledCode& code) {
-  return store_kernel(directory, {key_of(request, nullptr), request.name, request.arch, code}, FileTrust::given);
+Status write_prebuilt(const std::string& directory, const CompileRequest& request,
+                      const CompiledCode& code) {
+  return store_kernel(directory, {key_of(request, nullptr), request.name, request.arch, code},
+                      FileTrust::given);
 }
 
 }  // namespace fulmen::gpu
 
 namespace fulmen {
 
-void set_compile_observer(CompileObserver call, void* context) { gpu::set_observer({call, context}); }
+void set_compile_observer(CompileObserver call, void* context) {
+  gpu::set_observer({call, context});
+}
 
 }  // namespace fulmen

@@ -65,7 +65,8 @@ std::vector<FolderFile> files_of(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     FolderFile file{it->path().string(), it->path().filename().string(), {}};
-    if (::lstat(file.path.c_str(), &file.info) == 0 && S_ISREG(file.info.st_mode)) files.push_back(std::move(file));
+    if (::lstat(file.path.c_str(), &file.info) == 0 && S_ISREG(file.info.st_mode))
+      files.push_back(std::move(file));
   }
   return files;
 }
@@ -76,15 +77,18 @@ bool is_left_half_written(const FolderFile& file) {
          file.info.st_mtim.tv_sec < ::time(nullptr) - kHalfWrittenSeconds;
 }
 
-// With every missing folder on the way. The cache's are for this user alone; what the user named is as umask has it.
+// With every missing folder on the way. The cache's are for this user alone; what the user named is
+// as umask has it.
 Status make_folders(const fs::path& folder, FileTrust trust) {
   std::error_code error;
   if (fs::is_directory(folder, error)) return {};
   if (const fs::path parent = folder.parent_path(); !parent.empty() && parent != folder) {
     if (Status status = make_folders(parent, trust); !status.ok()) return status;
   }
-  if (::mkdir(folder.c_str(), trust == FileTrust::own ? 0700 : 0777) == 0 || errno == EEXIST) return {};
-  return {StatusCode::unavailable, fmt::format("{} cannot be made: {}", folder.string(), words(errno))};
+  if (::mkdir(folder.c_str(), trust == FileTrust::own ? 0700 : 0777) == 0 || errno == EEXIST)
+    return {};
+  return {StatusCode::unavailable,
+          fmt::format("{} cannot be made: {}", folder.string(), words(errno))};
 }
 
 // A file that is being written, under the name that it has till then; mode 0600.
@@ -93,7 +97,8 @@ Result<int> open_half_written(const std::string& folder, FileTrust trust, std::s
   path = fmt::format("{}/{}XXXXXX", folder, kHalfWritten);
   const int descriptor = ::mkostemp(path.data(), O_CLOEXEC);
   if (descriptor >= 0) return descriptor;
-  return Status{StatusCode::unavailable, fmt::format("{} cannot be written: {}", folder, words(errno))};
+  return Status{StatusCode::unavailable,
+                fmt::format("{} cannot be written: {}", folder, words(errno))};
 }
 
 }  // namespace
@@ -104,18 +109,23 @@ std::string kernel_path(const std::string& folder, const Digest& key) {
 
 Result<LoadedKernel> load_kernel(const std::string& folder, const Digest& key, FileTrust trust) {
   const std::string path = kernel_path(folder, key);
-  const auto failure = [&](std::string_view why) { return Status{StatusCode::unavailable, fmt::format("{}: {}", path, why)}; };
+  const auto failure = [&](std::string_view why) {
+    return Status{StatusCode::unavailable, fmt::format("{}: {}", path, why)};
+  };
   const Result<std::optional<RegularFile>> opened = RegularFile::open(path, trust);
   if (!opened.ok()) return failure(opened.status().message());
   if (!*opened) return LoadedKernel{};
   const RegularFile& file = **opened;
-  // The header first: memory for the rest is asked for only where the lengths in it add up to the file's.
-  const auto header = parse_cache_header(file.read<std::vector<std::byte>>(kCacheListingBytes), file.bytes());
+  // The header first: memory for the rest is asked for only where the lengths in it add up to the
+  // file's.
+  const auto header =
+      parse_cache_header(file.read<std::vector<std::byte>>(kCacheListingBytes), file.bytes());
   if (!header.ok()) return failure(header.status().message());
   Result<CacheFile> parsed = parse_cache_file(file.read<std::vector<std::byte>>(file.bytes()));
   if (!parsed.ok()) return failure(parsed.status().message());
   if (parsed->key != key) return failure("it belongs to another kernel");
-  if (trust == FileTrust::own) ::futimens(file.descriptor(), nullptr);  // its last use; a read-only disk keeps none
+  // Its last use; a read-only disk keeps none.
+  if (trust == FileTrust::own) ::futimens(file.descriptor(), nullptr);
   return LoadedKernel{true, std::move(parsed->compiled)};
 }
 
@@ -132,7 +142,8 @@ Status store_kernel(const std::string& folder, const CacheFile& file, FileTrust 
   const std::vector<std::byte> bytes = write_cache_file(file);
   if (bytes.size() > kMaxCacheFileBytes) {
     return {StatusCode::unavailable,
-            fmt::format("kernel \"{}\" has {} bytes as a file: up to {} are kept", file.name, bytes.size(), kMaxCacheFileBytes)};
+            fmt::format("kernel \"{}\" has {} bytes as a file: up to {} are kept", file.name,
+                        bytes.size(), kMaxCacheFileBytes)};
   }
   std::string temporary;
   const Result<int> opened = open_half_written(folder, trust, temporary);
@@ -148,7 +159,8 @@ Status store_kernel(const std::string& folder, const CacheFile& file, FileTrust 
   }
   if (status.ok()) return status;
   ::unlink(temporary.c_str());
-  return {StatusCode::unavailable, fmt::format("{} cannot be written: {}", folder, status.message())};
+  return {StatusCode::unavailable,
+          fmt::format("{} cannot be written: {}", folder, status.message())};
 }
 
 std::vector<CacheEntry> list_kernels(const std::string& folder) {
@@ -158,9 +170,11 @@ std::vector<CacheEntry> list_kernels(const std::string& folder) {
     const Result<std::optional<RegularFile>> opened = RegularFile::open(file.path, FileTrust::own);
     if (!opened.ok() || !*opened) continue;
     const RegularFile& kernel = **opened;
-    Result<CacheFileHeader> header = parse_cache_header(kernel.read<std::vector<std::byte>>(kCacheListingBytes), kernel.bytes());
+    Result<CacheFileHeader> header =
+        parse_cache_header(kernel.read<std::vector<std::byte>>(kCacheListingBytes), kernel.bytes());
     if (!header.ok()) continue;
-    entries.push_back({std::move(header->name), std::move(header->arch), file.path, kernel.bytes(), file.info.st_mtim.tv_sec});
+    entries.push_back({std::move(header->name), std::move(header->arch), file.path, kernel.bytes(),
+                       file.info.st_mtim.tv_sec});
   }
   std::sort(entries.begin(), entries.end(), [](const CacheEntry& a, const CacheEntry& b) {
     return std::tie(a.arch, a.name, a.file) < std::tie(b.arch, b.name, b.file);
@@ -173,7 +187,8 @@ Result<int> remove_kernels(const std::string& folder) {
   for (const FolderFile& file : files_of(folder)) {
     if (!is_kernel_name(file.name) && !is_left_half_written(file)) continue;
     if (::unlink(file.path.c_str()) != 0 && errno != ENOENT) {
-      return Status{StatusCode::unavailable, fmt::format("{} cannot be removed: {}", file.path, words(errno))};
+      return Status{StatusCode::unavailable,
+                    fmt::format("{} cannot be removed: {}", file.path, words(errno))};
     }
     count += is_kernel_name(file.name) ? 1 : 0;
   }
@@ -186,7 +201,8 @@ void bound_kernels(const std::string& folder, uint64_t max_bytes) {
   for (FolderFile& file : files_of(folder)) {
     if (is_left_half_written(file)) ::unlink(file.path.c_str());
     if (!is_kernel_name(file.name)) continue;
-    if (static_cast<uint64_t>(file.info.st_size) > kMaxCacheFileBytes) {  // damaged: it would push all others out
+    // Damaged: it would push all others out.
+    if (static_cast<uint64_t>(file.info.st_size) > kMaxCacheFileBytes) {
       ::unlink(file.path.c_str());
       continue;
     }
@@ -195,11 +211,13 @@ void bound_kernels(const std::string& folder, uint64_t max_bytes) {
   }
   if (bytes <= max_bytes) return;
   std::sort(kernels.begin(), kernels.end(), [](const FolderFile& a, const FolderFile& b) {
-    return std::tie(a.info.st_mtim.tv_sec, a.info.st_mtim.tv_nsec) < std::tie(b.info.st_mtim.tv_sec, b.info.st_mtim.tv_nsec);
+    return std::tie(a.info.st_mtim.tv_sec, a.info.st_mtim.tv_nsec) <
+           std::tie(b.info.st_mtim.tv_sec, b.info.st_mtim.tv_nsec);
   });
   for (const FolderFile& file : kernels) {
     if (bytes <= max_bytes) return;
-    if (::unlink(file.path.c_str()) == 0 || errno == ENOENT) bytes -= static_cast<uint64_t>(file.info.st_size);
+    if (::unlink(file.path.c_str()) == 0 || errno == ENOENT)
+      bytes -= static_cast<uint64_t>(file.info.st_size);
   }
 }
 

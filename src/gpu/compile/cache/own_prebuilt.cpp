@@ -37,13 +37,15 @@ Result<int> add_pack(std::span<const std::byte> pack) {
   Result<std::vector<CacheFile>> files = parse_cache_files(pack);
   if (!files.ok()) return files.status();
   const std::scoped_lock lock(all().mutex);
-  for (CacheFile& file : files.value()) all().kernels.insert_or_assign(file.key, std::move(file.compiled));
+  for (CacheFile& file : files.value())
+    all().kernels.insert_or_assign(file.key, std::move(file.compiled));
   return static_cast<int>(files->size());
 }
 
 Status wrong_path(const std::string& path, std::string_view why) {
   return {StatusCode::invalid_argument,
-          fmt::format("path is {}: {}; a folder that `fulmen compile --out` wrote, or a file that `--pack` wrote, is accepted",
+          fmt::format("path is {}: {}; a folder that `fulmen compile --out` wrote, or a file that "
+                      "`--pack` wrote, is accepted",
                       printable(path), why)};
 }
 
@@ -57,7 +59,8 @@ Status add_path(const std::string& path) {
   }
   // A pack has hundreds of kernels of tens of KiB; a file that says more is none.
   constexpr std::size_t kMostBytes = std::size_t{1} << 30;
-  const Result<std::optional<std::string>> pack = read_regular_file(path, kMostBytes, FileTrust::given);
+  const Result<std::optional<std::string>> pack =
+      read_regular_file(path, kMostBytes, FileTrust::given);
   if (!pack.ok()) return wrong_path(path, pack.status().message());
   if (!*pack) return wrong_path(path, "there is none");
   if ((*pack)->empty()) return wrong_path(path, "it has 0 bytes");
@@ -97,14 +100,16 @@ Status add_prebuilt_kernels(const std::string& path) {
 
 Result<int> add_prebuilt_kernels(const void* pack, std::size_t bytes) {
   if (pack == nullptr || bytes == 0) {
-    return Status(StatusCode::invalid_argument, pack == nullptr ? "pack is null: the bytes of prebuilt kernels are needed"
-                                                                : "bytes is 0: the bytes of prebuilt kernels are needed");
+    return Status(StatusCode::invalid_argument,
+                  pack == nullptr ? "pack is null: the bytes of prebuilt kernels are needed"
+                                  : "bytes is 0: the bytes of prebuilt kernels are needed");
   }
   try {
     const Result<int> added = gpu::add_pack({static_cast<const std::byte*>(pack), bytes});
     if (added.ok()) return added;
     return Status(StatusCode::invalid_argument,
-                  fmt::format("pack: {}; what `fulmen compile --pack` wrote is accepted", added.status().message()));
+                  fmt::format("pack: {}; what `fulmen compile --pack` wrote is accepted",
+                              added.status().message()));
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::out_of_memory, "no memory for prebuilt kernels");
   }

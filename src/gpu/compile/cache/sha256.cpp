@@ -9,12 +9,15 @@
 namespace fulmen::gpu {
 namespace {
 
-// The first 32 bits of the fractions of the cube (square) roots of the first primes, as the standard defines its constants.
+// The first 32 bits of the fractions of the cube (square) roots of the first primes, as the
+// standard defines its constants.
 struct Constants {
   std::array<std::uint32_t, 64> k;
   std::array<std::uint32_t, 8> start;
 };
-std::uint32_t fraction_bits(long double root) { return static_cast<std::uint32_t>((root - std::floor(root)) * 4294967296.0L); }
+std::uint32_t fraction_bits(long double root) {
+  return static_cast<std::uint32_t>((root - std::floor(root)) * 4294967296.0L);
+}
 const Constants& constants() {
   constinit static MadeOnce<const Constants> made;
   return made.get([] {
@@ -24,7 +27,8 @@ const Constants& constants() {
       bool prime = true;
       for (int d = 2; d * d <= n; ++d) prime = prime && n % d != 0;
       if (!prime) continue;
-      if (count < c.start.size()) c.start[count] = fraction_bits(std::sqrt(static_cast<long double>(n)));
+      if (count < c.start.size())
+        c.start[count] = fraction_bits(std::sqrt(static_cast<long double>(n)));
       c.k[count++] = fraction_bits(std::cbrt(static_cast<long double>(n)));
     }
     return c;
@@ -35,12 +39,14 @@ void block(std::array<std::uint32_t, 8>& state, const std::uint8_t* bytes) {
   const Constants& c = constants();
   std::array<std::uint32_t, 64> w{};
   for (std::size_t t = 0; t < 16; ++t) {
-    w[t] = static_cast<std::uint32_t>(bytes[4 * t]) << 24U | static_cast<std::uint32_t>(bytes[4 * t + 1]) << 16U |
+    w[t] = static_cast<std::uint32_t>(bytes[4 * t]) << 24U |
+           static_cast<std::uint32_t>(bytes[4 * t + 1]) << 16U |
            static_cast<std::uint32_t>(bytes[4 * t + 2]) << 8U | bytes[4 * t + 3];
   }
   for (std::size_t t = 16; t < 64; ++t) {
     const std::uint32_t a = w[t - 15], b = w[t - 2];
-    w[t] = w[t - 16] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3U) + w[t - 7] + (std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10U);
+    w[t] = w[t - 16] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3U) + w[t - 7] +
+           (std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10U);
   }
   auto s = state;
   for (std::size_t t = 0; t < 64; ++t) {
@@ -67,11 +73,13 @@ Digest sha256(std::span<const std::byte> data) {
   tail[left] = 0x80;
   const std::size_t end = left + 9 <= 64 ? 64 : 128;
   const std::uint64_t bits = static_cast<std::uint64_t>(data.size()) * 8;
-  for (std::size_t n = 0; n < 8; ++n) tail[end - 1 - n] = static_cast<std::uint8_t>(bits >> (8 * n));
+  for (std::size_t n = 0; n < 8; ++n)
+    tail[end - 1 - n] = static_cast<std::uint8_t>(bits >> (8 * n));
   block(state, tail.data());
   if (end == 128) block(state, tail.data() + 64);
   Digest digest{};
-  for (std::size_t n = 0; n < digest.size(); ++n) digest[n] = static_cast<std::uint8_t>(state[n / 4] >> (24 - 8 * (n % 4)));
+  for (std::size_t n = 0; n < digest.size(); ++n)
+    digest[n] = static_cast<std::uint8_t>(state[n / 4] >> (24 - 8 * (n % 4)));
   return digest;
 }
 

@@ -9,7 +9,8 @@ namespace fulmen::gpu {
 
 namespace {
 
-// Compilers end a block that no way should leave with a branch on EXEC being 0. With all lanes on it is not taken.
+// Compilers end a block that no way should leave with a branch on EXEC being 0. With all lanes on
+// it is not taken.
 std::vector<AmdInstruction> without_dead_branches(std::vector<AmdInstruction> code) {
   const std::vector<int> exec = exec_before_instructions(code, AmdFlow(code));
   for (std::size_t i = 0; i < code.size(); ++i) {
@@ -51,8 +52,8 @@ AmdKernelFacts amd_kernel_facts(std::span<const std::byte> code_object, std::str
 std::vector<std::string> amd_findings(std::string_view disassembly, const AmdKernelFacts& facts) {
   const AmdProgram program(disassembly, facts);
   AmdFindings findings(program);
-  for (const auto rule :
-       {decoding_findings, cross_lane_findings, barrier_findings, unwritten_register_findings, wait_findings, lds_findings}) {
+  for (const auto rule : {decoding_findings, cross_lane_findings, barrier_findings,
+                          unwritten_register_findings, wait_findings, lds_findings}) {
     rule(program, findings);
   }
   return findings.take();

@@ -22,8 +22,8 @@ struct AmdKernelFacts {
 // What a code object says of its first kernel.
 AmdKernelFacts amd_kernel_facts(std::span<const std::byte> code_object, std::string_view arch);
 
-// What is wrong with a kernel's machine code, a sentence each: none for a right one. The rules are in
-// amd_rules/rules.h.
+// What is wrong with a kernel's machine code, a sentence each: none for a right one. The rules are
+// in amd_rules/rules.h.
 //
 // disassembly: of llvm-objdump -d. Reads any text.
 std::vector<std::string> amd_findings(std::string_view disassembly, const AmdKernelFacts& facts);

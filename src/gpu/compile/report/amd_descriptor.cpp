@@ -24,7 +24,9 @@ std::optional<uint64_t> file_offset(Bytes file, const Elf64_Ehdr& header, uint64
   for (uint64_t i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment;
     if (!read_piece(file, header.e_phoff + i * sizeof segment, segment)) return {};
-    if (segment.p_type != PT_LOAD || address < segment.p_vaddr || address - segment.p_vaddr >= segment.p_filesz) continue;
+    if (segment.p_type != PT_LOAD || address < segment.p_vaddr ||
+        address - segment.p_vaddr >= segment.p_filesz)
+      continue;
     return segment.p_offset + (address - segment.p_vaddr);
   }
   return {};
@@ -36,14 +38,17 @@ std::optional<uint64_t> find_descriptor(Bytes file, const Elf64_Ehdr& header) {
     Elf64_Shdr table, names;
     if (!read_piece(file, header.e_shoff + i * sizeof table, table)) return {};
     if (table.sh_type != SHT_DYNSYM && table.sh_type != SHT_SYMTAB) continue;
-    if (!read_piece(file, header.e_shoff + uint64_t{table.sh_link} * sizeof names, names)) return {};
+    if (!read_piece(file, header.e_shoff + uint64_t{table.sh_link} * sizeof names, names))
+      return {};
     const std::optional<Bytes> text = file_piece(file, names.sh_offset, names.sh_size);
     if (!text) return {};
     const std::string_view all(reinterpret_cast<const char*>(text->data()), text->size());
     const uint64_t symbols = std::min<uint64_t>(table.sh_size, file.size()) / sizeof(Elf64_Sym);
     for (uint64_t s = 0; s < symbols; ++s) {
       Elf64_Sym symbol;
-      if (!read_piece(file, table.sh_offset + s * sizeof symbol, symbol) || symbol.st_name >= all.size()) return {};
+      if (!read_piece(file, table.sh_offset + s * sizeof symbol, symbol) ||
+          symbol.st_name >= all.size())
+        return {};
       const std::string_view rest = all.substr(symbol.st_name);
       if (rest.substr(0, rest.find('\0')).ends_with(".kd")) return symbol.st_value;
     }
@@ -79,15 +84,20 @@ AmdInitialRegisters read_amd_initial_registers(Bytes file, std::string_view arch
   const std::optional<AmdKernelDescriptor> descriptor = read_amd_kernel_descriptor(file);
   if (!descriptor) return {};
   const uint32_t resources = descriptor->resources2;
-  const auto bits = [&](int first, int count) { return static_cast<int>(resources >> first & ((1U << count) - 1)); };
+  const auto bits = [&](int first, int count) {
+    return static_cast<int>(resources >> first & ((1U << count) - 1));
+  };
   AmdInitialRegisters registers;
   registers.scalars = bits(1, 5);  // the user's
-  // Then three numbers of the workgroup and its size, which gfx12 has elsewhere, and where scratch begins.
-  if (!arch.starts_with("gfx12")) registers.scalars += bits(7, 1) + bits(8, 1) + bits(9, 1) + bits(10, 1);
+  // Then three numbers of the workgroup and its size, which gfx12 has elsewhere, and where scratch
+  // begins.
+  if (!arch.starts_with("gfx12"))
+    registers.scalars += bits(7, 1) + bits(8, 1) + bits(9, 1) + bits(10, 1);
   registers.scalars += bits(0, 1);
   // Three work-item numbers in one register, but for gfx10 and older chips without accumulators.
-  const bool packed =
-      std::any_of(kPacked.begin(), kPacked.end(), [&](std::string_view family) { return arch.starts_with(family); });
+  const bool packed = std::any_of(kPacked.begin(), kPacked.end(), [&](std::string_view family) {
+    return arch.starts_with(family);
+  });
   registers.vectors = packed ? 1 : 1 + bits(11, 2);
   return registers;
 }

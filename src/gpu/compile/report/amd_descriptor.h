@@ -14,7 +14,8 @@ struct AmdInitialRegisters {
 };
 
 // arch decides where the workgroup's numbers are. Any bytes are safe.
-AmdInitialRegisters read_amd_initial_registers(std::span<const std::byte> code_object, std::string_view arch);
+AmdInitialRegisters read_amd_initial_registers(std::span<const std::byte> code_object,
+                                               std::string_view arch);
 
 // The descriptor's fields, as they are.
 struct AmdKernelDescriptor {
@@ -25,6 +26,7 @@ struct AmdKernelDescriptor {
 };
 
 // Reads the descriptor of the code object's first kernel. Any bytes are safe.
-std::optional<AmdKernelDescriptor> read_amd_kernel_descriptor(std::span<const std::byte> code_object);
+std::optional<AmdKernelDescriptor> read_amd_kernel_descriptor(
+    std::span<const std::byte> code_object);
 
 }  // namespace fulmen::gpu

@@ -15,7 +15,8 @@ namespace {
 class Objdump final : public AmdDisassembler {
  public:
   explicit Objdump(std::string program) : program_(std::move(program)) {}
-  Result<std::string> text_of(std::span<const std::byte> code_object, const std::string& /*arch*/) const override {
+  Result<std::string> text_of(std::span<const std::byte> code_object,
+                              const std::string& /*arch*/) const override {
     const TemporaryDirectory folder;
     if (!folder.status().ok()) return folder.status();
     const std::string file = folder.path() + "/kernel";
@@ -30,8 +31,10 @@ class Objdump final : public AmdDisassembler {
 
 class FirstThatKnows final : public AmdDisassembler {
  public:
-  explicit FirstThatKnows(std::vector<std::unique_ptr<const AmdDisassembler>> all) : all_(std::move(all)) {}
-  Result<std::string> text_of(std::span<const std::byte> code_object, const std::string& arch) const override {
+  explicit FirstThatKnows(std::vector<std::unique_ptr<const AmdDisassembler>> all)
+      : all_(std::move(all)) {}
+  Result<std::string> text_of(std::span<const std::byte> code_object,
+                              const std::string& arch) const override {
     std::string first, errors;
     for (const auto& disassembler : all_) {
       Result<std::string> text = disassembler->text_of(code_object, arch);
@@ -53,20 +56,25 @@ class FirstThatKnows final : public AmdDisassembler {
 
 }  // namespace
 
-std::unique_ptr<const AmdDisassembler> first_that_knows(std::vector<std::unique_ptr<const AmdDisassembler>> disassemblers) {
+std::unique_ptr<const AmdDisassembler> first_that_knows(
+    std::vector<std::unique_ptr<const AmdDisassembler>> disassemblers) {
   return std::make_unique<FirstThatKnows>(std::move(disassemblers));
 }
 
 Result<std::unique_ptr<const AmdDisassembler>> find_objdump() {
   std::vector<std::string> names;
-  // The llvm-objdump beside the compiler comes first: it is of the same LLVM and knows what that emits.
+  // The llvm-objdump beside the compiler comes first: it is of the same LLVM and knows what that
+  // emits.
   std::error_code error;
   if (const std::string clang = find_program(environment("FULMEN_AMD_COMPILER")); !clang.empty()) {
-    names.push_back(std::filesystem::canonical(clang, error).replace_filename("llvm-objdump").string());
+    names.push_back(
+        std::filesystem::canonical(clang, error).replace_filename("llvm-objdump").string());
   }
-  for (const int version : {19, 22, 21, 20, 18, 17, 16}) names.push_back(fmt::format("llvm-objdump-{}", version));
+  for (const int version : {19, 22, 21, 20, 18, 17, 16})
+    names.push_back(fmt::format("llvm-objdump-{}", version));
   names.insert(names.end(), {"llvm-objdump", "/opt/rocm/llvm/bin/llvm-objdump"});
-  if (const std::string home = environment("ROCM_PATH"); !home.empty()) names.push_back(home + "/llvm/bin/llvm-objdump");
+  if (const std::string home = environment("ROCM_PATH"); !home.empty())
+    names.push_back(home + "/llvm/bin/llvm-objdump");
   std::vector<std::unique_ptr<const AmdDisassembler>> all;
   for (const std::string& name : names) {
     std::string program = find_program(name);
@@ -85,7 +93,8 @@ Result<const AmdDisassembler*> amd_disassembler() {
     if (comgr.ok()) all.push_back(std::move(comgr.value()));
     if (objdump.ok()) all.push_back(std::move(objdump.value()));
     if (!all.empty()) return first_that_knows(std::move(all)).release();
-    return Status(StatusCode::unavailable, fmt::format("{}; {}", comgr.status().message(), objdump.status().message()));
+    return Status(StatusCode::unavailable,
+                  fmt::format("{}; {}", comgr.status().message(), objdump.status().message()));
   });
 }
 

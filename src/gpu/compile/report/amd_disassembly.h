@@ -14,7 +14,8 @@ struct AmdInstruction {
   uint64_t address = 0;
   std::string_view name;          // "s_and_saveexec_b32"
   std::string_view operands;      // "s0, vcc_lo"
-  std::size_t target = kNowhere;  // index of the instruction that a branch jumps to; kNowhere: not known
+  std::size_t target = kNowhere;  // index of the instruction that a branch jumps to; kNowhere: not
+                                  // known
   bool branches = false, falls_through = true;
 };
 

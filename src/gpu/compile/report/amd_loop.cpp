@@ -14,13 +14,15 @@ LoopCounts amd_counts_of(std::string_view name) {
   if (begins_with_any(name, {"v_wmma_", "v_swmmac_", "v_mfma_", "v_smfmac_"})) {
     c.matrix = 1;
     c.matrix_products = static_cast<int>(shape_product(name) / kProduct);
-  } else if (begins_with_any(name, {"v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_"})) {
+  } else if (begins_with_any(
+                 name, {"v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_"})) {
     c.transcendental = 1;
   } else if (name.starts_with("v_")) {
     c.vector = 1;  // v_dual_*: one instruction, two operations
   } else if (name.starts_with("ds_")) {
     c.lds = 1;
-  } else if (begins_with_any(name, {"global_load", "global_store", "global_atomic", "flat_", "buffer_", "scratch_"})) {
+  } else if (begins_with_any(name, {"global_load", "global_store", "global_atomic", "flat_",
+                                    "buffer_", "scratch_"})) {
     c.memory = 1;
   } else {
     c.scalar = 1;
@@ -38,7 +40,8 @@ Flow flow_of(const AmdInstruction& instruction) {
 LoopCounts count_amd_loop(std::string_view text) {
   static_assert(AmdInstruction::kNowhere == Instruction::kNowhere);
   std::vector<Instruction> code;
-  for (const AmdInstruction& i : read_amd_disassembly(text)) code.push_back({flow_of(i), i.target, amd_counts_of(i.name)});
+  for (const AmdInstruction& i : read_amd_disassembly(text))
+    code.push_back({flow_of(i), i.target, amd_counts_of(i.name)});
   return inner_loop(code);
 }
 

@@ -26,11 +26,13 @@ Status malformed(const char* what) { return {StatusCode::invalid_argument, what}
 std::optional<Bytes> find_note(Bytes notes) {
   uint64_t at = 0;
   for (Elf64_Nhdr note; read_piece(notes, at, note);) {
-    const uint64_t name_at = at + sizeof note, text_at = name_at + (uint64_t{note.n_namesz} + 3) / 4 * 4;
-    const std::optional<Bytes> name = file_piece(notes, name_at, note.n_namesz), text = file_piece(notes, text_at, note.n_descsz);
+    const uint64_t name_at = at + sizeof note,
+                   text_at = name_at + (uint64_t{note.n_namesz} + 3) / 4 * 4;
+    const std::optional<Bytes> name = file_piece(notes, name_at, note.n_namesz),
+                               text = file_piece(notes, text_at, note.n_descsz);
     if (!name || !text) return {};
-    const bool ours =
-        note.n_type == kMetadataNote && name->size() == sizeof kOwner && std::memcmp(name->data(), kOwner, sizeof kOwner) == 0;
+    const bool ours = note.n_type == kMetadataNote && name->size() == sizeof kOwner &&
+                      std::memcmp(name->data(), kOwner, sizeof kOwner) == 0;
     if (ours) return text;
     at = text_at + (uint64_t{note.n_descsz} + 3) / 4 * 4;
   }
@@ -39,13 +41,15 @@ std::optional<Bytes> find_note(Bytes notes) {
 
 Result<Bytes> find_metadata(Bytes file) {
   Elf64_Ehdr header;
-  if (!read_piece(file, 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return malformed("no ELF file");
+  if (!read_piece(file, 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0)
+    return malformed("no ELF file");
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB) {
     return malformed("no 64-bit little-endian ELF file");
   }
   for (uint64_t i = 0; i < header.e_shnum; ++i) {
     Elf64_Shdr section;
-    if (!read_piece(file, header.e_shoff + i * sizeof section, section)) return malformed("its sections are cut off");
+    if (!read_piece(file, header.e_shoff + i * sizeof section, section))
+      return malformed("its sections are cut off");
     if (section.sh_type != SHT_NOTE) continue;
     const std::optional<Bytes> notes = file_piece(file, section.sh_offset, section.sh_size);
     if (!notes) return malformed("its notes are cut off");
@@ -58,18 +62,20 @@ struct Field {
   std::string_view key;
   int64_t AmdKernelMetadata::* member;
 };
-constexpr std::array kFields{Field{".vgpr_count", &AmdKernelMetadata::vector_registers},
-                             Field{".agpr_count", &AmdKernelMetadata::accumulators},
-                             Field{".sgpr_count", &AmdKernelMetadata::scalar_registers},
-                             Field{".vgpr_spill_count", &AmdKernelMetadata::vector_spills},
-                             Field{".sgpr_spill_count", &AmdKernelMetadata::scalar_spills},
-                             Field{".private_segment_fixed_size", &AmdKernelMetadata::scratch_bytes},
-                             Field{".group_segment_fixed_size", &AmdKernelMetadata::lds_bytes},
-                             Field{".kernarg_segment_size", &AmdKernelMetadata::argument_bytes},
-                             Field{".max_flat_workgroup_size", &AmdKernelMetadata::max_workgroup_size},
-                             Field{".wavefront_size", &AmdKernelMetadata::wave_size}};
+constexpr std::array kFields{
+    Field{".vgpr_count", &AmdKernelMetadata::vector_registers},
+    Field{".agpr_count", &AmdKernelMetadata::accumulators},
+    Field{".sgpr_count", &AmdKernelMetadata::scalar_registers},
+    Field{".vgpr_spill_count", &AmdKernelMetadata::vector_spills},
+    Field{".sgpr_spill_count", &AmdKernelMetadata::scalar_spills},
+    Field{".private_segment_fixed_size", &AmdKernelMetadata::scratch_bytes},
+    Field{".group_segment_fixed_size", &AmdKernelMetadata::lds_bytes},
+    Field{".kernarg_segment_size", &AmdKernelMetadata::argument_bytes},
+    Field{".max_flat_workgroup_size", &AmdKernelMetadata::max_workgroup_size},
+    Field{".wavefront_size", &AmdKernelMetadata::wave_size}};
 
-// Reads a map; `take` gets each key and leaves its value read, or says false to have it passed over. False: malformed.
+// Reads a map; `take` gets each key and leaves its value read, or says false to have it passed
+// over. False: malformed.
 template <class Take>
 bool read_map(MessagePackReader& reader, Take take) {
   Token map;
@@ -119,7 +125,8 @@ Result<std::vector<AmdKernelMetadata>> read_amd_metadata(Bytes code_object) {
     }
     if (key != "amdhsa.kernels") return false;
     good = reader.next(value) && value.kind == Kind::array;
-    for (int64_t i = 0; good && i < value.value; ++i) good = read_kernel(reader, kernels.emplace_back());
+    for (int64_t i = 0; good && i < value.value; ++i)
+      good = read_kernel(reader, kernels.emplace_back());
     return true;
   });
   if (!whole) return malformed("its AMDGPU metadata is malformed");
@@ -132,9 +139,12 @@ Status check_wave_size(Bytes code_object, int lanes) {
   if (!kernels.ok()) return {};
   for (const AmdKernelMetadata& kernel : kernels.value()) {
     if (kernel.wave_size == 0 || kernel.wave_size == lanes) continue;
-    return {StatusCode::internal, fmt::format("the compiler made {} for waves of {} lanes; its source is for {}. Options from the "
-                                              "environment (HIPRTC_COMPILE_OPTIONS_APPEND, CCC_OVERRIDE_OPTIONS) can do that",
-                                              kernel.name, kernel.wave_size, lanes)};
+    return {
+        StatusCode::internal,
+        fmt::format(
+            "the compiler made {} for waves of {} lanes; its source is for {}. Options from the "
+            "environment (HIPRTC_COMPILE_OPTIONS_APPEND, CCC_OVERRIDE_OPTIONS) can do that",
+            kernel.name, kernel.wave_size, lanes)};
   }
   return {};
 }

@@ -24,11 +24,12 @@ struct AmdKernelMetadata {
   int64_t wave_size = 0;
 };
 
-// Every kernel of a code object. Any bytes are safe. Errors: no 64-bit little-endian ELF, no such note, a note that is not whole.
+// Every kernel of a code object. Any bytes are safe. Errors: no 64-bit little-endian ELF, no such
+// note, a note that is not whole.
 Result<std::vector<AmdKernelMetadata>> read_amd_metadata(std::span<const std::byte> code_object);
 
-// An error where a kernel runs in waves of other than `lanes` lanes, for which it was written. A code object that does not tell is
-// taken: its runtime will say what is wrong with it.
+// An error where a kernel runs in waves of other than `lanes` lanes, for which it was written. A
+// code object that does not tell is taken: its runtime will say what is wrong with it.
 Status check_wave_size(std::span<const std::byte> code_object, int lanes);
 
 }  // namespace fulmen::gpu

@@ -32,11 +32,15 @@ inline std::string_view take_word(std::string_view& text) {
   return word;
 }
 
-inline bool begins_with_any(std::string_view name, std::initializer_list<std::string_view> prefixes) {
-  return std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) { return name.starts_with(prefix); });
+inline bool begins_with_any(std::string_view name,
+                            std::initializer_list<std::string_view> prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-inline bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+inline bool has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 // m * n * k of the first "<m>x<n>x<k>" in a name, 0 where there is none.
 inline long shape_product(std::string_view name) {

@@ -4,14 +4,16 @@ namespace fulmen::gpu {
 
 int ExecMasks::part(int whole, int condition, bool holds) {
   if (whole <= kUnknown) return kUnknown;
-  const auto [found, added] = numbers_.try_emplace({whole, condition, holds}, static_cast<int>(parts_.size()));
+  const auto [found, added] =
+      numbers_.try_emplace({whole, condition, holds}, static_cast<int>(parts_.size()));
   if (added) parts_.push_back({whole, condition, holds});
   return found->second;
 }
 
 bool ExecMasks::is_part_of(int part, int whole) const {
   if (whole <= kUnknown || part <= kUnknown) return part == whole && part != kUnknown;
-  while (part != kUnknown && part != whole) part = part == kAllLanes ? kUnknown : parts_[static_cast<std::size_t>(part)].whole;
+  while (part != kUnknown && part != whole)
+    part = part == kAllLanes ? kUnknown : parts_[static_cast<std::size_t>(part)].whole;
   return part == whole;
 }
 

@@ -59,8 +59,8 @@ std::vector<Block> blocks_of(const std::vector<Instruction>& code) {
   return blocks;
 }
 
-// Blocks in an order in which every edge goes forward but those that close a cycle. Blocks that nothing leads to, which compilers
-// leave behind, are not in it.
+// Blocks in an order in which every edge goes forward but those that close a cycle. Blocks that
+// nothing leads to, which compilers leave behind, are not in it.
 std::vector<std::size_t> forward_order(const std::vector<Block>& blocks) {
   std::vector<std::size_t> order;
   std::vector<bool> seen(blocks.size(), false);
@@ -87,7 +87,8 @@ std::vector<std::size_t> forward_order(const std::vector<Block>& blocks) {
 void keep_predecessors(std::vector<Block>& blocks, const std::vector<std::size_t>& order) {
   std::vector<bool> reached(blocks.size(), false);
   for (const std::size_t b : order) reached[b] = true;
-  for (Block& block : blocks) std::erase_if(block.predecessors, [&](std::size_t p) { return !reached[p]; });
+  for (Block& block : blocks)
+    std::erase_if(block.predecessors, [&](std::size_t p) { return !reached[p]; });
 }
 
 using Dominators = std::vector<std::vector<bool>>;
@@ -120,7 +121,8 @@ struct Loop {
 };
 
 // Blocks that reach a latch without passing the header.
-std::vector<bool> natural_loop(const std::vector<Block>& blocks, std::size_t header, std::vector<std::size_t> latches) {
+std::vector<bool> natural_loop(const std::vector<Block>& blocks, std::size_t header,
+                               std::vector<std::size_t> latches) {
   std::vector<bool> inside(blocks.size(), false);
   inside[header] = true;
   while (!latches.empty()) {
@@ -138,9 +140,10 @@ bool better_way(const LoopCounts& a, const LoopCounts& b) {
   return work_a != work_b ? work_a > work_b : a.total < b.total;
 }
 
-// The best way from a block to the end of the kernel or of the loop's round; loops within are passed once.
-LoopCounts best_way(const std::vector<Block>& blocks, const std::vector<std::size_t>& order, const std::vector<bool>& inside,
-                    std::size_t start) {
+// The best way from a block to the end of the kernel or of the loop's round; loops within are
+// passed once.
+LoopCounts best_way(const std::vector<Block>& blocks, const std::vector<std::size_t>& order,
+                    const std::vector<bool>& inside, std::size_t start) {
   std::vector<LoopCounts> rest(blocks.size());
   std::vector<bool> known(blocks.size(), false);
   for (auto at = order.rbegin(); at != order.rend(); ++at) {
@@ -148,7 +151,8 @@ LoopCounts best_way(const std::vector<Block>& blocks, const std::vector<std::siz
     if (!inside[b]) continue;
     const LoopCounts* best = nullptr;
     for (const std::size_t next : blocks[b].successors) {
-      // Not known yet: back, to what comes before in the order. Compilers' loops may have several entries.
+      // Not known yet: back, to what comes before in the order. Compilers' loops may have several
+      // entries.
       if (known[next] && (best == nullptr || better_way(rest[next], *best))) best = &rest[next];
     }
     rest[b] = blocks[b].counts;
@@ -158,7 +162,8 @@ LoopCounts best_way(const std::vector<Block>& blocks, const std::vector<std::siz
   return rest[start];
 }
 
-std::vector<Loop> loops_of(const std::vector<Block>& blocks, const std::vector<std::size_t>& order) {
+std::vector<Loop> loops_of(const std::vector<Block>& blocks,
+                           const std::vector<std::size_t>& order) {
   const Dominators dominators = dominators_of(blocks, order);
   std::vector<Loop> loops;
   for (std::size_t header = 0; header < blocks.size(); ++header) {

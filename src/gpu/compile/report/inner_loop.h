@@ -22,11 +22,13 @@ struct Instruction {
   LoopCounts counts;              // of this instruction alone
 };
 
-// Loops are found as compilers define them: edges to a block that dominates their source, with all blocks that reach the source
-// without passing the target. Of the loops with matrix instructions that hold no other such, the one with most of them is taken
-// (of equals the shortest: a tile without masks). What is counted is one way round it, the one with most products, LDS and memory
-// accesses and then fewest instructions: without what is skipped when nothing unusual happens. A kernel whose matrix instructions
-// are in no loop counts as a whole, one without any by its longest loop.
+// Loops are found as compilers define them: edges to a block that dominates their source, with all
+// blocks that reach the source without passing the target. Of the loops with matrix instructions
+// that hold no other such, the one with most of them is taken (of equals the shortest: a tile
+// without masks). What is counted is one way round it, the one with most products, LDS and memory
+// accesses and then fewest instructions: without what is skipped when nothing unusual happens. A
+// kernel whose matrix instructions are in no loop counts as a whole, one without any by its longest
+// loop.
 LoopCounts inner_loop(const std::vector<Instruction>& code);
 
 // From the text of llvm-objdump -d and of nvdisasm -c. Reads any text.

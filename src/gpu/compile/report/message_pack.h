@@ -1,4 +1,5 @@
-// Reading MessagePack, one token after another: a map or an array is its size, its members follow. Any bytes are safe.
+// Reading MessagePack, one token after another: a map or an array is its size, its members follow.
+// Any bytes are safe.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,8 @@ class MessagePackReader {
   enum class Kind { nothing, boolean, integer, number, text, binary, array, map };
   struct Token {
     Kind kind = Kind::nothing;
-    int64_t value = 0;      // of an integer or boolean; how many members an array, how many pairs a map has
+    int64_t value = 0;      // of an integer or boolean; how many members an array, how many pairs a
+                            // map has
     std::string_view text;  // of a text or binary
   };
 
@@ -95,7 +97,8 @@ class MessagePackReader {
     uint64_t value = 0;
     if (!take(bytes, value)) return false;
     const auto unused = static_cast<unsigned>(64 - 8 * bytes);
-    return integer(token, negative ? static_cast<int64_t>(value << unused) >> unused : static_cast<int64_t>(value));
+    return integer(token, negative ? static_cast<int64_t>(value << unused) >> unused
+                                   : static_cast<int64_t>(value));
   }
   bool number(Token& token, std::size_t bytes) {
     uint64_t ignored = 0;
@@ -109,14 +112,16 @@ class MessagePackReader {
   }
   bool text(Token& token, Kind kind, uint64_t length) {
     if (length > rest_.size()) return false;
-    token = {kind, 0, {reinterpret_cast<const char*>(rest_.data()), static_cast<std::size_t>(length)}};
+    token = {
+        kind, 0, {reinterpret_cast<const char*>(rest_.data()), static_cast<std::size_t>(length)}};
     rest_ = rest_.subspan(static_cast<std::size_t>(length));
     return true;
   }
   bool sized(Token& token, Kind kind, std::size_t bytes) {
     uint64_t size = 0;
     if (!take(bytes, size)) return false;
-    return kind == Kind::array || kind == Kind::map ? members(token, kind, size) : text(token, kind, size);
+    return kind == Kind::array || kind == Kind::map ? members(token, kind, size)
+                                                    : text(token, kind, size);
   }
 
   std::span<const std::byte> rest_;

@@ -1,4 +1,5 @@
-// nvdisasm's text of a cubin: lines "/*<address>*/ [@[!]P<n>] <NAME> <operands> ;", labels ".L_x_<n>:", branches by label.
+// nvdisasm's text of a cubin: lines "/*<address>*/ [@[!]P<n>] <NAME> <operands> ;", labels
+// ".L_x_<n>:", branches by label.
 #include <map>
 #include <string>
 
@@ -13,7 +14,8 @@ using Flow = Instruction::Flow;
 // m * n * k of a warp's share.
 long matrix_work(std::string_view name) {
   if (const long product = shape_product(name); product > 0) {
-    return name.find("GMMA") != std::string_view::npos ? product / 4 : product;  // a warpgroup's four warps share it
+    // A warpgroup's four warps share it.
+    return name.find("GMMA") != std::string_view::npos ? product / 4 : product;
   }
   return name.find(".1688") != std::string_view::npos ? 16L * 8 * 8 : 16L * 8 * 16;  // HMMA.16816
 }
@@ -30,9 +32,10 @@ LoopCounts nvidia_counts_of(std::string_view name) {
     c.transcendental = 1;
   } else if (begins_with_any(base, {"LDSM", "STSM", "LDS", "STS", "ATOMS", "SHFL"})) {
     c.lds = 1;
-  } else if (begins_with_any(base, {"LDGDEPBAR", "LDC",   "ULDC",   "S2",   "CS2R",  "BAR",   "DEPBAR",   "BSSY",
-                                    "BSYNC",     "BRA",   "BREAK",  "CALL", "RET",   "EXIT",  "NOP",      "WARPSYNC",
-                                    "MEMBAR",    "FENCE", "ERRBAR", "CCTL", "YIELD", "SYNCS", "WARPGROUP"})) {
+  } else if (begins_with_any(base, {"LDGDEPBAR", "LDC",  "ULDC",  "S2",       "CS2R",     "BAR",
+                                    "DEPBAR",    "BSSY", "BSYNC", "BRA",      "BREAK",    "CALL",
+                                    "RET",       "EXIT", "NOP",   "WARPSYNC", "MEMBAR",   "FENCE",
+                                    "ERRBAR",    "CCTL", "YIELD", "SYNCS",    "WARPGROUP"})) {
     c.scalar = 1;
   } else if (begins_with_any(base, {"LDG", "STG", "LD", "ST", "RED", "ATOM", "UTMA", "UBLKCP"})) {
     c.memory = 1;
@@ -52,7 +55,8 @@ LoopCounts count_nvidia_loop(std::string_view text) {
   std::map<std::string_view, std::size_t> labels;
   for (std::string_view line; take_line(text, line);) {
     line = trimmed(line);
-    if (line.starts_with(".L") && line.ends_with(':')) labels[line.substr(0, line.size() - 1)] = code.size();
+    if (line.starts_with(".L") && line.ends_with(':'))
+      labels[line.substr(0, line.size() - 1)] = code.size();
     if (!line.starts_with("/*") || line.find("*/") == std::string_view::npos) continue;
     std::string_view operands = line.substr(line.find("*/") + 2);
     std::string_view name = take_word(operands);
@@ -65,7 +69,8 @@ LoopCounts count_nvidia_loop(std::string_view text) {
     std::string_view goal;
     if (name.starts_with("BRA")) {
       const std::size_t begin = operands.find("`(");
-      if (begin != std::string_view::npos) goal = operands.substr(begin + 2, operands.find(')', begin) - begin - 2);
+      if (begin != std::string_view::npos)
+        goal = operands.substr(begin + 2, operands.find(')', begin) - begin - 2);
       instruction.flow = predicated || begin != 0 || name != "BRA" ? Flow::conditional : Flow::jump;
     } else if (!predicated && (name.starts_with("EXIT") || name.starts_with("RET"))) {
       instruction.flow = Flow::end;
@@ -75,7 +80,8 @@ LoopCounts count_nvidia_loop(std::string_view text) {
   }
   for (std::size_t i = 0; i < code.size(); ++i) {
     if (goals[i].empty()) continue;
-    if (const auto found = labels.find(goals[i]); found != labels.end() && found->second < code.size())
+    if (const auto found = labels.find(goals[i]);
+        found != labels.end() && found->second < code.size())
       code[i].target = found->second;
   }
   LoopCounts counts = inner_loop(code);

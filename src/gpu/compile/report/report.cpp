@@ -20,7 +20,8 @@ int number_after(std::string_view text, std::string_view label) {
   if (at == std::string_view::npos) return -1;
   at = text.find_first_not_of(' ', at + label.size());
   int value = -1;
-  if (at != std::string_view::npos) std::from_chars(text.data() + at, text.data() + text.size(), value);
+  if (at != std::string_view::npos)
+    std::from_chars(text.data() + at, text.data() + text.size(), value);
   return value;
 }
 
@@ -35,8 +36,8 @@ int number_before(std::string_view text, std::string_view label) {
   return value;
 }
 
-// Registers and spills are in the code object. Occupancy is clang's (-Rpass-analysis=kernel-resource-usage): it knows how each chip
-// gives out registers and LDS.
+// Registers and spills are in the code object. Occupancy is clang's
+// (-Rpass-analysis=kernel-resource-usage): it knows how each chip gives out registers and LDS.
 void read_amd_code(const CompiledCode& compiled, KernelReport& r) {
   r.occupancy = number_after(compiled.log, "Occupancy [waves/SIMD]:");
   const Result<std::vector<AmdKernelMetadata>> kernels = read_amd_metadata(compiled.code);
@@ -51,13 +52,17 @@ void read_amd_code(const CompiledCode& compiled, KernelReport& r) {
 // Waves that a multiprocessor holds, by its compute capability.
 int most_waves(std::string_view arch) {
   if (arch == "sm_75") return 32;
-  return arch.starts_with("sm_86") || arch.starts_with("sm_87") || arch.starts_with("sm_89") || arch.starts_with("sm_12") ? 48 : 64;
+  return arch.starts_with("sm_86") || arch.starts_with("sm_87") || arch.starts_with("sm_89") ||
+                 arch.starts_with("sm_12")
+             ? 48
+             : 64;
 }
 
 // ptxas -v.
 void read_nvidia_log(std::string_view log, const Chip& chip, KernelReport& r) {
   r.registers = number_after(log, "Used ");  // "registers" are in warnings, too
-  const int stores = number_before(log, " bytes spill stores"), loads = number_before(log, " bytes spill loads");
+  const int stores = number_before(log, " bytes spill stores"),
+            loads = number_before(log, " bytes spill loads");
   r.spills = stores < 0 ? -1 : stores + loads;
   r.scratch_bytes = number_before(log, " bytes stack frame");
   constexpr std::string_view kSerialised = "wgmma.mma_async instructions are serialized due to ";
@@ -66,10 +71,12 @@ void read_nvidia_log(std::string_view log, const Chip& chip, KernelReport& r) {
     r.serialised = reason.substr(0, std::min(reason.find(" in the function"), reason.find('\n')));
   }
   if (r.registers <= 0) return;
-  // Registers are given out 8 a lane at a time; a workgroup takes 1 KiB of shared memory more than it asks for.
+  // Registers are given out 8 a lane at a time; a workgroup takes 1 KiB of shared memory more than
+  // it asks for.
   constexpr int kReserved = 1024;
   const int waves = r.workgroup_size / chip.wave_size;
-  const int by_registers = chip.register_file / ((r.registers + 7) / 8 * 8 * chip.wave_size) / waves;
+  const int by_registers =
+      chip.register_file / ((r.registers + 7) / 8 * 8 * chip.wave_size) / waves;
   const int by_lds = (chip.lds_bytes + kReserved) / (r.lds_bytes + kReserved);
   r.occupancy = std::min(most_waves(chip.arch), waves * std::min(by_registers, by_lds));
 }
@@ -78,17 +85,22 @@ void read_nvidia_log(std::string_view log, const Chip& chip, KernelReport& r) {
 Result<std::string> disassemble(const Chip& chip, const CompiledCode& compiled) {
   if (chip.vendor == Vendor::amd) {
     const auto objdump = find_objdump();
-    return objdump.ok() ? objdump.value()->text_of(compiled.code, std::string(chip.arch)) : objdump.status();
+    return objdump.ok() ? objdump.value()->text_of(compiled.code, std::string(chip.arch))
+                        : objdump.status();
   }
   std::vector<std::string> names{"nvdisasm", "/usr/local/cuda/bin/nvdisasm"};
-  if (const std::string home = environment("CUDA_HOME"); !home.empty()) names.push_back(home + "/bin/nvdisasm");
-  for (std::string& path : find_in_python_packages({"nvidia/*/bin/nvdisasm"})) names.push_back(std::move(path));
+  if (const std::string home = environment("CUDA_HOME"); !home.empty())
+    names.push_back(home + "/bin/nvdisasm");
+  for (std::string& path : find_in_python_packages({"nvidia/*/bin/nvdisasm"}))
+    names.push_back(std::move(path));
   std::string program;
   for (const std::string& name : names) {
     if (program.empty()) program = find_program(name);
   }
   if (program.empty()) {
-    return Status(StatusCode::unavailable, "nvdisasm is neither in PATH nor in a CUDA toolkit (pip install nvidia-cuda-nvdisasm)");
+    return Status(
+        StatusCode::unavailable,
+        "nvdisasm is neither in PATH nor in a CUDA toolkit (pip install nvidia-cuda-nvdisasm)");
   }
   const TemporaryDirectory folder;
   if (!folder.status().ok()) return folder.status();
@@ -100,7 +112,8 @@ Result<std::string> disassemble(const Chip& chip, const CompiledCode& compiled) 
 
 }  // namespace
 
-KernelReport report_on(const Chip& chip, const CompileRequest& request, const CompiledCode& code, int lds_bytes) {
+KernelReport report_on(const Chip& chip, const CompileRequest& request, const CompiledCode& code,
+                       int lds_bytes) {
   KernelReport r;
   r.arch = request.arch;
   r.kernel = request.name;

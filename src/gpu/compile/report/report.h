@@ -7,8 +7,9 @@
 
 namespace fulmen::gpu {
 
-// Registers and spills from the code object (AMD) or the compiler's log (NVIDIA), occupancy, and the inner loop from the
-// disassembly where llvm-objdump (nvdisasm) is installed.
-KernelReport report_on(const Chip& chip, const CompileRequest& request, const CompiledCode& code, int lds_bytes);
+// Registers and spills from the code object (AMD) or the compiler's log (NVIDIA), occupancy, and
+// the inner loop from the disassembly where llvm-objdump (nvdisasm) is installed.
+KernelReport report_on(const Chip& chip, const CompileRequest& request, const CompiledCode& code,
+                       int lds_bytes);
 
 }  // namespace fulmen::gpu

@@ -13,14 +13,19 @@
 namespace fulmen::gpu {
 namespace {
 
-// Raise it with what the rules find, or who disassembles for them: cached kernels are then checked again.
+// Raise it with what the rules find, or who disassembles for them: cached kernels are then checked
+// again.
 constexpr int kRules = 5;
 
-void say_unchecked(const std::string& reason) { log_line_once("machine code of AMD kernels is not checked: " + reason); }
+void say_unchecked(const std::string& reason) {
+  log_line_once("machine code of AMD kernels is not checked: " + reason);
+}
 
 }  // namespace
 
-std::string CheckedCompiler::identity() const { return fmt::format("{}, checked by rules {}", compiler_.identity(), kRules); }
+std::string CheckedCompiler::identity() const {
+  return fmt::format("{}, checked by rules {}", compiler_.identity(), kRules);
+}
 
 Result<CompiledCode> CheckedCompiler::compile(const CompileRequest& request) const {
   Result<CompiledCode> compiled = compiler_.compile(request);
@@ -30,13 +35,16 @@ Result<CompiledCode> CheckedCompiler::compile(const CompileRequest& request) con
     say_unchecked(text.status().message());
     return compiled;
   }
-  const std::vector<std::string> findings = amd_findings(text.value(), amd_kernel_facts(compiled->code, request.arch));
+  const std::vector<std::string> findings =
+      amd_findings(text.value(), amd_kernel_facts(compiled->code, request.arch));
   if (findings.empty()) return compiled;
-  return Status(StatusCode::verification_failed,
-                fmt::format("kernel \"{}\" for {}: what {} made of it is wrong: {}{}. Another compiler may do better "
-                            "(FULMEN_AMD_COMPILER); FULMEN_AMD_CHECK=0 runs it as it is",
-                            request.name, request.arch, compiler_.name(), findings.front(),
-                            findings.size() > 1 ? fmt::format(", and {} more", findings.size() - 1) : ""));
+  return Status(
+      StatusCode::verification_failed,
+      fmt::format(
+          "kernel \"{}\" for {}: what {} made of it is wrong: {}{}. Another compiler may do better "
+          "(FULMEN_AMD_COMPILER); FULMEN_AMD_CHECK=0 runs it as it is",
+          request.name, request.arch, compiler_.name(), findings.front(),
+          findings.size() > 1 ? fmt::format(", and {} more", findings.size() - 1) : ""));
 }
 
 Result<const Compiler*> checked_compiler(const Result<const Compiler*>& compiler) {
@@ -47,7 +55,8 @@ Result<const Compiler*> checked_compiler(const Result<const Compiler*>& compiler
     return compiler;
   }
   constinit static Mutex mutex;
-  constinit static MadeOnce<std::map<const Compiler*, const Compiler*>> made;  // never freed: as compilers are
+  // Never freed: as compilers are.
+  constinit static MadeOnce<std::map<const Compiler*, const Compiler*>> made;
   auto& checked = made.get();
   const std::scoped_lock lock(mutex);
   const Compiler*& known = checked[compiler.value()];

@@ -1,4 +1,5 @@
-// What a compiler made for an AMD device is checked before it is loaded, and once: its place in the cache is its verdict.
+// What a compiler made for an AMD device is checked before it is loaded, and once: its place in the
+// cache is its verdict.
 #pragma once
 
 #include "gpu/compile/report/amd_disassembler.h"
@@ -6,9 +7,10 @@
 
 namespace fulmen::gpu {
 
-// Compiles as `compiler` does and refuses code in which amd_findings() finds something (verification_failed), with what and where.
-// Its identity is another one, so that a cache has code from it only if that passed. Where the code cannot be disassembled, it is
-// taken, and a line in the log says once that it was not checked.
+// Compiles as `compiler` does and refuses code in which amd_findings() finds something
+// (verification_failed), with what and where. Its identity is another one, so that a cache has code
+// from it only if that passed. Where the code cannot be disassembled, it is taken, and a line in
+// the log says once that it was not checked.
 class CheckedCompiler final : public Compiler {
  public:
   CheckedCompiler(const Compiler& compiler, const AmdDisassembler& disassembler)
@@ -22,8 +24,8 @@ class CheckedCompiler final : public Compiler {
   const AmdDisassembler& disassembler_;
 };
 
-// The compiler with this check around it, for the process's life. The compiler as it is where there is no disassembler,
-// which a line in the log says once, or where FULMEN_AMD_CHECK=0.
+// The compiler with this check around it, for the process's life. The compiler as it is where there
+// is no disassembler, which a line in the log says once, or where FULMEN_AMD_CHECK=0.
 Result<const Compiler*> checked_compiler(const Result<const Compiler*>& compiler);
 
 }  // namespace fulmen::gpu

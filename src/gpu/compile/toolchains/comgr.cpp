@@ -1,5 +1,5 @@
-// libamd_comgr as a disassembler. Its calls for one instruction are the same in all its versions, while the numbers
-// of its actions changed with version 3.
+// libamd_comgr as a disassembler. Its calls for one instruction are the same in all its versions,
+// while the numbers of its actions changed with version 3.
 #include <dlfcn.h>
 #include <elf.h>
 #include <fmt/format.h>
@@ -21,7 +21,9 @@ struct Info {
 };
 
 struct ComgrCalls {
-  int (*create_disassembly_info)(const char* isa, uint64_t (*read)(uint64_t from, char* to, uint64_t bytes, void* reader),
+  int (*create_disassembly_info)(const char* isa,
+                                 uint64_t (*read)(uint64_t from, char* to, uint64_t bytes,
+                                                  void* reader),
                                  void (*instruction)(const char* text, void* reader),
                                  void (*address)(uint64_t address, void* reader), Info* info);
   int (*disassemble_instruction)(Info info, uint64_t address, void* reader, uint64_t* bytes);
@@ -62,13 +64,18 @@ class Comgr final : public AmdDisassembler {
  public:
   explicit Comgr(const ComgrCalls& calls) : calls_(calls) {}
 
-  Result<std::string> text_of(std::span<const std::byte> code_object, const std::string& arch) const override {
+  Result<std::string> text_of(std::span<const std::byte> code_object,
+                              const std::string& arch) const override {
     Reader reader = find_code(code_object);
-    if (reader.code.empty()) return Status(StatusCode::invalid_argument, "no machine code in the code object");
+    if (reader.code.empty())
+      return Status(StatusCode::invalid_argument, "no machine code in the code object");
     const std::string isa = "amdgcn-amd-amdhsa--" + arch;
     Info info{};
-    const auto print = [](const char* text, void* user) { static_cast<Reader*>(user)->text = text; };
-    if (calls_.create_disassembly_info(isa.c_str(), read_code, print, [](uint64_t, void*) {}, &info) != 0) {
+    const auto print = [](const char* text, void* user) {
+      static_cast<Reader*>(user)->text = text;
+    };
+    if (calls_.create_disassembly_info(
+            isa.c_str(), read_code, print, [](uint64_t, void*) {}, &info) != 0) {
       return Status(StatusCode::unavailable, fmt::format("libamd_comgr does not know {}", isa));
     }
     std::string all;
@@ -76,7 +83,8 @@ class Comgr final : public AmdDisassembler {
     for (uint64_t at = reader.begin, bytes = 0; at < end; at += bytes) {
       bytes = 0;
       reader.text.clear();
-      const bool known = calls_.disassemble_instruction(info, at, &reader, &bytes) == 0 && bytes > 0;
+      const bool known =
+          calls_.disassemble_instruction(info, at, &reader, &bytes) == 0 && bytes > 0;
       if (!known) bytes = 4;
       all += fmt::format("\t{} // {:012X}:\n", known ? trimmed(reader.text) : ".long", at);
     }
@@ -96,13 +104,15 @@ Result<std::unique_ptr<const AmdDisassembler>> open_comgr(const LibrarySearch& s
   ComgrCalls calls{};
   std::string missing;
   const auto load = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library->handle, name));
+    function =
+        reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library->handle, name));
     if (function == nullptr) missing += fmt::format(" {}", name);
   };
   load(calls.create_disassembly_info, "amd_comgr_create_disassembly_info");
   load(calls.disassemble_instruction, "amd_comgr_disassemble_instruction");
   load(calls.destroy_disassembly_info, "amd_comgr_destroy_disassembly_info");
-  if (!missing.empty()) return Status(StatusCode::unavailable, fmt::format("{} lacks{}", library->path, missing));
+  if (!missing.empty())
+    return Status(StatusCode::unavailable, fmt::format("{} lacks{}", library->path, missing));
   return std::unique_ptr<const AmdDisassembler>(std::make_unique<Comgr>(calls));
 }
 

@@ -19,11 +19,13 @@ struct CompileRequest {
 
 struct CompiledCode {
   std::vector<std::byte> code;  // an ELF: code object, cubin, or a host's shared object
-  std::string log;              // what the compiler said: resources (registers, spills) where it reports them
+  std::string log;              // what the compiler said: resources (registers, spills) where it
+                                // reports them
 };
 
-// Thread-safe. Errors carry the compiler's own words: internal, this source does not compile; verification_failed, its machine code
-// breaks a rule (both are the same each time); unavailable, the compiler did not run.
+// Thread-safe. Errors carry the compiler's own words: internal, this source does not compile;
+// verification_failed, its machine code breaks a rule (both are the same each time); unavailable,
+// the compiler did not run.
 class Compiler {
  public:
   virtual ~Compiler() = default;
@@ -33,20 +35,24 @@ class Compiler {
   virtual Result<CompiledCode> compile(const CompileRequest& request) const = 0;
 };
 
-// Compilers that need no GPU: NVRTC, and an installed clang (amdclang++, clang++-19 to -16, clang++) for AMD. For `fulmen compile`,
-// and clang also for the hip driver where there is no hipRTC. Errors say what was looked for, where, and what installs it.
+// Compilers that need no GPU: NVRTC, and an installed clang (amdclang++, clang++-19 to -16,
+// clang++) for AMD. For `fulmen compile`, and clang also for the hip driver where there is no
+// hipRTC. Errors say what was looked for, where, and what installs it.
 Result<const Compiler*> nvrtc_compiler();
 Result<const Compiler*> offline_clang_compiler();
 // This clang, by its path or its name in PATH. Errors say why it is none.
 Result<const Compiler*> clang_at(const std::string& program);
 
-// The compiler for AMD chips: what $FULMEN_AMD_COMPILER says (hiprtc, clang, or the path of a clang) and never another one. Where
-// it is not set: for a device's kernels hipRTC, clang where there is none; offline clang, which tells a kernel's registers.
+// The compiler for AMD chips: what $FULMEN_AMD_COMPILER says (hiprtc, clang, or the path of a
+// clang) and never another one. Where it is not set: for a device's kernels hipRTC, clang where
+// there is none; offline clang, which tells a kernel's registers.
 enum class AmdCompilerUse { device, offline };
 Result<const Compiler*> amd_compiler(AmdCompilerUse use);
-// What may compile a device's kernel that hipRTC cannot: clang, where hipRTC serves without having been chosen.
+// What may compile a device's kernel that hipRTC cannot: clang, where hipRTC serves without having
+// been chosen.
 Result<const Compiler*> second_amd_compiler();
-// The host's own C++ compiler ($FULMEN_HOST_CXX, else c++, g++, clang++, clang++-19), for the emulator: a shared object.
+// The host's own C++ compiler ($FULMEN_HOST_CXX, else c++, g++, clang++, clang++-19), for the
+// emulator: a shared object.
 Result<const Compiler*> host_compiler();
 
 }  // namespace fulmen::gpu

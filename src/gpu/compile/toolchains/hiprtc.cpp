@@ -20,7 +20,8 @@ Result<const Compiler*> hiprtc_compiler() {
          // AMD's libamd_comgr has LLVM in it; distributions link theirs to the shared libraries.
          .generators = {"libamd_comgr", "libLLVM", "libclang-cpp"},
          .beside = "",
-         // It puts all of hip_runtime.h before the source, which has an exp2(float), log2 and tanh of its own.
+         // It puts all of hip_runtime.h before the source, which has an exp2(float), log2 and tanh
+         // of its own.
          .before = "namespace fulmen_device {\n",
          .after = "\n}\n",
          .needed = "ROCm 6 or newer is needed",

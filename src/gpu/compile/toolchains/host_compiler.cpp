@@ -10,7 +10,8 @@
 namespace fulmen::gpu {
 namespace {
 
-// Quick to compile, and lines for the emulator's reports. Contraction is off: results do not depend on the compiler.
+// Quick to compile, and lines for the emulator's reports. Contraction is off: results do not depend
+// on the compiler.
 const std::vector<std::string> kHostOptions{"-x",
                                             "c++",
                                             "-std=c++20",
@@ -27,19 +28,25 @@ const std::vector<std::string> kHostOptions{"-x",
 
 class HostCompiler final : public Compiler {
  public:
-  HostCompiler(std::string path, std::string version) : path_(std::move(path)), version_(std::move(version)) {}
+  HostCompiler(std::string path, std::string version)
+      : path_(std::move(path)), version_(std::move(version)) {}
   std::string_view name() const noexcept override { return "host"; }
-  std::string identity() const override { return fmt::format("{} {}", version_, fmt::join(kHostOptions, " ")); }
+  std::string identity() const override {
+    return fmt::format("{} {}", version_, fmt::join(kHostOptions, " "));
+  }
   Result<CompiledCode> compile(const CompileRequest& request) const override {
     const TemporaryDirectory directory;
     if (!directory.status().ok()) return directory.status();
-    const std::string source = directory.path() + "/kernel.cpp", object = directory.path() + "/kernel.so";
+    const std::string source = directory.path() + "/kernel.cpp",
+                      object = directory.path() + "/kernel.so";
     if (Status status = write_file(source, request.source); !status.ok()) return status;
     std::vector<std::string> command{path_};
     command.insert(command.end(), kHostOptions.begin(), kHostOptions.end());
     command.insert(command.end(), {source, "-o", object});
     Result<std::string> log = run_program(command, directory.path());
-    if (!log.ok()) return Status(log.status().code(), fmt::format("kernel \"{}\": {}", request.name, log.status().message()));
+    if (!log.ok())
+      return Status(log.status().code(),
+                    fmt::format("kernel \"{}\": {}", request.name, log.status().message()));
     Result<std::vector<std::byte>> code = read_file(object);
     if (!code.ok()) return code.status();
     return CompiledCode{std::move(code).value(), std::move(log).value()};
@@ -58,16 +65,21 @@ Result<const Compiler*> find_host_compiler() {
     const std::string path = find_program(name);
     if (path.empty()) continue;
     const Result<std::string> version = run_program({path, "--version"});
-    if (version.ok()) return new HostCompiler(path, version.value().substr(0, version.value().find('\n')));
-    refused += fmt::format("; {}", version.status().message().substr(0, version.status().message().find('\n')));
+    if (version.ok())
+      return new HostCompiler(path, version.value().substr(0, version.value().find('\n')));
+    refused += fmt::format(
+        "; {}", version.status().message().substr(0, version.status().message().find('\n')));
   }
   if (!chosen.empty()) {
-    return Status(StatusCode::unavailable,
-                  fmt::format("FULMEN_HOST_CXX is \"{}\": a C++ compiler is needed, its path or a name in PATH{}", chosen,
-                              refused.empty() ? "; there is no such program" : refused));
+    return Status(
+        StatusCode::unavailable,
+        fmt::format(
+            "FULMEN_HOST_CXX is \"{}\": a C++ compiler is needed, its path or a name in PATH{}",
+            chosen, refused.empty() ? "; there is no such program" : refused));
   }
   return Status(StatusCode::unavailable,
-                fmt::format("the emulator compiles kernels with the host's C++ compiler: none of {} is in PATH and runs; "
+                fmt::format("the emulator compiles kernels with the host's C++ compiler: none of "
+                            "{} is in PATH and runs; "
                             "install one (apt-get install g++) or set FULMEN_HOST_CXX{}",
                             fmt::join(names, ", "), refused));
 }

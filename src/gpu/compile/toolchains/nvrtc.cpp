@@ -20,9 +20,9 @@ Result<const Compiler*> nvrtc_compiler() {
          .before = "",
          .after = "",
          .needed = "NVRTC 12 or newer is needed",
-         .other_chips =
-             "CUDA 12's does for sm_70 and later (pip install nvidia-cuda-nvrtc-cu12, and remove CUDA 13's), CUDA 13's for "
-             "sm_75 and later"},
+         .other_chips = "CUDA 12's does for sm_70 and later (pip install nvidia-cuda-nvrtc-cu12, "
+                        "and remove CUDA 13's), CUDA 13's for "
+                        "sm_75 and later"},
         {.names = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"},
          .home_variables = {"CUDA_HOME", "CUDA_PATH"},
          .system_folders = {"/usr/local/cuda/lib64", "/usr/local/cuda-*/lib64"},

@@ -1,4 +1,5 @@
-// An installed clang as the compiler for AMD chips: no ROCm is needed, kernels use compiler builtins alone.
+// An installed clang as the compiler for AMD chips: no ROCm is needed, kernels use compiler
+// builtins alone.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,27 +19,32 @@
 namespace fulmen::gpu {
 namespace {
 
-const std::vector<std::string> kHipOptions{"-x", "hip", "-nogpuinc", "-nogpulib", "--offload-device-only", "--no-gpu-bundle-output",
-                                           "-O3", "-std=c++20", "-ffp-contract=fast", "-fno-math-errno", "-Wall", "-Wno-unused",
-                                           "-fuse-cuid=none",  // else the temporary folder's name is in the code
-                                           // Every HIP from 5 on loads version 4; HIP before 6.3 cannot load 6, clang 21's own.
-                                           "-mcode-object-version=4", "-Rpass-analysis=kernel-resource-usage"};
+const std::vector<std::string> kHipOptions{
+    "-x", "hip", "-nogpuinc", "-nogpulib", "--offload-device-only", "--no-gpu-bundle-output", "-O3",
+    "-std=c++20", "-ffp-contract=fast", "-fno-math-errno", "-Wall", "-Wno-unused",
+    "-fuse-cuid=none",  // else the temporary folder's name is in the code
+    // Every HIP from 5 on loads version 4; HIP before 6.3 cannot load 6, clang 21's own.
+    "-mcode-object-version=4", "-Rpass-analysis=kernel-resource-usage"};
 
-// What is said of a compilation that went well: the warnings with all around them, else the resources alone, a line each. Kernels
-// are expansions of macros, and clang repeats these after every line.
+// What is said of a compilation that went well: the warnings with all around them, else the
+// resources alone, a line each. Kernels are expansions of macros, and clang repeats these after
+// every line.
 std::string short_log(const std::string& log) {
   if (log.find("warning:") != std::string::npos) return log;
   std::string kept;
   for (std::size_t at = 0; at < log.size();) {
     const std::size_t end = std::min(log.find('\n', at), log.size() - 1) + 1;
-    if (const std::string_view line(log.data() + at, end - at); line.find("remark:") != std::string_view::npos) kept += line;
+    if (const std::string_view line(log.data() + at, end - at);
+        line.find("remark:") != std::string_view::npos)
+      kept += line;
     at = end;
   }
   return kept;
 }
 
-// One build of clang among all, without running it: a process that finds its kernels in the cache has no 20 ms for `--version`.
-// A wrapper (ccache, amdclang++) does not change with the compiler behind it and is asked.
+// One build of clang among all, without running it: a process that finds its kernels in the cache
+// has no 20 ms for `--version`. A wrapper (ccache, amdclang++) does not change with the compiler
+// behind it and is asked.
 Result<std::string> version_of(const std::string& path) {
   std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(path, error);
@@ -51,7 +57,8 @@ Result<std::string> version_of(const std::string& path) {
 
 class OfflineClang final : public Compiler {
  public:
-  OfflineClang(std::string path, std::string version) : path_(std::move(path)), version_(std::move(version)) {}
+  OfflineClang(std::string path, std::string version)
+      : path_(std::move(path)), version_(std::move(version)) {}
   std::string_view name() const noexcept override { return "clang"; }
   std::string identity() const override {
     return fmt::format("{} {}{}", version_, fmt::join(kHipOptions, " "), kRdna3Options.text());
@@ -59,9 +66,12 @@ class OfflineClang final : public Compiler {
   Result<CompiledCode> compile(const CompileRequest& request) const override {
     const TemporaryDirectory directory;
     if (!directory.status().ok()) return directory.status();
-    const std::string source = directory.path() + "/kernel.hip", object = directory.path() + "/kernel.co";
+    const std::string source = directory.path() + "/kernel.hip",
+                      object = directory.path() + "/kernel.co";
     // Its first lines have a name, too: logs of the same source are the same.
-    if (Status status = write_file(source, "#line 1 \"kernel.hip\"\n" + request.source); !status.ok()) return status;
+    if (Status status = write_file(source, "#line 1 \"kernel.hip\"\n" + request.source);
+        !status.ok())
+      return status;
     std::vector<std::string> command{path_};
     command.insert(command.end(), kHipOptions.begin(), kHipOptions.end());
     if (kRdna3Options.concern(request.arch))
@@ -69,8 +79,8 @@ class OfflineClang final : public Compiler {
     command.insert(command.end(), {"--offload-arch=" + request.arch, source, "-o", object});
     const Result<std::string> log = run_program(command, directory.path());
     if (!log.ok()) {
-      return Status(log.status().code(),
-                    fmt::format("kernel \"{}\" for {}: {}", request.name, request.arch, log.status().message()));
+      return Status(log.status().code(), fmt::format("kernel \"{}\" for {}: {}", request.name,
+                                                     request.arch, log.status().message()));
     }
     Result<std::vector<std::byte>> code = read_file(object);
     if (!code.ok()) return code.status();
@@ -88,8 +98,9 @@ std::vector<std::string> candidates_for_clang() {
     names.push_back(home + "/llvm/bin/amdclang++");
     names.push_back(home + "/llvm/bin/clang++");
   }
-  for (const char* name : {"amdclang++", "/opt/rocm/llvm/bin/clang++", "clang++-19", "clang++-22", "clang++-21", "clang++-20",
-                           "clang++-18", "clang++-17", "clang++-16", "clang++"}) {
+  for (const char* name :
+       {"amdclang++", "/opt/rocm/llvm/bin/clang++", "clang++-19", "clang++-22", "clang++-21",
+        "clang++-20", "clang++-18", "clang++-17", "clang++-16", "clang++"}) {
     names.emplace_back(name);
   }
   return names;
@@ -104,7 +115,8 @@ Result<const Compiler*> find_offline_clang() {
     if (version.ok()) return new OfflineClang(path, version.value());
   }
   return Status(StatusCode::unavailable,
-                fmt::format("no clang that compiles for AMD: looked for {} in PATH. To install it: apt-get install clang-19 lld-19",
+                fmt::format("no clang that compiles for AMD: looked for {} in PATH. To install it: "
+                            "apt-get install clang-19 lld-19",
                             fmt::join(names, ", ")));
 }
 
@@ -117,9 +129,11 @@ Result<const Compiler*> offline_clang_compiler() {
 
 Result<const Compiler*> clang_at(const std::string& program) {
   const std::string path = find_program(program);
-  if (path.empty()) return Status(StatusCode::unavailable, fmt::format("there is no program {}", program));
+  if (path.empty())
+    return Status(StatusCode::unavailable, fmt::format("there is no program {}", program));
   constinit static Mutex mutex;
-  constinit static MadeOnce<std::map<std::string, const Compiler*>> made;  // never freed: static objects' destructors may compile
+  // Never freed: static objects' destructors may compile.
+  constinit static MadeOnce<std::map<std::string, const Compiler*>> made;
   auto& found = made.get();
   {
     const std::scoped_lock lock(mutex);
@@ -130,7 +144,8 @@ Result<const Compiler*> clang_at(const std::string& program) {
   if (!said.ok()) return said.status();
   const std::string first_line = said.value().substr(0, said.value().find('\n'));
   if (first_line.find("clang") == std::string::npos) {
-    return Status(StatusCode::unavailable, fmt::format("{} says that it is \"{}\"", path, first_line));
+    return Status(StatusCode::unavailable,
+                  fmt::format("{} says that it is \"{}\"", path, first_line));
   }
   const Result<std::string> version = version_of(path);
   if (!version.ok()) return version.status();

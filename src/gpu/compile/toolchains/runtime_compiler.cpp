@@ -16,8 +16,8 @@ using Program = struct ProgramHandle*;
 
 struct RuntimeCompilerCalls {
   int (*Version)(int* major, int* minor);
-  int (*CreateProgram)(Program* program, const char* source, const char* name, int headers, const char* const* texts,
-                       const char* const* names);
+  int (*CreateProgram)(Program* program, const char* source, const char* name, int headers,
+                       const char* const* texts, const char* const* names);
   int (*CompileProgram)(Program program, int count, const char* const* options);
   int (*GetProgramLogSize)(Program program, std::size_t* bytes);
   int (*GetProgramLog)(Program program, char* log);
@@ -36,43 +36,50 @@ class RuntimeCompiler final : public Compiler {
   }
   std::string_view name() const noexcept override { return kind_.name; }
   std::string identity() const override {
-    return fmt::format("{} {}.{} {} {}{}", kind_.name, major_, minor_, build_, fmt::join(kind_.options, " "),
-                       kind_.family_options.text());
+    return fmt::format("{} {}.{} {} {}{}", kind_.name, major_, minor_, build_,
+                       fmt::join(kind_.options, " "), kind_.family_options.text());
   }
 
   Result<CompiledCode> compile(const CompileRequest& request) const override {
     Program program = nullptr;
     const std::string source = fmt::format("{}{}{}", kind_.before, request.source, kind_.after);
-    if (int error = calls_.CreateProgram(&program, source.c_str(), "kernel", 0, nullptr, nullptr); error != 0) {
-      return Status(StatusCode::internal, fmt::format("{}CreateProgram: {}", kind_.prefix, calls_.GetErrorString(error)));
+    if (int error = calls_.CreateProgram(&program, source.c_str(), "kernel", 0, nullptr, nullptr);
+        error != 0) {
+      return Status(StatusCode::internal,
+                    fmt::format("{}CreateProgram: {}", kind_.prefix, calls_.GetErrorString(error)));
     }
     const std::string arch = std::string(kind_.arch_option) + request.arch;
     std::vector<const char*> options{arch.c_str()};
     for (const std::string& option : kind_.options) options.push_back(option.c_str());
     if (kind_.family_options.concern(request.arch)) {
-      for (const std::string& option : kind_.family_options.options) options.push_back(option.c_str());
+      for (const std::string& option : kind_.family_options.options)
+        options.push_back(option.c_str());
     }
-    const int error = calls_.CompileProgram(program, static_cast<int>(options.size()), options.data());
+    const int error =
+        calls_.CompileProgram(program, static_cast<int>(options.size()), options.data());
     Result<CompiledCode> result = take(program, request, error);
     calls_.DestroyProgram(&program);
     return result;
   }
 
  private:
-  // The version is 9.0 of every hipRTC: only the files tell the one that miscompiles from the one that was mended.
+  // The version is 9.0 of every hipRTC: only the files tell the one that miscompiles from the one
+  // that was mended.
   std::string build() const {
     std::set<std::string> parts;  // without the same file by two names
     if (!kind_.generators.empty()) {
       // hipRTC opens its code generator for the first program.
       Program program = nullptr;
-      if (calls_.CreateProgram(&program, " ", "nothing", 0, nullptr, nullptr) == 0) calls_.DestroyProgram(&program);
+      if (calls_.CreateProgram(&program, " ", "nothing", 0, nullptr, nullptr) == 0)
+        calls_.DestroyProgram(&program);
     }
     for (const std::string& name : kind_.generators) parts.insert(builds_of_loaded(name));
     if (!kind_.beside.empty()) {
       std::error_code error;
       const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
       for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-        if (entry.path().filename().string().starts_with(kind_.beside)) parts.insert(file_build(entry.path().string()));
+        if (entry.path().filename().string().starts_with(kind_.beside))
+          parts.insert(file_build(entry.path().string()));
       }
     }
     parts.insert(library_build(reinterpret_cast<const void*>(calls_.CompileProgram)));
@@ -90,18 +97,21 @@ class RuntimeCompiler final : public Compiler {
     }
     if (const std::string_view option = kind_.arch_option.substr(0, kind_.arch_option.size() - 1);
         error != 0 && !kind_.other_chips.empty() && result.log.find(option) != std::string::npos) {
-      return Status(StatusCode::unavailable, fmt::format("{} {}.{} ({}) does not compile for {}: {}", kind_.name, major_, minor_,
-                                                         path_, request.arch, kind_.other_chips));
+      return Status(StatusCode::unavailable,
+                    fmt::format("{} {}.{} ({}) does not compile for {}: {}", kind_.name, major_,
+                                minor_, path_, request.arch, kind_.other_chips));
     }
     if (error != 0) {
-      return Status(StatusCode::internal, fmt::format("kernel \"{}\" for {}: {}: {}\n{}", request.name, request.arch, path_,
-                                                      calls_.GetErrorString(error), result.log));
+      return Status(StatusCode::internal,
+                    fmt::format("kernel \"{}\" for {}: {}: {}\n{}", request.name, request.arch,
+                                path_, calls_.GetErrorString(error), result.log));
     }
     error = calls_.GetCodeSize(program, &bytes);
     result.code.resize(bytes);
     if (error == 0) error = calls_.GetCode(program, reinterpret_cast<char*>(result.code.data()));
     if (error == 0) return result;
-    return Status(StatusCode::internal, fmt::format("{}{}: {}", kind_.prefix, kind_.code, calls_.GetErrorString(error)));
+    return Status(StatusCode::internal,
+                  fmt::format("{}{}: {}", kind_.prefix, kind_.code, calls_.GetErrorString(error)));
   }
 
   RuntimeCompilerKind kind_;
@@ -112,14 +122,16 @@ class RuntimeCompiler final : public Compiler {
 
 }  // namespace
 
-Result<std::unique_ptr<const Compiler>> open_runtime_compiler(const RuntimeCompilerKind& kind, const LibrarySearch& search) {
+Result<std::unique_ptr<const Compiler>> open_runtime_compiler(const RuntimeCompilerKind& kind,
+                                                              const LibrarySearch& search) {
   Result<FoundLibrary> library = find_library(search);
   if (!library.ok()) return library.status();
   RuntimeCompilerCalls calls{};
   std::string missing;
   const auto load = [&](auto& function, std::string_view name) {
     const std::string symbol = fmt::format("{}{}", kind.prefix, name);
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library->handle, symbol.c_str()));
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
+        dlsym(library->handle, symbol.c_str()));
     if (function == nullptr) missing += fmt::format(" {}", symbol);
   };
   load(calls.Version, "Version");
@@ -132,12 +144,15 @@ Result<std::unique_ptr<const Compiler>> open_runtime_compiler(const RuntimeCompi
   load(calls.DestroyProgram, "DestroyProgram");
   load(calls.GetErrorString, "GetErrorString");
   if (!missing.empty()) {
-    return Status(StatusCode::unavailable, fmt::format("{} lacks{}: {}", library->path, missing, kind.needed));
+    return Status(StatusCode::unavailable,
+                  fmt::format("{} lacks{}: {}", library->path, missing, kind.needed));
   }
-  return std::unique_ptr<const Compiler>(std::make_unique<RuntimeCompiler>(kind, calls, library->path));
+  return std::unique_ptr<const Compiler>(
+      std::make_unique<RuntimeCompiler>(kind, calls, library->path));
 }
 
-Result<const Compiler*> open_lasting_compiler(const RuntimeCompilerKind& kind, const LibrarySearch& search) {
+Result<const Compiler*> open_lasting_compiler(const RuntimeCompilerKind& kind,
+                                              const LibrarySearch& search) {
   Result<std::unique_ptr<const Compiler>> opened = open_runtime_compiler(kind, search);
   if (!opened.ok()) return opened.status();
   return opened.value().release();

@@ -18,8 +18,8 @@ struct RuntimeCompilerKind {
   std::string_view code_size, code;  // "GetCUBINSize", "GetCUBIN": calls without the prefix
   std::vector<std::string> options;
   FamilyOptions family_options;
-  // What its identity has the builds of besides its own: by the beginnings of files' names, loaded libraries that make the code,
-  // and what is in the library's folder.
+  // What its identity has the builds of besides its own: by the beginnings of files' names, loaded
+  // libraries that make the code, and what is in the library's folder.
   std::vector<std::string> generators;
   std::string_view beside;
   std::string_view before, after;  // put around the source
@@ -28,8 +28,10 @@ struct RuntimeCompilerKind {
 };
 
 // Opens the library. Errors: not there, or an entry point is missing.
-Result<std::unique_ptr<const Compiler>> open_runtime_compiler(const RuntimeCompilerKind& kind, const LibrarySearch& search);
+Result<std::unique_ptr<const Compiler>> open_runtime_compiler(const RuntimeCompilerKind& kind,
+                                                              const LibrarySearch& search);
 // The same for a compiler that stays until the process ends.
-Result<const Compiler*> open_lasting_compiler(const RuntimeCompilerKind& kind, const LibrarySearch& search);
+Result<const Compiler*> open_lasting_compiler(const RuntimeCompilerKind& kind,
+                                              const LibrarySearch& search);
 
 }  // namespace fulmen::gpu

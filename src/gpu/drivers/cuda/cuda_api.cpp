@@ -17,7 +17,8 @@ std::string load_functions(void* handle, Api& a) {
   std::string missing;
   const auto load = [&](auto& function, const char* name, bool needed) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
-    if (function == nullptr && needed) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
+    if (function == nullptr && needed)
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
   };
 #define FULMEN_LOAD(name) load(a.name, #name, true)
   FULMEN_LOAD(cuInit);
@@ -66,19 +67,20 @@ std::string load_functions(void* handle, Api& a) {
 }
 
 fulmen::Result<const OpenApi*> open() {
-  fulmen::Result<FoundLibrary> library =
-      find_library({.names = {"libcuda.so.1"},
-                    .home_variables = {"FULMEN_CUDA_DRIVER_HOME"},
-                    .system_folders = {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"},
-                    .python_folders = {},
-                    .install = "It comes with NVIDIA's driver: on Debian, apt-get install nvidia-driver"});
+  fulmen::Result<FoundLibrary> library = find_library(
+      {.names = {"libcuda.so.1"},
+       .home_variables = {"FULMEN_CUDA_DRIVER_HOME"},
+       .system_folders = {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"},
+       .python_folders = {},
+       .install = "It comes with NVIDIA's driver: on Debian, apt-get install nvidia-driver"});
   if (!library.ok()) return library.status();
   auto* opened = new OpenApi;
   opened->path = library->path;
   const std::string missing = load_functions(library->handle, opened->api);
   if (missing.empty()) return opened;
-  const Status status(StatusCode::unavailable,
-                      fmt::format("{} lacks {}: a driver of CUDA 12 or newer is needed", opened->path, missing));
+  const Status status(
+      StatusCode::unavailable,
+      fmt::format("{} lacks {}: a driver of CUDA 12 or newer is needed", opened->path, missing));
   delete opened;
   return status;
 }

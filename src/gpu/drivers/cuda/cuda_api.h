@@ -1,5 +1,5 @@
-// The part of libcuda that Fulmen calls, declared from the documentation of the CUDA driver API (12 and 13): no vendor header is
-// needed to build.
+// The part of libcuda that Fulmen calls, declared from the documentation of the CUDA driver API (12
+// and 13): no vendor header is needed to build.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ using Stream = void*;
 using Event = struct EventHandle*;
 
 // CUdevice_attribute
-constexpr int kClockRate = 13, kMultiprocessors = 16, kMemoryClockRate = 36, kL2CacheBytes = 38, kComputeCapabilityMajor = 75,
-              kComputeCapabilityMinor = 76;
+constexpr int kClockRate = 13, kMultiprocessors = 16, kMemoryClockRate = 36, kL2CacheBytes = 38,
+              kComputeCapabilityMajor = 75, kComputeCapabilityMinor = 76;
 constexpr int kSharedMemoryOptin = 97;
 constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9, kPointerAccessFlags = 16;
 constexpr int kMemoryHost = 1;
@@ -62,20 +62,24 @@ struct Api {
   Result (*cuCtxPushCurrent_v2)(Context context);
   Result (*cuCtxPopCurrent_v2)(Context* context);
   Result (*cuCtxSynchronize)();
-  Result (*cuLibraryLoadData)(Library* library, const void* code, int* jit_options, void** jit_values, unsigned jit_count,
-                              int* options, void** values, unsigned count);
+  Result (*cuLibraryLoadData)(Library* library, const void* code, int* jit_options,
+                              void** jit_values, unsigned jit_count, int* options, void** values,
+                              unsigned count);
   Result (*cuLibraryUnload)(Library library);
   Result (*cuLibraryGetKernel)(KernelHandle* kernel, Library library, const char* name);
   Result (*cuKernelGetFunction)(void** function, KernelHandle kernel);
   Result (*cuKernelSetAttribute)(int attribute, int value, KernelHandle kernel, Device device);
-  Result (*cuLaunchKernelEx)(const LaunchConfig* config, KernelHandle kernel, void** parameters, void** extra);
+  Result (*cuLaunchKernelEx)(const LaunchConfig* config, KernelHandle kernel, void** parameters,
+                             void** extra);
   Result (*cuMemAlloc_v2)(DevicePointer* pointer, std::size_t bytes);
   Result (*cuMemFree_v2)(DevicePointer pointer);
-  // CUtensorMap*, CUtensorMapDataType, rank, memory, extents, strides in bytes but the first, box, strides of elements, interleave,
-  // swizzle, promotion to L2, fill.
-  Result (*cuTensorMapEncodeTiled)(void* map, int dtype, unsigned rank, void* memory, const unsigned long long* extents,
-                                   const unsigned long long* strides, const unsigned* box, const unsigned* element_strides,
-                                   int interleave, int swizzle, int promotion, int fill);
+  // CUtensorMap*, CUtensorMapDataType, rank, memory, extents, strides in bytes but the first, box,
+  // strides of elements, interleave, swizzle, promotion to L2, fill.
+  Result (*cuTensorMapEncodeTiled)(void* map, int dtype, unsigned rank, void* memory,
+                                   const unsigned long long* extents,
+                                   const unsigned long long* strides, const unsigned* box,
+                                   const unsigned* element_strides, int interleave, int swizzle,
+                                   int promotion, int fill);
   // Null before CUDA 11.2.
   Result (*cuMemAllocAsync)(DevicePointer* pointer, std::size_t bytes, Stream stream);
   Result (*cuMemFreeAsync)(DevicePointer pointer, Stream stream);

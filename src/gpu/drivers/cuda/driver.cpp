@@ -1,5 +1,6 @@
-// NVIDIA GPUs through libcuda. Kernels are loaded as libraries, which belong to no context: whatever context of the device is
-// current at a launch is used, else the device's primary one (PyTorch's, and the runtime API's).
+// NVIDIA GPUs through libcuda. Kernels are loaded as libraries, which belong to no context:
+// whatever context of the device is current at a launch is used, else the device's primary one
+// (PyTorch's, and the runtime API's).
 #include "gpu/driver.h"
 
 #include <fmt/format.h>
@@ -24,7 +25,8 @@ class CudaDriver final : public Driver {
   Status available() const override {
     const Result<const cuda::OpenApi*> opened = cuda::open_api();
     if (!opened.ok()) return opened.status();
-    // What the vendor's library says of its devices holds for the process: asked again after main() it may crash.
+    // What the vendor's library says of its devices holds for the process: asked again after main()
+    // it may crash.
     return found_
         .get([&] {
           api_ = opened.value();
@@ -35,7 +37,8 @@ class CudaDriver final : public Driver {
   std::vector<std::string> selectors() const override {
     std::vector<std::string> list;
     if (!available().ok()) return list;
-    for (std::size_t n = 0; n < found_.made()->devices.size(); ++n) list.push_back(std::to_string(n));
+    for (std::size_t n = 0; n < found_.made()->devices.size(); ++n)
+      list.push_back(std::to_string(n));
     return list;
   }
 
@@ -44,16 +47,25 @@ class CudaDriver final : public Driver {
     char name[256] = {};
     int major = 0, minor = 0, cache = 0;
     const cuda::Device d = at(device).device;
-    const auto attribute = [&](int& value, int which) { return api().cuDeviceGetAttribute(&value, which, d); };
-    if (int error = api().cuDeviceGetName(name, sizeof(name), d); error != 0) return failure("cuDeviceGetName", error);
-    if (int error = attribute(major, cuda::kComputeCapabilityMajor); error != 0) return failure("cuDeviceGetAttribute", error);
-    if (int error = attribute(minor, cuda::kComputeCapabilityMinor); error != 0) return failure("cuDeviceGetAttribute", error);
-    if (int error = attribute(p.lds_bytes, cuda::kSharedMemoryOptin); error != 0) return failure("cuDeviceGetAttribute", error);
-    if (int error = attribute(p.compute_units, cuda::kMultiprocessors); error != 0) return failure("cuDeviceGetAttribute", error);
-    if (int error = attribute(cache, cuda::kL2CacheBytes); error != 0) return failure("cuDeviceGetAttribute", error);
+    const auto attribute = [&](int& value, int which) {
+      return api().cuDeviceGetAttribute(&value, which, d);
+    };
+    if (int error = api().cuDeviceGetName(name, sizeof(name), d); error != 0)
+      return failure("cuDeviceGetName", error);
+    if (int error = attribute(major, cuda::kComputeCapabilityMajor); error != 0)
+      return failure("cuDeviceGetAttribute", error);
+    if (int error = attribute(minor, cuda::kComputeCapabilityMinor); error != 0)
+      return failure("cuDeviceGetAttribute", error);
+    if (int error = attribute(p.lds_bytes, cuda::kSharedMemoryOptin); error != 0)
+      return failure("cuDeviceGetAttribute", error);
+    if (int error = attribute(p.compute_units, cuda::kMultiprocessors); error != 0)
+      return failure("cuDeviceGetAttribute", error);
+    if (int error = attribute(cache, cuda::kL2CacheBytes); error != 0)
+      return failure("cuDeviceGetAttribute", error);
     if (int khz = 0; attribute(khz, cuda::kClockRate) == 0) p.clock_mhz = khz / 1000;
     if (int khz = 0; attribute(khz, cuda::kMemoryClockRate) == 0) p.memory_clock_mhz = khz / 1000;
-    if (int error = api().cuDeviceTotalMem_v2(&p.memory_bytes, d); error != 0) return failure("cuDeviceTotalMem", error);
+    if (int error = api().cuDeviceTotalMem_v2(&p.memory_bytes, d); error != 0)
+      return failure("cuDeviceTotalMem", error);
     p.name = name;
     // Instructions of sm_90a are there on every sm_90.
     p.arch = fmt::format("sm_{}{}{}", major, minor, major == 9 ? "a" : "");
@@ -62,8 +74,9 @@ class CudaDriver final : public Driver {
     int version = 0;
     api().cuDriverGetVersion(&version);
     const Result<const Compiler*> nvrtc = nvrtc_compiler();
-    p.software = fmt::format("driver of CUDA {}.{}, {}", version / 1000, version % 1000 / 10,
-                             nvrtc.ok() ? nvrtc.value()->identity() : "no NVRTC: " + nvrtc.status().message());
+    p.software = fmt::format(
+        "driver of CUDA {}.{}, {}", version / 1000, version % 1000 / 10,
+        nvrtc.ok() ? nvrtc.value()->identity() : "no NVRTC: " + nvrtc.status().message());
     return p;
   }
   Result<const Compiler*> compiler() const override { return nvrtc_compiler(); }
@@ -73,7 +86,9 @@ class CudaDriver final : public Driver {
     if (!current.ok()) return current.status();
     const RelaxedCapture relaxed(api().cuThreadExchangeStreamCaptureMode);
     cuda::Library library = nullptr;
-    if (int error = api().cuLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0); error != 0) {
+    if (int error = api().cuLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr,
+                                            nullptr, 0);
+        error != 0) {
       return failure("cuLibraryLoadData", error);
     }
     return Module{library};
@@ -82,12 +97,15 @@ class CudaDriver final : public Driver {
     const Current current(*this, device);
     api().cuLibraryUnload(static_cast<cuda::Library>(module.handle));
   }
-  Result<Function> function(int device, Module module, const char* name, int lds_bytes) const override {
+  Result<Function> function(int device, Module module, const char* name,
+                            int lds_bytes) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
     const RelaxedCapture relaxed(api().cuThreadExchangeStreamCaptureMode);
     cuda::KernelHandle kernel = nullptr;
-    if (int error = api().cuLibraryGetKernel(&kernel, static_cast<cuda::Library>(module.handle), name); error != 0) {
+    if (int error =
+            api().cuLibraryGetKernel(&kernel, static_cast<cuda::Library>(module.handle), name);
+        error != 0) {
       return failure(fmt::format("cuLibraryGetKernel of \"{}\"", name), error);
     }
     // Loads the code onto the device now. Loading is lazy by default, and a first launch in a
@@ -96,50 +114,60 @@ class CudaDriver final : public Driver {
     if (int error = api().cuKernelGetFunction(&loaded, kernel); error != 0) {
       return failure(fmt::format("cuKernelGetFunction of \"{}\"", name), error);
     }
-    if (int error = api().cuKernelSetAttribute(cuda::kFunctionMaxDynamicSharedBytes, lds_bytes, kernel, at(device).device);
+    if (int error = api().cuKernelSetAttribute(cuda::kFunctionMaxDynamicSharedBytes, lds_bytes,
+                                               kernel, at(device).device);
         error != 0) {
-      return failure(fmt::format("cuKernelSetAttribute to {} bytes of shared memory", lds_bytes), error);
+      return failure(fmt::format("cuKernelSetAttribute to {} bytes of shared memory", lds_bytes),
+                     error);
     }
     return Function{kernel};
   }
 
-  Status encode_tensor_map(int device, const TensorMapShape& s, kernels::TensorMap& map) const override {
+  Status encode_tensor_map(int device, const TensorMapShape& s,
+                           kernels::TensorMap& map) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
     constexpr unsigned kRank = 4, kColumns = 64;
     unsigned long long extents[kRank], strides[kRank - 1];
     for (unsigned n = 0; n < kRank; ++n) extents[n] = static_cast<unsigned long long>(s.extent[n]);
-    for (unsigned n = 0; n + 1 < kRank; ++n) strides[n] = static_cast<unsigned long long>(s.stride[n]);
-    const unsigned box[] = {kColumns, static_cast<unsigned>(s.box_rows), 1, 1}, ones[] = {1, 1, 1, 1};
+    for (unsigned n = 0; n + 1 < kRank; ++n)
+      strides[n] = static_cast<unsigned long long>(s.stride[n]);
+    const unsigned box[] = {kColumns, static_cast<unsigned>(s.box_rows), 1, 1},
+                   ones[] = {1, 1, 1, 1};
     // Where a row is one box, 256 bytes would bring the next head's row, which is read at another
     // time.
-    const int promotion = s.read_once && s.extent[0] <= kColumns ? cuda::kTensorMapPromote128 : cuda::kTensorMapPromote256;
-    const int error = api().cuTensorMapEncodeTiled(&map, s.half ? cuda::kTensorMapFloat16 : cuda::kTensorMapBfloat16, kRank,
-                                                   const_cast<void*>(s.data), extents, strides, box, ones, 0,
-                                                   cuda::kTensorMapSwizzle128, promotion, 0);
+    const int promotion = s.read_once && s.extent[0] <= kColumns ? cuda::kTensorMapPromote128
+                                                                 : cuda::kTensorMapPromote256;
+    const int error = api().cuTensorMapEncodeTiled(
+        &map, s.half ? cuda::kTensorMapFloat16 : cuda::kTensorMapBfloat16, kRank,
+        const_cast<void*>(s.data), extents, strides, box, ones, 0, cuda::kTensorMapSwizzle128,
+        promotion, 0);
     return error == 0 ? Status{} : failure("cuTensorMapEncodeTiled", error);
   }
 
   Status launch(int device, Function function, const Launch& l) const override {
     if (l.workgroups < 1 || l.workgroups > INT32_MAX) {
-      return {StatusCode::unsupported, fmt::format("grid is {} workgroups: 1 to {} are accepted", l.workgroups, INT32_MAX)};
+      return {StatusCode::unsupported,
+              fmt::format("grid is {} workgroups: 1 to {} are accepted", l.workgroups, INT32_MAX)};
     }
     const Current current(*this, device);
     if (!current.ok()) return current.status();
     void* parameters[] = {const_cast<void*>(l.arguments)};
     cuda::LaunchAttribute early{cuda::kProgrammaticStreamSerialization, {}};
     early.value.programmatic_stream_serialization_allowed = 1;
-    const cuda::LaunchConfig config{static_cast<unsigned>(l.workgroups),
-                                    1,
-                                    1,
-                                    static_cast<unsigned>(l.workgroup_size),
-                                    1,
-                                    1,
-                                    static_cast<unsigned>(l.lds_bytes),
-                                    l.stream,
-                                    &early,
-                                    l.programmatic_launch && at(device).programmatic_launch ? 1U : 0U};
-    const int error = api().cuLaunchKernelEx(&config, static_cast<cuda::KernelHandle>(function.handle), parameters, nullptr);
+    const cuda::LaunchConfig config{
+        static_cast<unsigned>(l.workgroups),
+        1,
+        1,
+        static_cast<unsigned>(l.workgroup_size),
+        1,
+        1,
+        static_cast<unsigned>(l.lds_bytes),
+        l.stream,
+        &early,
+        l.programmatic_launch && at(device).programmatic_launch ? 1U : 0U};
+    const int error = api().cuLaunchKernelEx(
+        &config, static_cast<cuda::KernelHandle>(function.handle), parameters, nullptr);
     return error == 0 ? Status{} : failure("cuLaunchKernelEx", error);
   }
 
@@ -149,7 +177,8 @@ class CudaDriver final : public Driver {
     cuda::DevicePointer pointer = 0;
     const int error = api().cuMemAlloc_v2(&pointer, bytes);
     if (error == kOutOfMemory)
-      return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes on cuda:{}", bytes, device));
+      return Status(StatusCode::out_of_memory,
+                    fmt::format("no memory for {} bytes on cuda:{}", bytes, device));
     if (error != 0) return failure("cuMemAlloc", error);
     return std::bit_cast<void*>(pointer);
   }
@@ -161,8 +190,10 @@ class CudaDriver final : public Driver {
     {
       const Current current(*this, device);
       cuda::DevicePointer pointer = 0;
-      const bool can = current.ok() && api().cuMemAllocAsync != nullptr && api().cuMemFreeAsync != nullptr;
-      if (can && api().cuMemAllocAsync(&pointer, bytes, stream) == 0) return std::bit_cast<void*>(pointer);
+      const bool can =
+          current.ok() && api().cuMemAllocAsync != nullptr && api().cuMemFreeAsync != nullptr;
+      if (can && api().cuMemAllocAsync(&pointer, bytes, stream) == 0)
+        return std::bit_cast<void*>(pointer);
     }
     return allocate(device, bytes);  // a device without memory pools
   }
@@ -179,14 +210,16 @@ class CudaDriver final : public Driver {
     if (!current.ok()) return current.status();
     // Waits for every stream: a copy on the default stream does not wait for non-blocking ones.
     if (int error = api().cuCtxSynchronize(); error != 0) return failure("cuCtxSynchronize", error);
-    if (int error = api().cuMemcpy(pointer_of(to), pointer_of(from), bytes); error != 0) return failure("cuMemcpy", error);
+    if (int error = api().cuMemcpy(pointer_of(to), pointer_of(from), bytes); error != 0)
+      return failure("cuMemcpy", error);
     const int error = api().cuCtxSynchronize();
     return error == 0 ? Status{} : failure("cuCtxSynchronize", error);
   }
   Status fill(int device, void* to, unsigned char byte, std::size_t bytes) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
-    if (int error = api().cuMemsetD8_v2(pointer_of(to), byte, bytes); error != 0) return failure("cuMemsetD8", error);
+    if (int error = api().cuMemsetD8_v2(pointer_of(to), byte, bytes); error != 0)
+      return failure("cuMemsetD8", error);
     const int error = api().cuCtxSynchronize();
     return error == 0 ? Status{} : failure("cuCtxSynchronize", error);
   }
@@ -194,20 +227,23 @@ class CudaDriver final : public Driver {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
     cuda::Stream stream = nullptr;
-    if (int error = api().cuStreamCreate(&stream, cuda::kStreamNonBlocking); error != 0) return failure("cuStreamCreate", error);
+    if (int error = api().cuStreamCreate(&stream, cuda::kStreamNonBlocking); error != 0)
+      return failure("cuStreamCreate", error);
     return stream;
   }
   void destroy_stream(int device, void* stream) const noexcept override {
     const Current current(*this, device);
     api().cuStreamDestroy_v2(stream);
   }
-  Status copy_in_stream(int device, void* stream, void* to, const void* from, std::size_t bytes) const override {
+  Status copy_in_stream(int device, void* stream, void* to, const void* from,
+                        std::size_t bytes) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
     const int error = api().cuMemcpyAsync(pointer_of(to), pointer_of(from), bytes, stream);
     return error == 0 ? Status{} : failure("cuMemcpyAsync", error);
   }
-  Status fill_in_stream(int device, void* stream, void* to, unsigned char byte, std::size_t bytes) const override {
+  Status fill_in_stream(int device, void* stream, void* to, unsigned char byte,
+                        std::size_t bytes) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
     const int error = api().cuMemsetD8Async(pointer_of(to), byte, bytes, stream);
@@ -221,7 +257,8 @@ class CudaDriver final : public Driver {
     // Page-locked host memory is mapped into every device; managed memory says it is the device's.
     if (type == cuda::kMemoryHost) return {};
     int ordinal = 0;
-    const int error = api().cuPointerGetAttribute(&ordinal, cuda::kPointerDeviceOrdinal, pointer_of(memory));
+    const int error =
+        api().cuPointerGetAttribute(&ordinal, cuda::kPointerDeviceOrdinal, pointer_of(memory));
     if ((error == 0 && ordinal == device) || has_access(device, memory)) return {};
     if (error != 0) return failure("cuPointerGetAttribute", error);
     return Status{StatusCode::invalid_argument, fmt::format("it belongs to cuda:{}", ordinal)};
@@ -246,7 +283,8 @@ class CudaDriver final : public Driver {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
     cuda::Event event = nullptr;
-    if (int error = api().cuEventCreate(&event, 0); error != 0) return failure("cuEventCreate", error);
+    if (int error = api().cuEventCreate(&event, 0); error != 0)
+      return failure("cuEventCreate", error);
     return Event{event};
   }
   void destroy_event(int device, Event event) const noexcept override {
@@ -267,7 +305,8 @@ class CudaDriver final : public Driver {
     }
     float milliseconds = 0;
     const int error =
-        api().cuEventElapsedTime(&milliseconds, static_cast<cuda::Event>(begin.handle), static_cast<cuda::Event>(end.handle));
+        api().cuEventElapsedTime(&milliseconds, static_cast<cuda::Event>(begin.handle),
+                                 static_cast<cuda::Event>(end.handle));
     if (error != 0) return failure("cuEventElapsedTime", error);
     return milliseconds;
   }
@@ -278,12 +317,16 @@ class CudaDriver final : public Driver {
   bool has_access(int device, const void* memory) const {
     const Current current(*this, device);
     unsigned long long flags = 0;  // the driver writes 32 bits, its documentation gives no size
-    return current.ok() && api().cuPointerGetAttribute(&flags, cuda::kPointerAccessFlags, pointer_of(memory)) == 0 && flags != 0;
+    return current.ok() &&
+           api().cuPointerGetAttribute(&flags, cuda::kPointerAccessFlags, pointer_of(memory)) ==
+               0 &&
+           flags != 0;
   }
 
   static constexpr int kOutOfMemory = 2;
-  static constexpr int kLeastVersionOfProgrammaticLaunch = 12030;  // older ones cannot capture such a launch
-  struct Primary {                                                 // a device's primary context, retained at first use
+  // Older ones cannot capture such a launch.
+  static constexpr int kLeastVersionOfProgrammaticLaunch = 12030;
+  struct Primary {  // a device's primary context, retained at first use
     cuda::Context context = nullptr;
     int error = 0;
   };
@@ -310,7 +353,8 @@ class CudaDriver final : public Driver {
         retained.error = driver.api().cuDevicePrimaryCtxRetain(&retained.context, state.device);
         return retained;
       });
-      error_ = primary.error != 0 ? primary.error : driver.api().cuCtxPushCurrent_v2(primary.context);
+      error_ =
+          primary.error != 0 ? primary.error : driver.api().cuCtxPushCurrent_v2(primary.context);
       pushed_ = error_ == 0;
     }
     ~Current() {
@@ -320,7 +364,9 @@ class CudaDriver final : public Driver {
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
     bool ok() const noexcept { return error_ == 0; }
-    Status status() const { return ok() ? Status{} : driver_.failure("the device's context", error_); }
+    Status status() const {
+      return ok() ? Status{} : driver_.failure("the device's context", error_);
+    }
 
    private:
     const CudaDriver& driver_;
@@ -328,15 +374,20 @@ class CudaDriver final : public Driver {
     bool pushed_ = false;
   };
 
-  static cuda::DevicePointer pointer_of(const void* memory) { return reinterpret_cast<cuda::DevicePointer>(memory); }
+  static cuda::DevicePointer pointer_of(const void* memory) {
+    return reinterpret_cast<cuda::DevicePointer>(memory);
+  }
   const Api& api() const { return api_->api; }
-  const DeviceState& at(int device) const { return found_.made()->devices[static_cast<std::size_t>(device)]; }
+  const DeviceState& at(int device) const {
+    return found_.made()->devices[static_cast<std::size_t>(device)];
+  }
   Status failure(const std::string& call, int error) const {
     const char *name = nullptr, *text = nullptr;
     api().cuGetErrorName(error, &name);
     api().cuGetErrorString(error, &text);
-    return {StatusCode::internal, fmt::format("{}: {} ({})", call, text != nullptr ? text : "unknown error",
-                                              name != nullptr ? name : std::to_string(error))};
+    return {StatusCode::internal,
+            fmt::format("{}: {} ({})", call, text != nullptr ? text : "unknown error",
+                        name != nullptr ? name : std::to_string(error))};
   }
 
   Found find_devices() const {
@@ -345,14 +396,19 @@ class CudaDriver final : public Driver {
     if (int error = api().cuInit(0); error != 0) return {unavailable(failure("cuInit", error))};
     int version = 0;
     api().cuDriverGetVersion(&version);
-    if (int error = api().cuDeviceGetCount(&count); error != 0) return {unavailable(failure("cuDeviceGetCount", error))};
-    if (count == 0) return {{StatusCode::unavailable, fmt::format("{} finds no NVIDIA device", api_->path)}};
+    if (int error = api().cuDeviceGetCount(&count); error != 0)
+      return {unavailable(failure("cuDeviceGetCount", error))};
+    if (count == 0)
+      return {{StatusCode::unavailable, fmt::format("{} finds no NVIDIA device", api_->path)}};
     for (int n = 0; n < count; ++n) {
       DeviceState state;
-      if (int error = api().cuDeviceGet(&state.device, n); error != 0) return {unavailable(failure("cuDeviceGet", error))};
+      if (int error = api().cuDeviceGet(&state.device, n); error != 0)
+        return {unavailable(failure("cuDeviceGet", error))};
       state.primary = new MadeOnce<const Primary>;
       int major = 0;
-      if (int error = api().cuDeviceGetAttribute(&major, cuda::kComputeCapabilityMajor, state.device); error != 0) {
+      if (int error =
+              api().cuDeviceGetAttribute(&major, cuda::kComputeCapabilityMajor, state.device);
+          error != 0) {
         return {unavailable(failure("cuDeviceGetAttribute", error))};
       }
       state.programmatic_launch = major >= 9 && version >= kLeastVersionOfProgrammaticLaunch;
@@ -361,10 +417,12 @@ class CudaDriver final : public Driver {
     return found;
   }
   Status unavailable(const Status& status) const {
-    return {StatusCode::unavailable, fmt::format("no NVIDIA device can be used: {}, says {}", status.message(), api_->path)};
+    return {StatusCode::unavailable,
+            fmt::format("no NVIDIA device can be used: {}, says {}", status.message(), api_->path)};
   }
 
-  // What available() found. It is asked before anything else: a process that uses other devices never opens the library.
+  // What available() found. It is asked before anything else: a process that uses other devices
+  // never opens the library.
   mutable MadeOnce<const Found> found_;
   mutable const cuda::OpenApi* api_ = nullptr;
 };

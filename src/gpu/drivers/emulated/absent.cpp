@@ -7,7 +7,8 @@ namespace {
 
 Status absent() {
   return {StatusCode::unavailable,
-          "this library was built without Boost.Context, which the emulator's fibers need: install libboost-context-dev and build "
+          "this library was built without Boost.Context, which the emulator's fibers need: install "
+          "libboost-context-dev and build "
           "again"};
 }
 
@@ -18,22 +19,37 @@ class AbsentDriver final : public Driver {
   std::vector<std::string> selectors() const override { return {}; }
   Result<DeviceProperties> properties(int /*device*/) const override { return absent(); }
   Result<const Compiler*> compiler() const override { return absent(); }
-  Result<Module> load(int /*device*/, std::span<const std::byte> /*code*/) const override { return absent(); }
-  void unload(int /*device*/, Module /*module*/) const noexcept override {}
-  Result<Function> function(int /*device*/, Module /*module*/, const char* /*name*/, int /*lds_bytes*/) const override {
+  Result<Module> load(int /*device*/, std::span<const std::byte> /*code*/) const override {
     return absent();
   }
-  Status launch(int /*device*/, Function /*function*/, const Launch& /*launch*/) const override { return absent(); }
+  void unload(int /*device*/, Module /*module*/) const noexcept override {}
+  Result<Function> function(int /*device*/, Module /*module*/, const char* /*name*/,
+                            int /*lds_bytes*/) const override {
+    return absent();
+  }
+  Status launch(int /*device*/, Function /*function*/, const Launch& /*launch*/) const override {
+    return absent();
+  }
   Result<void*> allocate(int /*device*/, std::size_t /*bytes*/) const override { return absent(); }
   void free(int /*device*/, void* /*memory*/) const noexcept override {}
-  Status copy(int /*device*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) const override { return absent(); }
-  Status fill(int /*device*/, void* /*to*/, unsigned char /*byte*/, std::size_t /*bytes*/) const override { return absent(); }
+  Status copy(int /*device*/, void* /*to*/, const void* /*from*/,
+              std::size_t /*bytes*/) const override {
+    return absent();
+  }
+  Status fill(int /*device*/, void* /*to*/, unsigned char /*byte*/,
+              std::size_t /*bytes*/) const override {
+    return absent();
+  }
   Status check_memory(int /*device*/, const void* /*memory*/) const override { return absent(); }
   Status synchronize(int /*device*/, void* /*stream*/) const override { return absent(); }
   Result<Event> create_event(int /*device*/) const override { return absent(); }
   void destroy_event(int /*device*/, Event /*event*/) const noexcept override {}
-  Status record(int /*device*/, Event /*event*/, void* /*stream*/) const override { return absent(); }
-  Result<float> elapsed(int /*device*/, Event /*begin*/, Event /*end*/) const override { return absent(); }
+  Status record(int /*device*/, Event /*event*/, void* /*stream*/) const override {
+    return absent();
+  }
+  Result<float> elapsed(int /*device*/, Event /*begin*/, Event /*end*/) const override {
+    return absent();
+  }
 };
 
 }  // namespace

@@ -45,29 +45,38 @@ class EmulatedDriver final : public HostMemoryDriver {
     const TemporaryDirectory directory;
     const std::string path = directory.path() + "/kernel.so";
     if (!directory.status().ok()) return directory.status();
-    if (Status status = write_file(path, std::string(reinterpret_cast<const char*>(code.data()), code.size())); !status.ok()) {
+    if (Status status =
+            write_file(path, std::string(reinterpret_cast<const char*>(code.data()), code.size()));
+        !status.ok()) {
       return status;
     }
     void* library = open_library(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     const char* error = library == nullptr ? dlerror() : nullptr;
-    if (struct statvfs disk{}; library == nullptr && statvfs(path.c_str(), &disk) == 0 && (disk.f_flag & ST_NOEXEC) != 0) {
+    if (struct statvfs disk{};
+        library == nullptr && statvfs(path.c_str(), &disk) == 0 && (disk.f_flag & ST_NOEXEC) != 0) {
       return Status(StatusCode::unavailable,
-                    fmt::format("the emulator cannot load kernels from {}, which is mounted noexec: set TMPDIR to a folder that "
+                    fmt::format("the emulator cannot load kernels from {}, which is mounted "
+                                "noexec: set TMPDIR to a folder that "
                                 "programs may run from",
                                 std::filesystem::path(directory.path()).parent_path().string()));
     }
     if (library == nullptr) {
       return Status(StatusCode::internal,
-                    fmt::format("the kernel's shared object cannot be loaded: {}", error != nullptr ? error : ""));
+                    fmt::format("the kernel's shared object cannot be loaded: {}",
+                                error != nullptr ? error : ""));
     }
-    auto bind = reinterpret_cast<void (*)(const kernels::EmulatorApi*)>(dlsym(library, "fulmen_bind"));
+    auto bind =
+        reinterpret_cast<void (*)(const kernels::EmulatorApi*)>(dlsym(library, "fulmen_bind"));
     const auto* bytes = static_cast<const int*>(dlsym(library, "fulmen_argument_bytes"));
     const auto* cluster = static_cast<const int*>(dlsym(library, "fulmen_cluster"));
     auto kernel = reinterpret_cast<void (*)(const void*)>(dlsym(library, "fulmen_kernel"));
-    auto take_exponentials = reinterpret_cast<long long (*)()>(dlsym(library, "fulmen_take_exponentials"));
-    if (bind == nullptr || bytes == nullptr || cluster == nullptr || kernel == nullptr || take_exponentials == nullptr) {
+    auto take_exponentials =
+        reinterpret_cast<long long (*)()>(dlsym(library, "fulmen_take_exponentials"));
+    if (bind == nullptr || bytes == nullptr || cluster == nullptr || kernel == nullptr ||
+        take_exponentials == nullptr) {
       close_library(library);
-      return Status(StatusCode::internal, "the shared object is no kernel: one of its five symbols is missing");
+      return Status(StatusCode::internal,
+                    "the shared object is no kernel: one of its five symbols is missing");
     }
     bind(&emulated::api(chip_of(device).wave_size));
     return Module{new Loaded{library, kernel, take_exponentials, *bytes, *cluster}};
@@ -77,14 +86,18 @@ class EmulatedDriver final : public HostMemoryDriver {
     close_library(loaded->library);
     delete loaded;
   }
-  Result<Function> function(int device, Module module, const char* name, int lds_bytes) const override {
+  Result<Function> function(int device, Module module, const char* name,
+                            int lds_bytes) const override {
     const Chip& chip = chip_of(device);
     if (Status status = check_function(name); !status.ok()) return status;
-    if (lds_bytes > chip.lds_bytes) return invalid(fmt::format("{} bytes of LDS: {} has {}", lds_bytes, chip.arch, chip.lds_bytes));
+    if (lds_bytes > chip.lds_bytes)
+      return invalid(
+          fmt::format("{} bytes of LDS: {} has {}", lds_bytes, chip.arch, chip.lds_bytes));
     return Function{module.handle};
   }
 
-  Status encode_tensor_map(int device, const TensorMapShape& shape, kernels::TensorMap& map) const override {
+  Status encode_tensor_map(int device, const TensorMapShape& shape,
+                           kernels::TensorMap& map) const override {
     const Chip& chip = chips()[static_cast<std::size_t>(device)];
     if (!chip.target->prefill_tma) return Driver::encode_tensor_map(device, shape, map);
     return emulated::encode_tensor_map(shape, map);
@@ -94,22 +107,27 @@ class EmulatedDriver final : public HostMemoryDriver {
     const auto& loaded = *static_cast<const Loaded*>(function.handle);
     if (Status status = check_shape(l, chip.wave_size); !status.ok()) return status;
     if (l.lds_bytes > chip.lds_bytes)
-      return invalid(fmt::format("{} bytes of LDS: {} has {}", l.lds_bytes, chip.arch, chip.lds_bytes));
+      return invalid(
+          fmt::format("{} bytes of LDS: {} has {}", l.lds_bytes, chip.arch, chip.lds_bytes));
     if (l.argument_bytes != static_cast<std::size_t>(loaded.argument_bytes)) {
-      return invalid(fmt::format("{} bytes of arguments: the kernel takes {}", l.argument_bytes, loaded.argument_bytes));
+      return invalid(fmt::format("{} bytes of arguments: the kernel takes {}", l.argument_bytes,
+                                 loaded.argument_bytes));
     }
     if (l.workgroups % loaded.cluster != 0)
-      return invalid(fmt::format("{} workgroups: the kernel takes multiples of {}, a cluster's", l.workgroups, loaded.cluster));
+      return invalid(fmt::format("{} workgroups: the kernel takes multiples of {}, a cluster's",
+                                 l.workgroups, loaded.cluster));
     alignas(64) std::byte arguments[2048];
     if (l.argument_bytes > sizeof(arguments)) return invalid("more than 2048 bytes of arguments");
     std::memcpy(arguments, l.arguments, l.argument_bytes);
     emulated::LdsBanks own;
     const bool print = environment_flag("FULMEN_EMULATOR_BANKS");
     EmulatedWork* const work = counted_work();
-    emulated::LdsBanks* const banks = print || work != nullptr ? &own : emulated::LdsBankCount::active();
+    emulated::LdsBanks* const banks =
+        print || work != nullptr ? &own : emulated::LdsBankCount::active();
     // AMD's hardware splits 16-byte accesses of rows at multiples of 8.
     const int lds_alignment = chip.vendor == Vendor::nvidia ? 16 : 8;
-    const LaunchShape shape{chip.wave_size, l.workgroup_size, l.lds_bytes, lds_alignment, l.programmatic_launch, banks,
+    const LaunchShape shape{chip.wave_size, l.workgroup_size,      l.lds_bytes,
+                            lds_alignment,  l.programmatic_launch, banks,
                             work,           loaded.cluster};
     MemoryMap map = memory().map();
     const emulated::MemoryCheck accessible = [&map](const void* p, std::size_t bytes) {
@@ -125,7 +143,9 @@ class EmulatedDriver final : public HostMemoryDriver {
       work->exponentials += static_cast<double>(loaded.take_exponentials());
       work->launches += 1;
     }
-    if (print) log_line(fmt::format("LDS of a launch on {}, {} bank conflicts:\n{}", chip.arch, own.conflicts(), own.report()));
+    if (print)
+      log_line(fmt::format("LDS of a launch on {}, {} bank conflicts:\n{}", chip.arch,
+                           own.conflicts(), own.report()));
     return {};
   }
 };

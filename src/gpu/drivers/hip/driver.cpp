@@ -28,7 +28,8 @@ class HipDriver final : public Driver {
   Status available() const override {
     const Result<const hip::OpenApi*> opened = hip::open_api();
     if (!opened.ok()) return opened.status();
-    // What the vendor's library says of its devices holds for the process: asked again after main() it may crash.
+    // What the vendor's library says of its devices holds for the process: asked again after main()
+    // it may crash.
     return found_
         .get([&] {
           api_ = opened.value();
@@ -46,16 +47,22 @@ class HipDriver final : public Driver {
   Result<DeviceProperties> properties(int device) const override {
     DeviceProperties p;
     char name[256] = {};
-    if (int error = api().hipDeviceGetName(name, sizeof(name), device); error != 0) return failure("hipDeviceGetName", error);
-    if (int error = api().hipDeviceTotalMem(&p.memory_bytes, device); error != 0) return failure("hipDeviceTotalMem", error);
+    if (int error = api().hipDeviceGetName(name, sizeof(name), device); error != 0)
+      return failure("hipDeviceGetName", error);
+    if (int error = api().hipDeviceTotalMem(&p.memory_bytes, device); error != 0)
+      return failure("hipDeviceTotalMem", error);
     // Larger than the struct of any release.
     std::vector<std::byte> raw(16384);
-    const auto get =
-        api().hipGetDevicePropertiesR0600 != nullptr ? api().hipGetDevicePropertiesR0600 : api().hipGetDeviceProperties;
-    if (int error = get(raw.data(), device); error != 0) return failure("hipGetDeviceProperties", error);
+    const auto get = api().hipGetDevicePropertiesR0600 != nullptr
+                         ? api().hipGetDevicePropertiesR0600
+                         : api().hipGetDeviceProperties;
+    if (int error = get(raw.data(), device); error != 0)
+      return failure("hipGetDeviceProperties", error);
     p.name = name;
     p.arch = hip::arch_of(raw.data(), raw.size());
-    if (p.arch.empty()) return Status(StatusCode::unavailable, fmt::format("{} does not say which chip {} is", api_->path, name));
+    if (p.arch.empty())
+      return Status(StatusCode::unavailable,
+                    fmt::format("{} does not say which chip {} is", api_->path, name));
     std::string storage;
     Chip chip{};
     if (find_chip(p.arch, storage, chip)) {
@@ -68,18 +75,24 @@ class HipDriver final : public Driver {
     p.memory_clock_mhz = attribute(device, kMemoryClockRate) / 1000;
     int version = 0;
     api().hipRuntimeGetVersion(&version);
-    p.software = fmt::format("HIP {}.{}, {}", version / 10000000, version / 100000 % 100, about_compiler());
+    p.software =
+        fmt::format("HIP {}.{}, {}", version / 10000000, version / 100000 % 100, about_compiler());
     return p;
   }
-  Result<const Compiler*> compiler() const override { return checked_compiler(amd_compiler(AmdCompilerUse::device)); }
-  Result<const Compiler*> second_compiler() const override { return checked_compiler(second_amd_compiler()); }
+  Result<const Compiler*> compiler() const override {
+    return checked_compiler(amd_compiler(AmdCompilerUse::device));
+  }
+  Result<const Compiler*> second_compiler() const override {
+    return checked_compiler(second_amd_compiler());
+  }
 
   Result<Module> load(int device, std::span<const std::byte> code) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
     const RelaxedCapture relaxed(api().hipThreadExchangeStreamCaptureMode);
     hip::ModuleHandle module = nullptr;
-    if (int error = api().hipModuleLoadData(&module, code.data()); error != 0) return failure("hipModuleLoadData", error);
+    if (int error = api().hipModuleLoadData(&module, code.data()); error != 0)
+      return failure("hipModuleLoadData", error);
     return Module{module};
   }
   void unload(int device, Module module) const noexcept override {
@@ -87,12 +100,15 @@ class HipDriver final : public Driver {
     api().hipModuleUnload(static_cast<hip::ModuleHandle>(module.handle));
   }
   // LDS is part of the code object: nothing to set.
-  Result<Function> function(int device, Module module, const char* name, int /*lds_bytes*/) const override {
+  Result<Function> function(int device, Module module, const char* name,
+                            int /*lds_bytes*/) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
     const RelaxedCapture relaxed(api().hipThreadExchangeStreamCaptureMode);
     hip::FunctionHandle function = nullptr;
-    if (int error = api().hipModuleGetFunction(&function, static_cast<hip::ModuleHandle>(module.handle), name); error != 0) {
+    if (int error = api().hipModuleGetFunction(&function,
+                                               static_cast<hip::ModuleHandle>(module.handle), name);
+        error != 0) {
       return failure(fmt::format("hipModuleGetFunction of \"{}\"", name), error);
     }
     return Function{function};
@@ -103,17 +119,18 @@ class HipDriver final : public Driver {
     const int64_t most = UINT32_MAX / l.workgroup_size;
     if (l.workgroups < 1 || l.workgroups > most) {
       return {StatusCode::unsupported,
-              fmt::format("grid is {} workgroups of {} lanes: 1 to {} are accepted", l.workgroups, l.workgroup_size, most)};
+              fmt::format("grid is {} workgroups of {} lanes: 1 to {} are accepted", l.workgroups,
+                          l.workgroup_size, most)};
     }
     const Current current(*this, device);
     if (!current.ok()) return current.status();
     // The argument block as it is, by HIP_LAUNCH_PARAM_BUFFER_POINTER and _SIZE.
     std::size_t bytes = l.argument_bytes;
-    void* block[] = {reinterpret_cast<void*>(1), const_cast<void*>(l.arguments), reinterpret_cast<void*>(2), &bytes,
-                     reinterpret_cast<void*>(3)};
-    const int error =
-        api().hipModuleLaunchKernel(static_cast<hip::FunctionHandle>(function.handle), static_cast<unsigned>(l.workgroups), 1, 1,
-                                    static_cast<unsigned>(l.workgroup_size), 1, 1, 0, l.stream, nullptr, block);
+    void* block[] = {reinterpret_cast<void*>(1), const_cast<void*>(l.arguments),
+                     reinterpret_cast<void*>(2), &bytes, reinterpret_cast<void*>(3)};
+    const int error = api().hipModuleLaunchKernel(
+        static_cast<hip::FunctionHandle>(function.handle), static_cast<unsigned>(l.workgroups), 1,
+        1, static_cast<unsigned>(l.workgroup_size), 1, 1, 0, l.stream, nullptr, block);
     return error == 0 ? Status{} : failure("hipModuleLaunchKernel", error);
   }
 
@@ -124,7 +141,8 @@ class HipDriver final : public Driver {
     const int error = api().hipMalloc(&memory, bytes);
     if (error == kOutOfMemory) {
       forget_error();
-      return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes on hip:{}", bytes, device));
+      return Status(StatusCode::out_of_memory,
+                    fmt::format("no memory for {} bytes on hip:{}", bytes, device));
     }
     if (error != 0) return failure("hipMalloc", error);
     return memory;
@@ -137,7 +155,8 @@ class HipDriver final : public Driver {
     {
       const Current current(*this, device);
       void* memory = nullptr;
-      const bool can = current.ok() && api().hipMallocAsync != nullptr && api().hipFreeAsync != nullptr;
+      const bool can =
+          current.ok() && api().hipMallocAsync != nullptr && api().hipFreeAsync != nullptr;
       if (can && api().hipMallocAsync(&memory, bytes, stream) == 0) return memory;
       if (can) forget_error();
     }
@@ -157,32 +176,40 @@ class HipDriver final : public Driver {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
     // Waits for every stream: a copy on the default stream does not wait for non-blocking ones.
-    if (int error = api().hipDeviceSynchronize(); error != 0) return failure("hipDeviceSynchronize", error);
-    if (int error = api().hipMemcpy(to, from, bytes, hip::kMemcpyDefault); error != 0) return failure("hipMemcpy", error);
+    if (int error = api().hipDeviceSynchronize(); error != 0)
+      return failure("hipDeviceSynchronize", error);
+    if (int error = api().hipMemcpy(to, from, bytes, hip::kMemcpyDefault); error != 0)
+      return failure("hipMemcpy", error);
     const int error = api().hipDeviceSynchronize();
     return error == 0 ? Status{} : failure("hipDeviceSynchronize", error);
   }
   Status fill(int device, void* to, unsigned char byte, std::size_t bytes) const override {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
-    if (int error = api().hipMemset(to, byte, bytes); error != 0) return failure("hipMemset", error);
+    if (int error = api().hipMemset(to, byte, bytes); error != 0)
+      return failure("hipMemset", error);
     const int error = api().hipDeviceSynchronize();
     return error == 0 ? Status{} : failure("hipDeviceSynchronize", error);
   }
   Status check_memory(int device, const void* memory) const override {
     hip::PointerAttributes attributes{};
     // ROCm 5 gives an error for memory that it does not know, later ones no address for the device.
-    if (const int error = api().hipPointerGetAttributes(&attributes, memory); error != 0 || attributes.device_pointer == nullptr) {
+    if (const int error = api().hipPointerGetAttributes(&attributes, memory);
+        error != 0 || attributes.device_pointer == nullptr) {
       if (error != 0) forget_error();
       if (has_access(device, memory)) return {};
       return {StatusCode::invalid_argument, "it is the host's ordinary memory, or freed"};
     }
-    // Page-locked host memory is mapped into every device, memory that the caller registered perhaps elsewhere.
+    // Page-locked host memory is mapped into every device, memory that the caller registered
+    // perhaps elsewhere.
     if (attributes.host_pointer != nullptr && attributes.device_pointer != memory) {
       return {StatusCode::invalid_argument,
-              "it is host memory that the device has at another address (hipHostGetDevicePointer tells which)"};
+              "it is host memory that the device has at another address (hipHostGetDevicePointer "
+              "tells which)"};
     }
-    if (attributes.host_pointer != nullptr || attributes.device == device || has_access(device, memory)) return {};
+    if (attributes.host_pointer != nullptr || attributes.device == device ||
+        has_access(device, memory))
+      return {};
     return {StatusCode::invalid_argument, fmt::format("it belongs to hip:{}", attributes.device)};
   }
   bool is_capturing(int device, void* stream) const noexcept override {
@@ -209,7 +236,8 @@ class HipDriver final : public Driver {
     const Current current(*this, device);
     if (!current.ok()) return current.status();
     hip::Event event = nullptr;
-    if (int error = api().hipEventCreate(&event); error != 0) return failure("hipEventCreate", error);
+    if (int error = api().hipEventCreate(&event); error != 0)
+      return failure("hipEventCreate", error);
     return Event{event};
   }
   void destroy_event(int device, Event event) const noexcept override {
@@ -229,8 +257,8 @@ class HipDriver final : public Driver {
       return failure("hipEventSynchronize", error);
     }
     float milliseconds = 0;
-    const int error =
-        api().hipEventElapsedTime(&milliseconds, static_cast<hip::Event>(begin.handle), static_cast<hip::Event>(end.handle));
+    const int error = api().hipEventElapsedTime(
+        &milliseconds, static_cast<hip::Event>(begin.handle), static_cast<hip::Event>(end.handle));
     if (error != 0) return failure("hipEventElapsedTime", error);
     return milliseconds;
   }
@@ -254,16 +282,19 @@ class HipDriver final : public Driver {
     const Result<const Compiler*> found = compiler();
     if (!found.ok()) return "no compiler: " + found.status().message();
     std::string about = found.value()->identity();
-    if (found.value()->name() == "hipRTC" || !environment("FULMEN_AMD_COMPILER").empty()) return about;
+    if (found.value()->name() == "hipRTC" || !environment("FULMEN_AMD_COMPILER").empty())
+      return about;
     const Result<const Compiler*> runtime = hiprtc_compiler();
-    if (!runtime.ok()) about += fmt::format("; clang, as hipRTC is not there: {}", runtime.status().message());
+    if (!runtime.ok())
+      about += fmt::format("; clang, as hipRTC is not there: {}", runtime.status().message());
     return about;
   }
 
   static constexpr int kOutOfMemory = 2;
   static constexpr int kImplicitCapture = 906;  // a captured stream waits for the default one
   // hipDeviceAttribute_t since ROCm 5.
-  static constexpr int kClockRate = 5, kL2CacheSize = 19, kMemoryClockRate = 60, kMultiprocessorCount = 63;  // clocks in kHz
+  static constexpr int kClockRate = 5, kL2CacheSize = 19, kMemoryClockRate = 60,
+                       kMultiprocessorCount = 63;  // clocks in kHz
 
   // Makes the device the thread's current one while it lives.
   class Current {
@@ -300,8 +331,9 @@ class HipDriver final : public Driver {
   Status failure(const std::string& call, int error) const {
     forget_error();
     const char *name = api().hipGetErrorName(error), *text = api().hipGetErrorString(error);
-    return {StatusCode::internal, fmt::format("{}: {} ({})", call, text != nullptr ? text : "unknown error",
-                                              name != nullptr ? name : std::to_string(error))};
+    return {StatusCode::internal,
+            fmt::format("{}: {} ({})", call, text != nullptr ? text : "unknown error",
+                        name != nullptr ? name : std::to_string(error))};
   }
 
   struct Found {
@@ -317,15 +349,18 @@ class HipDriver final : public Driver {
     }
     if (error == 0 && count > 0) return {{}, count};
     return {{StatusCode::unavailable,
-             fmt::format("no AMD device: {}, says {}{}", error == 0 ? "none is found" : failure(call, error).message(), api_->path,
+             fmt::format("no AMD device: {}, says {}{}",
+                         error == 0 ? "none is found" : failure(call, error).message(), api_->path,
                          access_to_kernel_driver())}};
   }
-  // HIP's errors do not tell a machine without a device from one whose device this process may not use.
+  // HIP's errors do not tell a machine without a device from one whose device this process may not
+  // use.
   static std::string access_to_kernel_driver() {
     constexpr const char* kInterface = "/dev/kfd";
     if (access(kInterface, F_OK) != 0) {
       return fmt::format(
-          "; there is no {}: no AMD GPU, its kernel driver is not loaded (modprobe amdgpu), or it is not given to "
+          "; there is no {}: no AMD GPU, its kernel driver is not loaded (modprobe amdgpu), or it "
+          "is not given to "
           "this container (--device=/dev/kfd --device=/dev/dri)",
           kInterface);
     }
@@ -333,7 +368,8 @@ class HipDriver final : public Driver {
     return fmt::format("; {} is not this user's to open (usermod -aG render $USER)", kInterface);
   }
 
-  // What available() found. It is asked before anything else: a process that uses other devices never opens the library.
+  // What available() found. It is asked before anything else: a process that uses other devices
+  // never opens the library.
   mutable MadeOnce<const Found> found_;
   mutable const hip::OpenApi* api_ = nullptr;
 };

@@ -19,8 +19,10 @@ Result<const OpenApi*> open() {
   opened->path = library->path;
   std::string missing;
   const auto load = [&](auto& function, const char* name, bool needed) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library->handle, name));
-    if (function == nullptr && needed) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
+    function =
+        reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library->handle, name));
+    if (function == nullptr && needed)
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
   };
   Api& a = opened->api;
 #define FULMEN_LOAD(name) load(a.name, #name, true)
@@ -58,9 +60,11 @@ Result<const OpenApi*> open() {
   load(a.hipThreadExchangeStreamCaptureMode, "hipThreadExchangeStreamCaptureMode", false);
   load(a.hipStreamIsCapturing, "hipStreamIsCapturing", false);
   load(a.hipGetDevicePropertiesR0600, "hipGetDevicePropertiesR0600", false);
-  load(a.hipGetDeviceProperties, "hipGetDeviceProperties", a.hipGetDevicePropertiesR0600 == nullptr);
+  load(a.hipGetDeviceProperties, "hipGetDeviceProperties",
+       a.hipGetDevicePropertiesR0600 == nullptr);
   if (missing.empty()) return opened;
-  const Status status(StatusCode::unavailable, fmt::format("{} lacks {}: HIP 5 or newer is needed", opened->path, missing));
+  const Status status(StatusCode::unavailable,
+                      fmt::format("{} lacks {}: HIP 5 or newer is needed", opened->path, missing));
   delete opened;
   return status;
 }
@@ -75,7 +79,8 @@ Result<const OpenApi*> open_api() {
 std::string arch_of(const std::byte* properties, std::size_t bytes) {
   constexpr std::size_t kNameBytes = 256;  // every release's struct begins with the product's name
   const std::string_view text(reinterpret_cast<const char*>(properties), bytes);
-  for (std::size_t at = text.find("gfx", kNameBytes); at != std::string_view::npos; at = text.find("gfx", at + 1)) {
+  for (std::size_t at = text.find("gfx", kNameBytes); at != std::string_view::npos;
+       at = text.find("gfx", at + 1)) {
     std::size_t end = at + 3;
     while (end < text.size() && std::isxdigit(static_cast<unsigned char>(text[end])) != 0) ++end;
     // The name of a chip, not a word within the product's name.

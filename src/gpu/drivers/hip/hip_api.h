@@ -1,5 +1,5 @@
-// The part of the HIP runtime that Fulmen calls, declared from its documentation (ROCm 5 to 7): no vendor header is needed to
-// build. All calls here have the same types in all of these releases.
+// The part of the HIP runtime that Fulmen calls, declared from its documentation (ROCm 5 to 7): no
+// vendor header is needed to build. All calls here have the same types in all of these releases.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ using Event = struct HipEvent*;
 
 constexpr int kMemcpyDefault = 4;
 
-// hipPointerAttribute_t begins with the memory's type, whose numbers changed with ROCm 6, and the device.
+// hipPointerAttribute_t begins with the memory's type, whose numbers changed with ROCm 6, and the
+// device.
 struct PointerAttributes {
   int type;
   int device;
@@ -45,9 +46,10 @@ struct Api {
   Error (*hipModuleLoadData)(ModuleHandle* module, const void* code);
   Error (*hipModuleUnload)(ModuleHandle module);
   Error (*hipModuleGetFunction)(FunctionHandle* function, ModuleHandle module, const char* name);
-  Error (*hipModuleLaunchKernel)(FunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                                 unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters,
-                                 void** extra);
+  Error (*hipModuleLaunchKernel)(FunctionHandle function, unsigned grid_x, unsigned grid_y,
+                                 unsigned grid_z, unsigned block_x, unsigned block_y,
+                                 unsigned block_z, unsigned shared_bytes, Stream stream,
+                                 void** parameters, void** extra);
   Error (*hipMalloc)(void** memory, std::size_t bytes);
   Error (*hipFree)(void* memory);
   // Null before ROCm 5.2.
@@ -58,7 +60,8 @@ struct Api {
   Error (*hipDeviceSynchronize)();
   Error (*hipStreamSynchronize)(Stream stream);
   Error (*hipPointerGetAttributes)(PointerAttributes* attributes, const void* pointer);
-  Error (*hipMemGetAccess)(unsigned long long* flags, const MemoryLocation* location, void* memory);  // null before HIP 5.2
+  // Null before HIP 5.2.
+  Error (*hipMemGetAccess)(unsigned long long* flags, const MemoryLocation* location, void* memory);
   Error (*hipEventCreate)(Event* event);
   Error (*hipEventDestroy)(Event event);
   Error (*hipEventRecord)(Event event, Stream stream);
@@ -70,7 +73,8 @@ struct Api {
   // Null in the first releases of HIP 5.
   Error (*hipThreadExchangeStreamCaptureMode)(int* mode);
   Error (*hipStreamIsCapturing)(Stream stream, int* state);
-  // One of these: the struct grew with ROCm 6. Only its gcnArchName is read, at an offset that depends on which it is.
+  // One of these: the struct grew with ROCm 6. Only its gcnArchName is read, at an offset that
+  // depends on which it is.
   Error (*hipGetDevicePropertiesR0600)(void* properties, int device);
   Error (*hipGetDeviceProperties)(void* properties, int device);
 };

@@ -27,11 +27,15 @@ Result<Schedule> parse_schedule(std::string_view order) {
   if (order == "reversed") return Schedule{.order = Order::reversed};
   uint64_t seed = 0;
   if (order.starts_with(kRandom)) {
-    const auto [end, error] = std::from_chars(order.data() + kRandom.size(), order.data() + order.size(), seed);
-    if (error == std::errc() && end == order.data() + order.size()) return Schedule{.order = Order::random, .seed = seed};
+    const auto [end, error] =
+        std::from_chars(order.data() + kRandom.size(), order.data() + order.size(), seed);
+    if (error == std::errc() && end == order.data() + order.size())
+      return Schedule{.order = Order::random, .seed = seed};
   }
-  return invalid(fmt::format("the order of waves is \"{}\": in-order, reversed and random:<seed>, from 0 to {}, are accepted",
-                             order, std::numeric_limits<uint64_t>::max()));
+  return invalid(
+      fmt::format("the order of waves is \"{}\": in-order, reversed and random:<seed>, from 0 to "
+                  "{}, are accepted",
+                  order, std::numeric_limits<uint64_t>::max()));
 }
 
 constexpr std::size_t kMostLaunches = 1000;  // counts of the last ones are kept
@@ -60,7 +64,8 @@ std::string counts_text(const Counts& counts) {
   std::string text;
   for (int kind = 0; kind < kKinds; ++kind) {
     const auto n = static_cast<std::size_t>(kind);
-    if (counts[n] > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", counts[n], kKindNames[n]);
+    if (counts[n] > 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", counts[n], kKindNames[n]);
   }
   return text;
 }
@@ -73,15 +78,20 @@ class IsaDriver final : public HostMemoryDriver {
     if (const auto found = find_objdump(); !found.ok()) return found.status();
     return compiler().status();
   }
-  Result<const Compiler*> compiler() const override { return checked_compiler(amd_compiler(AmdCompilerUse::offline)); }
+  Result<const Compiler*> compiler() const override {
+    return checked_compiler(amd_compiler(AmdCompilerUse::offline));
+  }
 
   Result<Module> load(int device, std::span<const std::byte> code) const override {
     Result<Program> program = read_code_object(code, std::string(chip_of(device).arch));
     if (!program.ok()) return program.status();
     return Module{new Program(std::move(program).value())};
   }
-  void unload(int /*device*/, Module module) const noexcept override { delete static_cast<Program*>(module.handle); }
-  Result<Function> function(int /*device*/, Module module, const char* name, int /*lds_bytes*/) const override {
+  void unload(int /*device*/, Module module) const noexcept override {
+    delete static_cast<Program*>(module.handle);
+  }
+  Result<Function> function(int /*device*/, Module module, const char* name,
+                            int /*lds_bytes*/) const override {
     if (Status status = check_function(name); !status.ok()) return status;
     return Function{module.handle};
   }
@@ -90,28 +100,33 @@ class IsaDriver final : public HostMemoryDriver {
     const auto& program = *static_cast<const Program*>(function.handle);
     if (Status status = check_shape(l, program.wave_size); !status.ok()) return status;
     if (l.argument_bytes > static_cast<std::size_t>(program.kernarg_bytes)) {
-      return invalid(fmt::format("{} bytes of arguments: the kernel takes {}", l.argument_bytes, program.kernarg_bytes));
+      return invalid(fmt::format("{} bytes of arguments: the kernel takes {}", l.argument_bytes,
+                                 program.kernarg_bytes));
     }
     const Result<Schedule> schedule = [] {
       const std::scoped_lock lock(shared().mutex);
       return shared().schedule;
     }();
     if (!schedule.ok()) return schedule.status();
-    const LaunchData data = launch_data(program, {static_cast<const std::byte*>(l.arguments), l.argument_bytes},
-                                        static_cast<uint32_t>(l.workgroups), static_cast<uint32_t>(l.workgroup_size));
+    const LaunchData data =
+        launch_data(program, {static_cast<const std::byte*>(l.arguments), l.argument_bytes},
+                    static_cast<uint32_t>(l.workgroups), static_cast<uint32_t>(l.workgroup_size));
     MemoryMap memory = this->memory().map();
     Counts counts{};
     for (int64_t id = 0; id < l.workgroups; ++id) {
-      std::string error = run_workgroup(program, schedule.value(), l.workgroup_size / program.wave_size, id, data, memory, counts);
+      std::string error =
+          run_workgroup(program, schedule.value(), l.workgroup_size / program.wave_size, id, data,
+                        memory, counts);
       if (!error.empty()) return {StatusCode::internal, std::move(error)};
     }
     if (environment_flag("FULMEN_ISA_COUNTS")) {
-      log_line(fmt::format("instructions of a launch of {} workgroups on {}: {}", l.workgroups, chip_of(device).arch,
-                           counts_text(counts)));
+      log_line(fmt::format("instructions of a launch of {} workgroups on {}: {}", l.workgroups,
+                           chip_of(device).arch, counts_text(counts)));
     }
     const std::scoped_lock lock(shared().mutex);
     std::deque<LaunchCounts>& launches = shared().launches;
-    launches.push_back({std::string(chip_of(device).arch), std::string(l.kernel), l.workgroups, counts});
+    launches.push_back(
+        {std::string(chip_of(device).arch), std::string(l.kernel), l.workgroups, counts});
     if (launches.size() > kMostLaunches) launches.pop_front();
     return {};
   }

@@ -1,4 +1,5 @@
-// AMD chips whose machine code is executed on the host, one instruction after the other (docs/internals/emulator.md).
+// AMD chips whose machine code is executed on the host, one instruction after the other
+// (docs/internals/emulator.md).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The bias's gradient: which scores' gradients each of its elements is the sum of, and where parts of the sum go.
+// The bias's gradient: which scores' gradients each of its elements is the sum of, and where parts
+// of the sum go.
 #pragma once
 
 #include "core/config.h"
@@ -20,7 +21,8 @@ struct BiasShape {
   }
 };
 
-// The terms of one part of one tile row of dbias: ids count [batches][heads][tiles of rows, or 1][parts].
+// The terms of one part of one tile row of dbias: ids count
+// [batches][heads][tiles of rows, or 1][parts].
 class BiasSum {
  public:
   struct Term {
@@ -29,14 +31,18 @@ class BiasSum {
   Int64 first_term, last_term;
 
   FULMEN_DEVICE BiasSum(const BackwardArguments& a, int block_m, Int64 id)
-      : shape_(BiasShape::of(a, block_m)), block_m_(block_m), num_heads_(a.num_heads), row_tiles_(tiles_of(a.seqlen_q, block_m)) {
+      : shape_(BiasShape::of(a, block_m)),
+        block_m_(block_m),
+        num_heads_(a.num_heads),
+        row_tiles_(tiles_of(a.seqlen_q, block_m)) {
     part_ = id % a.bias_parts;
     id /= a.bias_parts;
     const Int64 tiles = shape_.over_queries ? 1 : row_tiles_;
     tile_ = id % tiles;
     head_ = id / tiles % shape_.heads;
     batch_ = id / tiles / shape_.heads;
-    const Int64 terms = (a.batch / shape_.batches) * (num_heads_ / shape_.heads) * (shape_.over_queries ? row_tiles_ : 1);
+    const Int64 terms = (a.batch / shape_.batches) * (num_heads_ / shape_.heads) *
+                        (shape_.over_queries ? row_tiles_ : 1);
     const Int64 length = (terms + a.bias_parts - 1) / a.bias_parts;
     first_term = part_ * length < terms ? part_ * length : terms;
     last_term = first_term + length < terms ? first_term + length : terms;
@@ -59,10 +65,12 @@ class BiasSum {
     const Int64 i = tile_ * block_m_ + row;
     if (!shape_.over_queries && i >= a.seqlen_q) return;
     if (a.bias_partials == nullptr) {
-      global_store(const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, batch_, i, head_)) + j, from_float<BiasGradient>(value));
+      global_store(const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, batch_, i, head_)) + j,
+                   from_float<BiasGradient>(value));
       return;
     }
-    const Int64 partial_row = ((part_ * shape_.batches + batch_) * shape_.heads + head_) * shape_.rows + i;
+    const Int64 partial_row =
+        ((part_ * shape_.batches + batch_) * shape_.heads + head_) * shape_.rows + i;
     global_store(a.bias_partials + partial_row * a.seqlen_k + j, value);
   }
 

@@ -1,12 +1,14 @@
-// Adds the parts of the bias's gradient in a fixed order: some lanes an element, each every so many parts, as all of these are on
-// their way at once then. Where a row is known to be whole, a lane adds four neighbours.
+// Adds the parts of the bias's gradient in a fixed order: some lanes an element, each every so many
+// parts, as all of these are on their way at once then. Where a row is known to be whole, a lane
+// adds four neighbours.
 #include "backward/parts/bias.h"
 
 namespace fulmen::kernels {
 
 constexpr int kLanesOfSum = 4, kWidth = kWholeTiles ? 4 : 1;
 constexpr int kElementsOfGroup = kWorkgroup / kLanesOfSum * kWidth;
-static_assert(kLdsBytes == 4 * kLanesOfSum * kElementsOfGroup, "backward_bias_sum: the host reserves LDS for each lane's sums");
+static_assert(kLdsBytes == 4 * kLanesOfSum * kElementsOfGroup,
+              "backward_bias_sum: the host reserves LDS for each lane's sums");
 
 // Where an element is. Divisions of 64 bits take longer than all else.
 struct BiasPlace {
@@ -15,11 +17,13 @@ struct BiasPlace {
   template <class Index>
   FULMEN_DEVICE static BiasPlace of(Index index, Index rows, Index columns) {
     const Index row = index / columns;
-    return {static_cast<Int64>(row / rows), static_cast<Int64>(row % rows), static_cast<Int64>(index % columns)};
+    return {static_cast<Int64>(row / rows), static_cast<Int64>(row % rows),
+            static_cast<Int64>(index % columns)};
   }
   FULMEN_DEVICE static BiasPlace of(Int64 index, Int64 rows, Int64 columns, Int64 all) {
     if (all > 0x7FFFFFFF) return of<Int64>(index, rows, columns);
-    return of<unsigned>(static_cast<unsigned>(index), static_cast<unsigned>(rows), static_cast<unsigned>(columns));
+    return of<unsigned>(static_cast<unsigned>(index), static_cast<unsigned>(rows),
+                        static_cast<unsigned>(columns));
   }
 };
 
@@ -35,7 +39,8 @@ FULMEN_DEVICE Neighbours sum_of_terms(int terms, int share, const Term& term) {
 #pragma unroll
     for (int t = 0; t < kAtOnce; ++t) {
       const int m = n + t * kLanesOfSum;
-      some[t] = m < terms ? global_load(reinterpret_cast<const Neighbours*>(term(m))) : Neighbours{};
+      some[t] =
+          m < terms ? global_load(reinterpret_cast<const Neighbours*>(term(m))) : Neighbours{};
     }
 #pragma unroll
     for (int t = 0; t < kAtOnce; ++t) {
@@ -58,8 +63,10 @@ FULMEN_DEVICE void backward_bias_sum(const BackwardArguments& a) {
               all = shape.batches * shape.heads * rows * columns;
   const Int64 first = workgroup_id() * kElementsOfGroup;
   const auto clamped = [&](Int64 element) { return element < all ? element : all - kWidth; };
-  const int group = thread_id() % (kElementsOfGroup / kWidth), share = thread_id() / (kElementsOfGroup / kWidth);
-  const Int64 part_floats = shape.batches * shape.heads * (shape.over_queries ? kBlockM : rows) * columns;
+  const int group = thread_id() % (kElementsOfGroup / kWidth),
+            share = thread_id() / (kElementsOfGroup / kWidth);
+  const Int64 part_floats =
+      shape.batches * shape.heads * (shape.over_queries ? kBlockM : rows) * columns;
   const Int64 added = clamped(first + kWidth * group);
   const float* from = a.bias_partials + added;
   grid_dependency_wait(reinterpret_cast<unsigned long long>(from));
@@ -69,8 +76,9 @@ FULMEN_DEVICE void backward_bias_sum(const BackwardArguments& a) {
   } else {
     const BiasPlace place = BiasPlace::of(added, rows, columns, all);
     from = a.bias_partials + place.batch_head * kBlockM * columns + place.j;
-    sums = sum_of_terms(a.bias_parts * kBlockM, share,
-                        [&](int m) { return from + (m / kBlockM * part_floats + m % kBlockM * columns); });
+    sums = sum_of_terms(a.bias_parts * kBlockM, share, [&](int m) {
+      return from + (m / kBlockM * part_floats + m % kBlockM * columns);
+    });
   }
   lds_store(4 * (share * kElementsOfGroup + kWidth * group), sums);
   barrier();
@@ -78,10 +86,11 @@ FULMEN_DEVICE void backward_bias_sum(const BackwardArguments& a) {
   if (element >= kElementsOfGroup || first + element >= all) return;
   float sum = 0;
 #pragma unroll
-  for (int n = 0; n < kLanesOfSum; ++n) sum += lds_load<float>(4 * (element + n * kElementsOfGroup));
+  for (int n = 0; n < kLanesOfSum; ++n)
+    sum += lds_load<float>(4 * (element + n * kElementsOfGroup));
   const BiasPlace place = BiasPlace::of(first + element, rows, columns, all);
-  auto* to =
-      const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, place.batch_head / shape.heads, place.i, place.batch_head % shape.heads));
+  auto* to = const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, place.batch_head / shape.heads,
+                                                        place.i, place.batch_head % shape.heads));
   global_store(to + place.j, from_float<BiasGradient>(sum));
 }
 

@@ -1,4 +1,5 @@
-// From q.k and dout.v of one (query, key) to the probability and the score's gradient (docs/contract.md has the formulas).
+// From q.k and dout.v of one (query, key) to the probability and the score's gradient
+// (docs/contract.md has the formulas).
 #pragma once
 
 #include "core/dropout.h"
@@ -26,16 +27,20 @@ struct Side {
   Int64 first_stride, second_stride;
 
   FULMEN_DEVICE static Side queries(const BackwardArguments& a, Int64 batch, Int64 head) {
-    return {at<Element>(a.q, batch, 0, head), at<Element>(a.dout, batch, 0, head), a.q.row, a.dout.row};
+    return {at<Element>(a.q, batch, 0, head), at<Element>(a.dout, batch, 0, head), a.q.row,
+            a.dout.row};
   }
   FULMEN_DEVICE static Side keys(const BackwardArguments& a, Int64 batch, Int64 kv_head) {
-    return {at<Element>(a.k, batch, 0, kv_head), at<Element>(a.v, batch, 0, kv_head), a.k.row, a.v.row};
+    return {at<Element>(a.k, batch, 0, kv_head), at<Element>(a.v, batch, 0, kv_head), a.k.row,
+            a.v.row};
   }
 };
 
-// Which columns a row meets: queries see a band of keys, and keys the same band of queries from the other side.
+// Which columns a row meets: queries see a band of keys, and keys the same band of queries from the
+// other side.
 FULMEN_DEVICE algorithm::Band column_band(const BackwardArguments& a) {
-  return kRowsAreKeys ? algorithm::Band{a.seqlen_q, -a.diagonal, a.window_right, a.window_left} : band_of(a);
+  return kRowsAreKeys ? algorithm::Band{a.seqlen_q, -a.diagonal, a.window_right, a.window_left}
+                      : band_of(a);
 }
 
 struct ScoreGradient {
@@ -44,8 +49,8 @@ struct ScoreGradient {
   float dot;     // by scale * q.k
 };
 
-// What modifies one score: where its bias and its mask are, ALiBi's slope (in the scores' units), the distance to the
-// diagonal, and the query's RowShares.
+// What modifies one score: where its bias and its mask are, ALiBi's slope (in the scores' units),
+// the distance to the diagonal, and the query's RowShares.
 struct ScoreInputs {
   const BiasElement* bias;
   const unsigned char* keep_mask;
@@ -53,7 +58,8 @@ struct ScoreInputs {
   float distance;
   const float* share;
 
-  FULMEN_DEVICE static ScoreInputs of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i, Int64 j) {
+  FULMEN_DEVICE static ScoreInputs of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i,
+                                      Int64 j) {
     ScoreInputs s{};
     if constexpr (kBias) s.bias = at<BiasElement>(a.bias, batch, i, head) + j;
     if constexpr (kMaskBytes) s.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head) + j;
@@ -66,8 +72,10 @@ struct ScoreInputs {
   }
 };
 
-// A score as the forward pass had it, in natural units. dot: q.k; slope: the score's by scale * that.
-FULMEN_DEVICE float natural_score(const BackwardArguments& a, float bias, float alibi, float dot, float& slope) {
+// A score as the forward pass had it, in natural units. dot: q.k; slope: the score's by
+// scale * that.
+FULMEN_DEVICE float natural_score(const BackwardArguments& a, float bias, float alibi, float dot,
+                                  float& slope) {
   slope = 1.0F;
   float score = dot * a.scale;
   if constexpr (kSoftcap) {
@@ -80,10 +88,12 @@ FULMEN_DEVICE float natural_score(const BackwardArguments& a, float bias, float 
   return score;
 }
 
-// dot: q.k; scaled_bias, alibi: what is added and subtracted, in the scores' units; slope: the score's by that before softcap.
-FULMEN_DEVICE float probability_of(const BackwardArguments& a, float scaled_bias, float alibi, float offset, float dot,
-                                   float& slope) {
-  if constexpr (kNaturalUnits) return exp2(kLog2E * (natural_score(a, scaled_bias, alibi, dot, slope) - offset));
+// dot: q.k; scaled_bias, alibi: what is added and subtracted, in the scores' units; slope: the
+// score's by that before softcap.
+FULMEN_DEVICE float probability_of(const BackwardArguments& a, float scaled_bias, float alibi,
+                                   float offset, float dot, float& slope) {
+  if constexpr (kNaturalUnits)
+    return exp2(kLog2E * (natural_score(a, scaled_bias, alibi, dot, slope) - offset));
   float score = dot * a.scale - offset;
   slope = 1.0F;
   if constexpr (kSoftcap) {
@@ -96,12 +106,16 @@ FULMEN_DEVICE float probability_of(const BackwardArguments& a, float scaled_bias
   return exp2(score);
 }
 
-// dprobability: dout.v; keeps(): whether dropout lets the probability stay; share: the query's, of RowShares.
+// dprobability: dout.v; keeps(): whether dropout lets the probability stay; share: the query's, of
+// RowShares.
 template <class Keeps>
-FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, float scaled_bias, float alibi, const RowStatistics& numbers,
-                                           float dot, float dprobability, bool attended, const Keeps& keeps, float share) {
+FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, float scaled_bias,
+                                           float alibi, const RowStatistics& numbers, float dot,
+                                           float dprobability, bool attended, const Keeps& keeps,
+                                           float share) {
   float slope;
-  const float probability = share * probability_of(a, scaled_bias, alibi, numbers.offset, dot, slope);
+  const float probability =
+      share * probability_of(a, scaled_bias, alibi, numbers.offset, dot, slope);
   float dropped = 1.0F;
   if constexpr (kDropout) dropped = keeps() ? a.dropout_scale : 0.0F;
   const float gradient = probability * (dprobability * dropped - numbers.delta);
@@ -109,8 +123,9 @@ FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, float sca
   return {probability * dropped, gradient, gradient * slope};
 }
 
-// With the bias and the mask's bytes still in memory: what they add, and whether the query attends the key. `attended` says what
-// the band, the ends and the mask's bits let it attend; the inputs are somewhere in memory also where it says no.
+// With the bias and the mask's bytes still in memory: what they add, and whether the query attends
+// the key. `attended` says what the band, the ends and the mask's bits let it attend; the inputs
+// are somewhere in memory also where it says no.
 struct ScoreTerms {
   float bias, alibi;
   bool attended;
@@ -118,7 +133,8 @@ struct ScoreTerms {
   FULMEN_DEVICE static ScoreTerms of(const ScoreInputs& inputs, bool attended) {
     ScoreTerms terms{0, 0, attended};
     // Read whether attended or not: a branch around each load would hold up all that follows.
-    if constexpr (kMaskBytes) terms.attended = attended & (evaluated(static_cast<int>(global_load(inputs.keep_mask))) != 0);
+    if constexpr (kMaskBytes)
+      terms.attended = attended & (evaluated(static_cast<int>(global_load(inputs.keep_mask))) != 0);
     if constexpr (kBias) terms.bias = evaluated(kUnitsOfScore * to_float(global_load(inputs.bias)));
     if constexpr (kAlibi) terms.alibi = inputs.slope * absolute(inputs.distance);
     return terms;
@@ -126,13 +142,17 @@ struct ScoreTerms {
 };
 // share: 1 where the result is multiplied with it later.
 template <class Keeps>
-FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreInputs& inputs, const RowStatistics& numbers,
-                                           float dot, float dprobability, bool attended, const Keeps& keeps, float share) {
+FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreInputs& inputs,
+                                           const RowStatistics& numbers, float dot,
+                                           float dprobability, bool attended, const Keeps& keeps,
+                                           float share) {
   const ScoreTerms terms = ScoreTerms::of(inputs, attended);
-  return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended, keeps, share);
+  return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended,
+                        keeps, share);
 }
 // Without the query's share.
-FULMEN_DEVICE float probability_of(const BackwardArguments& a, const ScoreInputs& inputs, float offset, float dot, bool attended) {
+FULMEN_DEVICE float probability_of(const BackwardArguments& a, const ScoreInputs& inputs,
+                                   float offset, float dot, bool attended) {
   const ScoreTerms terms = ScoreTerms::of(inputs, attended);
   float slope;
   const float probability = probability_of(a, terms.bias, terms.alibi, offset, dot, slope);

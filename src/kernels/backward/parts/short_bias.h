@@ -12,7 +12,8 @@ namespace fulmen::kernels {
 // Rows of a held bias go to LDS as they are in memory.
 constexpr bool kCopiesBias = kBiasInLds && kWholeTiles && kWholeBias;
 
-// The bias of a wave's scores, where all batches of a run have the same; else each tile's is loaded when it is needed.
+// The bias of a wave's scores, where all batches of a run have the same; else each tile's is loaded
+// when it is needed.
 class ScoreBias {
  public:
   // All rows of the head, in flight with the first board.
@@ -29,10 +30,10 @@ class ScoreBias {
       held_.keep(kShort.bias_at, row, f, words);
     }
   }
-  // The bias of a tile's elements, in the scores' units. The held words are converted anew for each batch: floats held across
-  // batches would add register pressure.
-  FULMEN_DEVICE void scaled(const BackwardArguments& a, int batch, int head, unsigned lane, int row, int tile,
-                            float (&bias)[kElements]) const {
+  // The bias of a tile's elements, in the scores' units. The held words are converted anew for each
+  // batch: floats held across batches would add register pressure.
+  FULMEN_DEVICE void scaled(const BackwardArguments& a, int batch, int head, unsigned lane, int row,
+                            int tile, float (&bias)[kElements]) const {
     if constexpr (kHoldsBias) {
       unsigned words[Held::kWords];
       held_.read(lane, kShort.bias_at, row, tile, words);
@@ -51,30 +52,35 @@ class ScoreBias {
 
  private:
   using Held = HeldWords<kHoldsBias ? kTiles : 1, kShort.square_pitch>;
-  FULMEN_DEVICE static void load(const BackwardArguments& a, int batch, int head, int row, int tile, unsigned (&bits)[kElements]) {
+  FULMEN_DEVICE static void load(const BackwardArguments& a, int batch, int head, int row, int tile,
+                                 unsigned (&bits)[kElements]) {
     const int first = kScoreTile * tile;
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      const Int64 asked = row + tile_row(slot), i = kWholeTiles || asked < a.seqlen_q ? asked : a.seqlen_q - 1;
-      load_columns<!kWholeTiles, kWholeBias>(at<BiasElement>(a.bias, batch, i, head) + first, static_cast<int>(a.seqlen_k) - first,
-                                             slot, bits);
+      const Int64 asked = row + tile_row(slot),
+                  i = kWholeTiles || asked < a.seqlen_q ? asked : a.seqlen_q - 1;
+      load_columns<!kWholeTiles, kWholeBias>(at<BiasElement>(a.bias, batch, i, head) + first,
+                                             static_cast<int>(a.seqlen_k) - first, slot, bits);
     }
   }
   Held held_;
 };
 
-// Which parts of dbias a workgroup gives, and where they go: as BiasSum in backward/parts/bias.h says, with the head of a sum over
-// heads as the part's number.
+// Which parts of dbias a workgroup gives, and where they go: as BiasSum in backward/parts/bias.h
+// says, with the head of a sum over heads as the part's number.
 class BiasPart {
  public:
   FULMEN_DEVICE BiasPart(const BackwardArguments& a, Int64 run, Int64 batch, Int64 head) {
     constexpr bool over_batches = !kBatchDbias;
     const bool over_heads = a.dbias.head == 0;
-    const Int64 part = (over_batches ? run : 0) * (over_heads ? a.num_heads : 1) + (over_heads ? head : 0);
+    const Int64 part =
+        (over_batches ? run : 0) * (over_heads ? a.num_heads : 1) + (over_heads ? head : 0);
     batch_ = over_batches ? 0 : batch;
     head_ = over_heads ? 0 : head;
     rows_ = a.dbias.row == 0 ? kBlockM : a.seqlen_q;
-    first_row_ = ((part * (over_batches ? 1 : a.batch) + batch_) * (over_heads ? 1 : a.num_heads) + head_) * rows_;
+    first_row_ =
+        ((part * (over_batches ? 1 : a.batch) + batch_) * (over_heads ? 1 : a.num_heads) + head_) *
+        rows_;
   }
   FULMEN_DEVICE void store(const BackwardArguments& a, int row, const Scores& sum) const {
 #pragma unroll
@@ -82,9 +88,11 @@ class BiasPart {
       const Int64 i = row + tile_row(slot);
       if (i >= rows_) continue;
       if (a.bias_partials == nullptr) {
-        store_row<false>(const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, batch_, i, head_)), slot, a.seqlen_k, sum);
+        store_row<false>(const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, batch_, i, head_)),
+                         slot, a.seqlen_k, sum);
       } else {
-        store_row<kWholeTiles>(a.bias_partials + (first_row_ + i) * a.seqlen_k, slot, a.seqlen_k, sum);
+        store_row<kWholeTiles>(a.bias_partials + (first_row_ + i) * a.seqlen_k, slot, a.seqlen_k,
+                               sum);
       }
     }
   }
@@ -102,7 +110,8 @@ class BiasPart {
         if (row_slot(e) != slot || !(kWholeTiles || tile_column(0) + column < seqlen_k)) continue;
         if constexpr (kAligned && kColumnRun > 1) {
           if (e % 2 == 0) {
-            global_store(reinterpret_cast<Words<2>*>(lane + column), Words<2>{{float_bits(sum[f][e]), float_bits(sum[f][e + 1])}});
+            global_store(reinterpret_cast<Words<2>*>(lane + column),
+                         Words<2>{{float_bits(sum[f][e]), float_bits(sum[f][e + 1])}});
           }
         } else {
           global_store(lane + column, from_float<T>(sum[f][e]));

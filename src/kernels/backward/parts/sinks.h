@@ -1,4 +1,5 @@
-// The sinks' gradient: - sum of exp(sink - lse) delta over a head's rows. A workgroup a head; sums in a fixed order.
+// The sinks' gradient: - sum of exp(sink - lse) delta over a head's rows. A workgroup a head; sums
+// in a fixed order.
 #include "core/row_statistics.h"
 
 namespace fulmen::kernels {

@@ -1,5 +1,5 @@
-// What the backward kernels with matrix instructions share: a workgroup's rows, the columns' tiles in LDS, and what becomes of
-// scores. Rows are queries and columns keys, or the other way round.
+// What the backward kernels with matrix instructions share: a workgroup's rows, the columns' tiles
+// in LDS, and what becomes of scores. Rows are queries and columns keys, or the other way round.
 #pragma once
 
 #include "backward/backward_layout.h"
@@ -14,8 +14,8 @@
 namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize - (kTensorMaps ? 4 : 0);  // that multiply
-constexpr int kDimGroups =
-    kConfig.dim_groups;  // of neighbouring waves, which share their rows: each has a part of the dims of sums
+// Groups of neighbouring waves, which share their rows: each has a part of the dims of sums.
+constexpr int kDimGroups = kConfig.dim_groups;
 constexpr int kRowTiles = kBlockM * kDimGroups / (kScoreTile * kWaves);
 constexpr int kColumnTiles = kBlockN / kScoreTile;
 constexpr int kFirstMmaSteps = kHeadDim / kMmaK, kSecondMmaSteps = kHeadDimV / kMmaK;
@@ -23,20 +23,26 @@ constexpr int kFirstTiles = kGivesFirst ? kHeadDim / kScoreTile / kDimGroups : 1
               kSecondTiles = kGivesDv ? kHeadDimV / kScoreTile / kDimGroups : 1;
 constexpr bool kRowsInLds = kQueriesInLds;
 // A wave's sums alone fill half the registers.
-constexpr bool kTightRegisters = kRowTiles * ((kGivesFirst ? kFirstTiles : 0) + (kGivesDv ? kSecondTiles : 0)) * kElements >= 128;
+constexpr bool kTightRegisters =
+    kRowTiles * ((kGivesFirst ? kFirstTiles : 0) + (kGivesDv ? kSecondTiles : 0)) * kElements >=
+    128;
 // Its rows fill most of the other half.
 constexpr bool kFullRegisters = kRowsAreKeys && kTightRegisters && !kRowsInLds && !kCopiesToLds;
-// The next tile is in flight while one is computed; or waits until that is read, where copies write to the one buffer by
-// themselves; or is fetched when it is needed, where registers are too few to hold it.
+// The next tile is in flight while one is computed; or waits until that is read, where copies write
+// to the one buffer by themselves; or is fetched when it is needed, where registers are too few to
+// hold it.
 constexpr bool kFetchLate = !kCopiesToLds && !kEarlyLoads;
 constexpr bool kFetchEarly = !kFetchLate && (kBuffers == 2 || !kCopiesToLds);
-static_assert(kBlockM * kDimGroups == kRowTiles * kScoreTile * kWaves, "backward: block_m is a multiple of 16 rows a wave");
+static_assert(kBlockM * kDimGroups == kRowTiles * kScoreTile * kWaves,
+              "backward: block_m is a multiple of 16 rows a wave");
 constexpr int kProductDims = kTensorMaps ? 16 : kMmaK;  // of a product: a warpgroup's, or of waves
-static_assert(kBlockN % kScoreTile == 0 && kHeadDim % kProductDims == 0 && kHeadDimV % kProductDims == 0,
+static_assert(kBlockN % kScoreTile == 0 && kHeadDim % kProductDims == 0 &&
+                  kHeadDimV % kProductDims == 0,
               "backward: tiles are whole operands");
 
 constexpr BackwardLayout kBackward =
-    BackwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kRowsInLds, kGivesFirst, kGivesDv});
+    BackwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers,
+                        kRowsInLds, kGivesFirst, kGivesDv});
 
 // The wave's rows and their gradients so far.
 struct WaveRows {
@@ -49,26 +55,29 @@ struct WaveRows {
 class Columns {
  public:
   template <class Alive>
-  FULMEN_DEVICE void fetch(const BackwardArguments& a, const Side& side, Int64 batch, Int64 head, Int64 first, Int64 end,
-                           int buffer, const Alive& alive) {
+  FULMEN_DEVICE void fetch(const BackwardArguments& a, const Side& side, Int64 batch, Int64 head,
+                           Int64 first, Int64 end, int buffer, const Alive& alive) {
     const int at = buffer * kBackward.buffer_bytes;
     const auto tile_alive = [&](int row) { return alive(first + row); };
     if constexpr (kApart) {
-      const ColumnSource one = ColumnSource::of(side.first, side.first_stride, a.head_dim, first, end),
-                         other = ColumnSource::of(side.second, side.second_stride, a.head_dim_v, first, end);
+      const ColumnSource one = ColumnSource::of(side.first, side.first_stride, a.head_dim, first,
+                                                end),
+                         other = ColumnSource::of(side.second, side.second_stride, a.head_dim_v,
+                                                  first, end);
       first_.fetch(brings_second() ? other : one, at, at, kBackward.first_pitch, tile_alive);
       fetch_numbers(a, batch, head, first, end);
       return;
     }
-    first_.fetch(ColumnSource::of(side.first, side.first_stride, a.head_dim, first, end), at, at + kBackward.first_values_at,
-                 kBackward.first_pitch, tile_alive);
+    first_.fetch(ColumnSource::of(side.first, side.first_stride, a.head_dim, first, end), at,
+                 at + kBackward.first_values_at, kBackward.first_pitch, tile_alive);
     if constexpr (kOneByOne) {
       first_.publish(at, at + kBackward.first_values_at, kBackward.first_pitch);
       schedule_fence();
     }
     if constexpr (kNeedsDout || kGivesDv) {
-      second_.fetch(ColumnSource::of(side.second, side.second_stride, a.head_dim_v, first, end), at + kBackward.second_at,
-                    at + kBackward.second_values_at, kBackward.second_pitch, [&](int row) { return !kGivesDv || tile_alive(row); });
+      second_.fetch(ColumnSource::of(side.second, side.second_stride, a.head_dim_v, first, end),
+                    at + kBackward.second_at, at + kBackward.second_values_at,
+                    kBackward.second_pitch, [&](int row) { return !kGivesDv || tile_alive(row); });
     }
     fetch_numbers(a, batch, head, first, end);
     commit_columns();
@@ -78,12 +87,14 @@ class Columns {
     if constexpr (kApart) {
       const bool second = brings_second();
       first_.publish(at + (second ? kBackward.second_at : 0),
-                     at + (second ? kBackward.second_values_at : kBackward.first_values_at), kBackward.first_pitch);
+                     at + (second ? kBackward.second_values_at : kBackward.first_values_at),
+                     kBackward.first_pitch);
     } else if constexpr (!kOneByOne) {
       first_.publish(at, at + kBackward.first_values_at, kBackward.first_pitch);
     }
     if constexpr (!kApart && (kNeedsDout || kGivesDv)) {
-      second_.publish(at + kBackward.second_at, at + kBackward.second_values_at, kBackward.second_pitch);
+      second_.publish(at + kBackward.second_at, at + kBackward.second_values_at,
+                      kBackward.second_pitch);
     }
     if constexpr (kRowsAreKeys) {
       if (thread_id() < kBlockN) {
@@ -94,17 +105,22 @@ class Columns {
   }
 
  private:
-  // Sums leave registers for one tile in flight. Where half of the lanes have all of its pieces, the others bring the second.
-  static constexpr bool kApart =
-      kFullRegisters && kGivesFirst && kGivesDv && kHeadDim == kHeadDimV && kBlockN / 2 * (kHeadDim / 8) <= kWorkgroup / 2;
+  // Sums leave registers for one tile in flight. Where half of the lanes have all of its pieces,
+  // the others bring the second.
+  static constexpr bool kApart = kFullRegisters && kGivesFirst && kGivesDv &&
+                                 kHeadDim == kHeadDimV &&
+                                 kBlockN / 2 * (kHeadDim / 8) <= kWorkgroup / 2;
   FULMEN_DEVICE static bool brings_second() { return wave_id() >= kWaves / 2; }
-  FULMEN_DEVICE void fetch_numbers(const BackwardArguments& a, Int64 batch, Int64 head, Int64 first, Int64 end) {
+  FULMEN_DEVICE void fetch_numbers(const BackwardArguments& a, Int64 batch, Int64 head, Int64 first,
+                                   Int64 end) {
     if constexpr (kRowsAreKeys) {
       if (thread_id() < kBlockN)
-        numbers_ = RowStatistics::of(a, batch, head, first + thread_id() < end ? first + thread_id() : a.seqlen_q);
+        numbers_ = RowStatistics::of(a, batch, head,
+                                     first + thread_id() < end ? first + thread_id() : a.seqlen_q);
     }
   }
-  // Where registers are too few for a tile of each beside addresses of 64 bits, the first is in LDS before the second comes.
+  // Where registers are too few for a tile of each beside addresses of 64 bits, the first is in LDS
+  // before the second comes.
   static constexpr bool kOneByOne = kFetchLate && !kWholeRows;
   ColumnTile<kHeadDim, kGivesFirst, kApart ? kWorkgroup / 2 : kWorkgroup> first_;
   ColumnTile<kHeadDimV, kGivesDv> second_;
@@ -113,10 +129,12 @@ class Columns {
 
 using FirstRows = LdsRows<kHeadDim>;
 using SecondRows = LdsRows<kHeadDimV>;
-static_assert(FirstRows::kPitch == kBackward.first_pitch && SecondRows::kPitch == kBackward.second_pitch,
+static_assert(FirstRows::kPitch == kBackward.first_pitch &&
+                  SecondRows::kPitch == kBackward.second_pitch,
               "backward: rows are where the host's layout has them");
 
-// Whether probabilities leave out the shares of rounded queries, and dq is multiplied with them at its end.
+// Whether probabilities leave out the shares of rounded queries, and dq is multiplied with them at
+// its end.
 constexpr bool kSharesAtEnd = kNaturalUnits && !kRowsAreKeys && !kGivesDbias;
 
 // What modifies a wave's 16 rows of scores against a tile of columns, by the rows that a lane owns.
@@ -133,12 +151,15 @@ struct TileScores {
   float slope;
   const float* share[kRowsPerLane];  // the query's, at the first column
 
-  // Whether the keep-mask's bit lets element e of 16 columns, from the tile's first_column on, be attended.
+  // Whether the keep-mask's bit lets element e of 16 columns, from the tile's first_column on, be
+  // attended.
   FULMEN_DEVICE bool keeps(int first_column, int e) const {
     if constexpr (!kMaskBits) return true;
     return kept[kMaskBits ? row_slot(e) : 0].has(first_column / kScoreTile, e);
   }
-  FULMEN_DEVICE const float* share_of(int slot, int column) const { return share[slot] + (kRowsAreKeys ? column : 0); }
+  FULMEN_DEVICE const float* share_of(int slot, int column) const {
+    return share[slot] + (kRowsAreKeys ? column : 0);
+  }
   FULMEN_DEVICE ScoreInputs score(int slot, int column) const {
     return {bias[slot] + column * bias_step, keep_mask[slot] + column * mask_step, slope,
             static_cast<float>(distance[slot] - column), share_of(slot, column)};
@@ -155,7 +176,8 @@ struct BackwardTask {
 
   // product[t] += rows . columns of one tile of 16 columns, over all dims.
   template <int kMmaSteps, int kHeld>
-  FULMEN_DEVICE void multiply(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kMmaSteps], int wave_at, int columns_at,
+  FULMEN_DEVICE void multiply(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kMmaSteps],
+                              int wave_at, int columns_at,
                               float (&product)[kRowTiles][kElements]) const {
     using Rows = LdsRows<kMmaSteps * kMmaK>;
 #pragma unroll
@@ -163,8 +185,9 @@ struct BackwardTask {
       const RowOperand column = Rows::operand(columns_at, d);
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        const RowOperand row =
-            kRowsInLds ? Rows::operand(wave_at + kScoreTile * t * Rows::kPitch, d) : rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d];
+        const RowOperand row = kRowsInLds
+                                   ? Rows::operand(wave_at + kScoreTile * t * Rows::kPitch, d)
+                                   : rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d];
         multiply_scores<Element>(product[t], column, row);
       }
       // Sums and rows fill the registers: operands must not be loaded long before their use.
@@ -182,68 +205,85 @@ struct BackwardTask {
     tile.last_column = kMasked && left < kBlockN ? static_cast<int>(left) - 1 : kBlockN - 1;
     tile.bias_step = kRowsAreKeys ? a.bias.row : 1;
     tile.mask_step = kRowsAreKeys ? a.keep_mask.row : 1;
-    if constexpr (kAlibi) tile.slope = kUnitsOfScore * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
+    if constexpr (kAlibi)
+      tile.slope = kUnitsOfScore * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
       const Int64 asked = first_row + tile_row(slot), row = asked < row_end ? asked : row_end - 1;
       tile.row[slot] = row;
       if constexpr (kMasked) {
-        tile.low[slot] = static_cast<int>(algorithm::Band::clamp(band.first(row) - first_column, 0, kBlockN));
-        tile.high[slot] = static_cast<int>(algorithm::Band::clamp(band.last_plus_one(row) - first_column, 0, kBlockN));
-        if (kAddsDq && asked >= row_end) tile.high[slot] = 0;  // of the columns' gradient a row beyond the end has no share
+        tile.low[slot] =
+            static_cast<int>(algorithm::Band::clamp(band.first(row) - first_column, 0, kBlockN));
+        tile.high[slot] = static_cast<int>(
+            algorithm::Band::clamp(band.last_plus_one(row) - first_column, 0, kBlockN));
+        // A row beyond the end has no share of the columns' gradient.
+        if (kAddsDq && asked >= row_end) tile.high[slot] = 0;
       }
       const Int64 i = kRowsAreKeys ? first_column : row, j = kRowsAreKeys ? row : first_column;
       if constexpr (kBias) tile.bias[slot] = at<BiasElement>(a.bias, batch, i, head) + j;
-      if constexpr (kMaskBytes) tile.keep_mask[slot] = at<unsigned char>(a.keep_mask, batch, i, head) + j;
+      if constexpr (kMaskBytes)
+        tile.keep_mask[slot] = at<unsigned char>(a.keep_mask, batch, i, head) + j;
       if constexpr (kMaskBits) {
         // Beside a bias, AMD's scalar registers do not hold where the bits are until the next tile.
         const BackwardArguments& m = kManyArguments && !kCopiesToLds ? again(a, first_column) : a;
         const bool one_row = m.mask_bits.rows == 1;
         if constexpr (kRowsAreKeys) {
-          tile.kept[slot] = TileBits::of(mask_column(m, batch, head, row), one_row ? 0 : first_column);
+          tile.kept[slot] =
+              TileBits::of(mask_column(m, batch, head, row), one_row ? 0 : first_column);
         } else {
-          tile.kept[slot] = TileBits::of(mask_rows(m, batch, head) + (one_row ? 0 : row) * m.mask_bits.words, first_column);
+          tile.kept[slot] = TileBits::of(
+              mask_rows(m, batch, head) + (one_row ? 0 : row) * m.mask_bits.words, first_column);
         }
       }
       if constexpr (kNaturalUnits) tile.share[slot] = RowShares::first_of(a, batch, head) + i;
-      if constexpr (kAlibi) tile.distance[slot] = kRowsAreKeys ? row - a.diagonal - first_column : row + a.diagonal - first_column;
+      if constexpr (kAlibi)
+        tile.distance[slot] =
+            kRowsAreKeys ? row - a.diagonal - first_column : row + a.diagonal - first_column;
     }
     return tile;
   }
 
   // What dropout lets stay of 16 rows and 16 columns.
-  FULMEN_DEVICE static DropoutTile<kRowsAreKeys> staying(const DropoutMask& dropout, Int64 first_row, Int64 first_column) {
-    return DropoutTile<kRowsAreKeys>::of(dropout, kRowsAreKeys ? first_column : first_row, kRowsAreKeys ? first_row : first_column);
+  FULMEN_DEVICE static DropoutTile<kRowsAreKeys> staying(const DropoutMask& dropout,
+                                                         Int64 first_row, Int64 first_column) {
+    return DropoutTile<kRowsAreKeys>::of(dropout, kRowsAreKeys ? first_column : first_row,
+                                         kRowsAreKeys ? first_row : first_column);
   }
 
   // P in place of q.k alone, where there is no dropout.
   template <bool kMasked>
   FULMEN_DEVICE void probabilities(const TileScores& tile, int first_column, int numbers_at,
-                                   const RowStatistics (&row_statistics)[kRowsPerLane], float (&score)[kElements]) const {
+                                   const RowStatistics (&row_statistics)[kRowsPerLane],
+                                   float (&score)[kElements]) const {
     probabilities<kMasked>(tile, first_column, score, [&](int e) {
-      return kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e)) : row_statistics[row_slot(e)].offset;
+      return kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e))
+                          : row_statistics[row_slot(e)].offset;
     });
   }
   // offset_of(e): of the query of element e.
   template <bool kMasked, class Offset>
-  FULMEN_DEVICE void probabilities(const TileScores& tile, int first_column, float (&score)[kElements],
-                                   const Offset& offset_of) const {
+  FULMEN_DEVICE void probabilities(const TileScores& tile, int first_column,
+                                   float (&score)[kElements], const Offset& offset_of) const {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const int slot = row_slot(e), column = first_column + tile_column(e);
       const float offset = offset_of(e);
       const bool in_band = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
       const bool attended = in_band && tile.keeps(first_column, e);
-      score[e] = probability_of(arguments, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
-                                offset, score[e], attended);
+      score[e] = probability_of(
+          arguments,
+          tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
+          offset, score[e], attended);
     }
-    for_rounded_rows<kMasked>(tile, first_column, offset_of, [&](int e, float share) { score[e] *= share; });
+    for_rounded_rows<kMasked>(tile, first_column, offset_of,
+                              [&](int e, float share) { score[e] *= share; });
   }
-  // scale(e, share) of the elements whose query's log-sum-exp is rounded (core/row_statistics.h). Such queries are rare: one look
-  // serves 16 columns, and what it finds takes no registers of the others.
+  // scale(e, share) of the elements whose query's log-sum-exp is rounded (core/row_statistics.h).
+  // Such queries are rare: one look serves 16 columns, and what it finds takes no registers of the
+  // others.
   template <bool kMasked, class Offset, class Scale>
-  FULMEN_DEVICE static void for_rounded_rows(const TileScores& tile, int first_column, const Offset& offset_of,
-                                             const Scale& scale) {
+  FULMEN_DEVICE static void for_rounded_rows(const TileScores& tile, int first_column,
+                                             const Offset& offset_of, const Scale& scale) {
     if constexpr (!kNaturalUnits || kSharesAtEnd) return;
     float largest = 0;
 #pragma unroll
@@ -252,45 +292,53 @@ struct BackwardTask {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
         const int column = first_column + tile_column(e);
-        const float* share = tile.share_of(row_slot(e), kMasked && column > tile.last_column ? tile.last_column : column);
+        const float* share = tile.share_of(
+            row_slot(e), kMasked && column > tile.last_column ? tile.last_column : column);
         FULMEN_INLINED scale(e, RowShares::load(share, offset_of(e)));
       }
     }
   }
   // dS in place of dout.v, from that P, where there is no softcap either.
   FULMEN_DEVICE static void gradients_of(const float (&p)[kElements], int numbers_at,
-                                         const RowStatistics (&row_statistics)[kRowsPerLane], float (&gradient)[kElements]) {
+                                         const RowStatistics (&row_statistics)[kRowsPerLane],
+                                         float (&gradient)[kElements]) {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
-      const float delta = kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e) + 4) : row_statistics[row_slot(e)].delta;
+      const float delta = kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e) + 4)
+                                       : row_statistics[row_slot(e)].delta;
       gradient[e] = p[e] * (gradient[e] - delta);
     }
   }
 
-  // P and dS of 16 rows and 16 columns, in place of q.k and dout.v. kMasked: the band, or an end, may lie in the tile.
+  // P and dS of 16 rows and 16 columns, in place of q.k and dout.v. kMasked: the band, or an end,
+  // may lie in the tile.
   template <bool kMasked>
-  FULMEN_DEVICE void gradients(const TileScores& tile, int first_column, int numbers_at, const DropoutTile<kRowsAreKeys>& stays,
-                               const RowStatistics (&row_statistics)[kRowsPerLane], float (&score)[kElements],
-                               float (&gradient)[kElements], float (&bias)[kElements]) const {
+  FULMEN_DEVICE void gradients(const TileScores& tile, int first_column, int numbers_at,
+                               const DropoutTile<kRowsAreKeys>& stays,
+                               const RowStatistics (&row_statistics)[kRowsPerLane],
+                               float (&score)[kElements], float (&gradient)[kElements],
+                               float (&bias)[kElements]) const {
     const BackwardArguments& a = arguments;
     float added[kElements];  // to the bias's gradient
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const int slot = row_slot(e), column = first_column + tile_column(e);
       RowStatistics numbers = row_statistics[slot];
-      if constexpr (kRowsAreKeys) numbers = RowStatistics::from(lds_load<Words<2>>(numbers_at + 8 * tile_column(e)));
+      if constexpr (kRowsAreKeys)
+        numbers = RowStatistics::from(lds_load<Words<2>>(numbers_at + 8 * tile_column(e)));
       const bool in_band = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
       const bool attended = in_band && tile.keeps(first_column, e);
       const ScoreGradient g = score_gradient(
-          a, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column), numbers, score[e], gradient[e],
-          attended, [&] { return stays.keeps(e); }, 1.0F);
+          a, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
+          numbers, score[e], gradient[e], attended, [&] { return stays.keeps(e); }, 1.0F);
       score[e] = g.weight;
       gradient[e] = g.dot;
       added[e] = g.bias;
       if (kFullRegisters && e % 2 == 1) schedule_fence();
     }
     const auto offset_of = [&](int e) {
-      return kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e)) : row_statistics[row_slot(e)].offset;
+      return kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e))
+                          : row_statistics[row_slot(e)].offset;
     };
     for_rounded_rows<kMasked>(tile, first_column, offset_of, [&](int e, float share) {
       added[e] *= share;
@@ -330,11 +378,13 @@ struct BackwardTask {
   }
 };
 
-// Sums of dq of 16 queries from first_row on. A query without any key has no gradient, whatever its dout holds: 0 times inf is NaN.
-// kSharesAtEnd: what a rounded query's probabilities lack, its sums are multiplied with.
+// Sums of dq of 16 queries from first_row on. A query without any key has no gradient, whatever its
+// dout holds: 0 times inf is NaN. kSharesAtEnd: what a rounded query's probabilities lack, its sums
+// are multiplied with.
 template <int kTiles>
 FULMEN_DEVICE void finish_queries(const BackwardTask& task, Int64 head, Int64 first_row,
-                                  const RowStatistics (&numbers)[kRowsPerLane], float (&sums)[kTiles][kElements]) {
+                                  const RowStatistics (&numbers)[kRowsPerLane],
+                                  float (&sums)[kTiles][kElements]) {
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     float share = 1.0F;
@@ -355,10 +405,11 @@ FULMEN_DEVICE void finish_queries(const BackwardTask& task, Int64 head, Int64 fi
   }
 }
 
-// One tensor of the workgroup's rows to LDS. Rows past the end repeat the last one; what `alive` says no to becomes 0.
+// One tensor of the workgroup's rows to LDS. Rows past the end repeat the last one; what `alive`
+// says no to becomes 0.
 template <int kDims, class Alive>
-FULMEN_DEVICE void rows_to_lds(const Element* head, Int64 stride, int dims, Int64 row_begin, Int64 row_end, int at,
-                               const Alive& alive) {
+FULMEN_DEVICE void rows_to_lds(const Element* head, Int64 stride, int dims, Int64 row_begin,
+                               Int64 row_end, int at, const Alive& alive) {
   constexpr int kRowPieces = kDims / 8;
   for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
     const int row = index / kRowPieces, piece = index % kRowPieces;
@@ -369,8 +420,10 @@ FULMEN_DEVICE void rows_to_lds(const Element* head, Int64 stride, int dims, Int6
 }
 // Copies rows to LDS, and from there to registers unless they stay in LDS.
 template <int kMmaSteps, int kHeld, class Alive>
-FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int64 row_begin, Int64 row_end, int at,
-                               RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kMmaSteps], const Alive& alive) {
+FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int64 row_begin,
+                               Int64 row_end, int at,
+                               RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kMmaSteps],
+                               const Alive& alive) {
   using Rows = LdsRows<kMmaSteps * kMmaK>;
   rows_to_lds<kMmaSteps * kMmaK>(head, stride, dims, row_begin, row_end, at, alive);
   if constexpr (!kRowsInLds) {
@@ -380,7 +433,8 @@ FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int6
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int d = 0; d < kMmaSteps; ++d) {
-        rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d] = Rows::operand(at + (wave + kScoreTile * t) * Rows::kPitch, d);
+        rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d] =
+            Rows::operand(at + (wave + kScoreTile * t) * Rows::kPitch, d);
       }
     }
     barrier();

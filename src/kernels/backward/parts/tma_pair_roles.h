@@ -1,14 +1,16 @@
-// Roles of the warps of backward_tma_wide.h that do not multiply, in each workgroup of a pair (a cluster of two).
-//   loader             requests keys, values and tiles of queries from the TMA; the first workgroup's takes blocks of keys from the
-//                      tile counter for both
+// Roles of the warps of backward_tma_wide.h that do not multiply, in each workgroup of a pair (a
+// cluster of two).
+//   loader             requests keys, values and tiles of queries from the TMA; the first
+//                      workgroup's takes blocks of keys from the tile counter for both
 //   sender warp        sends P^T and dS^T of the workgroup's keys to its peer
-//   2 ordering warps   one tells the waves that multiply when they may add a tile of dQ to the sums in memory; the other counts the
-//                      block when the sums have arrived there
+//   2 ordering warps   one tells the waves that multiply when they may add a tile of dQ to the sums
+//                      in memory; the other counts the block when the sums have arrived there
 //
-// Two counters of each tile of dQ, one of each workgroup's half of the dims, say how many blocks have been added: in the order in
-// which they are taken, as in tma_roles.h.
+// Two counters of each tile of dQ, one of each workgroup's half of the dims, say how many blocks
+// have been added: in the order in which they are taken, as in tma_roles.h.
 //
-// Dims: a workgroup's own half is what it has of dQ, dK and dV. It needs the other half, too, for the scores of its keys.
+// Dims: a workgroup's own half is what it has of dQ, dK and dV. It needs the other half, too, for
+// the scores of its keys.
 #pragma once
 
 #include "backward/backward_tma_wide_layout.h"
@@ -17,23 +19,29 @@
 namespace fulmen::kernels {
 
 constexpr TmaPairLayout kLdsLayout = TmaPairLayout::of(kHeadDim, kHeadDimV);
-static_assert(kLdsLayout.total == kLdsBytes, "backward_tma_wide: the host reserves the LDS that the tiles need");
+static_assert(kLdsLayout.total == kLdsBytes,
+              "backward_tma_wide: the host reserves the LDS that the tiles need");
 constexpr int kPair = 2;
-static_assert(kDimGroups == kPair && kBlockM == TmaPairLayout::kRows && kBlockN == TmaPairLayout::kRows,
+static_assert(kDimGroups == kPair && kBlockM == TmaPairLayout::kRows &&
+                  kBlockN == TmaPairLayout::kRows,
               "backward_tma_wide: a pair of workgroups, of 64 keys each, shares a block");
 constexpr int kHalfDims = kHeadDim / kPair, kHalfDimsV = kHeadDimV / kPair;
-static_assert(kHalfDims % kPanelColumns == 0 && kHalfDimsV % kPanelColumns == 0, "backward_tma_wide: whole panels");
+static_assert(kHalfDims % kPanelColumns == 0 && kHalfDimsV % kPanelColumns == 0,
+              "backward_tma_wide: whole panels");
 constexpr int kHalfPanels = kHalfDims / kPanelColumns, kHalfPanelsV = kHalfDimsV / kPanelColumns;
-static_assert(kHalfPanels <= 2 && kHalfPanelsV <= 2, "backward_tma_wide: a warpgroup has a panel, or half of one");
+static_assert(kHalfPanels <= 2 && kHalfPanelsV <= 2,
+              "backward_tma_wide: a warpgroup has a panel, or half of one");
 constexpr int kOrderingWarps = 2;
 
-// mbarriers, at which the workgroup's own waves arrive; at kGradientsEmpty the peer's, too, which read what was sent to them. All
-// waves of both arrive at the first workgroup's kBlockEmpty.
-constexpr int kKeysFull = kLdsLayout.barriers_at, kKeysEmpty = kKeysFull + 8, kValuesEmpty = kKeysEmpty + 8,
-              kPatch = kValuesEmpty + 8;
+// mbarriers, at which the workgroup's own waves arrive; at kGradientsEmpty the peer's, too, which
+// read what was sent to them. All waves of both arrive at the first workgroup's kBlockEmpty.
+constexpr int kKeysFull = kLdsLayout.barriers_at, kKeysEmpty = kKeysFull + 8,
+              kValuesEmpty = kKeysEmpty + 8, kPatch = kValuesEmpty + 8;
 constexpr int kQueriesFull = kPatch + 8, kQueriesEmpty = kQueriesFull + 8 * TmaPairLayout::kQueries;
-constexpr int kDoutFull = kQueriesEmpty + 8 * TmaPairLayout::kQueries, kDoutEmpty = kDoutFull + 8 * TmaPairLayout::kDout;
-constexpr int kOtherQueriesEmpty = kDoutEmpty + 8 * TmaPairLayout::kDout, kOtherDoutEmpty = kOtherQueriesEmpty + 8;
+constexpr int kDoutFull = kQueriesEmpty + 8 * TmaPairLayout::kQueries,
+              kDoutEmpty = kDoutFull + 8 * TmaPairLayout::kDout;
+constexpr int kOtherQueriesEmpty = kDoutEmpty + 8 * TmaPairLayout::kDout,
+              kOtherDoutEmpty = kOtherQueriesEmpty + 8;
 constexpr int kGradientsWritten = kOtherDoutEmpty + 8, kPeerWritten = kGradientsWritten + 8;
 constexpr int kGradientsEmpty = kPeerWritten + 8;
 constexpr int kSumsFull = kGradientsEmpty + 8, kSumsEmpty = kSumsFull + 8;
@@ -67,7 +75,8 @@ FULMEN_DEVICE void initialise_barriers() {
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     mbarrier_init(kBlockFull + 8 * n, 1);
-    mbarrier_init(kBlockEmpty + 8 * n, kPair * (kConsumerWaves + kOrderingWarps + 2) - 1);  // all but the loader that takes
+    // All arrive but the loader that takes.
+    mbarrier_init(kBlockEmpty + 8 * n, kPair * (kConsumerWaves + kOrderingWarps + 2) - 1);
   }
   mbarrier_init_fence();
 }
@@ -91,14 +100,16 @@ class ScheduledBlocks {
   }
   FULMEN_DEVICE BlockId next() {
     mbarrier_wait(kBlockFull + 8 * ring_.buffer, ring_.parity);
-    const BlockId id = scheduled_block(kLdsLayout.blocks_at + kLdsLayout.block_bytes * ring_.buffer);
+    const BlockId id =
+        scheduled_block(kLdsLayout.blocks_at + kLdsLayout.block_bytes * ring_.buffer);
     arrive_at(0, kBlockEmpty + 8 * ring_.buffer);
     ring_.advance();
     return id;
   }
   // The second workgroup's loader says what comes from the first one.
   FULMEN_DEVICE void expect() const {
-    if (lane_id() == 0) mbarrier_arrive_expect(kBlockFull + 8 * ring_.buffer, kLdsLayout.block_bytes);
+    if (lane_id() == 0)
+      mbarrier_arrive_expect(kBlockFull + 8 * ring_.buffer, kLdsLayout.block_bytes);
     wave_barrier();
   }
 
@@ -110,7 +121,8 @@ class ScheduledBlocks {
 // One wave.
 class Loader {
  public:
-  FULMEN_DEVICE Loader(const TmaBackwardArguments& a, int rank) : arguments_(a), rank_(rank), scheduled_(a) {}
+  FULMEN_DEVICE Loader(const TmaBackwardArguments& a, int rank)
+      : arguments_(a), rank_(rank), scheduled_(a) {}
   FULMEN_DEVICE void run() {
 #pragma unroll 1
     while (true) {
@@ -123,7 +135,8 @@ class Loader {
  private:
   FULMEN_DEVICE BlockId take() {
     const BlockId id = take_block(arguments_);
-    const int full = kBlockFull + 8 * blocks_.buffer, at = kLdsLayout.blocks_at + kLdsLayout.block_bytes * blocks_.buffer;
+    const int full = kBlockFull + 8 * blocks_.buffer,
+              at = kLdsLayout.blocks_at + kLdsLayout.block_bytes * blocks_.buffer;
     mbarrier_wait(kBlockEmpty + 8 * blocks_.buffer, blocks_.parity ^ 1);
     if (lane_id() == 0) {
       lds_store(at, Words<4>{{id.head, id.tile}});
@@ -138,7 +151,8 @@ class Loader {
     scheduled_.expect();
     return scheduled_.next();
   }
-  // The first tiles of queries are prefetched while the block before is computed; the keys follow when it has ended.
+  // The first tiles of queries are prefetched while the block before is computed; the keys follow
+  // when it has ended.
   FULMEN_DEVICE void block(const Work& work) {
     if (work.order.count == 0) return;
     const unsigned early = is_first_ ? 0 : 1;
@@ -157,16 +171,20 @@ class Loader {
   // Keys that no query attends, and their values, may be NaN, and are taken times 0: they become 0.
   FULMEN_DEVICE void keys(const Work& work) {
     const TmaBackwardArguments& a = arguments_;
-    const Int64 first = work.row_begin + rank_ * kBlockM, peer_first = work.row_begin + (1 - rank_) * kBlockM;
-    const auto own = AttendedKeys<kBlockM>::of(work, first), peers = AttendedKeys<kBlockM>::of(work, peer_first);
+    const Int64 first = work.row_begin + rank_ * kBlockM,
+                peer_first = work.row_begin + (1 - rank_) * kBlockM;
+    const auto own = AttendedKeys<kBlockM>::of(work, first),
+               peers = AttendedKeys<kBlockM>::of(work, peer_first);
     const bool patched = own.hides_some(work.row_end) || peers.hides_some(work.row_end);
     const int arrives = patched ? kPatch : kKeysFull;
     const L2Policy once = L2Policy::evict_first();
     const auto load_values = [&](int to, int dim) {
-      load_panels<kHalfPanelsV, kBlockM>(to, {a.v_map, dim, first, work.kv_head, work.batch}, arrives, once);
+      load_panels<kHalfPanelsV, kBlockM>(to, {a.v_map, dim, first, work.kv_head, work.batch},
+                                         arrives, once);
     };
     const auto load_keys = [&](int to, int dim, Int64 row) {
-      load_panels<kHalfPanels, kBlockM>(to, {a.k_map, dim, row, work.kv_head, work.batch}, arrives, once);
+      load_panels<kHalfPanels, kBlockM>(to, {a.k_map, dim, row, work.kv_head, work.batch}, arrives,
+                                        once);
     };
     mbarrier_wait(kValuesEmpty, keys_parity_ ^ 1);
     expect(arrives, 3 * kLdsLayout.half_bytes + 2 * kLdsLayout.half_bytes_v);
@@ -189,7 +207,8 @@ class Loader {
       clear_in_panels<2 * kHalfPanels, kBlockM>(kLdsLayout.keys_at + at);
       clear_in_panels<2 * kHalfPanelsV, kBlockM>(kLdsLayout.values_at + at);
     });
-    peers.for_each_hidden([&](int at) { clear_in_panels<kHalfPanels, kBlockM>(kLdsLayout.peer_keys_at + at); });
+    peers.for_each_hidden(
+        [&](int at) { clear_in_panels<kHalfPanels, kBlockM>(kLdsLayout.peer_keys_at + at); });
     lds_fence_for_matrices();
     arrive(kKeysFull);
   }
@@ -198,11 +217,14 @@ class Loader {
     const TmaBackwardArguments& a = arguments_;
     const Int64 first = Int64{tile} * kBlockN;
     const StatisticsInFlight statistics(a, work.batch, head, first);  // while the buffer is in use
-    const auto place = [&](const TensorMap& map, int column) { return TensorPlace{map, column, first, head, work.batch}; };
+    const auto place = [&](const TensorMap& map, int column) {
+      return TensorPlace{map, column, first, head, work.batch};
+    };
     const int full = kQueriesFull + 8 * queries_.buffer, dout_full = kDoutFull + 8 * dout_.buffer;
     mbarrier_wait(kQueriesEmpty + 8 * queries_.buffer, queries_.parity ^ 1);
     expect(full, 2 * kLdsLayout.half_bytes);
-    load<kHalfPanels>(kLdsLayout.queries_at + queries_.buffer * kLdsLayout.half_bytes, full, place(a.q_map, own_dim(kHalfDims)));
+    load<kHalfPanels>(kLdsLayout.queries_at + queries_.buffer * kLdsLayout.half_bytes, full,
+                      place(a.q_map, own_dim(kHalfDims)));
     statistics.store(kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes);
     arrive(full);
     mbarrier_wait(kOtherQueriesEmpty, other_parity_ ^ 1);
@@ -210,7 +232,8 @@ class Loader {
     mbarrier_wait(kOtherDoutEmpty, other_parity_ ^ 1);
     mbarrier_wait(kDoutEmpty + 8 * dout_.buffer, dout_.parity ^ 1);
     expect(dout_full, 2 * kLdsLayout.half_bytes_v);
-    load<kHalfPanelsV>(kLdsLayout.other_dout_at, dout_full, place(a.dout_map, other_dim(kHalfDimsV)));
+    load<kHalfPanelsV>(kLdsLayout.other_dout_at, dout_full,
+                       place(a.dout_map, other_dim(kHalfDimsV)));
     load<kHalfPanelsV>(kLdsLayout.dout_at + dout_.buffer * kLdsLayout.half_bytes_v, dout_full,
                        place(a.dout_map, own_dim(kHalfDimsV)));
     other_parity_ ^= 1;
@@ -266,8 +289,9 @@ class OrderingWarp {
       int* const counter = order.counters<kPair>(head, tile) + rank_;
       const int before = order.before(tile);
       if (counts_) {
-        // This wave has seen kSumsFull of the tile before: no phase ends unseen. It arrives when that tile is counted: additions of
-        // this tile would hold up the count, which waits for all of the multiprocessor's.
+        // This wave has seen kSumsFull of the tile before: no phase ends unseen. It arrives when
+        // that tile is counted: additions of this tile would hold up the count, which waits for all
+        // of the multiprocessor's.
         arrive(kSumsEmpty);
         mbarrier_wait(kSumsFull, parity_);
         if (lane_id() == 0 && (in_order_ || before == 0)) counter_pass(counter);

@@ -1,13 +1,16 @@
 // Roles of the warps of backward_tma.h that do not multiply.
 //
-// The loader, one wave, takes blocks of keys from the tile counter and requests keys, values and a ring of kBuffers tiles of
-// queries from the TMA. Two or three adders have the TMA add dQ to memory, each every second or third tile, from its own buffer.
+// The loader, one wave, takes blocks of keys from the tile counter and requests keys, values and a
+// ring of kBuffers tiles of queries from the TMA. Two or three adders have the TMA add dQ to
+// memory, each every second or third tile, from its own buffer.
 //
-// A counter of each part of a tile of dQ says how many blocks have been added to it. Blocks are added in the order in which they
-// are taken (BlockId::nth), so that the sum has the same bits in every run; the first block is stored. The earliest block that is
-// still computed waits for none, so there is no deadlock. Without adds_in_order blocks wait for the first one alone.
+// A counter of each part of a tile of dQ says how many blocks have been added to it. Blocks are
+// added in the order in which they are taken (BlockId::nth), so that the sum has the same bits in
+// every run; the first block is stored. The earliest block that is still computed waits for none,
+// so there is no deadlock. Without adds_in_order blocks wait for the first one alone.
 //
-// LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T, a ring of dQ, the ids of blocks, mbarriers.
+// LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T, a ring of dQ, the ids of blocks,
+// mbarriers.
 #pragma once
 
 #include "backward/backward_tma_layout.h"
@@ -15,30 +18,39 @@
 
 namespace fulmen::kernels {
 
-constexpr TmaBackwardLayout kLdsLayout = TmaBackwardLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers);
-static_assert(kLdsLayout.total == kLdsBytes, "backward_tma: the host reserves the LDS that the tiles need");
+constexpr TmaBackwardLayout kLdsLayout =
+    TmaBackwardLayout::of(kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers);
+static_assert(kLdsLayout.total == kLdsBytes,
+              "backward_tma: the host reserves the LDS that the tiles need");
 static_assert(kBlockM == 128 && kDimGroups == 1, "backward_tma: 64 keys of each of two warpgroups");
 // Dims in LDS: whole panels, zeros past the last one.
-constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns, kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
-static_assert(kHeadDim >= kPanelColumns && kHeadDimV >= kPanelColumns, "backward_tma: a warpgroup has half a panel of dQ, or more");
+constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns,
+              kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
+static_assert(kHeadDim >= kPanelColumns && kHeadDimV >= kPanelColumns,
+              "backward_tma: a warpgroup has half a panel of dQ, or more");
 
 // Narrow heads leave registers for the products of one tile beside the scores of the next.
 constexpr bool kPipelined = kLdsLayout.pipelined;
-static_assert(!kPipelined || kBuffers > 2, "backward_tma: one tile of queries is held, one is computed, one comes");
+static_assert(!kPipelined || kBuffers > 2,
+              "backward_tma: one tile of queries is held, one is computed, one comes");
 // A warpgroup's tiles of dQ.
 constexpr int kSumTiles = kPanels * kPanelColumns / kScoreTile / kWarpgroups;
 constexpr int kSumBytes = kSumTile * static_cast<int>(sizeof(float));
-// Parts of a tile of dQ, by queries, that blocks add one after the other: the next block adds one when the other is in flight.
+// Parts of a tile of dQ, by queries, that blocks add one after the other: the next block adds one
+// when the other is in flight.
 constexpr int kSumParts = kLdsLayout.sum_parts, kPartRows = kBlockN / kScoreTile / kSumParts;
 constexpr int kAdders = kLdsLayout.sum_buffers;
 constexpr int kGradientBuffers = kLdsLayout.gradient_buffers;
 
 // mbarriers.
-constexpr int kKeysFull = kLdsLayout.barriers_at, kKeysEmpty = kKeysFull + 8, kPatch = kKeysEmpty + 8;
+constexpr int kKeysFull = kLdsLayout.barriers_at, kKeysEmpty = kKeysFull + 8,
+              kPatch = kKeysEmpty + 8;
 constexpr int kQueriesFull = kPatch + 8, kQueriesEmpty = kQueriesFull + 8 * kBuffers;
-constexpr int kGradientsWritten = kQueriesEmpty + 8 * kBuffers, kGradientsFenced = kGradientsWritten + 8 * kGradientBuffers;
+constexpr int kGradientsWritten = kQueriesEmpty + 8 * kBuffers,
+              kGradientsFenced = kGradientsWritten + 8 * kGradientBuffers;
 constexpr int kGradientsEmpty = kGradientsFenced + 8 * kGradientBuffers;
-constexpr int kSumsFull = kGradientsEmpty + 8 * kGradientBuffers, kSumsEmpty = kSumsFull + 8 * kAdders;
+constexpr int kSumsFull = kGradientsEmpty + 8 * kGradientBuffers,
+              kSumsEmpty = kSumsFull + 8 * kAdders;
 constexpr int kBlockFull = kSumsEmpty + 8 * kAdders, kBlockEmpty = kBlockFull + 16;
 // Products in flight would wait for a fence: the loader has it where there are some.
 constexpr int kGradientsFull = kPipelined ? kGradientsFenced : kGradientsWritten;
@@ -121,7 +133,8 @@ class Loader {
     blocks_.advance();
     return id;
   }
-  // The first tiles of queries are prefetched while the block before is computed; the keys follow when it has ended.
+  // The first tiles of queries are prefetched while the block before is computed; the keys follow
+  // when it has ended.
   FULMEN_DEVICE void block(const Work& work) {
     if (work.order.count == 0) {
       fence_until(tiles_);  // take() waits for waves that are still at the block before
@@ -148,8 +161,8 @@ class Loader {
       }
     }
   }
-  // before: tiles of the blocks before, which must have ended. Keys that no query attends, and their values, may be NaN, and are
-  // taken times 0: they become 0.
+  // before: tiles of the blocks before, which must have ended. Keys that no query attends, and
+  // their values, may be NaN, and are taken times 0: they become 0.
   FULMEN_DEVICE void keys(const Work& work, unsigned before) {
     fence_until(before);
     mbarrier_wait(kKeysEmpty, keys_parity_ ^ 1);
@@ -161,8 +174,12 @@ class Loader {
       const int arrives = patched ? kPatch : kKeysFull;
       const L2Policy once = L2Policy::evict_first();
       mbarrier_arrive_expect(arrives, kLdsLayout.key_bytes + kLdsLayout.value_bytes);
-      load_panels<kPanels, kBlockM>(kLdsLayout.keys_at, {arguments_.k_map, 0, first, work.kv_head, work.batch}, arrives, once);
-      load_panels<kPanelsV, kBlockM>(kLdsLayout.values_at, {arguments_.v_map, 0, first, work.kv_head, work.batch}, arrives, once);
+      load_panels<kPanels, kBlockM>(kLdsLayout.keys_at,
+                                    {arguments_.k_map, 0, first, work.kv_head, work.batch}, arrives,
+                                    once);
+      load_panels<kPanelsV, kBlockM>(kLdsLayout.values_at,
+                                     {arguments_.v_map, 0, first, work.kv_head, work.batch},
+                                     arrives, once);
     }
     if (!patched) return;
     mbarrier_wait(kPatch, patch_parity_);
@@ -179,7 +196,8 @@ class Loader {
     const BackwardArguments& a = arguments_;
     const Int64 first = Int64{tile} * kBlockN;
     const StatisticsInFlight statistics(a, work.batch, head, first);  // while the buffer is in use
-    // The tile whose buffer this one takes is in use until the products of the tile after it have begun, which need its dS^T.
+    // The tile whose buffer this one takes is in use until the products of the tile after it have
+    // begun, which need its dS^T.
     fence_until(tiles_ + 1 - kBuffers);
     ++tiles_;
     const int full = kQueriesFull + 8 * ring_.buffer;
@@ -190,7 +208,8 @@ class Loader {
       load_panels<kPanels, kBlockN>(kLdsLayout.queries_at + ring_.buffer * kLdsLayout.query_bytes,
                                     {arguments_.q_map, 0, first, head, work.batch}, full, again);
       load_panels<kPanelsV, kBlockN>(kLdsLayout.dout_at + ring_.buffer * kLdsLayout.dout_bytes,
-                                     {arguments_.dout_map, 0, first, head, work.batch}, full, again);
+                                     {arguments_.dout_map, 0, first, head, work.batch}, full,
+                                     again);
     }
     statistics.store(kLdsLayout.statistics_at + ring_.buffer * kLdsLayout.statistic_bytes);
     arrive(full);
@@ -201,12 +220,14 @@ class Loader {
   BlockRing blocks_;
   QueryRing ring_;
   GradientRing gradients_;
-  unsigned tiles_ = 0, fenced_ = 0;  // that were asked for, and fenced, so far; both may wrap around
+  // Tiles that were asked for, and fenced, so far; both may wrap around.
+  unsigned tiles_ = 0, fenced_ = 0;
   int keys_parity_ = 0, patch_parity_ = 0;
 };
 
-// One wave, of which one lane works: dQ of every second or third tile to the sums in memory. In order that takes longer than a
-// tile's products: the counter, the sum and the next count each go to the L2 and back.
+// One wave, of which one lane works: dQ of every second or third tile to the sums in memory. In
+// order that takes longer than a tile's products: the counter, the sum and the next count each go
+// to the L2 and back.
 class Adder {
  public:
   FULMEN_DEVICE Adder(const BackwardArguments& a, int buffer) : arguments_(a), buffer_(buffer) {}
@@ -229,7 +250,8 @@ class Adder {
     }
     wave_barrier();
   }
-  FULMEN_DEVICE void add_to_memory(const Work& work, const AddOrder& order, int head, int tile) const {
+  FULMEN_DEVICE void add_to_memory(const Work& work, const AddOrder& order, int head,
+                                   int tile) const {
     const BackwardArguments& a = arguments_;
     int before = order.before(tile);
     const bool is_awaited = a.adds_in_order != 0 || before == 0;

@@ -1,4 +1,5 @@
-// What the kernels of backward_tma.h and backward_tma_wide.h share: tiles that the TMA brings, and row statistics beside them.
+// What the kernels of backward_tma.h and backward_tma_wide.h share: tiles that the TMA brings, and
+// row statistics beside them.
 #pragma once
 
 #include "backward/parts/block_order.h"
@@ -7,10 +8,13 @@
 
 namespace fulmen::kernels {
 
-static_assert(kAddsDq && !kGivesDbias && !kVariable && kKeepMask == kMaskBits && kWholeRows, "backward_tma: what the TMA can read");
-static_assert(kWarpgroups == 2 && kWorkgroup == 384, "backward_tma: two warpgroups multiply, a third one brings tiles");
+static_assert(kAddsDq && !kGivesDbias && !kVariable && kKeepMask == kMaskBits && kWholeRows,
+              "backward_tma: what the TMA can read");
+static_assert(kWarpgroups == 2 && kWorkgroup == 384,
+              "backward_tma: two warpgroups multiply, a third one brings tiles");
 constexpr int kConsumerWaves = 4 * kWarpgroups;
-// Scores without random numbers: log-sum-exp and delta lie in two rows, each read by two columns at once.
+// Scores without random numbers: log-sum-exp and delta lie in two rows, each read by two columns at
+// once.
 constexpr bool kSplitStatistics = !kDropout && !kSoftcap;
 
 // Arrives once for the wave, after all of its lanes: what they did before is done.
@@ -43,11 +47,12 @@ template <int kCount, int kRows>
 FULMEN_DEVICE void load_panels(int to, const TensorPlace& from, int barrier, L2Policy policy) {
 #pragma unroll
   for (int p = 0; p < kCount; ++p) {
-    tma_load(to + p * kRows * kPanelRowBytes, &from.map, from.column + p * kPanelColumns, from.row, static_cast<int>(from.head),
-             static_cast<int>(from.batch), barrier, policy);
+    tma_load(to + p * kRows * kPanelRowBytes, &from.map, from.column + p * kPanelColumns, from.row,
+             static_cast<int>(from.head), static_cast<int>(from.batch), barrier, policy);
   }
 }
-// Which of kRows keys some query attends. Keys that none attends, and their values, may be NaN, and are taken times 0.
+// Which of kRows keys some query attends. Keys that none attends, and their values, may be NaN, and
+// are taken times 0.
 template <int kRows>
 class AttendedKeys {
  public:
@@ -62,7 +67,8 @@ class AttendedKeys {
       for (int head = first_head; head < first_head + a.group_size; ++head) {
         const MaskedRows rows = MaskedRows::of(a, work.batch, head, 0, a.seqlen_q);
         for (int n = lane_id(); n < rows.blocks; n += kWaveSize) {
-          const auto block = global_load(reinterpret_cast<const Words<kWords>*>(rows.any + n * rows.words + first / 32));
+          const auto block = global_load(
+              reinterpret_cast<const Words<kWords>*>(rows.any + n * rows.words + first / 32));
 #pragma unroll
           for (int w = 0; w < kWords; ++w) some.word[w] |= block.word[w];
         }
@@ -70,7 +76,8 @@ class AttendedKeys {
 #pragma unroll
       for (int w = 0; w < kWords; ++w) {
 #pragma unroll
-        for (int mask = 1; mask < kWaveSize; mask *= 2) some.word[w] |= shuffle_xor(some.word[w], mask);
+        for (int mask = 1; mask < kWaveSize; mask *= 2)
+          some.word[w] |= shuffle_xor(some.word[w], mask);
       }
       keys.some_ = some;
     } else {
@@ -117,11 +124,13 @@ FULMEN_DEVICE void clear_in_panels(int at) {
 // Row statistics of a tile of queries, from memory to LDS, by a wave.
 class StatisticsInFlight {
  public:
-  FULMEN_DEVICE StatisticsInFlight(const BackwardArguments& a, Int64 batch, Int64 head, Int64 first_query) {
+  FULMEN_DEVICE StatisticsInFlight(const BackwardArguments& a, Int64 batch, Int64 head,
+                                   Int64 first_query) {
 #pragma unroll
     for (int n = 0; n < kBlockN / kWaveSize; ++n) {
       const Int64 i = first_query + n * kWaveSize + lane_id();
-      pairs_[n] = i < a.seqlen_q ? global_load(RowStatistics::first_of(a, batch, head) + i) : Words<2>{};
+      pairs_[n] =
+          i < a.seqlen_q ? global_load(RowStatistics::first_of(a, batch, head) + i) : Words<2>{};
     }
   }
   FULMEN_DEVICE void store(int at) const {

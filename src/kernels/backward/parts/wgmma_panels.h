@@ -1,5 +1,6 @@
-// What the backward kernels by Hopper's warpgroup products share: copies of tensors to panels in LDS, from the products of a tile
-// to P and dS, and products of which each of two warpgroups has half of the dims.
+// What the backward kernels by Hopper's warpgroup products share: copies of tensors to panels in
+// LDS, from the products of a tile to P and dS, and products of which each of two warpgroups has
+// half of the dims.
 #pragma once
 
 #include "backward/parts/owned_keys.h"
@@ -8,17 +9,22 @@ namespace fulmen::kernels {
 
 constexpr int kWarpgroups = kWaves / 4;
 constexpr int kHeadDimTiles = kHeadDim / kScoreTile, kHeadDimVTiles = kHeadDimV / kScoreTile;
-static_assert(kRowTiles == 1 && kBlockN == 64, "backward by wgmma: a wave has 16 rows, a tile one panel of scores");
+static_assert(kRowTiles == 1 && kBlockN == 64,
+              "backward by wgmma: a wave has 16 rows, a tile one panel of scores");
 
 // kRows rows of a tensor to panels, zeros where there are none.
 template <int kDims, int kRows, bool kAll, class Alive>
-FULMEN_DEVICE void copy_panels(const Element* rows, Int64 stride, int dims, int left, int at, const Alive& alive) {
-  constexpr int kRow = kDims / 8, kLater = kWorkgroup / kRow, kRounds = (kRows + kLater - 1) / kLater;
-  static_assert(kWorkgroup % kRow == 0 && kLater % 8 == 0, "backward by wgmma: each round the same pieces of later rows");
+FULMEN_DEVICE void copy_panels(const Element* rows, Int64 stride, int dims, int left, int at,
+                               const Alive& alive) {
+  constexpr int kRow = kDims / 8, kLater = kWorkgroup / kRow,
+                kRounds = (kRows + kLater - 1) / kLater;
+  static_assert(kWorkgroup % kRow == 0 && kLater % 8 == 0,
+                "backward by wgmma: each round the same pieces of later rows");
   const auto thread = static_cast<unsigned>(recompute(thread_id()));
   const int row = static_cast<int>(thread / kRow), dim = static_cast<int>(thread % kRow) * 8;
   // Whole rows are near; of others a stride may be anything.
-  const Element* from = rows + ((kWholeRows ? Int64{row * static_cast<int>(stride)} : row * stride) + dim);
+  const Element* from =
+      rows + ((kWholeRows ? Int64{row * static_cast<int>(stride)} : row * stride) + dim);
   const int to = at + panel_place(row, dim, kRows);
   const bool there = kExactDims || dim < dims;
 #pragma unroll
@@ -29,7 +35,8 @@ FULMEN_DEVICE void copy_panels(const Element* rows, Int64 stride, int dims, int 
     if constexpr (kWholeRows) {
       copy_async_16(to + later * kPanelRowBytes, from + later * stride, valid);
     } else {
-      lds_store(to + later * kPanelRowBytes, valid ? load_piece(from + later * stride - dim, dim, dims) : Words<4>{});
+      lds_store(to + later * kPanelRowBytes,
+                valid ? load_piece(from + later * stride - dim, dim, dims) : Words<4>{});
     }
   }
 }
@@ -48,7 +55,8 @@ FULMEN_DEVICE LdsMatrix matrix_at(int at, int rows) { return LdsMatrix::of(recom
 
 // rows . columns over kMmaSteps x 16 dims, a group of its own.
 template <int kMmaSteps, int kTiles>
-FULMEN_DEVICE void multiply_panels(float (&product)[kTiles][kElements], const LdsMatrix& rows, const LdsMatrix& columns) {
+FULMEN_DEVICE void multiply_panels(float (&product)[kTiles][kElements], const LdsMatrix& rows,
+                                   const LdsMatrix& columns) {
   wgmma_fence();
 #pragma unroll
   for (int d = 0; d < kMmaSteps; ++d) {
@@ -67,7 +75,8 @@ FULMEN_DEVICE void clear(float (&sums)[kTiles][kElements]) {
   }
 }
 
-// The warpgroup's half of a matrix of kDims columns: half of its panels, or half of the columns of a single panel.
+// The warpgroup's half of a matrix of kDims columns: half of its panels, or half of the columns of
+// a single panel.
 template <int kDims>
 FULMEN_DEVICE LdsMatrix half_of_dims(int at, int rows, int warpgroup) {
   constexpr int kCount = (kDims + kPanelColumns - 1) / kPanelColumns;
@@ -75,23 +84,29 @@ FULMEN_DEVICE LdsMatrix half_of_dims(int at, int rows, int warpgroup) {
   return matrix_at(at, rows).further(warpgroup * half);
 }
 
-// dq of the warpgroup's half of the dims begins, a group of its own: from dS^T of kBlockM keys, and the keys, both in LDS.
+// dq of the warpgroup's half of the dims begins, a group of its own: from dS^T of kBlockM keys, and
+// the keys, both in LDS.
 template <int kTiles>
-FULMEN_DEVICE void begin_queries(float (&dq)[kTiles][kElements], int gradients_at, int keys_at, int warpgroup) {
-  const LdsMatrix ds = matrix_at(gradients_at, kBlockM), keys = half_of_dims<kHeadDim>(keys_at, kBlockM, warpgroup);
+FULMEN_DEVICE void begin_queries(float (&dq)[kTiles][kElements], int gradients_at, int keys_at,
+                                 int warpgroup) {
+  const LdsMatrix ds = matrix_at(gradients_at, kBlockM),
+                  keys = half_of_dims<kHeadDim>(keys_at, kBlockM, warpgroup);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kBlockM / kScoreTile; ++k) {
-    wgmma<Element, true, true>(dq, ds.rows_further(kWgmmaDepth * k), keys.rows_further(kWgmmaDepth * k), k > 0);
+    wgmma<Element, true, true>(dq, ds.rows_further(kWgmmaDepth * k),
+                               keys.rows_further(kWgmmaDepth * k), k > 0);
   }
   wgmma_commit();
 }
 
-// Begins dv += P^T dout and dk += dS^T q of keys that two warpgroups share, in the warpgroup's half of kDims and kDimsV, as one
-// group. All operands lie in LDS.
+// Begins dv += P^T dout and dk += dS^T q of keys that two warpgroups share, in the warpgroup's half
+// of kDims and kDimsV, as one group. All operands lie in LDS.
 template <int kDims = kHeadDim, int kDimsV = kHeadDimV, int kKeyTiles, int kValueTiles>
-FULMEN_DEVICE void begin_shared_keys(float (&dk)[kKeyTiles][kElements], float (&dv)[kValueTiles][kElements], int gradients_at,
-                                     int probabilities_at, int queries_at, int dout_at, int warpgroup) {
+FULMEN_DEVICE void begin_shared_keys(float (&dk)[kKeyTiles][kElements],
+                                     float (&dv)[kValueTiles][kElements], int gradients_at,
+                                     int probabilities_at, int queries_at, int dout_at,
+                                     int warpgroup) {
   const LdsMatrix queries = half_of_dims<kDims>(queries_at, kBlockN, warpgroup),
                   dout = half_of_dims<kDimsV>(dout_at, kBlockN, warpgroup);
   const LdsMatrix ds = matrix_at(gradients_at, kBlockM), p = matrix_at(probabilities_at, kBlockM);
@@ -99,21 +114,26 @@ FULMEN_DEVICE void begin_shared_keys(float (&dk)[kKeyTiles][kElements], float (&
 #pragma unroll
   for (int f = 0; f < kColumnTiles; ++f) {
     if constexpr (kGivesDv)
-      wgmma<Element, false, true>(dv, p.columns_further(kWgmmaDepth * f, kBlockM), dout.rows_further(kWgmmaDepth * f), true);
+      wgmma<Element, false, true>(dv, p.columns_further(kWgmmaDepth * f, kBlockM),
+                                  dout.rows_further(kWgmmaDepth * f), true);
   }
 #pragma unroll
   for (int f = 0; f < kColumnTiles; ++f) {
     if constexpr (kGivesDk)
-      wgmma<Element, false, true>(dk, ds.columns_further(kWgmmaDepth * f, kBlockM), queries.rows_further(kWgmmaDepth * f), true);
+      wgmma<Element, false, true>(dk, ds.columns_further(kWgmmaDepth * f, kBlockM),
+                                  queries.rows_further(kWgmmaDepth * f), true);
   }
   wgmma_commit();
 }
 
-// Waits for the two groups of products S and D of kTiles x 16 columns, from the tile's column `first` on, and overwrites S with P
-// and D with dS. The kLater groups behind them may stay in flight. numbers_at: the row statistics of column `first`.
+// Waits for the two groups of products S and D of kTiles x 16 columns, from the tile's column
+// `first` on, and overwrites S with P and D with dS. The kLater groups behind them may stay in
+// flight. numbers_at: the row statistics of column `first`.
 template <bool kMasked, int kLater, int kTiles>
-FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 first_column, int first, int numbers_at,
-                                   const RowStatistics (&row_statistics)[kRowsPerLane], float (&score)[kTiles][kElements],
+FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 first_column,
+                                   int first, int numbers_at,
+                                   const RowStatistics (&row_statistics)[kRowsPerLane],
+                                   float (&score)[kTiles][kElements],
                                    float (&gradient)[kTiles][kElements]) {
   constexpr int kGradients = kNeedsDout ? 1 : 0;
   const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_column);
@@ -122,15 +142,16 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
     const DropoutMask dropout(task.arguments, task.batch, head);
     DropoutTile<kRowsAreKeys> stays[kTiles];
 #pragma unroll
-    for (int f = 0; f < kTiles; ++f) stays[f] = task.staying(dropout, task.wave_row, first_column + first + kScoreTile * f);
+    for (int f = 0; f < kTiles; ++f)
+      stays[f] = task.staying(dropout, task.wave_row, first_column + first + kScoreTile * f);
     wgmma_wait<kLater>();
     wgmma_hold(score);
     wgmma_hold(gradient);
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
       float bias[kElements];
-      task.gradients<kMasked>(tile, first + kScoreTile * f, numbers_at + 8 * kScoreTile * f, stays[f], row_statistics, score[f],
-                              gradient[f], bias);
+      task.gradients<kMasked>(tile, first + kScoreTile * f, numbers_at + 8 * kScoreTile * f,
+                              stays[f], row_statistics, score[f], gradient[f], bias);
     }
   } else {
     // Exponentials while D is in flight.
@@ -138,13 +159,15 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
     wgmma_hold(score);
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
-      task.probabilities<kMasked>(tile, first + kScoreTile * f, numbers_at + 8 * kScoreTile * f, row_statistics, score[f]);
+      task.probabilities<kMasked>(tile, first + kScoreTile * f, numbers_at + 8 * kScoreTile * f,
+                                  row_statistics, score[f]);
     }
     if constexpr (!kNeedsDout) return;
     wgmma_wait<kLater>();
     wgmma_hold(gradient);
 #pragma unroll
-    for (int f = 0; f < kTiles; ++f) task.gradients_of(score[f], numbers_at + 8 * kScoreTile * f, row_statistics, gradient[f]);
+    for (int f = 0; f < kTiles; ++f)
+      task.gradients_of(score[f], numbers_at + 8 * kScoreTile * f, row_statistics, gradient[f]);
   }
 }
 

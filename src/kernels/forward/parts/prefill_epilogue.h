@@ -7,7 +7,8 @@
 namespace fulmen::kernels {
 
 // A lane's outputs of one row, from registers.
-FULMEN_DEVICE void store_row(const ForwardArguments& a, Element* row, const OutputFragment& out, int t, int slot, float factor) {
+FULMEN_DEVICE void store_row(const ForwardArguments& a, Element* row, const OutputFragment& out,
+                             int t, int slot, float factor) {
 #pragma unroll
   for (int d = 0; d < kDimTiles; ++d) {
 #pragma unroll
@@ -32,7 +33,8 @@ FULMEN_DEVICE void finish(const PrefillTask& task, const WaveRows& rows) {
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
       const RowState& state = rows.state[t];
       const Int64 i = task.wave_row + kScoreTile * t + tile_row(slot);
-      const RowEnd end = end_row(a, map.first_head, row_maximum(state, softmax_scale(a), slot), total(state.sum[slot]));
+      const RowEnd end = end_row(a, map.first_head, row_maximum(state, softmax_scale(a), slot),
+                                 total(state.sum[slot]));
       if constexpr (kStoresThroughLds && kPersistent) {
         const int at = task.first_row / 2;
         leave_row(rows.out, t, slot, at, end.output_factor);

@@ -34,8 +34,8 @@ struct LaterRows {
 // Tile n + 1 is fetched while tile n is computed, after the last one what the next rows begin with.
 // Ends with the buffer that this is in flight to. The long loop has code for neither masks nor
 // other rows.
-FULMEN_DEVICE void go_over_tiles(const PrefillTask& task, const PrefillRows& mine, Stage& stage, WaveRows& rows, int& buffer,
-                                 const LaterRows& later) {
+FULMEN_DEVICE void go_over_tiles(const PrefillTask& task, const PrefillRows& mine, Stage& stage,
+                                 WaveRows& rows, int& buffer, const LaterRows& later) {
   const TileOrder& order = mine.order;
   NoCopies none;
   for (int n = 0; n < order.count;) {
@@ -52,7 +52,8 @@ FULMEN_DEVICE void go_over_tiles(const PrefillTask& task, const PrefillRows& min
       const auto queries_read = [&] {
         if (n + 1 == order.count) later.fetch_queries();
       };
-      const int attended = kWideHeads ? task.attended_keys(mine.band, mine.row_end, order.first_key(n)) : kBlockN;
+      const int attended =
+          kWideHeads ? task.attended_keys(mine.band, mine.row_end, order.first_key(n)) : kBlockN;
       if (attended > 0) {
         task.step<true>(rows, {order.first_key(n), buffer, attended}, none, queries_read);
       } else {
@@ -77,7 +78,8 @@ FULMEN_DEVICE void go_over_tiles(const PrefillTask& task, const PrefillRows& min
 // tile of keys is computed the next rows' first one is in flight, and, once Q has been read, their
 // queries.
 FULMEN_DEVICE void prefill_persistent(const ForwardArguments& call) {
-  static_assert(!kPersistent || !(kVariable || kKeepMask || kDropout), "prefill: persistent workgroups serve one length");
+  static_assert(!kPersistent || !(kVariable || kKeepMask || kDropout),
+                "prefill: persistent workgroups serve one length");
   LaterRows later{call, TileScheduler::first(call)};
   int buffer = 0;
   bool in_flight = false;

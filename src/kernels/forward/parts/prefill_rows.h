@@ -16,20 +16,31 @@ struct PrefillRows {
   TileOrder order;
 
   FULMEN_DEVICE static PrefillRows of(const ForwardArguments& a, const QueryBlock& block) {
-    const Int64 row_end = block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
-    const algorithm::Band band = kBand || kLoopsWantBand ? band_of(a) : algorithm::Band{a.seqlen_k, a.diagonal, -1, -1};
-    const algorithm::KeyRange keys = band.any(block.row_begin, row_end), whole = band.all(block.row_begin, row_end);
+    const Int64 row_end =
+        block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
+    const algorithm::Band band =
+        kBand || kLoopsWantBand ? band_of(a) : algorithm::Band{a.seqlen_k, a.diagonal, -1, -1};
+    const algorithm::KeyRange keys = band.any(block.row_begin, row_end),
+                              whole = band.all(block.row_begin, row_end);
     return {block, row_end, band, keys, TileOrder::of(tile_range(keys), whole)};
   }
   FULMEN_DEVICE StageSource source(const ForwardArguments& a) const {
     // No division where rows follow rows, and a head has its own keys.
-    const int batch = block.batch, kv_head = kPersistent && a.group_size == 1 ? block.head : block.head / a.group_size;
-    return {
-        a,          batch,   block.head, block.row_begin, row_end, head_rows(a.k, batch, kv_head), head_rows(a.v, batch, kv_head),
-        keys.begin, keys.end};
+    const int batch = block.batch,
+              kv_head = kPersistent && a.group_size == 1 ? block.head : block.head / a.group_size;
+    return {a,
+            batch,
+            block.head,
+            block.row_begin,
+            row_end,
+            head_rows(a.k, batch, kv_head),
+            head_rows(a.v, batch, kv_head),
+            keys.begin,
+            keys.end};
   }
   FULMEN_DEVICE QuerySource queries(const ForwardArguments& a) const {
-    return {at<Element>(a.q, block.batch, 0, block.head), a.q.row, block.row_begin, a.seqlen_q, a.head_dim};
+    return {at<Element>(a.q, block.batch, 0, block.head), a.q.row, block.row_begin, a.seqlen_q,
+            a.head_dim};
   }
 };
 

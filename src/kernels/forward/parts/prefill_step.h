@@ -14,7 +14,8 @@ struct PrefillTask {
 
   // How many of a tile's first keys the wave computes: up to the last one that its rows attend, or
   // none.
-  FULMEN_DEVICE int attended_keys(const algorithm::Band& band, Int64 row_end, Int64 first_key) const {
+  FULMEN_DEVICE int attended_keys(const algorithm::Band& band, Int64 row_end,
+                                  Int64 first_key) const {
     const Int64 end = wave_row + kScoreTile * kRowTiles;
     const algorithm::KeyRange keys = band.any(wave_row, end < row_end ? end : row_end);
     return first_key + kBlockN > keys.begin ? at_most(keys.end - first_key, kBlockN) : 0;
@@ -23,7 +24,8 @@ struct PrefillTask {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
-      for (int d = 0; d < kQueryMmaSteps; ++d) rows.queries[t][d] = Stage::query_operand(source, first_row + kScoreTile * t, d);
+      for (int d = 0; d < kQueryMmaSteps; ++d)
+        rows.queries[t][d] = Stage::query_operand(source, first_row + kScoreTile * t, d);
     }
   }
   FULMEN_DEVICE QueryOperand queries(const WaveRows& rows, int t, int d, unsigned lane) const {
@@ -32,7 +34,8 @@ struct PrefillTask {
   }
 
   template <class Copies>
-  FULMEN_DEVICE void multiply(const WaveRows& rows, int buffer, ScoreFragment& score, Copies& copies) const {
+  FULMEN_DEVICE void multiply(const WaveRows& rows, int buffer, ScoreFragment& score,
+                              Copies& copies) const {
     const unsigned lane = operand_lane();
 #pragma unroll
     for (int d = 0; d < kMmaSteps; ++d) {
@@ -52,7 +55,8 @@ struct PrefillTask {
 
   // queries_read(): the wave needs this tile's queries no more.
   template <bool kMasked, class Copies, class QueriesRead>
-  FULMEN_DEVICE void step(WaveRows& rows, const KeyTile& tile, Copies& copies, const QueriesRead& queries_read) const {
+  FULMEN_DEVICE void step(WaveRows& rows, const KeyTile& tile, Copies& copies,
+                          const QueriesRead& queries_read) const {
     ScoreFragment score = {};
     multiply(rows, tile.buffer, score, copies);
     queries_read();

@@ -1,4 +1,5 @@
-// Which tiles of queries a workgroup of prefill_tma.h takes, one after the other, and the order of a tile's keys.
+// Which tiles of queries a workgroup of prefill_tma.h takes, one after the other, and the order of
+// a tile's keys.
 #pragma once
 
 #include "core/sequence.h"
@@ -7,17 +8,20 @@
 
 namespace fulmen::kernels {
 
-// The order of a workgroup's tiles of keys: those at the band's end, which need masks, last one first; those at its beginning; then
-// those that need none. A warpgroup whose band ends before them skips the first ones.
+// The order of a workgroup's tiles of keys: those at the band's end, which need masks, last one
+// first; those at its beginning; then those that need none. A warpgroup whose band ends before them
+// skips the first ones.
 struct MaskedFirst {
   Int64 begin;  // the first key of the first tile
   int count, masked;
   int late;  // of the masked ones those at the end
   int whole_begin;
 
-  FULMEN_DEVICE static MaskedFirst of(const algorithm::KeyRange& keys, const algorithm::KeyRange& whole) {
+  FULMEN_DEVICE static MaskedFirst of(const algorithm::KeyRange& keys,
+                                      const algorithm::KeyRange& whole) {
     const TileOrder order = TileOrder::of(keys, whole);
-    return {order.begin, order.count, order.masked, order.count - order.whole_end, order.whole_begin};
+    return {order.begin, order.count, order.masked, order.count - order.whole_end,
+            order.whole_begin};
   }
   FULMEN_DEVICE Int64 first_key(int n) const {
     const int tile = n >= masked ? n - masked + whole_begin : n < late ? count - 1 - n : n - late;
@@ -40,16 +44,19 @@ struct QueryTile {
   MaskedFirst order;
 
   FULMEN_DEVICE static QueryTile of(const ForwardArguments& a, const QueryBlock& block, int split) {
-    const Int64 row_end = block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
+    const Int64 row_end =
+        block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
     const algorithm::Band band = band_of(a);
-    algorithm::KeyRange keys = band.any(block.row_begin, row_end), whole = band.all(block.row_begin, row_end);
+    algorithm::KeyRange keys = band.any(block.row_begin, row_end),
+                        whole = band.all(block.row_begin, row_end);
     if (kSplits && split != kWholeTile) {
       keys.begin = split * a.split_keys;
       if (keys.begin + a.split_keys < keys.end) keys.end = keys.begin + a.split_keys;
       whole = keys;
       whole.end = keys.begin + (keys.end - keys.begin) / kBlockN * kBlockN;
     }
-    return {block.batch, block.head, block.row_begin, split, keys, MaskedFirst::of(tile_range(keys), whole)};
+    return {block.batch, block.head, block.row_begin,
+            split,       keys,       MaskedFirst::of(tile_range(keys), whole)};
   }
 };
 
@@ -57,15 +64,18 @@ struct QueryTile {
 // band, is longest-processing-time-first within an L2 section: section_heads heads, whose keys and
 // values fit in the L2.
 //   single tile          the one of the workgroup's number
-//   static persistent    a grid stride over tiles; with a band over pairs of equal work: tile n of a
-//                        head, and tile n from the end of the next one (of the same, where the
+//   static persistent    a grid stride over tiles; with a band over pairs of equal work: tile n of
+//                        a head, and tile n from the end of the next one (of the same, where the
 //                        number of heads is odd)
 //   dynamic persistent   (kDynamicTiles) the tile of its number, then those that the atomic tile
 //                        counter gives
-// kSplits: each tile of the tail wave, from `whole_tiles` on, counts as num_splits tiles, each over a part of the keys.
+// kSplits: each tile of the tail wave, from `whole_tiles` on, counts as num_splits tiles, each over
+// a part of the keys.
 class QueryTiles {
  public:
-  FULMEN_DEVICE explicit QueryTiles(const ForwardArguments& a) : arguments_(a) { place(static_cast<unsigned>(workgroup_id())); }
+  FULMEN_DEVICE explicit QueryTiles(const ForwardArguments& a) : arguments_(a) {
+    place(static_cast<unsigned>(workgroup_id()));
+  }
   FULMEN_DEVICE bool there() const { return batch_ < arguments_.batch; }
   FULMEN_DEVICE int split() const { return kSplits ? split_ : kWholeTile; }
   FULMEN_DEVICE QueryBlock block() const {
@@ -78,9 +88,11 @@ class QueryTiles {
   }
   // The nth of all.
   FULMEN_DEVICE void place(unsigned nth) {
-    const auto row_tiles = static_cast<unsigned>(arguments_.row_tiles), num_heads = static_cast<unsigned>(arguments_.num_heads);
+    const auto row_tiles = static_cast<unsigned>(arguments_.row_tiles),
+               num_heads = static_cast<unsigned>(arguments_.num_heads);
     if constexpr (kSplits) {
-      const auto whole = static_cast<unsigned>(arguments_.whole_tiles), splits = static_cast<unsigned>(arguments_.num_splits);
+      const auto whole = static_cast<unsigned>(arguments_.whole_tiles),
+                 splits = static_cast<unsigned>(arguments_.num_splits);
       nth_ = nth;
       split_ = nth < whole ? kWholeTile : static_cast<int>((nth - whole) % splits);
       if (nth >= whole) nth = whole + (nth - whole) / splits;
@@ -91,7 +103,8 @@ class QueryTiles {
         batch_ = arguments_.batch;
         return;
       }
-      const unsigned before = nth / (section * row_tiles) * section, rest = nth - before * row_tiles;
+      const unsigned before = nth / (section * row_tiles) * section,
+                     rest = nth - before * row_tiles;
       const unsigned heads = before + section < all ? section : all - before;
       tile_ = static_cast<int>(row_tiles - 1 - rest / heads);
       set_head(before + rest % heads, num_heads);
@@ -100,7 +113,8 @@ class QueryTiles {
       set_head(nth / tiles(), heads());
     }
   }
-  // To the static scheduler's next tile: adds the stride to the mixed-radix index (tile, head, batch).
+  // To the static scheduler's next tile: adds the stride to the mixed-radix index (tile, head,
+  // batch).
   FULMEN_DEVICE void advance() {
     if constexpr (kSplits) {
       place(nth_ + static_cast<unsigned>(arguments_.step_tile));
@@ -118,8 +132,12 @@ class QueryTiles {
  private:
   static constexpr bool kPairs = kBand && kPersistent && !kDynamicTiles;
   FULMEN_DEVICE bool pairs_heads() const { return arguments_.num_heads % 2 == 0; }
-  FULMEN_DEVICE int tiles() const { return kPairs && !pairs_heads() ? (arguments_.row_tiles + 1) / 2 : arguments_.row_tiles; }
-  FULMEN_DEVICE int heads() const { return kPairs && pairs_heads() ? arguments_.num_heads / 2 : arguments_.num_heads; }
+  FULMEN_DEVICE int tiles() const {
+    return kPairs && !pairs_heads() ? (arguments_.row_tiles + 1) / 2 : arguments_.row_tiles;
+  }
+  FULMEN_DEVICE int heads() const {
+    return kPairs && pairs_heads() ? arguments_.num_heads / 2 : arguments_.num_heads;
+  }
   FULMEN_DEVICE void set_head(unsigned of_all, unsigned heads) {
     batch_ = static_cast<int>(of_all / heads);
     head_ = static_cast<int>(of_all % heads);

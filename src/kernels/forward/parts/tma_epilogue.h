@@ -12,12 +12,14 @@ constexpr int kOutputPanelBytes = kScoreTile * kPanelRowBytes;
 
 // Through the wave's panels of 16 rows in LDS.
 template <class Consumer>
-FULMEN_DEVICE void give_to_tma(const Consumer& consumer, const RowMap& map, Int64 wave_row, const WaveRows& rows) {
+FULMEN_DEVICE void give_to_tma(const Consumer& consumer, const RowMap& map, Int64 wave_row,
+                               const WaveRows& rows) {
   const ForwardArguments& a = map.arguments;
   float factor[kRowsPerLane];
   end_rows(map, wave_row, rows.state, factor);
   // A lane's address is that of a row of one of four matrices of 8 x 8.
-  const int lane_row = lane_id() % 16, panels_at = kLdsLayout.outputs_at + wave_id() * kPanelsV * kOutputPanelBytes;
+  const int lane_row = lane_id() % 16,
+            panels_at = kLdsLayout.outputs_at + wave_id() * kPanelsV * kOutputPanelBytes;
   const int lane_at = panels_at + panel_place(lane_row, lane_id() / 16 * 8, kScoreTile);
   if (lane_id() == 0) tma_wait_read();
   wave_barrier();
@@ -26,7 +28,8 @@ FULMEN_DEVICE void give_to_tma(const Consumer& consumer, const RowMap& map, Int6
     const auto& tile = rows.out[0][d];
     Words<4> words;
 #pragma unroll
-    for (int w = 0; w < 4; ++w) words.word[w] = pack<Element>(tile[2 * w] * factor[w % 2], tile[2 * w + 1] * factor[w % 2]);
+    for (int w = 0; w < 4; ++w)
+      words.word[w] = pack<Element>(tile[2 * w] * factor[w % 2], tile[2 * w + 1] * factor[w % 2]);
     stmatrix_x4((lane_at ^ d % 4 * 32) + d / 4 * kOutputPanelBytes, words);
   }
   lds_fence_for_matrices();
@@ -34,8 +37,8 @@ FULMEN_DEVICE void give_to_tma(const Consumer& consumer, const RowMap& map, Int6
   if (lane_id() == 0 && wave_row < a.seqlen_q) {
 #pragma unroll
     for (int p = 0; p < kPanelsV; ++p) {
-      tma_store(&consumer.arguments.out_map, panels_at + p * kOutputPanelBytes, p * kPanelColumns, wave_row, map.first_head,
-                map.batch);
+      tma_store(&consumer.arguments.out_map, panels_at + p * kOutputPanelBytes, p * kPanelColumns,
+                wave_row, map.first_head, map.batch);
     }
   }
 }

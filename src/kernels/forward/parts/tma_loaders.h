@@ -11,26 +11,34 @@
 namespace fulmen::kernels {
 
 // Dims in LDS: whole panels, zeros past the last one.
-constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns, kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
-constexpr TmaPrefillLayout kLdsLayout =
-    TmaPrefillLayout::of(kPanels * kPanelColumns, kPanelsV* kPanelColumns, kBlockM, kBlockN, kBuffers);
-static_assert(kLdsLayout.total == kLdsBytes, "prefill_tma: the host reserves the LDS that the tiles need");
+constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns,
+              kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
+constexpr TmaPrefillLayout kLdsLayout = TmaPrefillLayout::of(
+    kPanels * kPanelColumns, kPanelsV* kPanelColumns, kBlockM, kBlockN, kBuffers);
+static_assert(kLdsLayout.total == kLdsBytes,
+              "prefill_tma: the host reserves the LDS that the tiles need");
 constexpr int kWarpgroups = kBlockM / 64;  // that multiply
-static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1), "prefill_tma: a warpgroup has 64 rows, one has none");
+static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1),
+              "prefill_tma: a warpgroup has 64 rows, one has none");
 static_assert(kBlockN % kScoreTile == 0 && kWholeRows,
               "prefill_tma: keys are whole tiles of products, of rows that the TMA can read");
-static_assert(!kVariable && kKeepMask == kMaskBits, "prefill_tma: a tile's rows are neighbours; the keep-mask comes as bits");
+static_assert(!kVariable && kKeepMask == kMaskBits,
+              "prefill_tma: a tile's rows are neighbours; the keep-mask comes as bits");
 static_assert(!kSplits || (!kBand && !kMaskBits && kLdsLayout.output_bytes > 0),
               "prefill_tma: splits are of as many keys, up to 128 dims");
 
-constexpr RegisterShares kRegisters = RegisterShares::of(kWarpgroups, kMinWorkgroups, kTmaRegisters);
+constexpr RegisterShares kRegisters =
+    RegisterShares::of(kWarpgroups, kMinWorkgroups, kTmaRegisters);
 
 // mbarriers: of each buffer, of the queries those of each warpgroup.
 constexpr int kQueryBuffers = kLdsLayout.query_buffers;
-constexpr int kQueriesFull = kLdsLayout.barriers_at, kQueriesEmpty = kQueriesFull + 8 * kQueryBuffers * kWarpgroups;
-constexpr int kKeysFull = kQueriesEmpty + 8 * kQueryBuffers * kWarpgroups, kKeysEmpty = kKeysFull + 8 * kBuffers;
+constexpr int kQueriesFull = kLdsLayout.barriers_at,
+              kQueriesEmpty = kQueriesFull + 8 * kQueryBuffers * kWarpgroups;
+constexpr int kKeysFull = kQueriesEmpty + 8 * kQueryBuffers * kWarpgroups,
+              kKeysEmpty = kKeysFull + 8 * kBuffers;
 constexpr int kValuesFull = kKeysEmpty + 8 * kBuffers, kValuesEmpty = kValuesFull + 8 * kBuffers;
-constexpr int kPatch = kValuesEmpty + 8 * kBuffers, kNextFull = kPatch + 8, kNextEmpty = kNextFull + 8;
+constexpr int kPatch = kValuesEmpty + 8 * kBuffers, kNextFull = kPatch + 8,
+              kNextEmpty = kNextFull + 8;
 
 using QueryRing = Ring<kQueryBuffers>;
 using TileRing = Ring<kBuffers>;
@@ -52,7 +60,8 @@ struct NextTile {
   }
   FULMEN_DEVICE unsigned told() {
     mbarrier_wait(kNextFull, parity);
-    const auto nth = static_cast<unsigned>(broadcast(static_cast<int>(lds_load<unsigned>(kLdsLayout.next_at))));
+    const auto nth =
+        static_cast<unsigned>(broadcast(static_cast<int>(lds_load<unsigned>(kLdsLayout.next_at))));
     wave_barrier();
     if (lane_id() == 0) mbarrier_arrive(kNextEmpty);
     parity ^= 1;
@@ -70,14 +79,18 @@ FULMEN_DEVICE int rows_of_group(int group, const QueryRing& ring) {
 FULMEN_DEVICE int queries_barrier(int first, const QueryRing& ring, int group) {
   return first + 8 * (ring.buffer * kWarpgroups + group);
 }
-FULMEN_DEVICE int queries_at(const QueryRing& ring) { return kLdsLayout.queries_at + ring.buffer * kLdsLayout.query_bytes; }
+FULMEN_DEVICE int queries_at(const QueryRing& ring) {
+  return kLdsLayout.queries_at + ring.buffer * kLdsLayout.query_bytes;
+}
 
 // One lane asks the TMA for kRows rows of kCount panels, which lie kPanelRows rows apart in LDS.
 template <int kCount, int kRows, int kPanelRows>
-FULMEN_DEVICE void load(int to, const TensorMap& map, Int64 row, int head, int batch, int barrier, L2Policy policy) {
+FULMEN_DEVICE void load(int to, const TensorMap& map, Int64 row, int head, int batch, int barrier,
+                        L2Policy policy) {
 #pragma unroll
   for (int p = 0; p < kCount; ++p) {
-    tma_load(to + p * kPanelRows * kPanelRowBytes, &map, p * kPanelColumns, row, head, batch, barrier, policy);
+    tma_load(to + p * kPanelRows * kPanelRowBytes, &map, p * kPanelColumns, row, head, batch,
+             barrier, policy);
   }
 }
 
@@ -93,9 +106,11 @@ struct QueryLoader {
     for (int group = 0; group < kWarpgroups; ++group) {
       mbarrier_wait(queries_barrier(kQueriesEmpty, ring, group), ring.parity ^ 1);
       if (lane_id() == 0) {
-        const int full = queries_barrier(kQueriesFull, ring, group), to = queries_at(ring) + group * 64 * kPanelRowBytes;
+        const int full = queries_barrier(kQueriesFull, ring, group),
+                  to = queries_at(ring) + group * 64 * kPanelRowBytes;
         mbarrier_arrive_expect(full, kLdsLayout.query_bytes / kWarpgroups);
-        load<kPanels, 64, kBlockM>(to, arguments.q_map, t.row_begin + rows_of_group(group, ring), t.head, t.batch, full, once);
+        load<kPanels, 64, kBlockM>(to, arguments.q_map, t.row_begin + rows_of_group(group, ring),
+                                   t.head, t.batch, full, once);
       }
     }
     ring.advance();
@@ -129,22 +144,25 @@ struct KeyLoader {
     if (lane_id() == 0) {
       const int full = kKeysFull + 8 * key_ring.buffer;
       mbarrier_arrive_expect(full, kLdsLayout.key_bytes);
-      load<kPanels, kBlockN, kBlockN>(kLdsLayout.keys_at + key_ring.buffer * kLdsLayout.key_bytes, arguments.k_map, first_key,
-                                      kv_head, t.batch, full, again);
+      load<kPanels, kBlockN, kBlockN>(kLdsLayout.keys_at + key_ring.buffer * kLdsLayout.key_bytes,
+                                      arguments.k_map, first_key, kv_head, t.batch, full, again);
     }
     key_ring.advance();
   }
   // hidden: kMaskBits, some keys of the tile are attended by no row.
   FULMEN_DEVICE void values(const QueryTile& t, Int64 first_key, int kv_head, bool hidden = false) {
-    const int to = kLdsLayout.values_at + value_ring.buffer * kLdsLayout.value_bytes, full = kValuesFull + 8 * value_ring.buffer;
+    const int to = kLdsLayout.values_at + value_ring.buffer * kLdsLayout.value_bytes,
+              full = kValuesFull + 8 * value_ring.buffer;
     mbarrier_wait(kValuesEmpty + 8 * value_ring.buffer, value_ring.parity ^ 1);
     // Past the last key are zeros.
-    const bool before = first_key < t.keys.begin, after = t.keys.end < arguments.seqlen_k && first_key + kBlockN > t.keys.end;
+    const bool before = first_key < t.keys.begin,
+               after = t.keys.end < arguments.seqlen_k && first_key + kBlockN > t.keys.end;
     const bool patched = kMaskBits ? hidden : before || after;
     if (lane_id() == 0) {
       const int arrives = patched ? kPatch : full;
       mbarrier_arrive_expect(arrives, kLdsLayout.value_bytes);
-      load<kPanelsV, kBlockN, kBlockN>(to, arguments.v_map, first_key, kv_head, t.batch, arrives, again);
+      load<kPanelsV, kBlockN, kBlockN>(to, arguments.v_map, first_key, kv_head, t.batch, arrives,
+                                       again);
     }
     if (patched) {
       mbarrier_wait(kPatch, patch_parity);

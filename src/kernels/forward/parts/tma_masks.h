@@ -8,7 +8,8 @@
 namespace fulmen::kernels {
 
 // What `rows` queries from row_begin on attend.
-FULMEN_DEVICE MaskedRows masked_rows(const ForwardArguments& a, const QueryTile& t, Int64 row_begin, int rows) {
+FULMEN_DEVICE MaskedRows masked_rows(const ForwardArguments& a, const QueryTile& t, Int64 row_begin,
+                                     int rows) {
   const Int64 end = row_begin + rows < a.seqlen_q ? row_begin + rows : a.seqlen_q;
   return MaskedRows::of(a, t.batch, t.head, row_begin, end);
 }
@@ -32,8 +33,8 @@ FULMEN_DEVICE void load_kept_tiles(Loader& loader, const QueryTile& t, int kv_he
 
 // The tiles that some of the workgroup's rows attend. Returns whether the warpgroup's own do.
 template <class Consumer>
-FULMEN_DEVICE bool step_kept_tiles(Consumer& consumer, const QueryTile& t, const RowMap& map, Int64 wave_row, Int64 group_row,
-                                   WaveRows& rows) {
+FULMEN_DEVICE bool step_kept_tiles(Consumer& consumer, const QueryTile& t, const RowMap& map,
+                                   Int64 wave_row, Int64 group_row, WaveRows& rows) {
   KeptTiles all(masked_rows(consumer.arguments, t, t.row_begin, kBlockM), t.order),
       own(masked_rows(consumer.arguments, t, group_row, 64), t.order);
   int n = 0;
@@ -71,15 +72,16 @@ FULMEN_DEVICE void clear_unless(int tile_at, int begin, int end, const Stays& st
 // Clears the values at `to` that no row of the work tile attends: they are not to be multiplied,
 // not even with 0, as they may be NaN. before, after: keys of the tile that are outside t.keys.
 template <int kPanelCount>
-FULMEN_DEVICE void clear_hidden_values(const ForwardArguments& a, const QueryTile& t, int to, Int64 first_key, bool before,
-                                       bool after) {
+FULMEN_DEVICE void clear_hidden_values(const ForwardArguments& a, const QueryTile& t, int to,
+                                       Int64 first_key, bool before, bool after) {
   if constexpr (kMaskBits) {
     const TileBits attended = masked_rows(a, t, t.row_begin, kBlockM).attended(first_key);
     clear_unless<kPanelCount>(to, 0, kBlockN, [&](int row) { return attended.has_column(row); });
   } else {
     const auto all = [](int) { return false; };
     if (before) clear_unless<kPanelCount>(to, 0, static_cast<int>(t.keys.begin - first_key), all);
-    if (after) clear_unless<kPanelCount>(to, static_cast<int>(t.keys.end - first_key), kBlockN, all);
+    if (after)
+      clear_unless<kPanelCount>(to, static_cast<int>(t.keys.end - first_key), kBlockN, all);
   }
 }
 

@@ -8,7 +8,8 @@ namespace fulmen::kernels {
 FULMEN_DEVICE void store_split(const RowMap& map, Int64 wave_row, int split, const WaveRows& rows) {
   const ForwardArguments& a = map.arguments;
   const Int64 head = static_cast<Int64>(map.batch) * a.num_heads + map.first_head;
-  const Int64 split_rows = static_cast<Int64>(a.batch) * a.num_heads * a.seqlen_q - a.first_split_row;
+  const Int64 split_rows =
+      static_cast<Int64>(a.batch) * a.num_heads * a.seqlen_q - a.first_split_row;
   const Int64 first = split * split_rows + head * a.seqlen_q - a.first_split_row;
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {

@@ -13,9 +13,11 @@ template <class T>
 FULMEN_DEVICE void mfma_f32_16x16x16(float (&d)[4], const Words<2>& a, const Words<2>& b) {
   Float4 c = {d[0], d[1], d[2], d[3]};
   if constexpr (kIsHalf<T>) {
-    c = __builtin_amdgcn_mfma_f32_16x16x16f16(__builtin_bit_cast(Half4, a), __builtin_bit_cast(Half4, b), c, 0, 0, 0);
+    c = __builtin_amdgcn_mfma_f32_16x16x16f16(__builtin_bit_cast(Half4, a),
+                                              __builtin_bit_cast(Half4, b), c, 0, 0, 0);
   } else {
-    c = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(Short4, a), __builtin_bit_cast(Short4, b), c, 0, 0, 0);
+    c = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(Short4, a),
+                                                  __builtin_bit_cast(Short4, b), c, 0, 0, 0);
   }
 #pragma unroll
   for (int e = 0; e < 4; ++e) d[e] = c[e];

@@ -13,9 +13,11 @@ template <class T>
 FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<8>& a, const Words<8>& b) {
   Float8 c = {d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]};
   if constexpr (kIsHalf<T>) {
-    c = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(Half16, a), __builtin_bit_cast(Half16, b), c);
+    c = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(Half16, a),
+                                                   __builtin_bit_cast(Half16, b), c);
   } else {
-    c = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(Short16, a), __builtin_bit_cast(Short16, b), c);
+    c = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(Short16, a),
+                                                    __builtin_bit_cast(Short16, b), c);
   }
 #pragma unroll
   for (int e = 0; e < 8; ++e) d[e] = c[e];

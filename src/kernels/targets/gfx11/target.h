@@ -1,5 +1,8 @@
 // RDNA3 and RDNA3.5: v_wmma_f32_16x16x16, wave32. Lanes l and l + 16 hold the same operands.
-//   operand A[i][k], B[k][j]: i, j = l % 16, k = element (16 of them)     accumulator D[i][j]: i = 2 e + l / 16, j = l % 16
+//   operand A[i][k], B[k][j]: i, j = l % 16, k = element (16 of them)
+//                                                                         accumulator D[i][j]:
+//                                                                         i = 2 e + l / 16,
+//                                                                         j = l % 16
 // Scores are K Q^T, so that a lane owns one query row and every second key; outputs are V^T P^T.
 #pragma once
 
@@ -23,8 +26,11 @@ FULMEN_DEVICE constexpr int row_slot(int /*e*/) { return 0; }
 FULMEN_DEVICE int tile_row(int /*slot*/) { return lane_id() % 16; }
 constexpr int kColumnRun = 1;
 FULMEN_DEVICE int tile_column(int e) { return 2 * e + lane_id() / 16; }
-FULMEN_DEVICE constexpr int block_sharer(bool rows_are_keys, int n) { return n == 0 ? 1 : n == 1 ? (rows_are_keys ? 2 : 16) : 16; }
-// The order of dims among the rows of V^T is free (value_dim() below): a lane's outputs are neighbours.
+FULMEN_DEVICE constexpr int block_sharer(bool rows_are_keys, int n) {
+  return n == 0 ? 1 : n == 1 ? (rows_are_keys ? 2 : 16) : 16;
+}
+// The order of dims among the rows of V^T is free (value_dim() below): a lane's outputs are
+// neighbours.
 constexpr int kOutputRun = 8;
 FULMEN_DEVICE int output_column(int e) { return 8 * (lane_id() / 16) + e; }
 FULMEN_DEVICE float from_other_half(float x) { return bits_float(permlanex16(float_bits(x))); }
@@ -43,15 +49,17 @@ constexpr int kTileMmaK = kMmaK;
 using QueryOperand = RowOperand;
 using KeyOperand = RowOperand;
 FULMEN_DEVICE Words<8> whole(const RowOperand& x) {
-  return {{x.piece[0].word[0], x.piece[0].word[1], x.piece[0].word[2], x.piece[0].word[3], x.piece[1].word[0], x.piece[1].word[1],
-           x.piece[1].word[2], x.piece[1].word[3]}};
+  return {{x.piece[0].word[0], x.piece[0].word[1], x.piece[0].word[2], x.piece[0].word[3],
+           x.piece[1].word[0], x.piece[1].word[1], x.piece[1].word[2], x.piece[1].word[3]}};
 }
 template <class T>
-FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys, const RowOperand& queries) {
+FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys,
+                                   const RowOperand& queries) {
   wmma_f32_16x16x16<T>(scores, whole(keys), whole(queries));
 }
 
-// The even keys, then the odd ones: what a lane has itself, and what its other half has, by four exchanges.
+// The even keys, then the odd ones: what a lane has itself, and what its other half has, by four
+// exchanges.
 struct ProbabilityOperand {
   Words<8> words;
 };
@@ -73,11 +81,13 @@ struct ValueOperand {
   ValuePiece piece[2];
 };
 template <class T>
-FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOperand& p, const ValueOperand& v) {
-  wmma_f32_16x16x16<T>(out,
-                       Words<8>{{v.piece[0].word[0], v.piece[0].word[1], v.piece[0].word[2], v.piece[0].word[3], v.piece[1].word[0],
-                                 v.piece[1].word[1], v.piece[1].word[2], v.piece[1].word[3]}},
-                       p.words);
+FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOperand& p,
+                                   const ValueOperand& v) {
+  wmma_f32_16x16x16<T>(
+      out,
+      Words<8>{{v.piece[0].word[0], v.piece[0].word[1], v.piece[0].word[2], v.piece[0].word[3],
+                v.piece[1].word[0], v.piece[1].word[1], v.piece[1].word[2], v.piece[1].word[3]}},
+      p.words);
 }
 
 // V^T in LDS, [dim][position]: of kValueDepth keys a lane reads 16-byte pieces from position
@@ -97,8 +107,12 @@ FULMEN_DEVICE int direct_lane() { return lane_id() % 16; }
 FULMEN_DEVICE int direct_key(int m) { return value_key(m); }
 FULMEN_DEVICE int direct_column(int e) { return 2 * e + lane_id() / 16; }
 template <class T>
-FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const ProbabilityOperand& p, const unsigned (&pairs)[8]) {
-  wmma_f32_16x16x16<T>(out, Words<8>{{pairs[0], pairs[1], pairs[2], pairs[3], pairs[4], pairs[5], pairs[6], pairs[7]}}, p.words);
+FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const ProbabilityOperand& p,
+                                   const unsigned (&pairs)[8]) {
+  wmma_f32_16x16x16<T>(
+      out,
+      Words<8>{{pairs[0], pairs[1], pairs[2], pairs[3], pairs[4], pairs[5], pairs[6], pairs[7]}},
+      p.words);
 }
 
 }  // namespace fulmen::kernels

@@ -1,5 +1,5 @@
-// RDNA4's matrix instruction for the host, from AMD's documented layout. Products are exact in fp32; they are added in the order of
-// k (the hardware's order is not documented).
+// RDNA4's matrix instruction for the host, from AMD's documented layout. Products are exact in
+// fp32; they are added in the order of k (the hardware's order is not documented).
 #pragma once
 
 #include "core/base.h"
@@ -8,13 +8,15 @@
 namespace fulmen::kernels {
 
 template <class T>
-FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<4>& a, const Words<4>& b, Position at = Position::here()) {
+FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<4>& a, const Words<4>& b,
+                                     Position at = Position::here()) {
   struct Operands {
     Words<4> a, b;
   };
   const Operands mine{a, b};
   const auto* lanes = all_lanes("wmma_f32_16x16x16", mine, at);
-  // A[i][k]: i = l % 16, k = 8 (e / 4) + 4 (l / 16) + e % 4; B the same; D[i][j]: i = 8 (l / 16) + e, j = l % 16.
+  // A[i][k]: i = l % 16, k = 8 (e / 4) + 4 (l / 16) + e % 4; B the same; D[i][j]: i = 8
+  // (l / 16) + e, j = l % 16.
   const int l = lane_id(), j = l % 16;
   for (int e = 0; e < 8; ++e) {
     const int i = 8 * (l / 16) + e;

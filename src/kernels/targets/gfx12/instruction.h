@@ -13,9 +13,11 @@ template <class T>
 FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<4>& a, const Words<4>& b) {
   Float8 c = {d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]};
   if constexpr (kIsHalf<T>) {
-    c = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(__builtin_bit_cast(Half8, a), __builtin_bit_cast(Half8, b), c);
+    c = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(__builtin_bit_cast(Half8, a),
+                                                         __builtin_bit_cast(Half8, b), c);
   } else {
-    c = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(Short8, a), __builtin_bit_cast(Short8, b), c);
+    c = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(Short8, a),
+                                                          __builtin_bit_cast(Short8, b), c);
   }
   // LLVM before 23 does not know that the instruction is convergent either.
   c = keep_here(c);

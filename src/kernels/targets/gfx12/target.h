@@ -1,7 +1,12 @@
 // RDNA4: v_wmma_f32_16x16x16, wave32. With k taken in the order 8 (l / 16) + e for both operands:
-//   operand A[i][k], B[k][j]: i, j = l % 16, k = 8 (l / 16) + e (8 elements)     accumulator D[i][j]: i = 8 (l / 16) + e, j = l %
+//   operand A[i][k], B[k][j]: i, j = l % 16, k = 8 (l / 16) + e (8 elements)
+//                                                                                accumulator
+//                                                                                D[i][j]: i = 8
+//                                                                                (l / 16) + e,
+//                                                                                j = l %
 //   16
-// Scores are K Q^T: a lane owns one query row and 8 neighbouring keys, just what the product V^T P^T takes from it.
+// Scores are K Q^T: a lane owns one query row and 8 neighbouring keys, just what the product V^T
+// P^T takes from it.
 #pragma once
 
 #include "core/base.h"
@@ -43,7 +48,8 @@ constexpr int kTileMmaK = kMmaK;
 using QueryOperand = RowOperand;
 using KeyOperand = RowOperand;
 template <class T>
-FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys, const RowOperand& queries) {
+FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys,
+                                   const RowOperand& queries) {
   wmma_f32_16x16x16<T>(scores, keys.piece[0], queries.piece[0]);
 }
 
@@ -52,15 +58,17 @@ struct ProbabilityOperand {
 };
 template <class T, bool kShifted = false>
 FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
-  return {{{pack_probabilities<T, kShifted>(p[0], p[1]), pack_probabilities<T, kShifted>(p[2], p[3]),
-            pack_probabilities<T, kShifted>(p[4], p[5]), pack_probabilities<T, kShifted>(p[6], p[7])}}};
+  return {
+      {{pack_probabilities<T, kShifted>(p[0], p[1]), pack_probabilities<T, kShifted>(p[2], p[3]),
+        pack_probabilities<T, kShifted>(p[4], p[5]), pack_probabilities<T, kShifted>(p[6], p[7])}}};
 }
 using ValuePiece = Words<4>;
 struct ValueOperand {
   ValuePiece piece[1];
 };
 template <class T>
-FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOperand& p, const ValueOperand& v) {
+FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOperand& p,
+                                   const ValueOperand& v) {
   wmma_f32_16x16x16<T>(out, v.piece[0], p.words);
 }
 
@@ -79,7 +87,8 @@ FULMEN_DEVICE int direct_lane() { return lane_id() % 16; }
 FULMEN_DEVICE int direct_key(int m) { return 8 * (lane_id() / 16) + m; }
 FULMEN_DEVICE int direct_column(int e) { return tile_column(e); }
 template <class T>
-FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const ProbabilityOperand& p, const unsigned (&pairs)[4]) {
+FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const ProbabilityOperand& p,
+                                   const unsigned (&pairs)[4]) {
   wmma_f32_16x16x16<T>(out, Words<4>{{pairs[0], pairs[1], pairs[2], pairs[3]}}, p.words);
 }
 

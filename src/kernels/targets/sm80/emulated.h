@@ -1,5 +1,5 @@
-// NVIDIA's instructions from sm_80 for the host, from the PTX documentation. Products are exact in fp32; they are added in the
-// order of k (the hardware's order is not documented).
+// NVIDIA's instructions from sm_80 for the host, from the PTX documentation. Products are exact in
+// fp32; they are added in the order of k (the hardware's order is not documented).
 #pragma once
 
 #include "core/base.h"
@@ -8,15 +8,17 @@
 namespace fulmen::kernels {
 
 template <class T>
-FULMEN_DEVICE void mma_f32_16x8x16(float (&d)[4], const Words<4>& a, const Words<2>& b, Position at = Position::here()) {
+FULMEN_DEVICE void mma_f32_16x8x16(float (&d)[4], const Words<4>& a, const Words<2>& b,
+                                   Position at = Position::here()) {
   struct Operands {
     Words<4> a;
     Words<2> b;
   };
   const Operands mine{a, b};
   const auto* lanes = all_lanes("mma_f32_16x8x16", mine, at);
-  // With g = l / 4, c = l % 4. A: word w holds row g + 8 (w % 2), k = 2 c + 8 (w / 2) and the next. B: word w holds column g,
-  // k = 2 c + 8 w and the next. D: element e is row g + 8 (e / 2), column 2 c + e % 2.
+  // With g = l / 4, c = l % 4. A: word w holds row g + 8 (w % 2), k = 2 c + 8 (w / 2) and the next.
+  // B: word w holds column g, k = 2 c + 8 w and the next. D: element e is row g + 8 (e / 2), column
+  // 2 c + e % 2.
   const int l = lane_id();
   for (int e = 0; e < 4; ++e) {
     const int i = l / 4 + 8 * (e / 2), j = 2 * (l % 4) + e % 2;
@@ -28,8 +30,9 @@ FULMEN_DEVICE void mma_f32_16x8x16(float (&d)[4], const Words<4>& a, const Words
   }
 }
 
-// Lane l gives the address of row l % 8 of matrix l / 8: 8 elements. Afterwards it holds of matrix w, in word w, row l / 4,
-// elements 2 (l % 4) and the next; transposed: column l / 4, rows 2 (l % 4) and the next.
+// Lane l gives the address of row l % 8 of matrix l / 8: 8 elements. Afterwards it holds of matrix
+// w, in word w, row l / 4, elements 2 (l % 4) and the next; transposed: column l / 4, rows 2
+// (l % 4) and the next.
 FULMEN_DEVICE Words<4> ldmatrix_x4(int lds_offset, Position at = Position::here()) {
   const auto row = lds_load<Words<4>>(lds_offset, at);
   const auto* lanes = all_lanes("ldmatrix_x4", row, at);
@@ -43,15 +46,18 @@ FULMEN_DEVICE Words<4> ldmatrix_x4_trans(int lds_offset, Position at = Position:
   Words<4> x;
   const int column = lane_id() / 4, first = 2 * (lane_id() % 4);
   for (int w = 0; w < 4; ++w) {
-    x.word[w] = halves(lanes[8 * w + first].word[column / 2], lanes[8 * w + first + 1].word[column / 2], column % 2 != 0);
+    x.word[w] = halves(lanes[8 * w + first].word[column / 2],
+                       lanes[8 * w + first + 1].word[column / 2], column % 2 != 0);
   }
   return x;
 }
 
-FULMEN_DEVICE void copy_async_16(int lds_offset, const void* from, bool valid, Position at = Position::here()) {
+FULMEN_DEVICE void copy_async_16(int lds_offset, const void* from, bool valid,
+                                 Position at = Position::here()) {
   emulator->copy_async(lds_offset, from, 16, valid ? 16 : 0, at.file, at.line);
 }
-FULMEN_DEVICE void copy_async_8(int lds_offset, const void* from, bool valid, Position at = Position::here()) {
+FULMEN_DEVICE void copy_async_8(int lds_offset, const void* from, bool valid,
+                                Position at = Position::here()) {
   emulator->copy_async(lds_offset, from, 8, valid ? 8 : 0, at.file, at.line);
 }
 FULMEN_DEVICE void copy_commit() { emulator->copy_commit(); }

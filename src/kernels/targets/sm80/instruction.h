@@ -8,18 +8,23 @@ namespace fulmen::kernels {
 template <class T>
 FULMEN_DEVICE void mma_f32_16x8x16(float (&d)[4], const Words<4>& a, const Words<2>& b) {
   if constexpr (kIsHalf<T>) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b.word[0]), "r"(b.word[1]));
+        : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b.word[0]),
+          "r"(b.word[1]));
   } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b.word[0]), "r"(b.word[1]));
+        : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b.word[0]),
+          "r"(b.word[1]));
   }
 }
 
 FULMEN_DEVICE unsigned shared_address(int lds_offset) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(lds_memory)) + static_cast<unsigned>(lds_offset);
+  return static_cast<unsigned>(__cvta_generic_to_shared(lds_memory)) +
+         static_cast<unsigned>(lds_offset);
 }
 FULMEN_DEVICE Words<4> ldmatrix_x4(int lds_offset) {
   Words<4> x;
@@ -37,15 +42,18 @@ FULMEN_DEVICE Words<4> ldmatrix_x4_trans(int lds_offset) {
                : "memory");
   return x;
 }
-// 16 or 8 bytes from global memory, or zeros; there after the wait. The L2 fetches whole lines: rows of 64 bytes share one with
-// another head's, which another workgroup copies at about the same time.
+// 16 or 8 bytes from global memory, or zeros; there after the wait. The L2 fetches whole lines:
+// rows of 64 bytes share one with another head's, which another workgroup copies at about the same
+// time.
 FULMEN_DEVICE void copy_async_16(int lds_offset, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(lds_offset)), "l"(from),
-               "r"(valid ? 16 : 0)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(lds_offset)),
+      "l"(from), "r"(valid ? 16 : 0)
+      : "memory");
 }
 FULMEN_DEVICE void copy_async_8(int lds_offset, const void* from, bool valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(lds_offset)), "l"(from), "r"(valid ? 8 : 0)
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(lds_offset)),
+               "l"(from), "r"(valid ? 8 : 0)
                : "memory");
 }
 FULMEN_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -1,8 +1,10 @@
 // NVIDIA from sm_80: mma.m16n8k16, ldmatrix, cp.async. Lane l, g = l / 4, c = l % 4:
 //   A[i][k]: words (i = g, k = 2c..), (g + 8, 2c..), (g, 2c + 8..), (g + 8, 2c + 8..)
-//   B[k][j]: words (k = 2c.., j = g), (2c + 8.., g)      accumulator D[i][j]: (g, 2c), (g, 2c + 1), (g + 8, 2c), (g + 8, 2c + 1)
-// Scores are Q K^T, two instructions for 16 keys: the accumulators are the A operand of P V. Operands of q.k cover 32 dims by two
-// steps, so that a lane reads 16 bytes: the order of dims is free where both operands share it.
+//   B[k][j]: words (k = 2c.., j = g), (2c + 8.., g)      accumulator D[i][j]: (g, 2c), (g, 2c + 1),
+//                                                        (g + 8, 2c), (g + 8, 2c + 1)
+// Scores are Q K^T, two instructions for 16 keys: the accumulators are the A operand of P V.
+// Operands of q.k cover 32 dims by two steps, so that a lane reads 16 bytes: the order of dims is
+// free where both operands share it.
 #pragma once
 
 #include "core/base.h"
@@ -66,27 +68,32 @@ struct RowOperand {
 
 // One half of a tile's columns.
 template <class T>
-FULMEN_DEVICE void multiply_half(float (&tile)[kElements], int half, const Words<4>& a, unsigned b0, unsigned b1) {
+FULMEN_DEVICE void multiply_half(float (&tile)[kElements], int half, const Words<4>& a, unsigned b0,
+                                 unsigned b1) {
   float d[4] = {tile[4 * half], tile[4 * half + 1], tile[4 * half + 2], tile[4 * half + 3]};
   mma_f32_16x8x16<T>(d, a, Words<2>{{b0, b1}});
 #pragma unroll
   for (int e = 0; e < 4; ++e) tile[4 * half + e] = d[e];
 }
 template <class T>
-FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys, const RowOperand& queries) {
+FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys,
+                                   const RowOperand& queries) {
   const Words<4>& low = queries.piece[0];
   const Words<4>& high = queries.piece[1];
 #pragma unroll
   for (int step = 0; step < 2; ++step) {
-    const Words<4> q{{low.word[2 * step], high.word[2 * step], low.word[2 * step + 1], high.word[2 * step + 1]}};
+    const Words<4> q{
+        {low.word[2 * step], high.word[2 * step], low.word[2 * step + 1], high.word[2 * step + 1]}};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      multiply_half<T>(scores, half, q, keys.piece[half].word[2 * step], keys.piece[half].word[2 * step + 1]);
+      multiply_half<T>(scores, half, q, keys.piece[half].word[2 * step],
+                       keys.piece[half].word[2 * step + 1]);
     }
   }
 }
 
-// The same from LDS by ldmatrix, 16 dims each, in the registers that the instruction wants: nothing is moved before it.
+// The same from LDS by ldmatrix, 16 dims each, in the registers that the instruction wants: nothing
+// is moved before it.
 constexpr int kTileMmaK = 16;
 struct QueryOperand {
   Words<4> words;
@@ -101,7 +108,8 @@ FULMEN_DEVICE KeyOperand lds_key_operand(int at, int pitch, unsigned lane = lane
   return {ldmatrix_x4(at + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 16)};
 }
 template <class T>
-FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const KeyOperand& keys, const QueryOperand& queries) {
+FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const KeyOperand& keys,
+                                   const QueryOperand& queries) {
   multiply_half<T>(scores, 0, queries.words, keys.words.word[0], keys.words.word[1]);
   multiply_half<T>(scores, 1, queries.words, keys.words.word[2], keys.words.word[3]);
 }
@@ -112,27 +120,34 @@ struct ProbabilityOperand {
 };
 template <class T, bool kShifted = false>
 FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
-  return {{{pack_probabilities<T, kShifted>(p[0], p[1]), pack_probabilities<T, kShifted>(p[2], p[3]),
-            pack_probabilities<T, kShifted>(p[4], p[5]), pack_probabilities<T, kShifted>(p[6], p[7])}}};
+  return {
+      {{pack_probabilities<T, kShifted>(p[0], p[1]), pack_probabilities<T, kShifted>(p[2], p[3]),
+        pack_probabilities<T, kShifted>(p[4], p[5]), pack_probabilities<T, kShifted>(p[6], p[7])}}};
 }
-// The same in LDS, [row][column], by 16-byte pieces in different banks: to there, and from there; or with the columns as rows.
-FULMEN_DEVICE void lds_store_operand(int at, int pitch, const ProbabilityOperand& p, unsigned lane = lane_id()) {
+// The same in LDS, [row][column], by 16-byte pieces in different banks: to there, and from there;
+// or with the columns as rows.
+FULMEN_DEVICE void lds_store_operand(int at, int pitch, const ProbabilityOperand& p,
+                                     unsigned lane = lane_id()) {
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
-    lds_store(at + lane / 4 * pitch + 4 * (lane % 4) + (8 * (w % 2) * pitch + 16 * (w / 2)), p.words.word[w]);
+    lds_store(at + lane / 4 * pitch + 4 * (lane % 4) + (8 * (w % 2) * pitch + 16 * (w / 2)),
+              p.words.word[w]);
   }
 }
-FULMEN_DEVICE ProbabilityOperand lds_probability_operand(int at, int pitch, unsigned lane = lane_id()) {
+FULMEN_DEVICE ProbabilityOperand lds_probability_operand(int at, int pitch,
+                                                         unsigned lane = lane_id()) {
   return {lds_query_operand(at, pitch, lane).words};
 }
-FULMEN_DEVICE ProbabilityOperand lds_transposed_operand(int at, int pitch, unsigned lane = lane_id()) {
+FULMEN_DEVICE ProbabilityOperand lds_transposed_operand(int at, int pitch,
+                                                        unsigned lane = lane_id()) {
   return {ldmatrix_x4_trans(at + (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 16)};
 }
 struct ValueOperand {
   Words<4> words;  // of dims 0 to 7: both words of B; then of dims 8 to 15
 };
 template <class T>
-FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOperand& p, const ValueOperand& v) {
+FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOperand& p,
+                                   const ValueOperand& v) {
   multiply_half<T>(out, 0, p.words, v.words.word[0], v.words.word[1]);
   multiply_half<T>(out, 1, p.words, v.words.word[2], v.words.word[3]);
 }
@@ -144,7 +159,8 @@ FULMEN_DEVICE int direct_lane() { return lane_id() / 4; }
 FULMEN_DEVICE int direct_key(int m) { return 8 * (m / 2) + 2 * (lane_id() % 4) + m % 2; }
 FULMEN_DEVICE int direct_column(int e) { return 2 * (lane_id() % 4) + e % 2; }
 template <class T>
-FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const ProbabilityOperand& p, const unsigned (&pairs)[2]) {
+FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const ProbabilityOperand& p,
+                                   const unsigned (&pairs)[2]) {
   mma_f32_16x8x16<T>(out, p.words, Words<2>{{pairs[0], pairs[1]}});
 }
 

@@ -1,6 +1,7 @@
-// NVIDIA's warpgroup products for the host, from the PTX documentation: computed by each wave for its 16 rows, and at the wait,
-// not before: sums used earlier are the old ones, and operands in LDS that were overwritten meanwhile are the new ones. These are
-// looked at when a product begins, too: what is written, or fenced, only between there and the wait comes too late.
+// NVIDIA's warpgroup products for the host, from the PTX documentation: computed by each wave for
+// its 16 rows, and at the wait, not before: sums used earlier are the old ones, and operands in LDS
+// that were overwritten meanwhile are the new ones. These are looked at when a product begins, too:
+// what is written, or fenced, only between there and the wait comes too late.
 #pragma once
 
 #include "targets/sm80/target.h"
@@ -8,15 +9,19 @@
 
 namespace fulmen::kernels {
 
-FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) { return static_cast<unsigned>(lds_offset) >> 4U; }
+FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) {
+  return static_cast<unsigned>(lds_offset) >> 4U;
+}
 
-// 16 bytes of an operand in LDS: `row` counts lines of 128 bytes, `piece` the 16-byte pieces of all panels; transposed says which
-// of both is the depth. Panels are as far apart as the operand says.
+// 16 bytes of an operand in LDS: `row` counts lines of 128 bytes, `piece` the 16-byte pieces of all
+// panels; transposed says which of both is the depth. Panels are as far apart as the operand says.
 FULMEN_DEVICE Words<4> lds_matrix_piece(LdsMatrix matrix, int row, int piece, Position at) {
   constexpr int kPieces = kPanelRowBytes / 16;
-  const int begin = static_cast<int>(matrix.bits() & 0x3FFFU) * 16, panel = static_cast<int>(matrix.bits() >> 16U & 0x3FFFU) * 16,
+  const int begin = static_cast<int>(matrix.bits() & 0x3FFFU) * 16,
+            panel = static_cast<int>(matrix.bits() >> 16U & 0x3FFFU) * 16,
             eight_rows = static_cast<int>(matrix.bits() >> 32U & 0x3FFFU) * 16;
-  const int place = begin + piece / kPieces * panel + row / 8 * eight_rows + row % 8 * kPanelRowBytes + piece % kPieces * 16;
+  const int place = begin + piece / kPieces * panel + row / 8 * eight_rows +
+                    row % 8 * kPanelRowBytes + piece % kPieces * 16;
   Words<4> words;
   emulator->lds_read_matrix(place ^ (place >> 7 & 7) << 4, &words, sizeof(words), at.file, at.line);
   return words;
@@ -37,14 +42,17 @@ struct WarpgroupProduct {
     const WarpgroupProduct p = *static_cast<const WarpgroupProduct*>(data);
     p.compute();
   }
-  // A lane's pieces of the operands. Of 16 x 16 elements two pieces a line; transposed, lines are the depth.
+  // A lane's pieces of the operands. Of 16 x 16 elements two pieces a line; transposed, lines are
+  // the depth.
   Words<4> piece_of_a() const {
     const int l = lane_id(), row = 16 * (wave_id() % 4);
-    return kTurnA ? lds_matrix_piece(a, l / 2, row / 8 + l % 2, at) : lds_matrix_piece(a, row + l / 2, l % 2, at);
+    return kTurnA ? lds_matrix_piece(a, l / 2, row / 8 + l % 2, at)
+                  : lds_matrix_piece(a, row + l / 2, l % 2, at);
   }
   Words<4> piece_of_b(int tile) const {
     const int l = lane_id();
-    return kTurnB ? lds_matrix_piece(b, l / 2, 2 * tile + l % 2, at) : lds_matrix_piece(b, 16 * tile + l / 2, l % 2, at);
+    return kTurnB ? lds_matrix_piece(b, l / 2, 2 * tile + l % 2, at)
+                  : lds_matrix_piece(b, 16 * tile + l / 2, l % 2, at);
   }
   void begin() const {
     if constexpr (kA) piece_of_a();
@@ -54,7 +62,8 @@ struct WarpgroupProduct {
       int tiles, add;
     } const same{kA ? a.bits() : 0, b.bits(), kTiles, add ? 1 : 0};
     emulator->join_warpgroup("wgmma", &same, sizeof(same), false, at.file, at.line);
-    emulator->defer(run, this, sizeof(*this), d, sizeof(*d) * kTiles, kA ? nullptr : rows_at, at.file, at.line);
+    emulator->defer(run, this, sizeof(*this), d, sizeof(*d) * kTiles, kA ? nullptr : rows_at,
+                    at.file, at.line);
   }
   void compute() const {
     const int l = lane_id();
@@ -89,7 +98,8 @@ struct WarpgroupProduct {
       for (int e = 0; e < 8; ++e) {
         const int j = 8 * (e / 4) + 2 * (l % 4) + e % 2;
         float sum = add ? d[t][e] : 0.0F;
-        for (int k = 0; k < 16; ++k) sum += a_rows[e / 2 % 2][k] * of_lines(b_pieces[t], j, k, kTurnB);
+        for (int k = 0; k < 16; ++k)
+          sum += a_rows[e / 2 % 2][k] * of_lines(b_pieces[t], j, k, kTurnB);
         d[t][e] = sum;
       }
     }
@@ -97,12 +107,14 @@ struct WarpgroupProduct {
 };
 
 template <class T, bool kTurnA, bool kTurnB, int kTiles>
-FULMEN_DEVICE void wgmma(float (&d)[kTiles][8], LdsMatrix a, LdsMatrix b, bool add, Position at = Position::here()) {
+FULMEN_DEVICE void wgmma(float (&d)[kTiles][8], LdsMatrix a, LdsMatrix b, bool add,
+                         Position at = Position::here()) {
   using Product = WarpgroupProduct<T, kTiles, true, kTurnA, kTurnB>;
   Product{d, a, b, {}, nullptr, add, at}.begin();
 }
 template <class T, bool kTurnB, int kTiles>
-FULMEN_DEVICE void wgmma(float (&d)[kTiles][8], const Words<4>& a, LdsMatrix b, bool add, Position at = Position::here()) {
+FULMEN_DEVICE void wgmma(float (&d)[kTiles][8], const Words<4>& a, LdsMatrix b, bool add,
+                         Position at = Position::here()) {
   using Product = WarpgroupProduct<T, kTiles, false, false, kTurnB>;
   Product{d, {}, b, a, &a, add, at}.begin();
 }
@@ -130,7 +142,8 @@ FULMEN_DEVICE void wgmma_hold(float (&d)[kTiles][8], Position at = Position::her
 }
 FULMEN_DEVICE void lds_fence_for_matrices() { emulator->lds_fence(); }
 
-// Lane l gives the address of row l % 8 of matrix l / 8; word w is of matrix w, row l / 4, elements 2 (l % 4) and the next.
+// Lane l gives the address of row l % 8 of matrix l / 8; word w is of matrix w, row l / 4, elements
+// 2 (l % 4) and the next.
 FULMEN_DEVICE void stmatrix_x4(int lds_offset, const Words<4>& x, Position at = Position::here()) {
   const auto* lanes = all_lanes("stmatrix_x4", x, at);
   const int l = lane_id();
@@ -139,9 +152,11 @@ FULMEN_DEVICE void stmatrix_x4(int lds_offset, const Words<4>& x, Position at = 
   lds_store(lds_offset, row, at);
 }
 
-// No lane leaves before all have arrived: what lanes do between the two halves is found to race with what others do after them.
+// No lane leaves before all have arrived: what lanes do between the two halves is found to race
+// with what others do after them.
 template <int kGroups>
-FULMEN_DEVICE void warpgroup_barrier_arrive(int /*turn*/, int /*group*/, Position at = Position::here()) {
+FULMEN_DEVICE void warpgroup_barrier_arrive(int /*turn*/, int /*group*/,
+                                            Position at = Position::here()) {
   emulator->barrier(at.file, at.line);
 }
 template <int kGroups>
@@ -162,7 +177,9 @@ FULMEN_DEVICE void mbarrier_init(int at, int arrivals, Position p = Position::he
   emulator->mbarrier_init(at, arrivals, p.file, p.line);
 }
 FULMEN_DEVICE void mbarrier_init_fence() {}
-FULMEN_DEVICE void mbarrier_arrive(int at, Position p = Position::here()) { emulator->mbarrier_arrive(at, 0, p.file, p.line); }
+FULMEN_DEVICE void mbarrier_arrive(int at, Position p = Position::here()) {
+  emulator->mbarrier_arrive(at, 0, p.file, p.line);
+}
 FULMEN_DEVICE void mbarrier_arrive_expect(int at, int bytes, Position p = Position::here()) {
   emulator->mbarrier_arrive(at, bytes, p.file, p.line);
 }
@@ -175,8 +192,8 @@ struct L2Policy {
   FULMEN_DEVICE static L2Policy evict_first() { return {}; }
   FULMEN_DEVICE static L2Policy evict_last() { return {}; }
 };
-FULMEN_DEVICE void tma_load(int to, const void* map, int column, Int64 row, int head, int batch, int barrier, L2Policy /*policy*/,
-                            Position p = Position::here()) {
+FULMEN_DEVICE void tma_load(int to, const void* map, int column, Int64 row, int head, int batch,
+                            int barrier, L2Policy /*policy*/, Position p = Position::here()) {
   const int first[4] = {column, static_cast<int>(row), head, batch};
   emulator->tma_load(to, map, &first, barrier, p.file, p.line);
 }
@@ -186,7 +203,8 @@ FULMEN_DEVICE void tma_add(float* to, int at, int bytes, Position p = Position::
 FULMEN_DEVICE void tma_store(float* to, int at, int bytes, Position p = Position::here()) {
   emulator->tma_store(to, at, bytes, false, p.file, p.line);
 }
-FULMEN_DEVICE void tma_store(const void* map, int at, int column, Int64 row, int head, int batch, Position p = Position::here()) {
+FULMEN_DEVICE void tma_store(const void* map, int at, int column, Int64 row, int head, int batch,
+                             Position p = Position::here()) {
   const int first[4] = {column, static_cast<int>(row), head, batch};
   emulator->tma_store_box(at, map, &first, p.file, p.line);
 }
@@ -198,30 +216,37 @@ FULMEN_DEVICE void tma_wait() {
 FULMEN_DEVICE void counter_wait(const int* at, int count, Position p = Position::here()) {
   emulator->counter_wait(at, count, p.file, p.line);
 }
-FULMEN_DEVICE void counter_pass(int* at, Position p = Position::here()) { emulator->counter_pass(at, p.file, p.line); }
+FULMEN_DEVICE void counter_pass(int* at, Position p = Position::here()) {
+  emulator->counter_pass(at, p.file, p.line);
+}
 FULMEN_DEVICE int counter_fetch_add(int* at, Position p = Position::here()) {
   int before = 0;
   if (lane_id() == 0) before = emulator->counter_pass(at, p.file, p.line);
   return all_lanes("counter_fetch_add", before, p)[0];
 }
 template <int kOffset>
-FULMEN_DEVICE void global_store_or_add(float* to, const Words<kAddWidth>& values, bool stores, bool adds,
-                                       Position at = Position::here()) {
+FULMEN_DEVICE void global_store_or_add(float* to, const Words<kAddWidth>& values, bool stores,
+                                       bool adds, Position at = Position::here()) {
   if (stores) global_store(reinterpret_cast<Words<kAddWidth>*>(to + kOffset), values, at);
   if (adds) global_add<kOffset>(to, values, at);
 }
 FULMEN_DEVICE int cluster_rank() { return emulator->cluster_rank(); }
-FULMEN_DEVICE void cluster_barrier(Position p = Position::here()) { emulator->cluster_barrier(p.file, p.line); }
+FULMEN_DEVICE void cluster_barrier(Position p = Position::here()) {
+  emulator->cluster_barrier(p.file, p.line);
+}
 FULMEN_DEVICE void mbarrier_arrive_at(int rank, int at, Position p = Position::here()) {
   emulator->mbarrier_arrive_at(rank, at, p.file, p.line);
 }
-FULMEN_DEVICE void cluster_copy(int rank, int to, int from, int bytes, int barrier_at, Position p = Position::here()) {
+FULMEN_DEVICE void cluster_copy(int rank, int to, int from, int bytes, int barrier_at,
+                                Position p = Position::here()) {
   emulator->cluster_copy(rank, to, from, bytes, barrier_at, p.file, p.line);
 }
 FULMEN_DEVICE void tma_prefetch(const void* /*map*/) {}
 FULMEN_DEVICE void warpgroup_turn_wait(int group, Position p = Position::here()) {
   emulator->turn(1 + group, true, p.file, p.line);
 }
-FULMEN_DEVICE void warpgroup_turn_pass(int next, Position p = Position::here()) { emulator->turn(1 + next, false, p.file, p.line); }
+FULMEN_DEVICE void warpgroup_turn_pass(int next, Position p = Position::here()) {
+  emulator->turn(1 + next, false, p.file, p.line);
+}
 
 }  // namespace fulmen::kernels

@@ -6,11 +6,14 @@
 
 namespace fulmen::kernels {
 
-FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) { return (shared_address(lds_offset) & 0x3FFFFU) >> 4U; }
+FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) {
+  return (shared_address(lds_offset) & 0x3FFFFU) >> 4U;
+}
 
 // Operands of the assembler: a product's sums, 8 of each tile of 16 columns.
-#define FULMEN_TILE(t) \
-  "+f"(d[t][0]), "+f"(d[t][1]), "+f"(d[t][2]), "+f"(d[t][3]), "+f"(d[t][4]), "+f"(d[t][5]), "+f"(d[t][6]), "+f"(d[t][7])
+#define FULMEN_TILE(t)                                                                      \
+  "+f"(d[t][0]), "+f"(d[t][1]), "+f"(d[t][2]), "+f"(d[t][3]), "+f"(d[t][4]), "+f"(d[t][5]), \
+      "+f"(d[t][6]), "+f"(d[t][7])
 #define FULMEN_TILES_1 FULMEN_TILE(0)
 #define FULMEN_TILES_2 FULMEN_TILES_1, FULMEN_TILE(1)
 #define FULMEN_TILES_3 FULMEN_TILES_2, FULMEN_TILE(2)
@@ -35,36 +38,41 @@ FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) { return (shared_address
 #define FULMEN_SUMS_10 FULMEN_SUMS_9 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define FULMEN_SUMS_11 FULMEN_SUMS_10 ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define FULMEN_SUMS_12 FULMEN_SUMS_11 ", %88, %89, %90, %91, %92, %93, %94, %95"
-#define FULMEN_WGMMA(columns, type, sums, a, b, add, transposed)                                                                   \
-  "{\n.reg .pred add;\nsetp.ne.b32 add, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" sums \
-  "}, " a ", " b ", add, 1, 1, " transposed ";\n}\n"
-// The product of `tiles` tiles: both operands in LDS, and a's rows in registers. n0 to n6: the operands after the sums.
-#define FULMEN_WGMMA_OF(tiles, columns, n0, n1, n2, n3, n4, n5, n6)                                                             \
-  template <class T, bool kTurnA, bool kTurnB>                                                                                  \
-  FULMEN_DEVICE void wgmma(float(&d)[tiles][8], LdsMatrix a, LdsMatrix b, bool add) {                                           \
-    if constexpr (kIsHalf<T>) {                                                                                                 \
-      asm volatile(FULMEN_WGMMA(columns, "f16", FULMEN_SUMS_##tiles, n0, n1, n2, n3 ", " n4)                                    \
-                   : FULMEN_TILES_##tiles                                                                                       \
-                   : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)), "n"(kTurnA ? 1 : 0), "n"(kTurnB ? 1 : 0));       \
-    } else {                                                                                                                    \
-      asm volatile(FULMEN_WGMMA(columns, "bf16", FULMEN_SUMS_##tiles, n0, n1, n2, n3 ", " n4)                                   \
-                   : FULMEN_TILES_##tiles                                                                                       \
-                   : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)), "n"(kTurnA ? 1 : 0), "n"(kTurnB ? 1 : 0));       \
-    }                                                                                                                           \
-  }                                                                                                                             \
-  template <class T, bool kTurnB>                                                                                               \
-  FULMEN_DEVICE void wgmma(float(&d)[tiles][8], const Words<4>& a, LdsMatrix b, bool add) {                                     \
-    if constexpr (kIsHalf<T>) {                                                                                                 \
-      asm volatile(FULMEN_WGMMA(columns, "f16", FULMEN_SUMS_##tiles, "{" n0 ", " n1 ", " n2 ", " n3 "}", n4, n5, n6)            \
-                   : FULMEN_TILES_##tiles                                                                                       \
-                   : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "l"(b.bits()), "r"(static_cast<int>(add)), \
-                     "n"(kTurnB ? 1 : 0));                                                                                      \
-    } else {                                                                                                                    \
-      asm volatile(FULMEN_WGMMA(columns, "bf16", FULMEN_SUMS_##tiles, "{" n0 ", " n1 ", " n2 ", " n3 "}", n4, n5, n6)           \
-                   : FULMEN_TILES_##tiles                                                                                       \
-                   : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "l"(b.bits()), "r"(static_cast<int>(add)), \
-                     "n"(kTurnB ? 1 : 0));                                                                                      \
-    }                                                                                                                           \
+#define FULMEN_WGMMA(columns, type, sums, a, b, add, transposed)                                \
+  "{\n.reg .pred add;\nsetp.ne.b32 add, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
+  "k16.f32." type "." type " {" sums "}, " a ", " b ", add, 1, 1, " transposed ";\n}\n"
+// The product of `tiles` tiles: both operands in LDS, and a's rows in registers. n0 to n6: the
+// operands after the sums.
+#define FULMEN_WGMMA_OF(tiles, columns, n0, n1, n2, n3, n4, n5, n6)                           \
+  template <class T, bool kTurnA, bool kTurnB>                                                \
+  FULMEN_DEVICE void wgmma(float(&d)[tiles][8], LdsMatrix a, LdsMatrix b, bool add) {         \
+    if constexpr (kIsHalf<T>) {                                                               \
+      asm volatile(FULMEN_WGMMA(columns, "f16", FULMEN_SUMS_##tiles, n0, n1, n2, n3 ", " n4)  \
+                   : FULMEN_TILES_##tiles                                                     \
+                   : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)),                \
+                     "n"(kTurnA ? 1 : 0), "n"(kTurnB ? 1 : 0));                               \
+    } else {                                                                                  \
+      asm volatile(FULMEN_WGMMA(columns, "bf16", FULMEN_SUMS_##tiles, n0, n1, n2, n3 ", " n4) \
+                   : FULMEN_TILES_##tiles                                                     \
+                   : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)),                \
+                     "n"(kTurnA ? 1 : 0), "n"(kTurnB ? 1 : 0));                               \
+    }                                                                                         \
+  }                                                                                           \
+  template <class T, bool kTurnB>                                                             \
+  FULMEN_DEVICE void wgmma(float(&d)[tiles][8], const Words<4>& a, LdsMatrix b, bool add) {   \
+    if constexpr (kIsHalf<T>) {                                                               \
+      asm volatile(FULMEN_WGMMA(columns, "f16", FULMEN_SUMS_##tiles,                          \
+                                "{" n0 ", " n1 ", " n2 ", " n3 "}", n4, n5, n6)               \
+                   : FULMEN_TILES_##tiles                                                     \
+                   : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]),          \
+                     "l"(b.bits()), "r"(static_cast<int>(add)), "n"(kTurnB ? 1 : 0));         \
+    } else {                                                                                  \
+      asm volatile(FULMEN_WGMMA(columns, "bf16", FULMEN_SUMS_##tiles,                         \
+                                "{" n0 ", " n1 ", " n2 ", " n3 "}", n4, n5, n6)               \
+                   : FULMEN_TILES_##tiles                                                     \
+                   : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]),          \
+                     "l"(b.bits()), "r"(static_cast<int>(add)), "n"(kTurnB ? 1 : 0));         \
+    }                                                                                         \
   }
 FULMEN_WGMMA_OF(1, "16", "%8", "%9", "%10", "%11", "%12", "%13", "%14")
 FULMEN_WGMMA_OF(2, "32", "%16", "%17", "%18", "%19", "%20", "%21", "%22")
@@ -121,27 +129,32 @@ FULMEN_DEVICE void wgmma_hold(float (&d)[kTiles][8]) {
     for (int e = 0; e < 8; ++e) asm volatile("" : "+f"(d[t][e])::"memory");
   }
 }
-FULMEN_DEVICE void lds_fence_for_matrices() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+FULMEN_DEVICE void lds_fence_for_matrices() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 FULMEN_DEVICE void stmatrix_x4(int lds_offset, const Words<4>& x) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(lds_offset)), "r"(x.word[0]),
-               "r"(x.word[1]), "r"(x.word[2]), "r"(x.word[3])
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   shared_address(lds_offset)),
+               "r"(x.word[0]), "r"(x.word[1]), "r"(x.word[2]), "r"(x.word[3])
                : "memory");
 }
 
-// Each warpgroup waits at two barriers of its own, alternately: the others may arrive for the next meeting before it waits for
-// this one.
+// Each warpgroup waits at two barriers of its own, alternately: the others may arrive for the next
+// meeting before it waits for this one.
 template <int kGroups>
 FULMEN_DEVICE void warpgroup_barrier_arrive(int turn, int group) {
 #pragma unroll
   for (int n = 1; n < kGroups; ++n) {
     const int other = group + n < kGroups ? group + n : group + n - kGroups;
-    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(1 + turn * kGroups + other), "n"(128 * kGroups) : "memory");
+    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(1 + turn * kGroups + other), "n"(128 * kGroups)
+                 : "memory");
   }
 }
 template <int kGroups>
 FULMEN_DEVICE void warpgroup_barrier_wait(int turn, int group) {
-  asm volatile("barrier.cta.sync %0, %1;" ::"r"(1 + turn * kGroups + group), "n"(128 * kGroups) : "memory");
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(1 + turn * kGroups + group), "n"(128 * kGroups)
+               : "memory");
 }
 
 template <int kCount>
@@ -155,28 +168,36 @@ FULMEN_DEVICE void setmaxnreg_inc() {
 
 // mbarriers and the TMA.
 FULMEN_DEVICE void mbarrier_init(int at, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(at)), "r"(arrivals) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(at)), "r"(arrivals)
+               : "memory");
 }
-FULMEN_DEVICE void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+FULMEN_DEVICE void mbarrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 FULMEN_DEVICE void mbarrier_arrive(int at) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(at)) : "memory");
 }
 FULMEN_DEVICE void mbarrier_arrive_expect(int at, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(at)), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(at)),
+               "r"(bytes)
+               : "memory");
 }
 FULMEN_DEVICE void mbarrier_wait(int at, int parity) {
   asm volatile(
-      "{\n.reg .pred done;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra DONE;\nbra WAIT;\n"
+      "{\n.reg .pred done;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done "
+      "bra DONE;\nbra WAIT;\n"
       "DONE:\n}\n" ::"r"(shared_address(at)),
       "r"(parity)
       : "memory");
 }
 FULMEN_DEVICE bool mbarrier_test(int at, int parity) {
   unsigned done;
-  asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}\n"
-               : "=r"(done)
-               : "r"(shared_address(at)), "r"(parity)
-               : "memory");
+  asm volatile(
+      "{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.u32 "
+      "%0, 1, 0, done;\n}\n"
+      : "=r"(done)
+      : "r"(shared_address(at)), "r"(parity)
+      : "memory");
   return done != 0;
 }
 struct L2Policy {
@@ -192,11 +213,14 @@ struct L2Policy {
     return policy;
   }
 };
-FULMEN_DEVICE void tma_load(int to, const void* map, int column, Int64 row, int head, int batch, int barrier_at, L2Policy policy) {
+FULMEN_DEVICE void tma_load(int to, const void* map, int column, Int64 row, int head, int batch,
+                            int barrier_at, L2Policy policy) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], "
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4, %5}], "
       "[%6], %7;" ::"r"(shared_address(to)),
-      "l"(map), "r"(column), "r"(static_cast<int>(row)), "r"(head), "r"(batch), "r"(shared_address(barrier_at)), "l"(policy.bits)
+      "l"(map), "r"(column), "r"(static_cast<int>(row)), "r"(head), "r"(batch),
+      "r"(shared_address(barrier_at)), "l"(policy.bits)
       : "memory");
 }
 // Workgroups of a cluster. rank: whose LDS a place is in.
@@ -206,44 +230,59 @@ FULMEN_DEVICE int cluster_rank() {
   return rank;
 }
 // A wave's lanes may come one after the other: not .aligned.
-FULMEN_DEVICE void cluster_barrier() { asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory"); }
+FULMEN_DEVICE void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+}
 FULMEN_DEVICE unsigned cluster_address(int rank, int at) {
   unsigned address;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(at)), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(address)
+               : "r"(shared_address(at)), "r"(rank));
   return address;
 }
-// After reads that have ended: their values were used, or their products waited for. What the lane wrote it does not order: a
-// release for the cluster would wait for all additions to memory.
+// After reads that have ended: their values were used, or their products waited for. What the lane
+// wrote it does not order: a release for the cluster would wait for all additions to memory.
 FULMEN_DEVICE void mbarrier_arrive_at(int rank, int at) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(rank, at)) : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(rank, at))
+               : "memory");
 }
 // From the workgroup's own LDS, with bytes that the barrier there expects.
 FULMEN_DEVICE void cluster_copy(int rank, int to, int from, int bytes, int barrier_at) {
-  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   cluster_address(rank, to)),
-               "r"(shared_address(from)), "r"(bytes), "r"(cluster_address(rank, barrier_at))
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(cluster_address(rank, to)),
+      "r"(shared_address(from)), "r"(bytes), "r"(cluster_address(rank, barrier_at))
+      : "memory");
 }
 
-FULMEN_DEVICE void tma_prefetch(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+FULMEN_DEVICE void tma_prefetch(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 
 FULMEN_DEVICE void tma_add(float* to, int at, int bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
-               "r"(shared_address(at)), "r"(bytes)
-               : "memory");
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], "
+      "%2;\ncp.async.bulk.commit_group;" ::"l"(to),
+      "r"(shared_address(at)), "r"(bytes)
+      : "memory");
 }
 FULMEN_DEVICE void tma_store(float* to, int at, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
-               "r"(shared_address(at)), "r"(bytes)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::
+          "l"(to),
+      "r"(shared_address(at)), "r"(bytes)
+      : "memory");
 }
 FULMEN_DEVICE void tma_store(const void* map, int at, int column, Int64 row, int head, int batch) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];\ncp.async.bulk.commit_group;" ::"l"(map),
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], "
+      "[%5];\ncp.async.bulk.commit_group;" ::"l"(map),
       "r"(column), "r"(static_cast<int>(row)), "r"(head), "r"(batch), "r"(shared_address(at))
       : "memory");
 }
-FULMEN_DEVICE void tma_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+FULMEN_DEVICE void tma_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
 template <int kLeft>
 FULMEN_DEVICE void tma_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kLeft) : "memory");
@@ -256,31 +295,44 @@ FULMEN_DEVICE void counter_wait(const int* at, int count) {
 }
 FULMEN_DEVICE int counter_fetch_add(int* at) {
   int before = 0;
-  if (lane_id() == 0) asm volatile("atom.relaxed.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(at) : "memory");
+  if (lane_id() == 0)
+    asm volatile("atom.relaxed.gpu.global.add.s32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(at)
+                 : "memory");
   return broadcast(before);
 }
-FULMEN_DEVICE void counter_pass(int* at) { asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory"); }
+FULMEN_DEVICE void counter_pass(int* at) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");
+}
 
 // Without a branch: products may be in flight.
 template <int kOffset>
 FULMEN_DEVICE void global_store_or_add(float* to, const Words<4>& values, bool stores, bool adds) {
   asm volatile(
       "{\n.reg .pred stores, adds;\nsetp.ne.s32 stores, %6, 0;\nsetp.ne.s32 adds, %7, 0;\n"
-      "@stores st.global.v4.f32 [%0 + %5], {%1, %2, %3, %4};\n@adds red.global.add.v4.f32 [%0 + %5], {%1, %2, %3, %4};\n}\n" ::"l"(
-          to),
-      "f"(__uint_as_float(values.word[0])), "f"(__uint_as_float(values.word[1])), "f"(__uint_as_float(values.word[2])),
-      "f"(__uint_as_float(values.word[3])), "n"(4 * kOffset), "r"(static_cast<int>(stores)), "r"(static_cast<int>(adds))
+      "@stores st.global.v4.f32 [%0 + %5], {%1, %2, %3, %4};\n@adds red.global.add.v4.f32 [%0 + "
+      "%5], {%1, %2, %3, %4};\n}\n" ::"l"(to),
+      "f"(__uint_as_float(values.word[0])), "f"(__uint_as_float(values.word[1])),
+      "f"(__uint_as_float(values.word[2])), "f"(__uint_as_float(values.word[3])), "n"(4 * kOffset),
+      "r"(static_cast<int>(stores)), "r"(static_cast<int>(adds))
       : "memory");
 }
-// Where compilers know no vector additions, with branches, before which they wait for products in flight.
+// Where compilers know no vector additions, with branches, before which they wait for products in
+// flight.
 template <int kOffset>
 FULMEN_DEVICE void global_store_or_add(float* to, const Words<1>& values, bool stores, bool adds) {
   if (stores) to[kOffset] = __uint_as_float(values.word[0]);
   if (adds) global_add<kOffset>(to, values);
 }
 
-// A ring of warpgroups takes turns: each waits for its turn, at a barrier of its own, and passes it on.
-FULMEN_DEVICE void warpgroup_turn_wait(int group) { asm volatile("barrier.cta.sync %0, 256;" ::"r"(1 + group) : "memory"); }
-FULMEN_DEVICE void warpgroup_turn_pass(int next) { asm volatile("barrier.cta.arrive %0, 256;" ::"r"(1 + next) : "memory"); }
+// A ring of warpgroups takes turns: each waits for its turn, at a barrier of its own, and passes it
+// on.
+FULMEN_DEVICE void warpgroup_turn_wait(int group) {
+  asm volatile("barrier.cta.sync %0, 256;" ::"r"(1 + group) : "memory");
+}
+FULMEN_DEVICE void warpgroup_turn_pass(int next) {
+  asm volatile("barrier.cta.arrive %0, 256;" ::"r"(1 + next) : "memory");
+}
 
 }  // namespace fulmen::kernels

@@ -12,14 +12,17 @@ namespace fulmen::kernels {
 FULMEN_DEVICE void commit_columns() {}
 FULMEN_DEVICE void columns_arrived() {}
 
-// Lanes take neighbouring pieces of a row; where the tile is transposed, too, kGroup neighbouring positions of
-// that and 8 dims. kLanes: of the workgroup, whose other lanes bring another tile meanwhile.
+// Lanes take neighbouring pieces of a row; where the tile is transposed, too, kGroup neighbouring
+// positions of that and 8 dims. kLanes: of the workgroup, whose other lanes bring another tile
+// meanwhile.
 template <int kDims, bool kValues, int kLanes = kWorkgroup>
 class ColumnTile {
  public:
   template <class Alive>
-  FULMEN_DEVICE void fetch(const ColumnSource& source, int /*at*/, int /*values_at*/, int /*pitch*/, const Alive& alive) {
-    const Buffer buffer(source.rows, static_cast<unsigned>(source.last * source.stride + source.dims) * 2);
+  FULMEN_DEVICE void fetch(const ColumnSource& source, int /*at*/, int /*values_at*/, int /*pitch*/,
+                           const Alive& alive) {
+    const Buffer buffer(source.rows,
+                        static_cast<unsigned>(source.last * source.stride + source.dims) * 2);
     const auto stride = static_cast<unsigned>(source.stride) * 2;
     for_groups([&](int n, int position, int lane_dim, int fixed) {
       const int dim = lane_dim + fixed;
@@ -28,13 +31,16 @@ class ColumnTile {
         const int row = row_of(position) + distance(m);
         if constexpr (kWholeRows) {
           const bool valid = (kExactDims || dim < source.dims) && alive(source.clamp(row));
-          pieces_[n][m] = buffer.load<Words<4> >(
-              valid ? static_cast<unsigned>(source.clamp(row)) * stride + 2 * static_cast<unsigned>(lane_dim) : kBeyond,
-              2 * static_cast<unsigned>(fixed));
+          pieces_[n][m] =
+              buffer.load<Words<4> >(valid ? static_cast<unsigned>(source.clamp(row)) * stride +
+                                                 2 * static_cast<unsigned>(lane_dim)
+                                           : kBeyond,
+                                     2 * static_cast<unsigned>(fixed));
         } else {
           pieces_[n][m] = {};
           if (alive(source.clamp(row)))
-            pieces_[n][m] = load_piece(source.rows + source.clamp(row) * source.stride, dim, source.dims);
+            pieces_[n][m] =
+                load_piece(source.rows + source.clamp(row) * source.stride, dim, source.dims);
         }
       }
     });
@@ -43,17 +49,19 @@ class ColumnTile {
     for_groups([&](int n, int position, int lane_dim, int fixed) {
       const int dim = lane_dim + fixed;
 #pragma unroll
-      for (int m = 0; m < kGroup; ++m) lds_store(at + row_of(position) * pitch + 2 * dim + distance(m) * pitch, pieces_[n][m]);
+      for (int m = 0; m < kGroup; ++m)
+        lds_store(at + row_of(position) * pitch + 2 * dim + distance(m) * pitch, pieces_[n][m]);
       if constexpr (kValues) {
 #pragma unroll
         for (int d = 0; d < 8; ++d) {
           Words<kGroup / 2> words;
 #pragma unroll
           for (int m = 0; m < kGroup / 2; ++m) {
-            words.word[m] = halves(pieces_[n][2 * m].word[d / 2], pieces_[n][2 * m + 1].word[d / 2], d % 2 != 0);
+            words.word[m] = halves(pieces_[n][2 * m].word[d / 2], pieces_[n][2 * m + 1].word[d / 2],
+                                   d % 2 != 0);
           }
-          lds_store(values_at + algorithm::transposed_row(lane_dim, kBlockN) + algorithm::transposed_row(fixed, kBlockN) +
-                        d * kValuePitch + 2 * position,
+          lds_store(values_at + algorithm::transposed_row(lane_dim, kBlockN) +
+                        algorithm::transposed_row(fixed, kBlockN) + d * kValuePitch + 2 * position,
                     words);
         }
       }
@@ -67,24 +75,30 @@ class ColumnTile {
   static constexpr int kAll = kAcross * kRowPieces;
   static constexpr int kRounds = (kAll + kLanes - 1) / kLanes;
   static constexpr int kValuePitch = algorithm::transposed_pitch(kBlockN);
-  // Each tile has the same addresses, which compilers keep in registers: not where those are too few, as where half of the lanes
-  // bring a tile of rows that begin anywhere.
+  // Each tile has the same addresses, which compilers keep in registers: not where those are too
+  // few, as where half of the lanes bring a tile of rows that begin anywhere.
   static constexpr bool kAnew = !kEarlyLoads || (kLanes < kWorkgroup && !kWholeRows);
   static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
 
   FULMEN_DEVICE static int row_of(int position) { return kValues ? row_at(position) : position; }
   // From a group's first position, a multiple of kGroup.
-  FULMEN_DEVICE static constexpr int distance(int m) { return kValues ? value_key(m) - value_key(0) : 0; }
-  // Eight lanes write pieces of eight rows at once, whose distances leave them two to four groups of banks. As many rows further on
-  // they take the next piece instead, or the one after it.
+  FULMEN_DEVICE static constexpr int distance(int m) {
+    return kValues ? value_key(m) - value_key(0) : 0;
+  }
+  // Eight lanes write pieces of eight rows at once, whose distances leave them two to four groups
+  // of banks. As many rows further on they take the next piece instead, or the one after it.
   FULMEN_DEVICE static int in_other_banks(int piece, int position) {
     constexpr int kStep = kAcross >= 8 && value_key(1) == 1 ? 1 : 2;
-    constexpr int kSwapped = kRowPieces % 8 == 0 ? 8 : kRowPieces % 4 == 0 ? 4 : kRowPieces % 2 == 0 ? 2 : 1;
+    constexpr int kSwapped = kRowPieces % 8 == 0   ? 8
+                             : kRowPieces % 4 == 0 ? 4
+                             : kRowPieces % 2 == 0 ? 2
+                                                   : 1;
     return piece ^ (row_of(position) / 8 * kStep % kSwapped);
   }
   template <class Body>
   FULMEN_DEVICE static void for_groups(const Body& body) {
-    const int own = kLanes == kWorkgroup ? thread_id() : thread_id() % kLanes, thread = kAnew ? recompute(own) : own;
+    const int own = kLanes == kWorkgroup ? thread_id() : thread_id() % kLanes,
+              thread = kAnew ? recompute(own) : own;
 #pragma unroll
     for (int n = 0; n < kRounds; ++n) {
       const unsigned index = thread + n * kLanes;
@@ -94,7 +108,8 @@ class ColumnTile {
         constexpr bool kFixed = kLanes % (8 * kAcross) == 0;
         const unsigned first = kFixed ? thread : index;
         const int position = static_cast<int>(first % kAcross) * kGroup;
-        body(n, position, 8 * in_other_banks(static_cast<int>(first / kAcross), position), kFixed ? 8 * n * (kLanes / kAcross) : 0);
+        body(n, position, 8 * in_other_banks(static_cast<int>(first / kAcross), position),
+             kFixed ? 8 * n * (kLanes / kAcross) : 0);
       } else {
         body(n, static_cast<int>(index / kRowPieces), static_cast<int>(index % kRowPieces) * 8, 0);
       }
@@ -109,7 +124,9 @@ template <int kDims>
 struct LdsRows {
   static constexpr int kPitch = 2 * kDims + 16;
   FULMEN_DEVICE static int place(int row, int byte) { return row * kPitch + byte; }
-  FULMEN_DEVICE static RowOperand operand(int at, int depth) { return lds_row_operand(at + 2 * kMmaK * depth, kPitch); }
+  FULMEN_DEVICE static RowOperand operand(int at, int depth) {
+    return lds_row_operand(at + 2 * kMmaK * depth, kPitch);
+  }
 };
 // 16 rows of a transposed tile of columns as values, and 16 dims.
 template <int kDims, int kValuePitch>

@@ -21,11 +21,14 @@ class ShortTile {
   FULMEN_DEVICE static QueryOperand queries(unsigned /*lane*/, int at, int row, int depth) {
     return lds_row_operand(at + row * kPitch + 2 * kTileMmaK * depth, kPitch);
   }
-  FULMEN_DEVICE static ValueOperand values(unsigned /*lane*/, int /*at*/, int values_at, int tile, int dims) {
+  FULMEN_DEVICE static ValueOperand values(unsigned /*lane*/, int /*at*/, int values_at, int tile,
+                                           int dims) {
     return lds_value_operand<algorithm::transposed_pitch(kBlockN)>(values_at, tile, dims);
   }
-  // 16 rows from `row` on as keys, straight from memory: LDS has no room for a tensor that is read once.
-  FULMEN_DEVICE static KeyOperand fetched_or_loaded(unsigned /*lane*/, int /*at*/, const Element* rows, Int64 stride, int row,
+  // 16 rows from `row` on as keys, straight from memory: LDS has no room for a tensor that is read
+  // once.
+  FULMEN_DEVICE static KeyOperand fetched_or_loaded(unsigned /*lane*/, int /*at*/,
+                                                    const Element* rows, Int64 stride, int row,
                                                     Int64 end, int depth, int dims) {
     return load_row_operand(rows, stride, row, end, kTileMmaK * depth, dims);
   }

@@ -14,8 +14,10 @@ FULMEN_DEVICE float tile_diagonal(const float (&tile)[kElements], int /*slot*/) 
 }
 
 template <class T, int kPitch>
-FULMEN_DEVICE void store_transposed(unsigned /*lane*/, int at, int row_tile, int column_tile, const float (&p)[kElements]) {
-  const int from = at + kScoreTile * column_tile * kPitch + 2 * (kScoreTile * row_tile + value_position(tile_row(0)));
+FULMEN_DEVICE void store_transposed(unsigned /*lane*/, int at, int row_tile, int column_tile,
+                                    const float (&p)[kElements]) {
+  const int from = at + kScoreTile * column_tile * kPitch +
+                   2 * (kScoreTile * row_tile + value_position(tile_row(0)));
 #pragma unroll
   for (int e = 0; e < kElements; e += 2) {
     const unsigned two = pack_probabilities<T, false>(p[e], p[e + 1]);
@@ -24,10 +26,12 @@ FULMEN_DEVICE void store_transposed(unsigned /*lane*/, int at, int row_tile, int
   }
 }
 template <int kPitch>
-FULMEN_DEVICE ProbabilityOperand transposed_operand(unsigned /*lane*/, int at, int row_tile, int column_tile) {
+FULMEN_DEVICE ProbabilityOperand transposed_operand(unsigned /*lane*/, int at, int row_tile,
+                                                    int column_tile) {
   constexpr int kWords = sizeof(ValuePiece) / 4;
   ProbabilityOperand operand;
-  const int row = at + (kScoreTile * column_tile + lane_id() % 16) * kPitch + 2 * kScoreTile * row_tile;
+  const int row =
+      at + (kScoreTile * column_tile + lane_id() % 16) * kPitch + 2 * kScoreTile * row_tile;
 #pragma unroll
   for (int p = 0; p < kValuePieces; ++p) {
     const auto piece = lds_load<ValuePiece>(row + 2 * value_piece(p));

@@ -1,4 +1,5 @@
-// AMD: values are transposed in LDS, [dim][position of key], so that a lane loads its operand by a piece.
+// AMD: values are transposed in LDS, [dim][position of key], so that a lane loads its operand by a
+// piece.
 #pragma once
 
 #include "algorithm/transposed_rows.h"
@@ -12,7 +13,8 @@ template <int kPitch>
 FULMEN_DEVICE ValueOperand lds_value_operand(int at, int tile, int dims) {
   ValueOperand operand;
   static_assert(kPitch == algorithm::transposed_pitch(kBlockN));
-  const int row = at + algorithm::transposed_row(kScoreTile * dims, kBlockN) + value_dim() * kPitch + 2 * kValueDepth * tile;
+  const int row = at + algorithm::transposed_row(kScoreTile * dims, kBlockN) +
+                  value_dim() * kPitch + 2 * kValueDepth * tile;
 #pragma unroll
   for (int p = 0; p < kValuePieces; ++p) {
     if constexpr (kPitch % sizeof(operand.piece[0]) == 0) {
@@ -31,6 +33,8 @@ FULMEN_DEVICE ValueOperand lds_value_operand(int at, int tile, int dims) {
 }
 
 // The row at a position of the transposed tile.
-FULMEN_DEVICE int row_at(int position) { return position / kValueDepth * kValueDepth + value_key(position % kValueDepth); }
+FULMEN_DEVICE int row_at(int position) {
+  return position / kValueDepth * kValueDepth + value_key(position % kValueDepth);
+}
 
 }  // namespace fulmen::kernels

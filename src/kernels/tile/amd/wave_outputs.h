@@ -7,8 +7,10 @@
 namespace fulmen::kernels {
 
 constexpr bool kStoresThroughLds = false;
-FULMEN_DEVICE void leave_row(const OutputFragment& /*out*/, int /*t*/, int /*slot*/, int /*row*/, float /*factor*/) {}
+FULMEN_DEVICE void leave_row(const OutputFragment& /*out*/, int /*t*/, int /*slot*/, int /*row*/,
+                             float /*factor*/) {}
 template <int kRows>
-FULMEN_DEVICE void store_rows(const ForwardArguments& /*a*/, const RowMap& /*map*/, int /*at*/, Int64 /*row*/) {}
+FULMEN_DEVICE void store_rows(const ForwardArguments& /*a*/, const RowMap& /*map*/, int /*at*/,
+                              Int64 /*row*/) {}
 
 }  // namespace fulmen::kernels

@@ -8,7 +8,8 @@
 namespace fulmen::kernels {
 
 template <bool kMasked>
-FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile, ScoreFragment& score, WaveRows& rows) {
+FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile,
+                          ScoreFragment& score, WaveRows& rows) {
   ProbabilityOperand p[kValueSteps][kRowTiles];
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
@@ -17,7 +18,8 @@ FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile
                  [&](const float(&factor)[kRowsPerLane]) { rescale(rows, t, factor); });
     if constexpr (kDropout) drop(map, wave_row + kScoreTile * t, tile.first_key, score[t]);
 #pragma unroll
-    for (int step = 0; step < kValueSteps; ++step) p[step][t] = step_operand<Element, true>(score[t], step);
+    for (int step = 0; step < kValueSteps; ++step)
+      p[step][t] = step_operand<Element, true>(score[t], step);
   }
 #pragma unroll
   for (int step = 0; step < kValueSteps; ++step) multiply_values(rows, tile.buffer, step, p[step]);

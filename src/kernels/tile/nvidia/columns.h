@@ -19,14 +19,16 @@ class ColumnTile {
 
  public:
   template <class Alive>
-  FULMEN_DEVICE void fetch(const ColumnSource& source, int at, int /*values_at*/, int /*pitch*/, const Alive& alive) {
+  FULMEN_DEVICE void fetch(const ColumnSource& source, int at, int /*values_at*/, int /*pitch*/,
+                           const Alive& alive) {
     for_pieces([&](int row, int dim) {
       const int from = source.clamp(row), to = at + SwizzledRows<kDims>::place(row, 2 * dim);
       const bool valid = (kExactDims || dim < source.dims) && alive(from);
       if constexpr (kWholeRows) {
         copy_async_16(to, valid ? source.rows + from * source.stride + dim : source.rows, valid);
       } else {
-        lds_store(to, valid ? load_piece(source.rows + from * source.stride, dim, source.dims) : Words<4>{});
+        lds_store(to, valid ? load_piece(source.rows + from * source.stride, dim, source.dims)
+                            : Words<4>{});
       }
     });
   }
@@ -40,16 +42,20 @@ class ColumnTile {
     for (int n = 0; n < (kAll + kWorkgroup - 1) / kWorkgroup; ++n) {
       const int index = thread_id() + n * kWorkgroup;
       if (kAll % kWorkgroup != 0 && index >= kAll) break;
-      body(static_cast<int>(static_cast<unsigned>(index) / kPieces), static_cast<int>(static_cast<unsigned>(index) % kPieces) * 8);
+      body(static_cast<int>(static_cast<unsigned>(index) / kPieces),
+           static_cast<int>(static_cast<unsigned>(index) % kPieces) * 8);
     }
   }
 };
 
-// Rows of kDims in LDS: where byte `byte` of a row lies, from the first of 8 on; 16 rows and kMmaK dims as an operand.
+// Rows of kDims in LDS: where byte `byte` of a row lies, from the first of 8 on; 16 rows and kMmaK
+// dims as an operand.
 template <int kDims>
 struct LdsRows {
   static constexpr int kPitch = SwizzledRows<kDims>::kPitch;
-  FULMEN_DEVICE static int place(int row, int byte) { return SwizzledRows<kDims>::place(row, byte); }
+  FULMEN_DEVICE static int place(int row, int byte) {
+    return SwizzledRows<kDims>::place(row, byte);
+  }
   FULMEN_DEVICE static RowOperand operand(int at, int depth, unsigned lane = lane_id()) {
     return SwizzledRows<kDims>::rows(lane, at, depth);
   }

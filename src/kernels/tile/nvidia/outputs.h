@@ -1,4 +1,5 @@
-// NVIDIA: two lanes exchange outputs so that a row's run is 32 bytes, as memory is written; or outputs go through LDS.
+// NVIDIA: two lanes exchange outputs so that a row's run is 32 bytes, as memory is written; or
+// outputs go through LDS.
 #pragma once
 
 #include "tile/short_tile.h"
@@ -7,12 +8,18 @@ namespace fulmen::kernels {
 
 constexpr bool kPairsOutputs = kWholeRows;
 
-// kRowTiles x 16 rows of kDims from `row` of a board on, by way of LDS [16][kDims] at `at`, which is the wave's own.
+// kRowTiles x 16 rows of kDims from `row` of a board on, by way of LDS [16][kDims] at `at`, which
+// is the wave's own.
 template <int kDims, int kRowTiles>
-FULMEN_DEVICE void store_tiles_through_lds(int at, const Element* board, Int64 board_stride, int row, Int64 end, int dims,
-                                           float scale, const float (&sum)[kRowTiles][kDims / kScoreTile][kElements]) {
+FULMEN_DEVICE void store_tiles_through_lds(
+    int at, const Element* board, Int64 board_stride, int row, Int64 end, int dims, float scale,
+    const float (&sum)[kRowTiles][kDims / kScoreTile][kElements]) {
   using Rows = SwizzledRows<kDims>;
-  constexpr int kLanes = kDims <= 32 ? 4 : kDims <= 64 ? 8 : kDims <= 128 ? 16 : 32, kRows = kWaveSize / kLanes;
+  constexpr int kLanes = kDims <= 32    ? 4
+                         : kDims <= 64  ? 8
+                         : kDims <= 128 ? 16
+                                        : 32,
+                kRows = kWaveSize / kLanes;
   const unsigned lane = own_lane();
   const int lane_row = static_cast<int>(lane / kLanes), piece = static_cast<int>(lane % kLanes);
   const int stride = static_cast<int>(board_stride);  // whole rows are near
@@ -25,7 +32,8 @@ FULMEN_DEVICE void store_tiles_through_lds(int at, const Element* board, Int64 b
     for (int d = 0; d < kDims / kScoreTile; ++d) {
       Words<4> words;
 #pragma unroll
-      for (int w = 0; w < 4; ++w) words.word[w] = pack<Element>(sum[t][d][2 * w] * scale, sum[t][d][2 * w + 1] * scale);
+      for (int w = 0; w < 4; ++w)
+        words.word[w] = pack<Element>(sum[t][d][2 * w] * scale, sum[t][d][2 * w + 1] * scale);
       Rows::leave(lane, at, 0, d, words);
     }
     wave_barrier();

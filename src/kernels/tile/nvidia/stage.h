@@ -11,7 +11,8 @@ namespace fulmen::kernels {
 
 using KeyRows = SwizzledRows<kHeadDim>;     // of K and Q
 using ValueRows = SwizzledRows<kHeadDimV>;  // of V, and of outputs before they are stored
-// lane: lane_id(), or that computed anew where addresses that follow from it are not to stay in registers.
+// lane: lane_id(), or that computed anew where addresses that follow from it are not to stay in
+// registers.
 FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned lane) {
   return KeyRows::keys(lane, keys_at(buffer), kScoreTile * tile, depth);
 }
@@ -31,8 +32,10 @@ FULMEN_DEVICE unsigned operand_lane() { return kWideHeads ? recompute(lane_id())
 // Operands of Q in registers, of the first dims: all, or, where Q stays in LDS, as many as outputs
 // and scores of 16 rows leave room for: each is a read of LDS less in every step.
 constexpr int kSpareRegisters = 200 - (kDimTiles + kKeyTiles) * kElements;
-constexpr bool kKeepsSomeQueries = kBuffers == 2 && kRowTiles == 1 && kPlainScale && kWholeRows && !kDropout;
-constexpr int kKeptMmaSteps = !kQueriesInLds || kSpareRegisters / 4 >= kMmaSteps ? kMmaSteps : kSpareRegisters / 4;
+constexpr bool kKeepsSomeQueries =
+    kBuffers == 2 && kRowTiles == 1 && kPlainScale && kWholeRows && !kDropout;
+constexpr int kKeptMmaSteps =
+    !kQueriesInLds || kSpareRegisters / 4 >= kMmaSteps ? kMmaSteps : kSpareRegisters / 4;
 constexpr int kQueryMmaSteps = kQueriesInLds && !kKeepsSomeQueries ? 0 : kKeptMmaSteps;
 
 // The next tile is in flight while one is computed: not with a single buffer, which asynchronous
@@ -40,21 +43,26 @@ constexpr int kQueryMmaSteps = kQueriesInLds && !kKeepsSomeQueries ? 0 : kKeptMm
 constexpr bool kFetchesEarly = kBuffers == 2;
 constexpr bool kLoopsWantBand = false;  // without one the compilers need not compute it
 
-// True if a tile's copies are spread over the step before it: many at once hold up that step's own reads of LDS. (With head_dim 64
-// under a causal mask the H200 is slower for it.)
-constexpr bool kSpreadsCopies = kBuffers == 2 && kWholeRows && !kKeepMask && !kScattered && !(kHeadDim <= 64 && kBand);
+// True if a tile's copies are spread over the step before it: many at once hold up that step's own
+// reads of LDS. (With head_dim 64 under a causal mask the H200 is slower for it.)
+constexpr bool kSpreadsCopies =
+    kBuffers == 2 && kWholeRows && !kKeepMask && !kScattered && !(kHeadDim <= 64 && kBand);
 
-// 8 neighbouring lanes copy 128 bytes of a row at a time, so that one address serves all of a row: registers that a copy waits to
-// read must not be needed soon.
+// 8 neighbouring lanes copy 128 bytes of a row at a time, so that one address serves all of a row:
+// registers that a copy waits to read must not be needed soon.
 constexpr int kCopiedRows = kWorkgroup / 8;  // at once
-static_assert(kBlockN % kCopiedRows == 0 && kBlockM % kCopiedRows == 0 && kCopiedRows % 8 == 0, "stage: all lanes copy");
+static_assert(kBlockN % kCopiedRows == 0 && kBlockM % kCopiedRows == 0 && kCopiedRows % 8 == 0,
+              "stage: all lanes copy");
 FULMEN_DEVICE int copied_row() { return static_cast<int>(static_cast<unsigned>(thread_id()) / 8); }
-FULMEN_DEVICE int copied_dim() { return static_cast<int>(static_cast<unsigned>(thread_id()) % 8) * 8; }
-// Row `first + copied_row()` of those at `at`, where `first` is a multiple of kCopiedRows. This lane takes the pieces from
-// copied_dim() on, where `from` is. Invalid rows are zeros.
+FULMEN_DEVICE int copied_dim() {
+  return static_cast<int>(static_cast<unsigned>(thread_id()) % 8) * 8;
+}
+// Row `first + copied_row()` of those at `at`, where `first` is a multiple of kCopiedRows. This
+// lane takes the pieces from copied_dim() on, where `from` is. Invalid rows are zeros.
 template <int kDims, class T>
 FULMEN_DEVICE void copy_row(int at, int first, const T* from, int dims, bool valid) {
-  const int to = at + first * SwizzledRows<kDims>::kPitch + SwizzledRows<kDims>::place(copied_row(), 2 * copied_dim());
+  const int to = at + first * SwizzledRows<kDims>::kPitch +
+                 SwizzledRows<kDims>::place(copied_row(), 2 * copied_dim());
 #pragma unroll
   for (int dim = 0; dim < kDims; dim += 64) {
     if (kDims % 64 != 0 && dim + copied_dim() >= kDims) break;
@@ -65,7 +73,8 @@ FULMEN_DEVICE void copy_row(int at, int first, const T* from, int dims, bool val
 // Copies a tile without clamped rows, a share of it in each iteration of the loop.
 class NextTile {
  public:
-  FULMEN_DEVICE NextTile(const TileRows<false>& keys, const TileRows<true>& values, int buffer, bool there)
+  FULMEN_DEVICE NextTile(const TileRows<false>& keys, const TileRows<true>& values, int buffer,
+                         bool there)
       : arguments_(keys.arguments),
         key_(keys.row(copied_row()) + copied_dim()),
         value_(values.row(copied_row()) + copied_dim()),
@@ -76,8 +85,10 @@ class NextTile {
   // All copies are issued long before the step ends, as the next step waits for them.
   FULMEN_DEVICE void turn(int turn, int turns) {
 #pragma unroll
-    for (int n = (turn * kRounds + turns - 1) / turns; n < ((turn + 1) * kRounds + turns - 1) / turns; ++n) {
-      // Addresses advance before their copies, not after: copies in flight may yet have to read them.
+    for (int n = (turn * kRounds + turns - 1) / turns;
+         n < ((turn + 1) * kRounds + turns - 1) / turns; ++n) {
+      // Addresses advance before their copies, not after: copies in flight may yet have to read
+      // them.
       if (n > 0) {
         key_ += key_step_;
         value_ += value_step_;
@@ -112,10 +123,12 @@ class Stage {
     }
     copy_commit();
   }
-  // fetch() in shares (NextTile::turn), which committed() ends. there: true if there is such a tile.
+  // fetch() in shares (NextTile::turn), which committed() ends. there: true if there is such a
+  // tile.
   FULMEN_DEVICE NextTile next_tile(Int64 first_key, int buffer, bool there) const {
     const ForwardArguments& a = source_.arguments;
-    return {TileRows<false>::of(a, source_, first_key), TileRows<true>::of(a, source_, first_key), buffer, there};
+    return {TileRows<false>::of(a, source_, first_key), TileRows<true>::of(a, source_, first_key),
+            buffer, there};
   }
   FULMEN_DEVICE static void committed() { copy_commit(); }
   FULMEN_DEVICE void publish(int buffer) {
@@ -133,10 +146,12 @@ class Stage {
     for (int n = 0; n < kBlockM; n += kCopiedRows) {
       const int row = n + copied_row();
       if constexpr (kWholeRows) {
-        copy_row<kHeadDim>(kLayout.queries_at, n, source.row(row) + copied_dim(), source.dims, true);
+        copy_row<kHeadDim>(kLayout.queries_at, n, source.row(row) + copied_dim(), source.dims,
+                           true);
       } else {
         for (int dim = copied_dim(); dim < kHeadDim; dim += 64) {
-          lds_store(kLayout.queries_at + KeyRows::place(row, 2 * dim), load_piece(source.row(row), dim, source.dims));
+          lds_store(kLayout.queries_at + KeyRows::place(row, 2 * dim),
+                    load_piece(source.row(row), dim, source.dims));
         }
       }
     }
@@ -149,7 +164,8 @@ class Stage {
   FULMEN_DEVICE static void fetch_wave_queries(const QuerySource& source, int first) {
     const unsigned lane = recompute(lane_id());
     // Whole rows are near each other: distances of 32 bits.
-    const int last = at_most(source.end - source.first, kBlockM) - 1, stride = static_cast<int>(source.stride);
+    const int last = at_most(source.end - source.first, kBlockM) - 1,
+              stride = static_cast<int>(source.stride);
     const Element* rows = source.rows + source.first * source.stride;
 #pragma unroll
     for (int n = 0; n < kRows; n += 4) {
@@ -181,8 +197,10 @@ class Stage {
 #pragma unroll
     for (int n = 0; n < kBlockN; n += kCopiedRows) {
       const int row = n + copied_row(), from = rows.clamp(row);
-      const bool valid = !(kMayHide<kClamped> && kValues) || source_.alive(source_.arguments, first_key_ + from);
-      const KvElement* of = kClamped || kScattered ? rows.row(kClamped ? from : row) : first + n * rows.stride;
+      const bool valid =
+          !(kMayHide<kClamped> && kValues) || source_.alive(source_.arguments, first_key_ + from);
+      const KvElement* of =
+          kClamped || kScattered ? rows.row(kClamped ? from : row) : first + n * rows.stride;
       copy_row<kDims>(at, n, of + copied_dim(), dims, valid);
     }
   }

@@ -8,7 +8,8 @@ namespace fulmen::kernels {
 // A lane's outputs of a row, by two neighbours: visit(dim, low, high). first: the column of
 // rows.out that is dim 0.
 template <class Visit>
-FULMEN_DEVICE void for_each_pair(const ForwardArguments& a, int slot, int first, const WaveRows& rows, const Visit& visit) {
+FULMEN_DEVICE void for_each_pair(const ForwardArguments& a, int slot, int first,
+                                 const WaveRows& rows, const Visit& visit) {
 #pragma unroll
   for (int g = 0; g < kProducts; ++g) {
 #pragma unroll
@@ -25,7 +26,8 @@ FULMEN_DEVICE void for_each_pair(const ForwardArguments& a, int slot, int first,
 }
 // What a split gives of a lane's row, `part` of all splits and rows, to forward/decode_combine.h:
 // outputs that nothing was divided by, their maximum, and their sum over all lanes of the row.
-FULMEN_DEVICE void store_part(const ForwardArguments& a, Int64 part, int slot, int first, const WaveRows& rows, float sum) {
+FULMEN_DEVICE void store_part(const ForwardArguments& a, Int64 part, int slot, int first,
+                              const WaveRows& rows, float sum) {
   for_each_pair(a, slot, first, rows, [&](int dim, float low, float high) {
     global_store(reinterpret_cast<Words<2>*>(a.partial_out + part * a.head_dim_v + dim),
                  Words<2>{{float_bits(low), float_bits(high)}});

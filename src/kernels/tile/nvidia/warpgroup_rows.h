@@ -1,4 +1,5 @@
-// A wave's 16 query rows of a warpgroup: products with tiles of keys and values in LDS, and the softmax between them.
+// A wave's 16 query rows of a warpgroup: products with tiles of keys and values in LDS, and the
+// softmax between them.
 #pragma once
 
 #include "tile/drop.h"
@@ -10,9 +11,12 @@ namespace fulmen::kernels {
 // By 16: of a tile's keys, of q's dims.
 constexpr int kKeyTiles = kBlockN / kScoreTile, kHeadDimTiles = kHeadDim / kWgmmaDepth;
 // A product of P V gives so many dims, by 16: up to 192 dims.
-constexpr int kProducts = kHeadDimV > 192 ? 2 : 1, kProductTiles = kHeadDimV / kScoreTile / kProducts;
-static_assert(kHeadDim % kScoreTile == 0 && kHeadDimV % kScoreTile == 0, "dims are whole tiles of products");
-static_assert(kProducts == 1 || kScoreTile * kProductTiles % kPanelColumns == 0, "an operand begins with a panel");
+constexpr int kProducts = kHeadDimV > 192 ? 2 : 1,
+              kProductTiles = kHeadDimV / kScoreTile / kProducts;
+static_assert(kHeadDim % kScoreTile == 0 && kHeadDimV % kScoreTile == 0,
+              "dims are whole tiles of products");
+static_assert(kProducts == 1 || kScoreTile * kProductTiles % kPanelColumns == 0,
+              "an operand begins with a panel");
 
 struct WaveRows {
   RowState state;
@@ -21,7 +25,8 @@ struct WaveRows {
 };
 
 // S = Q K^T begins, of a warpgroup's 64 queries among kBlockM rows.
-FULMEN_DEVICE void begin_scores(const LdsMatrix& queries, const LdsMatrix& keys, TileRow<kKeyTiles>& score) {
+FULMEN_DEVICE void begin_scores(const LdsMatrix& queries, const LdsMatrix& keys,
+                                TileRow<kKeyTiles>& score) {
 #pragma unroll
   for (int d = 0; d < kHeadDimTiles; ++d) {
     wgmma<Element, false, false>(score, queries.columns_further(kWgmmaDepth * d, kBlockM),
@@ -36,7 +41,9 @@ FULMEN_DEVICE void begin_outputs(WaveRows& rows, const LdsMatrix& values) {
 #pragma unroll
     for (int g = 0; g < kProducts; ++g) {
       wgmma<Element, true>(rows.out[g], rows.p[f].words,
-                           values.rows_further(kWgmmaDepth * f).columns_further(kScoreTile * kProductTiles * g, kBlockN), true);
+                           values.rows_further(kWgmmaDepth * f)
+                               .columns_further(kScoreTile * kProductTiles * g, kBlockN),
+                           true);
     }
   }
   wgmma_commit();
@@ -49,8 +56,9 @@ FULMEN_DEVICE void end_outputs(WaveRows& rows) {
 
 // Scores become probabilities. Returns true if O must be rescaled by `factor`.
 template <bool kMasked>
-FULMEN_DEVICE bool exponentiate_tile(const RowMap& map, Int64 wave_row, RowState& state, Int64 first_key,
-                                     const RowBits<kMasked>& row_bits, TileRow<kKeyTiles>& score, float (&factor)[kRowsPerLane]) {
+FULMEN_DEVICE bool exponentiate_tile(const RowMap& map, Int64 wave_row, RowState& state,
+                                     Int64 first_key, const RowBits<kMasked>& row_bits,
+                                     TileRow<kKeyTiles>& score, float (&factor)[kRowsPerLane]) {
   const float scale = softmax_scale(map.arguments);
   modify_scores<kMasked>(map, wave_row, first_key, row_bits, score);
   float max[kRowsPerLane];
@@ -71,12 +79,15 @@ FULMEN_DEVICE void rescale(WaveRows& rows, const float (&factor)[kRowsPerLane]) 
     }
   }
 }
-// Computes exponentials while the product P V is in flight, then waits for it and rescales O if the maxima moved.
+// Computes exponentials while the product P V is in flight, then waits for it and rescales O if the
+// maxima moved.
 template <bool kMasked>
-FULMEN_DEVICE void exponentiate_and_end_outputs(const RowMap& map, Int64 wave_row, WaveRows& rows, Int64 first_key,
-                                                const RowBits<kMasked>& row_bits, TileRow<kKeyTiles>& score) {
+FULMEN_DEVICE void exponentiate_and_end_outputs(const RowMap& map, Int64 wave_row, WaveRows& rows,
+                                                Int64 first_key, const RowBits<kMasked>& row_bits,
+                                                TileRow<kKeyTiles>& score) {
   float factor[kRowsPerLane] = {1, 1};
-  const bool moves = exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, row_bits, score, factor);
+  const bool moves =
+      exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, row_bits, score, factor);
   // A wait each: with one before the branch the compiler puts the exponentials after it.
   if (__builtin_expect(moves, 0)) {
     end_outputs(rows);
@@ -91,12 +102,15 @@ FULMEN_DEVICE void keep_probabilities(WaveRows& rows, const TileRow<kKeyTiles>& 
   for (int f = 0; f < kKeyTiles; ++f) rows.p[f] = to_operand<Element, true>(score[f]);
 }
 
-// A row's end: what outputs are multiplied with. One of the lanes that share the row stores its log-sum-exp.
-FULMEN_DEVICE void end_rows(const RowMap& map, Int64 wave_row, const RowState& state, float (&output_factor)[kRowsPerLane]) {
+// A row's end: what outputs are multiplied with. One of the lanes that share the row stores its
+// log-sum-exp.
+FULMEN_DEVICE void end_rows(const RowMap& map, Int64 wave_row, const RowState& state,
+                            float (&output_factor)[kRowsPerLane]) {
   const ForwardArguments& a = map.arguments;
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const RowEnd end = end_row(a, map.first_head, row_maximum(state, softmax_scale(a), slot), total(state.sum[slot]));
+    const RowEnd end = end_row(a, map.first_head, row_maximum(state, softmax_scale(a), slot),
+                               total(state.sum[slot]));
     output_factor[slot] = end.output_factor;
     const Int64 i = wave_row + tile_row(slot);
     if (i < a.seqlen_q && tile_column(0) == 0) store_lse(a, map.batch, map.first_head, i, end.lse);

@@ -24,7 +24,8 @@ FULMEN_DEVICE void leave_row(const OutputFragment& out, int t, int slot, int row
       if (row_slot(e) != slot) continue;
       const unsigned two = pack<Element>(out[t][d][e] * factor, out[t][d][e + 1] * factor);
       if constexpr (kPersistent) {
-        ValueRows::leave_half(lane_id(), kLayout.outputs_at + row * ValueRows::kPitch, 32 * d + 16 * (e / 4), two);
+        ValueRows::leave_half(lane_id(), kLayout.outputs_at + row * ValueRows::kPitch,
+                              32 * d + 16 * (e / 4), two);
       } else {
         lds_store(output_at(row, tile_row(0), 2 * (kScoreTile * d + output_column(e))), two);
       }
@@ -39,10 +40,13 @@ FULMEN_DEVICE void store_rows(const ForwardArguments& a, const RowMap& map, int 
   static_assert(kRounds * kWaveSize == kRows * kRowPiecesV, "prefill: all lanes store");
   const unsigned lane = static_cast<unsigned>(recompute(lane_id())) % kWaveSize;
   const auto row = [&](int n) { return static_cast<int>((n * kWaveSize + lane) / kRowPiecesV); };
-  const auto dim = [&](int n) { return static_cast<int>((n * kWaveSize + lane) % kRowPiecesV * 8); };
+  const auto dim = [&](int n) {
+    return static_cast<int>((n * kWaveSize + lane) % kRowPiecesV * 8);
+  };
   Words<4> piece[kRounds];
 #pragma unroll
-  for (int n = 0; n < kRounds; ++n) piece[n] = lds_load<Words<4>>(output_at(at, row(n), 2 * dim(n)));
+  for (int n = 0; n < kRounds; ++n)
+    piece[n] = lds_load<Words<4>>(output_at(at, row(n), 2 * dim(n)));
   // All are here: no store waits for its own piece, and others may take their place.
   wave_barrier();
   // Whole rows are near each other: distances of 32 bits (gpu/launch/specialisation.cpp).

@@ -13,7 +13,8 @@ constexpr bool kSpreadsExponentials = kSpreadsCopies && kHeadDim > 64 && !kDropo
 
 // Modifiers and masks of all rows, then their references.
 template <bool kMasked>
-FULMEN_DEVICE void follow(const RowMap& map, Int64 wave_row, Int64 first_key, ScoreFragment& score, WaveRows& rows) {
+FULMEN_DEVICE void follow(const RowMap& map, Int64 wave_row, Int64 first_key, ScoreFragment& score,
+                          WaveRows& rows) {
   const float scale = softmax_scale(map.arguments);
   float max[kRowTiles][kRowsPerLane];
   bool moves = false;
@@ -34,20 +35,25 @@ FULMEN_DEVICE void follow(const RowMap& map, Int64 wave_row, Int64 first_key, Sc
 }
 
 // Scores of key tile f become probabilities, in all rows.
-FULMEN_DEVICE void exponentiate_keys(const RowMap& map, int f, ScoreFragment& score, WaveRows& rows) {
+FULMEN_DEVICE void exponentiate_keys(const RowMap& map, int f, ScoreFragment& score,
+                                     WaveRows& rows) {
 #pragma unroll
-  for (int t = 0; t < kRowTiles; ++t) exponentiate_keys(rows.state[t], softmax_scale(map.arguments), score[t][f]);
+  for (int t = 0; t < kRowTiles; ++t)
+    exponentiate_keys(rows.state[t], softmax_scale(map.arguments), score[t][f]);
 }
 
 static_assert(kStepTiles == 1, "wave_step: exponentials are one key tile ahead of the product");
 template <bool kMasked>
-FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile, ScoreFragment& score, WaveRows& rows) {
+FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile,
+                          ScoreFragment& score, WaveRows& rows) {
   follow<kMasked>(map, wave_row, tile.first_key, score, rows);
 #pragma unroll
-  for (int f = 0; f < (kSpreadsExponentials ? 1 : kKeyTiles); ++f) exponentiate_keys(map, f, score, rows);
+  for (int f = 0; f < (kSpreadsExponentials ? 1 : kKeyTiles); ++f)
+    exponentiate_keys(map, f, score, rows);
   if constexpr (kDropout) {
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) drop(map, wave_row + kScoreTile * t, tile.first_key, score[t]);
+    for (int t = 0; t < kRowTiles; ++t)
+      drop(map, wave_row + kScoreTile * t, tile.first_key, score[t]);
   }
 #pragma unroll
   for (int f = 0; f < kKeyTiles; ++f) {

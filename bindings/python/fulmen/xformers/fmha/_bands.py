@@ -1,4 +1,5 @@
-"""Biases that are a band about the diagonal of the whole call, and the matrices that biases stand for."""
+"""Biases that are a band about the diagonal of the whole call, and the matrices that biases stand
+for."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ class Band(NamedTuple):
 
 def attended_keys(seqlen_q: int, seqlen_k: int, band: Band, device: Any) -> torch.Tensor:
     offset = 0 if band.causal == "top_left" else seqlen_k - seqlen_q
-    distance = torch.arange(seqlen_k, device=device) - torch.arange(seqlen_q, device=device)[:, None] - offset
+    distance = (
+        torch.arange(seqlen_k, device=device)
+        - torch.arange(seqlen_q, device=device)[:, None]
+        - offset
+    )
     attended = torch.ones_like(distance, dtype=torch.bool)
     if band.window_left >= 0:
         attended &= distance >= -band.window_left
@@ -30,7 +35,11 @@ def attended_keys(seqlen_q: int, seqlen_k: int, band: Band, device: Any) -> torc
 
 
 def added_matrix(attended: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    return torch.zeros_like(attended, dtype=dtype).masked_fill(~attended, -torch.inf).expand(tuple(shape))
+    return (
+        torch.zeros_like(attended, dtype=dtype)
+        .masked_fill(~attended, -torch.inf)
+        .expand(tuple(shape))
+    )
 
 
 class AttentionBias:
@@ -39,8 +48,11 @@ class AttentionBias:
     A user's class implements materialize().
     """
 
-    def materialize(self, shape: Sequence[int], dtype: torch.dtype = torch.float32, device: Any = "cpu") -> torch.Tensor:
-        """The matrix that is added to the scores, [..., seqlen_q, seqlen_k]: 0, or -inf where a key is not attended."""
+    def materialize(
+        self, shape: Sequence[int], dtype: torch.dtype = torch.float32, device: Any = "cpu"
+    ) -> torch.Tensor:
+        """The matrix that is added to the scores, [..., seqlen_q, seqlen_k]: 0, or -inf where a key
+        is not attended."""
         return added_matrix(attended_keys(shape[-2], shape[-1], self._band(), device), shape, dtype)
 
     def to(self, device: Any) -> Any:
@@ -72,14 +84,18 @@ class LowerTriangularMaskWithTensorBias(LowerTriangularMask):
     def to(self, device: Any) -> LowerTriangularMaskWithTensorBias:
         return LowerTriangularMaskWithTensorBias(self._bias.to(device))
 
-    def materialize(self, shape: Sequence[int], dtype: torch.dtype = torch.float32, device: Any = "cpu") -> torch.Tensor:
+    def materialize(
+        self, shape: Sequence[int], dtype: torch.dtype = torch.float32, device: Any = "cpu"
+    ) -> torch.Tensor:
         return super().materialize(shape, dtype, device) + self._bias.to(device, dtype)
 
 
 class LowerTriangularFromBottomRightMask(AttentionBias):
     """Causal: the last query is on the diagonal with the last key."""
 
-    def make_local_attention(self, window_size: int) -> LowerTriangularFromBottomRightLocalAttentionMask:
+    def make_local_attention(
+        self, window_size: int
+    ) -> LowerTriangularFromBottomRightLocalAttentionMask:
         return LowerTriangularFromBottomRightLocalAttentionMask(window_size)
 
     def _band(self) -> Band:

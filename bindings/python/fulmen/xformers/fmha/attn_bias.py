@@ -1,8 +1,10 @@
-"""The biases of xformers.ops.fmha.attn_bias: which keys each query attends, without a matrix that says it.
+"""The biases of xformers.ops.fmha.attn_bias: which keys each query attends, without a matrix that
+says it.
 
-A block bias cuts queries and keys, [1, total, heads, dim], into as many blocks; a query attends keys of its own block only. Keys
-lie one block after another, padded to one length, anywhere ("gappy"), or in pages. Causal masks of blocks with an offset, and those
-"from the bottom right", are aligned with the last key of a block, others with the first.
+A block bias cuts queries and keys, [1, total, heads, dim], into as many blocks; a query attends
+keys of its own block only. Keys lie one block after another, padded to one length, anywhere
+("gappy"), or in pages. Causal masks of blocks with an offset, and those "from the bottom right",
+are aligned with the last key of a block, others with the first.
 """
 
 from __future__ import annotations
