@@ -69,6 +69,11 @@ PYTEST = [
     (r"bindings/python/fulmen/(flash_attn|xformers)", r"test_\1*.py"),
     (r"bindings/python/fulmen/jax|bindings/python/src/xla", "test_jax*.py"),
     (r"bindings/python/fulmen/torch/_sdpa", "test_sdpa*.py"),
+    (
+        r"bindings/python/fulmen/torch/_(triangle|evoformer|pair)",
+        "test_{triangle,cuequivariance}.py",
+    ),
+    (r"bindings/python/fulmen/torch/_cuequivariance", "test_cuequivariance.py"),
     (r"bindings/python/fulmen/torch/(_exchange|context_parallel|ring|_sharding)", "test_ring.py"),
     (r"bindings/python/(fulmen/torch|src/torch)", "test_torch*.py"),
     (r"bindings/python/src/kv_cache", "test_kv_cache.py"),

@@ -30,7 +30,7 @@ DTYPES = {
         r"keep_mask has dtype int8: bool or uint8, where not 0 attends, is accepted$",
     ),
     "alibi_slopes": (np.float64, r"alibi_slopes has dtype float64: float32 is accepted$"),
-    "sinks": (np.float64, r"sinks has dtype float64: float32 is accepted$"),
+    "sinks": (np.int64, r"sinks has dtype int64: float32, .* and float64 are accepted$"),
     "seqlens_k": (
         np.float32,
         r"seqlens_k has dtype float32: int32 is accepted, and other integers, which are converted$",

@@ -63,6 +63,7 @@ FUNCTIONS = [
     fulmen.append_kv,
     fulmen.torch.scaled_dot_product_attention,
 ]
+FUNCTIONS += [fulmen.torch.triangle_attention, fulmen.torch.DS4Sci_EvoformerAttention]
 FUNCTIONS += [fulmen.torch.ring_attention, fulmen.torch.FlashAttention]
 FUNCTIONS += [fulmen.flash_attn.flash_attn_func, fulmen.flash_attn.flash_attn_with_kvcache]
 

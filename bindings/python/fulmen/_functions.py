@@ -178,7 +178,8 @@ def attention(
           scaled scores. Any of the dtypes.
       keep_mask: the same in bool; True attends.
       alibi_slopes: [heads] or [batch, heads], float32: adds -slope * |query's position - key's|.
-      sinks: [heads], float32: one more score of each head in the softmax's denominator.
+      sinks: [heads], float32, float16, bfloat16 or float64, read as float32: one more score of each
+        head in the softmax's denominator. Its gradient has its dtype.
       cu_seqlens_q: [batch + 1], int32: q and out are packed, [total_q, heads, head_dim], lse is
         [heads, total_q]; sequence n is rows cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Needs
         max_seqlen_q. Each sequence is computed as if it were alone.
@@ -259,7 +260,7 @@ def attention(
     lengths = (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table, k_scale, v_scale)
     longest = (max_seqlen_q, max_seqlen_k)
     numbers = host_numbers if framework is None else framework.numbers
-    if isinstance(alibi_slopes, list | tuple) or isinstance(sinks, list | tuple):
+    if isinstance(alibi_slopes, list | tuple) or sinks is not None:
         few = (numbers("alibi_slopes", alibi_slopes, q), numbers("sinks", sinks, q))
         tensors = (q, k, v, out, bias, keep_mask, *few)
     for one in lengths + longest:
@@ -272,6 +273,14 @@ def attention(
             break
     forward = _core.forward if framework is None else framework.forward
     return forward(tensors, scalars, device, is_bhsd(layout), return_lse)
+
+
+def _like(gradient: Array, given: Any) -> Array:
+    """A gradient of sinks in their dtype; lists have none."""
+    dtype = getattr(given, "dtype", None)
+    if dtype is None or dtype == gradient.dtype:
+        return gradient
+    return gradient.to(dtype) if hasattr(gradient, "to") else gradient.astype(dtype)
 
 
 def attention_backward(
@@ -306,7 +315,10 @@ def attention_backward(
     tensors = a.completed((q, k, v, out, *a.optional, lse, dout, dlse))
     framework = framework_of(q)
     backward = _core.backward if framework is None else framework.backward
-    return Gradients(*backward(tensors, a.scalars, a.device, a.bhsd, wanted_gradients(gradients)))
+    found = Gradients(*backward(tensors, a.scalars, a.device, a.bhsd, wanted_gradients(gradients)))
+    if found.dsinks is None:
+        return found
+    return found._replace(dsinks=_like(found.dsinks, options["sinks"]))
 
 
 def _host_call(tensors: tuple[Array, ...]) -> tuple[tuple[Array, ...], Any]:

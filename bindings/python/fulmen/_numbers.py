@@ -16,6 +16,8 @@ INTEGERS = (
     "cache_batch_idx",
 )
 FLOATS = ("alibi_slopes", "sinks", "k_scale", "v_scale")
+# What sinks may be besides float32, to which they are converted.
+OTHER_SINKS = ("float16", "bfloat16", "float64")
 _LEAST, _MOST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 
 
@@ -23,8 +25,11 @@ def host_numbers(name: str, value: Any, like: Any = None) -> Any:
     """A list, or a NumPy array of integers, as a NumPy array of int32, lists for FLOATS as float32;
     anything else as it is.
 
-    Integers beyond int32 become its limits, which the checks of lengths refuse.
+    Integers beyond int32 become its limits, which the checks of lengths refuse. Sinks of
+    OTHER_SINKS become float32.
     """
+    if name == "sinks" and isinstance(value, np.ndarray):
+        return value.astype(np.float32) if value.dtype.name in OTHER_SINKS else value
     is_list = isinstance(value, list | tuple)
     if not is_list and (
         not isinstance(value, np.ndarray) or value.dtype == np.int32 or name not in INTEGERS

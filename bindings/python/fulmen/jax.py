@@ -30,7 +30,7 @@ from fulmen._arguments import (
     with_lengths,
 )
 from fulmen._core import ArgumentError
-from fulmen._numbers import INTEGERS, host_numbers
+from fulmen._numbers import INTEGERS, OTHER_SINKS, host_numbers
 
 for _name, _handler in _core.xla_handlers().items():
     jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
@@ -82,6 +82,8 @@ def _numbers(name: str, value: Any, like: Any) -> Any:
             if value.dtype.itemsize > 4
             else value.astype(jnp.int32)
         )
+    if name == "sinks" and isinstance(value, jax.Array) and value.dtype.name in OTHER_SINKS:
+        return value.astype(jnp.float32)
     return host_numbers(name, value)
 
 

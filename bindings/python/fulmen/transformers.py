@@ -301,7 +301,7 @@ def attention_forward(
     out = attention(
         *tensors,
         bias=None if bias is None else _over_keys(bias, key.shape[2]),
-        sinks=None if s_aux is None else s_aux.reshape(-1).float(),
+        sinks=None if s_aux is None else s_aux.reshape(-1),
         softmax_scale=scaling,
         softcap=softcap or 0.0,
         dropout=dropout,

@@ -86,13 +86,16 @@ int slot_of(nb::handle keyword) {
                            .c_str());
 }
 
-// Lists, and integers that are not int32, become tensors by Python functions; this object then owns
-// the tensors.
+// Lists, integers that are not int32, and sinks that are not float32 become tensors by Python
+// functions; this object then owns the tensors.
 nb::object as_numbers(int place, nb::handle value, nb::handle q) {
   if (has_lengths(kTensors[place].form)) {
     const nb::object dtype = nb::getattr(value, "dtype", nb::none());
     if (kind_of(value) == Kind::plain_torch ? dtype.is(torch_int32()) : dtype.is(numpy_int32()))
       return nb::borrow(value);
+  } else if (place == kSinks) {
+    const bool is_torch = kind_of(value) == Kind::plain_torch;
+    if (is_torch && nb::getattr(value, "dtype").is(torch_float32())) return nb::borrow(value);
   } else if (PyList_Check(value.ptr()) == 0 && PyTuple_Check(value.ptr()) == 0) {
     return nb::borrow(value);
   }

@@ -2,7 +2,8 @@
 
 fulmen.attention() takes torch tensors by itself: on any device, with autograd, under torch.compile,
 torch.func and autocast. Here are its forms that PyTorch users know: a module, torch's own function,
-which can also be replaced by Fulmen's, and attention of a sequence that is spread over processes.
+which can also be replaced by Fulmen's, attention of pair representations, and attention of a
+sequence that is spread over processes.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from fulmen.torch import _ops as _ops  # registers torch.ops.fulmen
 from fulmen.torch import _transforms as _transforms
 
 if TYPE_CHECKING:
+    from fulmen.torch._cuequivariance import install_cuequivariance, uninstall_cuequivariance
+    from fulmen.torch._evoformer import DS4Sci_EvoformerAttention
     from fulmen.torch._module import FlashAttention
     from fulmen.torch._sdpa import disable_sdpa, enable_sdpa, scaled_dot_product_attention, sdpa
+    from fulmen.torch._triangle import triangle_attention
     from fulmen.torch.context_parallel import context_parallel_attention, context_parallel_explain
     from fulmen.torch.ring import ring_attention, ring_gather, ring_seqlens, ring_shard
 
@@ -26,6 +30,9 @@ _MODULES = {
     **dict.fromkeys(
         ("disable_sdpa", "enable_sdpa", "scaled_dot_product_attention", "sdpa"), "_sdpa"
     ),
+    "DS4Sci_EvoformerAttention": "_evoformer",
+    "triangle_attention": "_triangle",
+    **dict.fromkeys(("install_cuequivariance", "uninstall_cuequivariance"), "_cuequivariance"),
     **dict.fromkeys(("context_parallel_attention", "context_parallel_explain"), "context_parallel"),
     **dict.fromkeys(("ring_attention", "ring_gather", "ring_seqlens", "ring_shard"), "ring"),
 }
@@ -47,15 +54,19 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "DS4Sci_EvoformerAttention",
     "FlashAttention",
     "context_parallel_attention",
     "context_parallel_explain",
     "disable_sdpa",
     "enable_sdpa",
+    "install_cuequivariance",
     "ring_attention",
     "ring_gather",
     "ring_seqlens",
     "ring_shard",
     "scaled_dot_product_attention",
     "sdpa",
+    "triangle_attention",
+    "uninstall_cuequivariance",
 ]

@@ -30,11 +30,14 @@ _OTHERS = 2  # what fulmen._core.torch_observers answers
 
 
 def _numbers(name: str, value: Any, like: torch.Tensor) -> Any:
-    """Converts to int32, on a GPU without waiting.
+    """Converts to int32, and sinks to float32, on a GPU without waiting.
 
-    So values of int64 are not checked: beyond int32 they become its limits.
+    So values of int64 are not checked: beyond int32 they become its limits. The conversion of
+    sinks is differentiable: their gradient has their own dtype.
     """
     if isinstance(value, torch.Tensor):
+        if name == "sinks" and value.is_floating_point():
+            return value.to(torch.float32)
         if value.dtype == torch.int32 or name not in INTEGERS:
             return value
         if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:

@@ -123,6 +123,7 @@ const char* accepted_dtypes(std::string_view name) {
   for (const PlaceRow& row : kTensors) {
     if (name != row.name) continue;
     if (has_lengths(row.form)) return "int32 is accepted, and other integers, which are converted";
+    if (row.form == Form::heads) return "float32, float16, bfloat16 and float64 are accepted";
     if (of_heads(row.form) || row.form == Form::rows) return "float32 is accepted";
   }
   return "float32, float16 and bfloat16 are accepted";

@@ -110,6 +110,8 @@ nb::object new_torch_bytes(nb::handle object, const Array& like, int64_t bytes) 
   return allocate(object, like, {1, kBytes, {bytes}, {1}, {}});
 }
 
+nb::handle torch_float32() { return dtype_object(FULMEN_FP32); }
+
 nb::handle torch_int32() { return dtype_object(FULMEN_INT32); }
 
 void torch_is_written(nb::handle tensor) {

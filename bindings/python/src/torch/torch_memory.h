@@ -21,7 +21,8 @@ nb::object new_torch_tensor(nb::handle object, const Array& like, int ndim, cons
 // The same of bytes: how a workspace is asked for.
 nb::object new_torch_bytes(nb::handle object, const Array& like, int64_t bytes);
 
-// torch's dtype of lengths.
+// torch's dtypes of sinks and of lengths.
+nb::handle torch_float32();
 nb::handle torch_int32();
 
 // Tells autograd that the tensor is written: a backward pass for which it was saved must not use
