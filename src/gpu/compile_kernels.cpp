@@ -15,9 +15,9 @@
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/cache/cache_folder.h"
 #include "gpu/compile/report/report.h"
-#include "gpu/compile/shipped.h"
 #include "gpu/drivers/isa/driver.h"
 #include "gpu/launch/specialisation.h"
+#include "gpu/shipped.h"
 #include "runtime/fork_safe.h"
 #include "runtime/run_program.h"
 
