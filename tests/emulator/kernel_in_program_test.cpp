@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "emulator/source/workgroup.h"
-#include "gpu/chip.h"
 #include "gpu/launch/family.h"
+#include "gpu/targets/chip.h"
 #include "kernels/forward/prefill.h"
 #include "runtime/float_formats.h"
 #include "support/attention_case.h"

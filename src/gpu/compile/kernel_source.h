@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "fulmen/status.h"
-#include "gpu/chip.h"
+#include "gpu/targets/chip.h"
 
 namespace fulmen::gpu {
 
