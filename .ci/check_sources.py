@@ -61,7 +61,6 @@ HEIGHTS = {folder: height for height, folders in enumerate(LAYERS) for folder in
 # Includes that point up. docs/architecture.md, "Folders", has the reason of each.
 UPWARDS = {
     ("gpu/probes.cpp", "plan/registry.h"),
-    ("gpu/compile_kernels.cpp", "gpu/drivers/isa/driver.h"),
 }
 LOCK = re.compile(
     r"\bstd::(?:(?:recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex|call_once|"

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "fulmen/backend.h"
-#include "gpu/driver.h"
 #include "gpu/launch/specialisation.h"
 #include "gpu/targets/chip.h"
 #include "tuning/space.h"
