@@ -4,6 +4,7 @@
 #include "kernels/forward/prefill_layout.h"
 
 #define FULMEN_PLATFORM_EMULATED 1
+#define FULMEN_PLATFORM_HEADER "platforms/emulated.h"
 #define FULMEN_WAVE_SIZE 32
 #define FULMEN_TARGET_GFX11 1
 #define FULMEN_TARGET_HEADER "targets/gfx11/target.h"
