@@ -2,10 +2,10 @@
 """Rules of the source tree that no compiler checks, one finding a line.
 
 Conditionals on a target or platform stand in kernels/targets, kernels/platforms, core/target.h and,
-around includes alone, in the selectors of kernels/tile. No layer includes one above it or a backend;
-UPWARDS has the exceptions. A vendor's file of kernels/tile includes nothing shared that its
-selector does not: kernel sources are flattened with each file once, and a shared file must not end
-up inside the vendor's conditional.
+around includes alone, in the selectors of kernels/tile. No layer includes one above it or a
+backend; UPWARDS has the exceptions. A vendor's file of kernels/tile includes nothing shared that
+its selector does not: kernel sources are flattened with each file once, and a shared file must not
+end up inside the vendor's conditional.
 Locks, and variables of functions that are made at their first use, are those of
 runtime/fork_safe.h: a forked child would wait for others without end. fmt::join needs
 <fmt/ranges.h>: the system's {fmt} 9 here has it in format.h, the one that `pip install .` brings
