@@ -53,7 +53,10 @@ TESTS = [
     ),
     (r"src/emulator/", r"^(emulator|isa)\.|" + GPU_SAMPLE),
     (r"src/gpu/drivers/", r"^gpu_drivers\.|^cli\..*Hip"),
-    (r"src/gpu/compile/", r"^compile\.[^A]|^compile\.Amd/M|^gpu_drivers\."),
+    (
+        r"src/gpu/(?:compile|libraries)/|src/gpu/shipped",
+        r"^compile\.[^A]|^compile\.Amd/M|^gpu_drivers\.",
+    ),
     (r"src/kernels/", r"^emulator\.|^isa\.Chips/IsaProblems\..*gfx1100|" + GPU_SAMPLE),
     (r"src/gpu/", r"^gpu_drivers\.|^gpu\..*(FirstUse|Probes|AppendKv)|" + GPU_SAMPLE),
     (r"src/(api|plan|runtime)/|include/", r"^(api|attention)\.|^cli\.(RunTest|BadInputTest)"),

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "emulator/device_memory.h"
-#include "gpu/chip.h"
 #include "gpu/driver.h"
+#include "gpu/targets/chip.h"
 
 namespace fulmen::gpu {
 

@@ -23,8 +23,4 @@ std::span<const Preference> preferences();
 // first of families().
 double rank(const Family& family, const Problem& problem);
 
-// Whether prefill takes a problem in its shapes for boards: where they are faster than
-// forward/short.h.
-bool prefers_board_shapes(const Target& target, const Problem& problem);
-
 }  // namespace fulmen::gpu

@@ -11,13 +11,12 @@
 #include "fulmen/compile.h"
 #include "fulmen/names.h"
 #include "fulmen/printable.h"
-#include "gpu/chip.h"
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/cache/cache_folder.h"
 #include "gpu/compile/report/report.h"
-#include "gpu/compile/shipped.h"
-#include "gpu/drivers/isa/driver.h"
 #include "gpu/launch/specialisation.h"
+#include "gpu/shipped.h"
+#include "gpu/targets/chip.h"
 #include "runtime/fork_safe.h"
 #include "runtime/run_program.h"
 
@@ -142,29 +141,6 @@ Result<std::vector<KernelReport>> compile_kernels(const std::string& arch,
     if (!status.ok()) return refused_arch(arch, chip, status);
   }
   return reports;
-}
-
-std::vector<ExecutedInstructions> take_executed_instructions() {
-  using gpu::isa::Kind;
-  std::vector<ExecutedInstructions> list;
-  for (const gpu::isa::LaunchCounts& launch : gpu::isa::take_counts()) {
-    const auto of = [&](Kind kind) {
-      return static_cast<int64_t>(launch.counts[static_cast<std::size_t>(kind)]);
-    };
-    list.push_back({.arch = launch.arch,
-                    .kernel = launch.kernel,
-                    .workgroups = launch.workgroups,
-                    .matrix = of(Kind::matrix),
-                    .vector = of(Kind::valu),
-                    .transcendental = of(Kind::transcendental),
-                    .scalar = of(Kind::salu) + of(Kind::branch),
-                    .scalar_loads = of(Kind::scalar_load),
-                    .lds = of(Kind::lds),
-                    .global = of(Kind::global),
-                    .scratch = of(Kind::scratch),
-                    .waits = of(Kind::wait) + of(Kind::barrier)});
-  }
-  return list;
 }
 
 std::string kernel_cache_folder() { return gpu::cache_directory(); }

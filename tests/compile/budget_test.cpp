@@ -5,7 +5,7 @@
 
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/report/report.h"
-#include "gpu/compile/shipped.h"
+#include "gpu/shipped.h"
 #include "support/test_chips.h"
 
 namespace fulmen::test {

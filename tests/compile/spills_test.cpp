@@ -12,8 +12,8 @@
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/report/amd_metadata.h"
 #include "gpu/compile/report/report.h"
-#include "gpu/compile/shipped.h"
 #include "gpu/launch/family.h"
+#include "gpu/shipped.h"
 #include "support/random.h"
 #include "support/test_chips.h"
 

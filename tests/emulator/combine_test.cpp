@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "emulator/emulated_kernel.h"
-#include "gpu/chip.h"
 #include "gpu/launch/family.h"
+#include "gpu/targets/chip.h"
 #include "runtime/float_formats.h"
 #include "support/attention_case.h"
 

@@ -4,6 +4,7 @@
 #include "kernels/forward/prefill_layout.h"
 
 #define FULMEN_PLATFORM_EMULATED 1
+#define FULMEN_PLATFORM_HEADER "platforms/emulated.h"
 #define FULMEN_WAVE_SIZE 32
 #define FULMEN_TARGET_GFX11 1
 #define FULMEN_TARGET_HEADER "targets/gfx11/target.h"
@@ -21,8 +22,8 @@
 #include <vector>
 
 #include "emulator/source/workgroup.h"
-#include "gpu/chip.h"
 #include "gpu/launch/family.h"
+#include "gpu/targets/chip.h"
 #include "kernels/forward/prefill.h"
 #include "runtime/float_formats.h"
 #include "support/attention_case.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "gpu/chip.h"
 #include "gpu/gpu_devices.h"
+#include "gpu/targets/chip.h"
 #include "gpu/targets/sm90.h"
 #include "support/run_kernel.h"
 

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "fulmen/fulmen.h"
-#include "gpu/chip.h"
+#include "gpu/targets/chip.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {

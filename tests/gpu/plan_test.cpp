@@ -6,10 +6,10 @@
 #include <map>
 
 #include "fulmen/fulmen_c.h"
-#include "gpu/chip.h"
-#include "gpu/compile/shipped.h"
 #include "gpu/gpu_devices.h"
 #include "gpu/launch/family.h"
+#include "gpu/shipped.h"
+#include "gpu/targets/chip.h"
 #include "plan/registry.h"
 #include "support/device_copy.h"
 #include "support/run_kernel.h"

@@ -8,7 +8,7 @@
 #include "fulmen/fulmen.h"
 #include "fulmen/probe.h"
 #include "gpu/compile/cache/cache.h"
-#include "gpu/compile/shipped.h"
+#include "gpu/shipped.h"
 #include "gpu_drivers/fake_library.h"
 #include "kernels/core/arguments.h"
 #include "runtime/run_program.h"

@@ -1,5 +1,5 @@
 // Which build of a compiler is loaded: part of the key of what it compiles.
-#include "gpu/drivers/library_build.h"
+#include "gpu/libraries/library_build.h"
 
 #include <dlfcn.h>
 

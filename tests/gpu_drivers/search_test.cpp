@@ -6,9 +6,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "gpu/drivers/amd_libraries.h"
 #include "gpu/drivers/hip/hip_api.h"
-#include "gpu/drivers/library_search.h"
+#include "gpu/libraries/amd_libraries.h"
+#include "gpu/libraries/library_search.h"
 #include "gpu_drivers/fake_library.h"
 #include "runtime/run_program.h"
 

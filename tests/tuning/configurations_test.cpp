@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "fulmen/fulmen.h"
-#include "gpu/chip.h"
 #include "gpu/launch/family.h"
+#include "gpu/targets/chip.h"
 #include "support/run_kernel.h"
 #include "support/test_chips.h"
 #include "tuning/space.h"

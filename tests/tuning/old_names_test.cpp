@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "fulmen/fulmen.h"
-#include "gpu/chip.h"
 #include "gpu/launch/family.h"
+#include "gpu/targets/chip.h"
 #include "tuning/sources.h"
 
 namespace fulmen::tuning {

@@ -9,9 +9,9 @@
 #include <set>
 
 #include "fulmen/fulmen.h"
-#include "gpu/chip.h"
 #include "gpu/compile/kernel_source.h"
 #include "gpu/launch/family.h"
+#include "gpu/targets/chip.h"
 #include "tools/bench/case_data.h"
 #include "tools/tune/problems.h"
 #include "tools/tune/records.h"

@@ -14,9 +14,12 @@
 namespace fulmen::gpu {
 namespace {
 
-// Whether a line includes what the prelude names: targets/selected.h.
+// Whether a line includes what the prelude names: core/target.h, core/platform.h.
 bool includes_target(std::string_view line) {
   return line.starts_with("#include FULMEN_TARGET_HEADER");
+}
+bool includes_platform(std::string_view line) {
+  return line.starts_with("#include FULMEN_PLATFORM_HEADER");
 }
 
 // The header that a prelude names as the target's; empty: none.
@@ -28,6 +31,16 @@ std::string_view target_header(std::string_view prelude) {
   return prelude.substr(0, prelude.find('"'));
 }
 
+struct PlatformNames {
+  std::string_view macro, header;
+};
+constexpr PlatformNames kAmd{"AMD", "platforms/amd.h"}, kNvidia{"NVIDIA", "platforms/nvidia.h"},
+    kEmulated{"EMULATED", "platforms/emulated.h"};
+
+const PlatformNames& names_of(Platform platform) {
+  return platform == Platform::amd ? kAmd : platform == Platform::nvidia ? kNvidia : kEmulated;
+}
+
 const EmbeddedFile* find_file(std::string_view name) {
   const EmbeddedFile* end = kEmbeddedFiles + kEmbeddedFileCount;
   const EmbeddedFile* file =
@@ -37,7 +50,8 @@ const EmbeddedFile* find_file(std::string_view name) {
 
 class Flattener {
  public:
-  explicit Flattener(std::string_view target_header) : target_header_(target_header) {}
+  Flattener(std::string_view target_header, std::string_view platform_header)
+      : target_header_(target_header), platform_header_(platform_header) {}
   Status add(std::string_view name) {
     if (std::find(seen_.begin(), seen_.end(), name) != seen_.end()) return {};
     seen_.emplace_back(name);
@@ -56,9 +70,11 @@ class Flattener {
         text_ += '\n';
       } else if (includes_target(current) && target_header_.empty()) {
         text_ += '\n';
-      } else if (current.starts_with("#include \"") || includes_target(current)) {
-        const std::string_view included = includes_target(current)
-                                              ? target_header_
+      } else if (current.starts_with("#include \"") || includes_target(current) ||
+                 includes_platform(current)) {
+        const std::string_view included = includes_target(current) ? target_header_
+                                          : includes_platform(current)
+                                              ? platform_header_
                                               : current.substr(10, current.find('"', 10) - 10);
         if (Status status = add(included); !status.ok()) return status;
         text_ += fmt::format("#line {} \"{}\"\n", line + 1, name);
@@ -71,17 +87,14 @@ class Flattener {
   std::string take() { return std::move(text_); }
 
  private:
-  std::string_view target_header_;
+  std::string_view target_header_, platform_header_;
   std::vector<std::string> seen_;
   std::string text_;
 };
 
 std::string full_prelude(std::string_view prelude, const Chip& chip, Platform platform) {
-  const char* name = platform == Platform::amd      ? "AMD"
-                     : platform == Platform::nvidia ? "NVIDIA"
-                                                    : "EMULATED";
-  return fmt::format("#define FULMEN_PLATFORM_{} 1\n#define FULMEN_WAVE_SIZE {}\n{}", name,
-                     chip.wave_size, prelude);
+  return fmt::format("#define FULMEN_PLATFORM_{} 1\n#define FULMEN_WAVE_SIZE {}\n{}",
+                     names_of(platform).macro, chip.wave_size, prelude);
 }
 
 const Target* find_target(std::string_view name) {
@@ -100,7 +113,7 @@ bool is_foreign(std::string_view name, const Target* target) {
       name.ends_with("/emulator_api.h"))
     return true;
   if (name.starts_with(nvidia ? "tile/amd/" : "tile/nvidia/") && (nvidia || amd)) return true;
-  if (name == (nvidia ? "platforms/amd.h" : "platforms/nvidia.h") && (nvidia || amd)) return true;
+  if (name == (nvidia ? kAmd : kNvidia).header && (nvidia || amd)) return true;
   constexpr std::string_view kTargets = "targets/";
   if (!name.starts_with(kTargets)) return false;
   const std::size_t end = name.find('/', kTargets.size());
@@ -131,6 +144,10 @@ void add_code(std::string_view name, const Target* target, std::vector<std::stri
     if (includes_target(line)) {
       if (target != nullptr)
         add_code(fmt::format("targets/{}/target.h", target->name), target, seen, code);
+    } else if (includes_platform(line)) {
+      for (const PlatformNames& platform : {kAmd, kNvidia}) {
+        add_code(platform.header, target, seen, code);
+      }
     } else if (line.starts_with(kInclude)) {
       add_code(line.substr(kInclude.size(), line.find('"', kInclude.size()) - kInclude.size()),
                target, seen, code);
@@ -144,14 +161,14 @@ void add_code(std::string_view name, const Target* target, std::vector<std::stri
 
 Result<std::string> kernel_source(std::string_view entry, std::string_view prelude,
                                   const Chip& chip, Platform platform) {
-  Flattener flattener(target_header(prelude));
+  Flattener flattener(target_header(prelude), names_of(platform).header);
   if (Status status = flattener.add(entry); !status.ok()) return status;
   return full_prelude(prelude, chip, platform) + flattener.take();
 }
 
 Result<std::string> kernel_source_of(std::string_view text, std::string_view prelude,
                                      const Chip& chip, Platform platform) {
-  Flattener flattener(target_header(prelude));
+  Flattener flattener(target_header(prelude), names_of(platform).header);
   if (Status status = flattener.add_text("kernel.h", text); !status.ok()) return status;
   return full_prelude(prelude, chip, platform) + flattener.take();
 }

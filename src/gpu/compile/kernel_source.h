@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "fulmen/status.h"
-#include "gpu/chip.h"
+#include "gpu/targets/chip.h"
 
 namespace fulmen::gpu {
 
@@ -15,8 +15,8 @@ namespace fulmen::gpu {
 enum class Platform { amd, nvidia, emulated };
 
 // `prelude` (lines of #define), then src/kernels/<entry> with every #include "..." resolved, once
-// each, with #line marks; FULMEN_TARGET_HEADER is what the prelude says. Errors: a file that is not
-// embedded.
+// each, with #line marks; FULMEN_TARGET_HEADER is what the prelude says, FULMEN_PLATFORM_HEADER the
+// platform's. Errors: a file that is not embedded.
 Result<std::string> kernel_source(std::string_view entry, std::string_view prelude,
                                   const Chip& chip, Platform platform);
 

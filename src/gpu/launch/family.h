@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "fulmen/backend.h"
-#include "gpu/chip.h"
-#include "gpu/driver.h"
 #include "gpu/launch/specialisation.h"
+#include "gpu/targets/chip.h"
 #include "tuning/space.h"
 
 namespace fulmen::gpu {

@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "gpu/choice.h"
+#include "gpu/launch/board_shapes.h"
 #include "gpu/launch/mask_bits.h"
 #include "kernels/forward/prefill_layout.h"
 

@@ -8,9 +8,9 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
-#include "gpu/chip.h"
 #include "gpu/compile/kernel_source.h"
 #include "gpu/compile/toolchains/compiler.h"
+#include "gpu/targets/chip.h"
 #include "kernels/core/arguments.h"
 #include "kernels/core/configuration.h"
 

@@ -53,8 +53,8 @@
 //   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b
 #pragma once
 
+#include "core/platform.h"
 #include "core/types.h"
-#include "platforms/selected.h"
 
 namespace fulmen::kernels {
 

@@ -50,7 +50,7 @@
 #pragma once
 
 #include "core/base.h"
-#include "targets/selected.h"
+#include "core/target.h"
 
 namespace fulmen::kernels {
 

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "gpu/drivers/amd_libraries.h"
+#include "gpu/libraries/amd_libraries.h"
 #include "runtime/environment.h"
 #include "runtime/found_once.h"
 #include "runtime/run_program.h"

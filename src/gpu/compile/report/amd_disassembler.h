@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "fulmen/status.h"
-#include "gpu/drivers/library_search.h"
+#include "gpu/libraries/library_search.h"
 
 namespace fulmen::gpu {
 

@@ -7,7 +7,7 @@
 #include "gpu/compile/report/amd_disassembler.h"
 #include "gpu/compile/report/amd_metadata.h"
 #include "gpu/compile/report/inner_loop.h"
-#include "gpu/drivers/library_search.h"
+#include "gpu/libraries/library_search.h"
 #include "runtime/environment.h"
 #include "runtime/run_program.h"
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "fulmen/compile.h"
-#include "gpu/chip.h"
 #include "gpu/compile/toolchains/compiler.h"
+#include "gpu/targets/chip.h"
 
 namespace fulmen::gpu {
 

@@ -1,7 +1,7 @@
 #include "gpu/compile/toolchains/hiprtc.h"
 
 #include "gpu/compile/toolchains/runtime_compiler.h"
-#include "gpu/drivers/amd_libraries.h"
+#include "gpu/libraries/amd_libraries.h"
 #include "runtime/found_once.h"
 
 namespace fulmen::gpu {

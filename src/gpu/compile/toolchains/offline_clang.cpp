@@ -10,7 +10,7 @@
 
 #include "gpu/compile/toolchains/amd_options.h"
 #include "gpu/compile/toolchains/compiler.h"
-#include "gpu/drivers/library_build.h"
+#include "gpu/libraries/library_build.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/found_once.h"

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <set>
 
-#include "gpu/drivers/library_build.h"
+#include "gpu/libraries/library_build.h"
 
 namespace fulmen::gpu {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "gpu/compile/toolchains/amd_options.h"
 #include "gpu/compile/toolchains/compiler.h"
-#include "gpu/drivers/library_search.h"
+#include "gpu/libraries/library_search.h"
 
 namespace fulmen::gpu {
 

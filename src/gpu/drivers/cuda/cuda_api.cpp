@@ -6,7 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "gpu/drivers/library_search.h"
+#include "gpu/libraries/library_search.h"
 #include "runtime/found_once.h"
 
 namespace fulmen::gpu::cuda {

@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "gpu/chip.h"
 #include "gpu/compile/toolchains/checked_compiler.h"
 #include "gpu/compile/toolchains/compiler.h"
 #include "gpu/compile/toolchains/hiprtc.h"
 #include "gpu/drivers/hip/hip_api.h"
 #include "gpu/drivers/relaxed_capture.h"
+#include "gpu/targets/chip.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 

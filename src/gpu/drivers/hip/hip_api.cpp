@@ -6,7 +6,7 @@
 #include <cctype>
 #include <cstring>
 
-#include "gpu/drivers/amd_libraries.h"
+#include "gpu/libraries/amd_libraries.h"
 #include "runtime/found_once.h"
 
 namespace fulmen::gpu::hip {

@@ -1,4 +1,4 @@
-#include "gpu/compile/shipped.h"
+#include "gpu/shipped.h"
 
 #include <algorithm>
 #include <array>

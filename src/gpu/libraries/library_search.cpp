@@ -1,4 +1,4 @@
-#include "gpu/drivers/library_search.h"
+#include "gpu/libraries/library_search.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The chips that kernels are compiled for: the rows of all targets (targets/*.h).
+// The chips that kernels are compiled for: the rows of all targets (this folder).
 #pragma once
 
 #include <string>

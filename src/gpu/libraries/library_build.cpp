@@ -1,4 +1,4 @@
-#include "gpu/drivers/library_build.h"
+#include "gpu/libraries/library_build.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "gpu/chip.h"
 #include "gpu/launch/specialisation.h"
+#include "gpu/targets/chip.h"
 
 namespace fulmen::gpu {
 

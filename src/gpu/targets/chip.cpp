@@ -1,4 +1,4 @@
-#include "gpu/chip.h"
+#include "gpu/targets/chip.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,7 +1,7 @@
 // Names and folders of AMD's libraries on each system.
 #pragma once
 
-#include "gpu/drivers/library_search.h"
+#include "gpu/libraries/library_search.h"
 
 namespace fulmen::gpu {
 

@@ -1,4 +1,4 @@
-#include "gpu/drivers/amd_libraries.h"
+#include "gpu/libraries/amd_libraries.h"
 
 #include <utility>
 
