@@ -70,7 +70,7 @@ PYTEST = [
     (r"tests/python/(test_\w+\.py)", r"\1"),
     (r"bindings/python/fulmen/transformers", "test_transformers.py"),
     (r"bindings/python/fulmen/(flash_attn|xformers)", r"test_\1*.py"),
-    (r"bindings/python/fulmen/jax|bindings/python/src/xla", "test_jax*.py"),
+    (r"bindings/python/fulmen/jax|bindings/python/src/xla", "test_{jax*,sinks}.py"),
     (r"bindings/python/fulmen/torch/_sdpa", "test_sdpa*.py"),
     (
         r"bindings/python/fulmen/torch/_(triangle|evoformer|pair)",
@@ -78,11 +78,11 @@ PYTEST = [
     ),
     (r"bindings/python/fulmen/torch/_cuequivariance", "test_cuequivariance.py"),
     (r"bindings/python/fulmen/torch/(_exchange|context_parallel|ring|_sharding)", "test_ring.py"),
-    (r"bindings/python/(fulmen/torch|src/torch)", "test_torch*.py"),
+    (r"bindings/python/(fulmen/torch|src/torch)", "test_{torch*,sinks}.py"),
     (r"bindings/python/src/kv_cache", "test_kv_cache.py"),
     (
         r"bindings/python/|tests/python/",
-        "test_{numpy,arguments,errors,lengths,torch,documentation}.py",
+        "test_{numpy,arguments,errors,lengths,sinks,torch,documentation}.py",
     ),
     (r"examples/python/", "test_examples.py"),
     (r"docs/guide/python|README\.md", "test_documentation.py"),

@@ -67,7 +67,14 @@ def test_torch_of_one_dtype():
     theirs = torch.func.grad(lambda one: loss(one, lambda s: torch_float64(q, k, v, sinks=s)[0]))
     gradient, right = ours(sinks[0]), theirs(sinks[0])
     assert gradient.dtype == torch.bfloat16
-    assert_close(gradient.double(), right.double(), "bf16", "gradient", 2e-2)
+    out, lse = fulmen.attention(q, k, v, sinks=sinks[0], return_lse=True)
+    # The tolerance rule of docs/contract.md for these very numbers.
+    report = fulmen.verify(
+        q, k, v, out, lse=lse, sinks=sinks[0], dout=torch.ones_like(out), dsinks=gradient
+    )
+    assert report.ok, report
+    half_ulp = 2.0**-8 * right.abs().max()
+    assert_close(gradient.double(), right.double(), "fp32", "gradient", report.bound + half_ulp)
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch", "jax"])
@@ -98,12 +105,60 @@ def test_explicit_gradients(rng, dtype, kind):
     wanted = {"sinks": sinks, "gradients": ("sinks",)}
     found = fulmen.attention_backward(dout, q, k, v, out, lse, **wanted).dsinks
     assert found.dtype == sinks.dtype and found.shape == sinks.shape
+    check = {"lse": lse, "sinks": sinks, "dout": dout}
+    assert fulmen.verify(q, k, v, out, **check, dsinks=found).ok
+    report = fulmen.verify(q, k, v, out, **check, dsinks=found * 1.05)
+    assert not report.ok and report.tensor == "dsinks" and report.message
     found = found.double() if kind == "torch" else np.asarray(found, np.float64)
     assert_close(found, right, PRECISION[dtype], "dsinks", 1e-6)
     exact = fulmen.attention_backward_reference(dout, q, k, v, **wanted).dsinks
     assert_close(exact, right, "fp32", "dsinks of the reference", 1e-6)
     assert fulmen.plan(q, k, v, sinks=sinks).kernel
     assert fulmen.verify(q, k, v, out, lse=lse, sinks=sinks).ok
+
+
+class _DlpackOnly:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack__(self, **options):
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+
+def test_sinks_of_another_library(rng):
+    jnp = pytest.importorskip("jax.numpy")
+    q, k, v = qkv(rng)
+    sinks = torch.randn(4)
+    given = [sinks.half(), sinks.bfloat16(), sinks.double(), _DlpackOnly(sinks.half())]
+    given += [jnp.asarray(sinks.numpy(), dtype) for dtype in (jnp.bfloat16, jnp.float16)]
+    for one in given:
+        numbers = one.tensor if isinstance(one, _DlpackOnly) else one
+        numbers = numbers.double() if isinstance(numbers, torch.Tensor) else numbers
+        expected, _ = attention_float64(q, k, v, sinks=np.asarray(numbers, np.float64))
+        assert_close(fulmen.attention(q, k, v, sinks=one), expected, "fp32")
+        as_torch = [torch.from_numpy(t) for t in (q, k, v)]
+        assert_close(fulmen.attention(*as_torch, sinks=one), expected, "fp32")
+
+
+def test_dtypes_that_are_refused(rng):
+    jnp = pytest.importorskip("jax.numpy")
+    numpy = qkv(rng)
+    as_torch, as_jax = ([to(t) for t in numpy] for to in (torch.from_numpy, jnp.asarray))
+    small = torch.ones(4).to(torch.float8_e4m3fn)
+    cases = [(numpy, np.ones(4, np.int32)), (numpy, small), (as_torch, small)]
+    cases += [(as_torch, torch.ones(4, dtype=torch.bool)), (as_torch, np.ones(4, np.int64))]
+    cases += [(as_jax, jnp.ones(4, jnp.float8_e4m3fn)), (as_jax, jnp.ones(4, jnp.int32))]
+    for given, sinks in cases:
+        with pytest.raises(TypeError, match=r"^sinks has dtype \w+: float32, .* and float64 are"):
+            fulmen.attention(*given, sinks=sinks)
+    with (
+        torch.overrides.BaseTorchFunctionMode(),
+        pytest.raises(TypeError, match=r"^sinks has dtype"),
+    ):
+        fulmen.attention(*as_torch, sinks=small)
 
 
 def test_jax_gradients(rng):

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from fulmen import _core
 from fulmen._arguments import (
     LENGTHS,
+    TENSOR_NAMES,
     Array,
     Causal,
     Layout,
@@ -22,7 +25,13 @@ from fulmen._arguments import (
     wanted_gradients,
     with_lengths,
 )
-from fulmen._numbers import host_numbers
+from fulmen._numbers import (
+    OTHER_SINKS,
+    between_roundings,
+    host_numbers,
+    is_of_torch,
+    name_of_dtype,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -179,7 +188,8 @@ def attention(
       keep_mask: the same in bool; True attends.
       alibi_slopes: [heads] or [batch, heads], float32: adds -slope * |query's position - key's|.
       sinks: [heads], float32, float16, bfloat16 or float64, read as float32: one more score of each
-        head in the softmax's denominator. Its gradient has its dtype.
+        head in the softmax's denominator. Its gradient has its dtype. Beside NumPy arrays and torch
+        tensors it may be another library's.
       cu_seqlens_q: [batch + 1], int32: q and out are packed, [total_q, heads, head_dim], lse is
         [heads, total_q]; sequence n is rows cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Needs
         max_seqlen_q. Each sequence is computed as if it were alone.
@@ -391,13 +401,34 @@ def verify(
     docs/contract.md.
 
     Without dout: out, and lse if given. With it: the gradients that are given, for which out and
-    lse are needed.
+    lse are needed. dsinks may be of sinks' dtype; half a unit of its last place is then no error.
     """
     a = read("verify", options)
     tensors, _ = _host_call(
         a.completed((q, k, v, out, *a.optional, lse, dout, dlse, dq, dk, dv, dbias, dsinks))
     )
+    if dsinks is not None and name_of_dtype(dsinks) in OTHER_SINKS:
+        tensors = _with_dsinks_in_float32(tensors, a.scalars, a.bhsd, name_of_dtype(dsinks))
     return VerifyReport(*_core.verify(tensors, a.scalars, a.bhsd))
+
+
+def _with_dsinks_in_float32(
+    tensors: tuple[Any, ...], scalars: tuple[Any, ...], bhsd: bool, dtype: str
+) -> tuple[Any, ...]:
+    """verify()'s tensors, in host memory, with dsinks of that dtype as _core.verify takes them."""
+    given = dict(zip(TENSOR_NAMES, tensors, strict=False))
+    dsinks = given["dsinks"]
+    rounded = np.asarray(dsinks.double() if is_of_torch(dsinks) else dsinks, np.float64)
+    exact = rounded
+    if given["dout"] is not None and given["sinks"] is not None:
+        results = {"out", "lse", "dq", "dk", "dv", "dbias", "dsinks"}
+        inputs = tuple(None if name in results else given[name] for name in given)
+        exact = _core.reference_backward(inputs, scalars, bhsd, wanted_gradients(["sinks"]))[4]
+        exact = np.asarray(exact, np.float64).reshape(-1)
+    if exact.shape != rounded.shape:  # _core.verify names the shape
+        exact = rounded
+    given["dsinks"] = between_roundings(exact, rounded, dtype)
+    return tuple(given.values())
 
 
 def plan(

@@ -3,6 +3,7 @@ fulmen._core takes."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,11 @@ def host_numbers(name: str, value: Any, like: Any = None) -> Any:
     anything else as it is.
 
     Integers beyond int32 become its limits, which the checks of lengths refuse. Sinks of
-    OTHER_SINKS become float32.
+    OTHER_SINKS become float32, those of other libraries, too.
     """
-    if name == "sinks" and isinstance(value, np.ndarray):
-        return value.astype(np.float32) if value.dtype.name in OTHER_SINKS else value
     is_list = isinstance(value, list | tuple)
+    if name == "sinks" and value is not None and not is_list:
+        return _sinks_in_float32(value)
     if not is_list and (
         not isinstance(value, np.ndarray) or value.dtype == np.int32 or name not in INTEGERS
     ):
@@ -62,6 +63,57 @@ def host_numbers(name: str, value: Any, like: Any = None) -> Any:
     if array.dtype == np.uint64:
         array = np.minimum(array, _MOST)
     return np.clip(array.astype(np.int64), _LEAST, _MOST).astype(np.int32)
+
+
+def name_of_dtype(array: Any) -> str:
+    """Such as "float16", of any library's array; empty where it has no dtype."""
+    dtype = getattr(array, "dtype", "")
+    return getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
+
+
+def is_of_torch(array: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def wrong_sinks(dtype: str) -> TypeError:
+    return TypeError(
+        f"sinks has dtype {dtype}: float32, float16, bfloat16 and float64 are accepted"
+    )
+
+
+def _sinks_in_float32(value: Any) -> Any:
+    """As they are where they have no dtype and NumPy can't read them."""
+    if not hasattr(value, "dtype") and hasattr(value, "__dlpack__"):
+        try:
+            value = np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError):  # not in host memory, or bfloat16
+            return value
+    dtype = name_of_dtype(value)
+    if dtype in ("", "float32"):
+        return value
+    if dtype not in OTHER_SINKS:
+        raise wrong_sinks(dtype)
+    if is_of_torch(value):
+        return value.detach().float()
+    if hasattr(value, "astype"):
+        return value.astype(np.float32)
+    namespace = value.__array_namespace__()
+    return namespace.astype(value, namespace.float32)
+
+
+def between_roundings(exact: np.ndarray, rounded: np.ndarray, dtype: str) -> np.ndarray:
+    """Of the numbers that dtype (one of OTHER_SINKS) rounds to rounded, those nearest to exact, in
+    float32: their error is what rounding does not explain.
+    """
+    if dtype == "float64":
+        return rounded.astype(np.float32)
+    digits, least, too_large = (11, -14, 65520.0) if dtype == "float16" else (8, -126, 2.0**128)
+    half_ulp = np.ldexp(1.0, np.maximum(np.frexp(rounded)[1] - 1, least) - digits)
+    nearest = np.clip(exact, rounded - half_ulp, rounded + half_ulp)
+    overflows = np.isinf(rounded) & (np.abs(exact) >= too_large)
+    overflows &= np.sign(exact) == np.sign(rounded)
+    return np.where(overflows, exact, nearest).astype(np.float32)
 
 
 def _shown(value: Any) -> str:

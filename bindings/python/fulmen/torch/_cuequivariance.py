@@ -9,16 +9,29 @@ import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
-import torch
-
-from fulmen._core import ArgumentError
+from fulmen.torch._frontend import _flag
 from fulmen.torch._triangle import triangle_attention
+from fulmen.torch._triangle_update import (
+    TriMulPrecision,
+    mask_to_kv_lengths,
+    triangle_multiplicative_update,
+)
 
 _PACKAGE = "cuequivariance_torch"
+_VERSION = "0.13.0"  # the release whose names and arguments the stand-in has
 _KERNELS = "cuequivariance_ops_torch"  # what cuequivariance_torch calls
 _MODULES = (_PACKAGE, f"{_PACKAGE}.primitives", f"{_PACKAGE}.primitives.triangle")
+_STAND_IN = "<stand-in of fulmen.torch.install_cuequivariance>"
+_ATTENTION = {"triangle_attention": triangle_attention}
+_UPDATE = {"triangle_multiplicative_update": triangle_multiplicative_update}
+_OF_STAND_IN = {
+    **_ATTENTION,
+    **_UPDATE,
+    "mask_to_kv_lengths": mask_to_kv_lengths,
+    "TriMulPrecision": TriMulPrecision,
+}
 
 # What uninstall_cuequivariance() puts back: (module, name, object); and names in sys.modules.
 _replaced: list[tuple[ModuleType, str, Any]] = []
@@ -35,34 +48,45 @@ def install_cuequivariance(stand_in: bool = False) -> None:
 
     Args:
       stand_in: where cuequivariance_torch is not installed, a module takes its place, with
-        triangle_attention and, by plain torch, triangle_multiplicative_update. Where it is
-        installed without its kernels (cuequivariance_ops_torch), the latter is replaced, too.
+        triangle_attention, mask_to_kv_lengths, TriMulPrecision and, by plain torch,
+        triangle_multiplicative_update. Where it is installed without its kernels
+        (cuequivariance_ops_torch), the last one is replaced, too.
 
     Raises:
-      RuntimeError: cuequivariance_torch is not installed, and stand_in is False.
+      TypeError: stand_in is not a bool.
+      RuntimeError: cuequivariance_torch is not installed, and stand_in is False; or it has no
+        primitives.triangle.
 
-    A second call does nothing. uninstall_cuequivariance() takes it back.
+    The stand-in has no other name: not attention_pair_bias, no equivariant layers. As long as it is
+    installed importlib.util.find_spec("cuequivariance_torch") is true. Programs that then import
+    other names get an ImportError with the stand-in's name.
+
+    A second call does nothing, but for stand_in=True after False. uninstall_cuequivariance() takes
+    all of it back.
     """
-    if _replaced or _made:
+    stand_in = _flag("stand_in", stand_in)
+    if _made:
         return
-    ours: dict[str, Any] = {"triangle_attention": triangle_attention}
-    if importlib.util.find_spec(_PACKAGE) is None:
+    if not _is_present(_PACKAGE):
         if not stand_in:
             raise RuntimeError(
                 f"{_PACKAGE} is not installed: install_cuequivariance(stand_in=True) is accepted, "
                 "which puts a module of that name in its place"
             )
-        ours["triangle_multiplicative_update"] = triangle_multiplicative_update
-        _make_modules(ours)
+        _make_modules()
         return
-    if stand_in and importlib.util.find_spec(_KERNELS) is None:
-        ours["triangle_multiplicative_update"] = triangle_multiplicative_update
-    importlib.import_module(_MODULES[-1])
-    for module_name, module in list(sys.modules.items()):
-        if module_name == _PACKAGE or module_name.startswith(f"{_PACKAGE}."):
-            for name in ours.keys() & vars(module).keys():
-                _replaced.append((module, name, getattr(module, name)))
-                setattr(module, name, ours[name])
+    try:
+        importlib.import_module(_MODULES[-1])
+    except ModuleNotFoundError as error:
+        if error.name not in _MODULES:  # it lacks something else
+            raise
+        raise RuntimeError(
+            f"{_PACKAGE} has no module {_MODULES[-1]}: a release that has it is needed, as "
+            f"{_VERSION}"
+        ) from error
+    _replace(_ATTENTION)
+    if stand_in and not _is_present(_KERNELS):
+        _replace(_UPDATE)
 
 
 def uninstall_cuequivariance() -> None:
@@ -74,15 +98,34 @@ def uninstall_cuequivariance() -> None:
         sys.modules.pop(_made.pop(), None)
 
 
-def _make_modules(functions: dict[str, Any]) -> None:
-    """Packages without files, the functions in the first and the last, where cuEquivariance has
-    them."""
+def _is_present(package: str) -> bool:
+    # find_spec() raises a ValueError for a module without a spec.
+    return sys.modules.get(package) is not None or importlib.util.find_spec(package) is not None
+
+
+def _replace(functions: dict[str, Any]) -> None:
+    """Wherever the package has them; those that are Fulmen's already stay."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name == _PACKAGE or module_name.startswith(f"{_PACKAGE}."):
+            for name in functions.keys() & vars(module).keys():
+                if vars(module)[name] is not functions[name]:
+                    _replaced.append((module, name, getattr(module, name)))
+                    setattr(module, name, functions[name])
+
+
+def _make_modules() -> None:
+    """Packages without files; the first and the last have the functions, as cuEquivariance's do."""
     for name in _MODULES:
-        module = ModuleType(name, "Of fulmen.torch.install_cuequivariance.")
-        module.__spec__ = ModuleSpec(name, None, is_package=True)
+        module = ModuleType(name, f"Stand-in of fulmen.torch.install_cuequivariance, {_VERSION}.")
+        module.__spec__ = ModuleSpec(name, None, origin=_STAND_IN, is_package=True)
         module.__path__ = []
+        # What the ImportError of "from cuequivariance_torch import name" shows.
+        module.__file__ = _STAND_IN
         if name != _MODULES[1]:
-            vars(module).update(functions)
+            vars(module).update(_OF_STAND_IN)
+        if name == _PACKAGE:
+            module.__version__ = _VERSION  # type: ignore[attr-defined]
+        module.__getattr__ = _getattr_of(name)  # type: ignore[method-assign]
         parent, _, last = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], last, module)
@@ -90,63 +133,11 @@ def _make_modules(functions: dict[str, Any]) -> None:
         _made.append(name)
 
 
-def triangle_multiplicative_update(
-    x: torch.Tensor,
-    direction: str = "outgoing",
-    mask: torch.Tensor | None = None,
-    norm_in_weight: torch.Tensor | None = None,
-    norm_in_bias: torch.Tensor | None = None,
-    p_in_weight: torch.Tensor | None = None,
-    p_in_bias: torch.Tensor | None = None,
-    g_in_weight: torch.Tensor | None = None,
-    g_in_bias: torch.Tensor | None = None,
-    norm_out_weight: torch.Tensor | None = None,
-    norm_out_bias: torch.Tensor | None = None,
-    p_out_weight: torch.Tensor | None = None,
-    p_out_bias: torch.Tensor | None = None,
-    g_out_weight: torch.Tensor | None = None,
-    g_out_bias: torch.Tensor | None = None,
-    eps: float = 1e-5,
-    precision: Any = None,
-) -> torch.Tensor:
-    """The triangle multiplicative update by torch's operations, for the stand-in.
+def _getattr_of(module: str) -> Any:
+    def refuse(name: str) -> NoReturn:
+        raise AttributeError(
+            f"module {module!r} has no attribute {name!r}: it is the stand-in of "
+            f"fulmen.torch.install_cuequivariance, which has {', '.join(_OF_STAND_IN)}"
+        )
 
-    Jumper et al. 2021, supplementary algorithms 11 (outgoing) and 12 (incoming):
-
-        y = norm_in(x),  (a, b) = mask * p_in(y) * sigmoid(g_in(y))
-        t_ij = sum_k a_ik b_jk  (outgoing),  sum_k a_ki b_kj  (incoming)
-        result = p_out(norm_out(t)) * sigmoid(g_out(y))
-
-    Args:
-      x: [..., N, N, C]. mask: [..., N, N].
-      p_in_weight, g_in_weight: [2 D, C]. p_out_weight: [C, D]. g_out_weight: [C, C]. All are
-          needed.
-      norm_in_weight, norm_in_bias: [C]; norm_out_weight, norm_out_bias: [D]; None is no such factor
-        or summand, as is None for the biases of projections.
-      precision: changes nothing.
-
-    Returns:
-      [..., N, N, C], x's dtype.
-    """
-    if direction not in ("outgoing", "incoming"):
-        raise ArgumentError(f'direction is {direction!r}: "outgoing" or "incoming" is accepted')
-    weights = {
-        "p_in_weight": p_in_weight,
-        "g_in_weight": g_in_weight,
-        "p_out_weight": p_out_weight,
-        "g_out_weight": g_out_weight,
-    }
-    for name, weight in weights.items():
-        if weight is None:
-            raise TypeError(f"{name} is None: a tensor is needed")
-    linear, layer_norm = torch.nn.functional.linear, torch.nn.functional.layer_norm
-    y = layer_norm(x, x.shape[-1:], norm_in_weight, norm_in_bias, eps)
-    ab = linear(y, p_in_weight, p_in_bias) * linear(y, g_in_weight, g_in_bias).sigmoid()
-    if mask is not None:
-        ab = ab * mask.unsqueeze(-1).to(ab.dtype)
-    a, b = ab.chunk(2, -1)
-    sums = "...ikd,...jkd->...ijd" if direction == "outgoing" else "...kid,...kjd->...ijd"
-    t = torch.einsum(sums, a, b)
-    t = layer_norm(t, t.shape[-1:], norm_out_weight, norm_out_bias, eps)
-    update = linear(t, p_out_weight, p_out_bias) * linear(y, g_out_weight, g_out_bias).sigmoid()
-    return update.to(x.dtype)
+    return refuse

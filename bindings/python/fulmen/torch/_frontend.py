@@ -21,12 +21,15 @@ from fulmen._arguments import (
     _frameworks,
 )
 from fulmen._core import ArgumentError
-from fulmen._numbers import INTEGERS, host_numbers
+from fulmen._numbers import INTEGERS, host_numbers, wrong_sinks
 from fulmen.torch import _flops, _ops, _transforms
 
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
 _is_compiling = torch.compiler.is_compiling
 _OTHERS = 2  # what fulmen._core.torch_observers answers
+
+
+_SINKS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def _numbers(name: str, value: Any, like: torch.Tensor) -> Any:
@@ -36,7 +39,9 @@ def _numbers(name: str, value: Any, like: torch.Tensor) -> Any:
     sinks is differentiable: their gradient has their own dtype.
     """
     if isinstance(value, torch.Tensor):
-        if name == "sinks" and value.is_floating_point():
+        if name == "sinks":
+            if value.dtype not in _SINKS:
+                raise wrong_sinks(str(value.dtype).removeprefix("torch."))
             return value.to(torch.float32)
         if value.dtype == torch.int32 or name not in INTEGERS:
             return value

@@ -9,9 +9,10 @@ import torch
 
 from fulmen._core import ArgumentError
 from fulmen._functions import attention
-from fulmen.torch._ops import last_dim_contiguous
+from fulmen.torch._ops import cast_for_autocast, last_dim_contiguous
 
 _Tensor = torch.Tensor
+MOST_HEAD_DIM = 256
 
 
 def attend(
@@ -64,6 +65,43 @@ def _by_batch(tensor: _Tensor | None, b: int) -> Sequence[_Tensor | None]:
 def check_tensor(name: str, tensor: Any) -> None:
     if not isinstance(tensor, _Tensor):
         raise TypeError(f"{name} is of type {type(tensor).__name__}: a torch tensor is needed")
+
+
+def name_of_dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def check_bias(name: str, bias: _Tensor, q_name: str, q: _Tensor, shape: tuple[int, ...]) -> None:
+    check_tensor(name, bias)
+    check_shape(name, bias, shape)
+    if bias.dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        raise TypeError(
+            f"{name} has dtype {name_of_dtype(bias.dtype)}: float32, float16, bfloat16 and "
+            "float64 are accepted"
+        )
+    check_device(name, bias, q_name, q)
+
+
+def check_device(name: str, tensor: _Tensor, q_name: str, q: _Tensor) -> None:
+    if tensor.device != q.device:
+        raise ArgumentError(
+            f"{name} is on {tensor.device}, {q_name} on {q.device}: one device is needed"
+        )
+
+
+def check_head_dim(name: str, tensor: _Tensor) -> None:
+    if not 1 <= tensor.shape[-1] <= MOST_HEAD_DIM:
+        raise ArgumentError(
+            f"{name} has head_dim {tensor.shape[-1]}: 1 to {MOST_HEAD_DIM} is accepted"
+        )
+
+
+def as_under_autocast(*tensors: _Tensor) -> tuple[_Tensor, ...]:
+    """The tensors in the dtype that attention reads them in."""
+    device = tensors[0].device.type
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        return cast_for_autocast(device, *tensors)
+    return tensors
 
 
 def check_shape(name: str, tensor: _Tensor, shape: tuple[int, ...]) -> None:
