@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <mutex>
 #include <utility>
 
+#include "gpu/launch/mask_bits.h"
 #include "gpu/loaded_kernels.h"
 #include "gpu/missing_row.h"
-#include "runtime/tensor_table.h"
 
 namespace fulmen::gpu {
 
@@ -86,23 +85,6 @@ Status GpuRunner::check_scratch() const {
   }
   return {};
 }
-
-namespace {
-
-int64_t mask_words(const LaunchPlan& plan) {
-  return plan.mask_rows_words + 2 * plan.mask_blocks_words + plan.mask_keys_words;
-}
-// The keep-mask's bits, from `at` on. Returns what follows them.
-float* set_mask_bits(const LaunchPlan& plan, float* at, kernels::MaskBits& bits) {
-  if (mask_words(plan) == 0) return at;
-  bits.by_query = reinterpret_cast<unsigned*>(at);
-  bits.any = bits.by_query + plan.mask_rows_words;
-  bits.all = bits.any + plan.mask_blocks_words;
-  bits.by_key = plan.mask_keys_words > 0 ? bits.all + plan.mask_blocks_words : nullptr;
-  return at + mask_words(plan);
-}
-
-}  // namespace
 
 std::size_t GpuRunner::workspace_bytes() const noexcept {
   const auto floats = [](const LaunchPlan& plan) {
@@ -191,100 +173,6 @@ Status GpuRunner::launch(bool whole_rows, void* stream, Arguments& arguments) co
     }
   }
   return {};
-}
-
-Status GpuRunner::encode_tensor_map(const kernels::View& view, const Problem::Shape& of,
-                                    const Specialisation& s, int box_rows,
-                                    kernels::TensorMap& map) const {
-  constexpr int64_t kBytes = 2, kUnused = 16;  // a stride that nothing is reached by
-  const auto [batch, rows, heads, dims] = of;
-  const auto stride = [](int64_t elements, int64_t extent) {
-    return extent > 1 ? elements * kBytes : kUnused;
-  };
-  const TensorMapShape shape{
-      view.data,
-      s.tensor_dtype() == DType::fp16,
-      {dims, rows, heads, batch},
-      {stride(view.row, rows), stride(view.head, heads), stride(view.batch, batch)},
-      box_rows,
-      s.packed_rows != 0};
-  return driver_.encode_tensor_map(device_.ordinal, shape, map);
-}
-
-template <class Arguments>
-Status GpuRunner::encode_inputs(Arguments& a, const Specialisation& s) const {
-  constexpr int kWarpgroupRows = 64;
-  const int queries = s.backward ? s.block_n : kWarpgroupRows,
-            tile = s.backward ? s.block_m : s.block_n;
-  // Packed rows of q are few, and no box of a tensor: their kernel loads them.
-  if (s.packed_rows == 0) {
-    if (Status status = encode_tensor_map(a.q, problem_.q_shape(), s, queries, a.q_map);
-        !status.ok())
-      return status;
-  }
-  // A box lies in a page.
-  const int keys =
-      problem_.paged() ? static_cast<int>(std::min<int64_t>(tile, problem_.page_size)) : tile;
-  // Neighbouring heads are encoded as one head of as many times the dims.
-  const auto encode = [&](kernels::View view, Problem::Shape shape, kernels::TensorMap& map) {
-    auto& [batch, rows, heads, dims] = shape;
-    heads /= s.heads_in_row;
-    dims *= s.heads_in_row;
-    view.head *= s.heads_in_row;
-    return encode_tensor_map(view, shape, s, keys, map);
-  };
-  if (Status status = encode(a.k, problem_.k_shape(), a.k_map); !status.ok()) return status;
-  return encode(a.v, problem_.v_shape(), a.v_map);
-}
-
-Status GpuRunner::encode_tensor_maps(kernels::TmaForwardArguments& a,
-                                     const Specialisation& s) const {
-  constexpr int kWaveRows = 16;
-  if (Status status = encode_inputs(a, s); !status.ok() || s.packed_rows != 0) return status;
-  return encode_tensor_map(a.out, problem_.out_shape(), s, kWaveRows, a.out_map);
-}
-
-Status GpuRunner::encode_tensor_maps(kernels::TmaBackwardArguments& a,
-                                     const Specialisation& s) const {
-  if (Status status = encode_inputs(a, s); !status.ok()) return status;
-  return encode_tensor_map(a.dout, problem_.out_shape(), s, s.block_n, a.dout_map);
-}
-
-bool GpuRunner::pointers_are_whole(const AttentionTensors& t) const {
-  constexpr std::uintptr_t kPiece = 16;
-  using T = AttentionTensors;
-  using P = Problem;
-  std::uintptr_t bits = 0;
-  for (const auto& [tensor, spec] : {std::pair{TensorMember<T>(&T::q), &P::q},
-                                     {&T::k, &P::k},
-                                     {&T::v, &P::v},
-                                     {&T::out, &P::out},
-                                     {&T::bias, &P::bias},
-                                     {&T::dout, &P::dout},
-                                     {&T::dq, &P::dq},
-                                     {&T::dk, &P::dk},
-                                     {&T::dv, &P::dv}}) {
-    // A forward call may carry pointers of the backward pass.
-    if ((problem_.*spec).present) bits |= reinterpret_cast<std::uintptr_t>((t->*tensor).data);
-  }
-  return bits % kPiece == 0;
-}
-
-Status GpuRunner::check_memory(const AttentionTensors& t, const void* workspace) const {
-  const auto check = [&](const char* name, const char* member, const void* data) -> Status {
-    if (data == nullptr) return {};
-    Status status = driver_.check_memory(device_.ordinal, data);
-    if (status.ok()) return {};
-    return {StatusCode::invalid_argument,
-            fmt::format("{}{} is {}: memory of {} is needed ({})", name, member, data,
-                        device_.info.name, status.message())};
-  };
-  for (const TensorField& field : kTensorTable) {
-    if (!(problem_.*field.spec).present) continue;
-    if (Status status = check(field.name, ".data", (t->*field.tensor).data); !status.ok())
-      return status;
-  }
-  return check("workspace", "", workspace);
 }
 
 }  // namespace fulmen::gpu

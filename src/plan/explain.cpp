@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fulmen/printable.h"
+#include "plan/choose.h"
 #include "plan/plan_impl.h"
 #include "plan/plan_variants.h"
 #include "plan/registry.h"

@@ -1,14 +1,13 @@
-// Choosing a kernel and preparing it.
+// Preparing the kernel of a choice (plan/choose.h), and the next one where that fails.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <new>
 #include <vector>
 
-#include "fulmen/names.h"
 #include "fulmen/printable.h"
+#include "plan/choose.h"
 #include "plan/explain.h"
-#include "plan/kernel_aliases.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
 #include "runtime/environment.h"
@@ -20,55 +19,6 @@
 namespace fulmen {
 
 namespace {
-
-using Refused = std::vector<std::pair<const Kernel*, std::string>>;
-
-bool contains(const Refused& refused, const Kernel* kernel) {
-  return std::any_of(refused.begin(), refused.end(),
-                     [&](const auto& one) { return one.first == kernel; });
-}
-
-// The best kernel that supports the problem: the highest rank, the first registered among equals;
-// none of those refused.
-const Kernel* choose(const Backend& backend, const Problem& problem, const std::string& device,
-                     const Refused& refused) {
-  const Kernel* best = nullptr;
-  double best_rank = 0;
-  for (const Kernel* kernel : backend.kernels()) {
-    if (contains(refused, kernel)) continue;
-    const double rank = kernel->rank(problem);
-    if (rank > best_rank && support_of(*kernel, problem, device).yes) {
-      best = kernel;
-      best_rank = rank;
-    }
-  }
-  return best;
-}
-
-Result<const Kernel*> find_forced(const Backend& backend, const Problem& problem,
-                                  const std::string& device, const std::string& asked) {
-  const std::vector<const Kernel*>& kernels = backend.kernels();
-  const auto has = [&](const std::string& name) {
-    return std::any_of(kernels.begin(), kernels.end(),
-                       [&](const Kernel* kernel) { return kernel->name() == name; });
-  };
-  const std::string present = present_kernel_name(asked);
-  const std::string& name = !has(asked) && has(present) ? present : asked;
-  std::vector<std::string> names;
-  for (const Kernel* kernel : kernels) {
-    if (kernel->name() == name) {
-      const Support support = support_of(*kernel, problem, device);
-      if (support.yes) return kernel;
-      return Status(StatusCode::unsupported,
-                    fmt::format("kernel \"{}\" cannot run this problem: {}", printable(name),
-                                support.reason));
-    }
-    names.emplace_back(kernel->name());
-  }
-  return Status(StatusCode::invalid_argument,
-                fmt::format("kernel is \"{}\": device \"{}\" has no kernel of that name; {}",
-                            printable(name), printable(device), names_like(name, names)));
-}
 
 // Whether a kernel that could not be prepared makes room for the next one: it is neither prebuilt
 // nor can be compiled or loaded, its machine code or its first result is wrong. What the caller
@@ -109,7 +59,8 @@ Status choose_and_prepare(Plan::Impl& impl, const AttentionOptions& options) {
     any_is_wrong = any_is_wrong || refusal.code() == StatusCode::verification_failed;
     if (unwilling == nullptr && refusal.code() == StatusCode::unsupported) unwilling = kernel;
     impl.refused.emplace_back(kernel, sentence_of(refusal.message()));
-    kernel = impl.forced ? nullptr : choose(*impl.backend, impl.problem, impl.device, impl.refused);
+    kernel =
+        impl.forced ? nullptr : best_kernel(*impl.backend, impl.problem, impl.device, impl.refused);
   }
   if (unwilling != nullptr && !impl.forced) {
     AttentionOptions asked = options;
@@ -176,15 +127,6 @@ Result<Plan> make_plan(const Problem& problem, const std::string& asked_device,
 
 }  // namespace
 
-Result<const Kernel*> kernel_for(const Problem& problem, const std::string& device,
-                                 const Backend& backend, const std::string& name) {
-  if (!name.empty()) return find_forced(backend, problem, device, name);
-  const Kernel* best = choose(backend, problem, device, {});
-  if (best == nullptr)
-    return Status(StatusCode::unsupported, no_kernel_message(backend, problem, device));
-  return best;
-}
-
 Result<std::shared_ptr<const Plan::Impl>> make_exact_plan(const Problem& problem,
                                                           const std::string& device,
                                                           std::shared_ptr<const Backend> backend,
@@ -211,25 +153,6 @@ Result<Plan> plan(const Problem& problem, const std::string& device,
     return Status(StatusCode::internal, fmt::format("planning failed: {}", error.what()));
   } catch (...) {
     return Status(StatusCode::internal, "planning failed: a kernel threw");
-  }
-}
-
-Result<KernelTuning> kernel_tuning(const Problem& problem, const std::string& asked_device,
-                                   const AttentionOptions& options) {
-  try {
-    if (Status status = check_made(problem); !status.ok()) return status;
-    const std::string device = asked_device.empty() ? default_device() : asked_device;
-    const auto backend = usable_backend_of(device);
-    if (!backend.ok()) return backend.status();
-    const Result<const Kernel*> kernel =
-        kernel_for(problem, device, *backend.value(), options.kernel);
-    if (!kernel.ok()) return kernel.status();
-    return kernel.value()->tuning(problem, device, options);
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::out_of_memory, "no memory for the kernel's configurations");
-  } catch (const std::exception& error) {
-    return Status(StatusCode::internal,
-                  fmt::format("the kernel failed to say its configurations: {}", error.what()));
   }
 }
 

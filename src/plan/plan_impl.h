@@ -49,8 +49,5 @@ Result<std::shared_ptr<const Plan::Impl>> make_exact_plan(const Problem& problem
                                                           const std::string& device,
                                                           std::shared_ptr<const Backend> backend,
                                                           const AttentionOptions& options);
-// The kernel that a plan has: that of this name, or the best one where the name is empty.
-Result<const Kernel*> kernel_for(const Problem& problem, const std::string& device,
-                                 const Backend& backend, const std::string& name);
 
 }  // namespace fulmen

@@ -93,4 +93,17 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   plan.launches.insert(plan.launches.begin(), {s, empty ? 0 : all * blocks * (bits.words / 4)});
 }
 
+int64_t mask_words(const LaunchPlan& plan) {
+  return plan.mask_rows_words + 2 * plan.mask_blocks_words + plan.mask_keys_words;
+}
+
+float* set_mask_bits(const LaunchPlan& plan, float* at, kernels::MaskBits& bits) {
+  if (mask_words(plan) == 0) return at;
+  bits.by_query = reinterpret_cast<unsigned*>(at);
+  bits.any = bits.by_query + plan.mask_rows_words;
+  bits.all = bits.any + plan.mask_blocks_words;
+  bits.by_key = plan.mask_keys_words > 0 ? bits.all + plan.mask_blocks_words : nullptr;
+  return at + mask_words(plan);
+}
+
 }  // namespace fulmen::gpu

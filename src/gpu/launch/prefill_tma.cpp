@@ -1,11 +1,11 @@
 // kernels/forward/prefill_tma.h: tiles of Hopper's warpgroup products, brought by the tensor memory
 // accelerator (TMA).
 #include <algorithm>
-#include <limits>
 #include <string>
 
 #include "gpu/launch/decode.h"
 #include "gpu/launch/mask_bits.h"
+#include "gpu/launch/tail_wave.h"
 #include "kernels/forward/prefill_tma_layout.h"
 #include "kernels/tile/nvidia/register_shares.h"
 
@@ -14,78 +14,6 @@ namespace {
 
 constexpr int64_t kProductDims = 16, kMostProductDims = 192;  // of one product of P V
 constexpr int64_t kCacheBytes = 32 << 20;                     // of the L2, for keys and values
-
-bool has_band(const Problem& p) { return p.window_left >= 0 || p.window_right >= 0; }
-
-int64_t tiles_of_queries(const Problem& p, int warpgroups) {
-  return tiles_of(p.seqlen_q, int64_t{kWarpgroupRows} * warpgroups) * p.batch * p.num_heads;
-}
-
-// The tail wave: the tiles that are left when all others have filled the device a whole number of
-// times, and into how many splits of the keys each of them is cut.
-struct TailWave {
-  int64_t tiles = 0;
-  int splits = 1;
-  int64_t split_keys = 0;
-  double waves = 0;  // the time it takes, in waves of tiles that are not split
-};
-// Cost of the split merge, in equivalent FLOPs of one workgroup: another kernel's start, and
-// partial results that are written to memory and read back.
-double split_merge_flops(const Problem& p, const PrefillTmaShape& shape, const TailWave& tail,
-                         int64_t slots) {
-  constexpr double kBegin = 24 << 20, kOfByte = 220;
-  const int64_t rows = tail.tiles * tail.splits * kWarpgroupRows * shape.warpgroups;
-  const double bytes =
-      static_cast<double>(sizeof(float)) * 2 * static_cast<double>(rows * p.head_dim_v);
-  return kBegin + kOfByte * bytes / static_cast<double>(slots);
-}
-// slots: workgroups that run at once.
-TailWave tail_wave(const Problem& p, const PrefillTmaShape& shape, int64_t slots) {
-  constexpr int64_t kMostSplits = 8;
-  constexpr int64_t kLeastTiles = 4;    // of keys, of a split
-  constexpr double kBeginAndEnd = 1.5;  // of a workgroup's tile, in tiles of keys
-  constexpr double kWorthwhile = 0.95;
-  // Outputs of wider heads go from registers: another way for splits costs moves in each step.
-  constexpr int64_t kMostDims = 128;
-  const int64_t key_tiles = tiles_of(p.seqlen_k, shape.block_n),
-                rest = tiles_of_queries(p, shape.warpgroups) % slots;
-  TailWave best{rest, 1, 0, rest > 0 ? 1.0 : 0.0};
-  const bool has_few_rows = p.batch * p.num_heads * p.seqlen_q < std::numeric_limits<int>::max();
-  if (rest == 0 || has_band(p) || p.keep_mask.present ||
-      std::max(p.head_dim, p.head_dim_v) > kMostDims || !has_few_rows)
-    return best;
-  const double step = 2.0 * kWarpgroupRows * shape.warpgroups * shape.block_n *
-                      static_cast<double>(p.head_dim + p.head_dim_v);
-  const double wave = static_cast<double>(key_tiles) + kBeginAndEnd;
-  for (int64_t n = 2; n <= kMostSplits; ++n) {
-    const int64_t tiles = tiles_of(key_tiles, n);
-    if (tiles < kLeastTiles) break;
-    TailWave split{rest, static_cast<int>(tiles_of(key_tiles, tiles)), tiles * shape.block_n, 0};
-    const double products = static_cast<double>(tiles_of(rest * split.splits, slots)) *
-                            (static_cast<double>(tiles) + kBeginAndEnd);
-    split.waves = (products + split_merge_flops(p, shape, split, slots) / step) / wave;
-    if (split.waves < best.waves * (best.splits == 1 ? kWorthwhile : 1)) best = split;
-  }
-  return best;
-}
-
-// Returns true if tiles of 128 rows, whose tail wave is shorter, have the shorter estimated time. A
-// row of theirs takes (32 / head_dim)^2 more time: a quarter of 64 dims, a sixteenth of 128. Many
-// tiles of unequal work, with a band, end together whatever their size: empty rows count there, a
-// tail wave does not.
-bool small_tiles_take_less_time(const Problem& p, const PrefillTmaShape& shape, int compute_units) {
-  constexpr int64_t kManyWaves = 4;
-  const PrefillTmaShape small{.warpgroups = 2, .block_n = 128, .buffers = 2, .ping_pong = true};
-  const int64_t units = std::max(1, compute_units);
-  const bool even = has_band(p) && tiles_of_queries(p, shape.warpgroups) >= kManyWaves * units;
-  const auto rows = [&](const PrefillTmaShape& one) {
-    const int64_t tiles = tiles_of_queries(p, one.warpgroups), whole_waves = tiles / units;
-    if (even) return static_cast<double>(tiles * one.warpgroups);
-    return (static_cast<double>(whole_waves) + tail_wave(p, one, units).waves) * one.warpgroups;
-  };
-  const double dim = static_cast<double>(std::max(p.head_dim, p.head_dim_v)), part = 32.0 / dim;
-  return rows(shape) > rows(small) * (1 + part * part);
-}
 
 // A keep-mask's bits of a tile are whole words of 32 keys, which two warpgroups have registers for.
 Support takes_mask(const Problem& p, const PrefillTmaShape& shape) {
@@ -325,29 +253,6 @@ class PrefillTma final : public Family {
 };
 
 }  // namespace
-
-Support tma_takes_strides(const char* name, const TensorSpec& spec, const Problem::Shape& shape) {
-  for (int d = 0; d < 3; ++d) {
-    if (shape[d] > 1 && spec.strides[d] <= 0) {
-      return Support::no(std::string(name) + " has a stride of " + std::to_string(spec.strides[d]) +
-                         ": the TMA takes strides of more than 0");
-    }
-  }
-  return {};
-}
-
-Support tma_reads(const Problem& p) {
-  if (p.variable_lengths()) return Support::no("the TMA reads sequences of one length");
-  if (!strides_are_whole(p))
-    return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");
-  if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0)
-    return Support::no("the TMA reads tensors that have a row");
-  if (Support support = tma_takes_strides("q", p.q, p.q_shape()); !support.yes) return support;
-  if (Support support = tma_takes_strides("k", p.k, p.k_shape()); !support.yes) return support;
-  if (Support support = tma_takes_strides("v", p.v, p.v_shape()); !support.yes) return support;
-  if (p.pass == Pass::forward) return tma_takes_strides("out", p.out, p.out_shape());
-  return tma_takes_strides("dout", p.dout, p.out_shape());
-}
 
 const Family* make_prefill_tma(const Target& target) {
   return target.prefill_tma ? new PrefillTma(target) : nullptr;

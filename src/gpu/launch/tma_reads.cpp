@@ -1,0 +1,31 @@
+// Which tensors the tensor memory accelerator (TMA) reads.
+#include <string>
+
+#include "gpu/launch/family.h"
+
+namespace fulmen::gpu {
+
+Support tma_takes_strides(const char* name, const TensorSpec& spec, const Problem::Shape& shape) {
+  for (int d = 0; d < 3; ++d) {
+    if (shape[d] > 1 && spec.strides[d] <= 0) {
+      return Support::no(std::string(name) + " has a stride of " + std::to_string(spec.strides[d]) +
+                         ": the TMA takes strides of more than 0");
+    }
+  }
+  return {};
+}
+
+Support tma_reads(const Problem& p) {
+  if (p.variable_lengths()) return Support::no("the TMA reads sequences of one length");
+  if (!strides_are_whole(p))
+    return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");
+  if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0)
+    return Support::no("the TMA reads tensors that have a row");
+  if (Support support = tma_takes_strides("q", p.q, p.q_shape()); !support.yes) return support;
+  if (Support support = tma_takes_strides("k", p.k, p.k_shape()); !support.yes) return support;
+  if (Support support = tma_takes_strides("v", p.v, p.v_shape()); !support.yes) return support;
+  if (p.pass == Pass::forward) return tma_takes_strides("out", p.out, p.out_shape());
+  return tma_takes_strides("dout", p.dout, p.out_shape());
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,50 @@
+// What a run looks at before its launches: whether pointers are multiples of 16, and whose memory
+// they point to.
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "gpu/gpu_runner.h"
+#include "runtime/tensor_table.h"
+
+namespace fulmen::gpu {
+
+bool GpuRunner::pointers_are_whole(const AttentionTensors& t) const {
+  constexpr std::uintptr_t kPiece = 16;
+  using T = AttentionTensors;
+  using P = Problem;
+  std::uintptr_t bits = 0;
+  for (const auto& [tensor, spec] : {std::pair{TensorMember<T>(&T::q), &P::q},
+                                     {&T::k, &P::k},
+                                     {&T::v, &P::v},
+                                     {&T::out, &P::out},
+                                     {&T::bias, &P::bias},
+                                     {&T::dout, &P::dout},
+                                     {&T::dq, &P::dq},
+                                     {&T::dk, &P::dk},
+                                     {&T::dv, &P::dv}}) {
+    // A forward call may carry pointers of the backward pass.
+    if ((problem_.*spec).present) bits |= reinterpret_cast<std::uintptr_t>((t->*tensor).data);
+  }
+  return bits % kPiece == 0;
+}
+
+Status GpuRunner::check_memory(const AttentionTensors& t, const void* workspace) const {
+  const auto check = [&](const char* name, const char* member, const void* data) -> Status {
+    if (data == nullptr) return {};
+    Status status = driver_.check_memory(device_.ordinal, data);
+    if (status.ok()) return {};
+    return {StatusCode::invalid_argument,
+            fmt::format("{}{} is {}: memory of {} is needed ({})", name, member, data,
+                        device_.info.name, status.message())};
+  };
+  for (const TensorField& field : kTensorTable) {
+    if (!(problem_.*field.spec).present) continue;
+    if (Status status = check(field.name, ".data", (t->*field.tensor).data); !status.ok())
+      return status;
+  }
+  return check("workspace", "", workspace);
+}
+
+}  // namespace fulmen::gpu

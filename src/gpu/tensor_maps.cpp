@@ -1,0 +1,66 @@
+// The tensor maps of a launch, by which the TMA finds tiles of q, k, v, out and dout.
+#include <algorithm>
+#include <cstdint>
+
+#include "gpu/gpu_runner.h"
+
+namespace fulmen::gpu {
+
+Status GpuRunner::encode_tensor_map(const kernels::View& view, const Problem::Shape& of,
+                                    const Specialisation& s, int box_rows,
+                                    kernels::TensorMap& map) const {
+  constexpr int64_t kBytes = 2, kUnused = 16;  // a stride that nothing is reached by
+  const auto [batch, rows, heads, dims] = of;
+  const auto stride = [](int64_t elements, int64_t extent) {
+    return extent > 1 ? elements * kBytes : kUnused;
+  };
+  const TensorMapShape shape{
+      view.data,
+      s.tensor_dtype() == DType::fp16,
+      {dims, rows, heads, batch},
+      {stride(view.row, rows), stride(view.head, heads), stride(view.batch, batch)},
+      box_rows,
+      s.packed_rows != 0};
+  return driver_.encode_tensor_map(device_.ordinal, shape, map);
+}
+
+template <class Arguments>
+Status GpuRunner::encode_inputs(Arguments& a, const Specialisation& s) const {
+  constexpr int kWarpgroupRows = 64;
+  const int queries = s.backward ? s.block_n : kWarpgroupRows,
+            tile = s.backward ? s.block_m : s.block_n;
+  // Packed rows of q are few, and no box of a tensor: their kernel loads them.
+  if (s.packed_rows == 0) {
+    if (Status status = encode_tensor_map(a.q, problem_.q_shape(), s, queries, a.q_map);
+        !status.ok())
+      return status;
+  }
+  // A box lies in a page.
+  const int keys =
+      problem_.paged() ? static_cast<int>(std::min<int64_t>(tile, problem_.page_size)) : tile;
+  // Neighbouring heads are encoded as one head of as many times the dims.
+  const auto encode = [&](kernels::View view, Problem::Shape shape, kernels::TensorMap& map) {
+    auto& [batch, rows, heads, dims] = shape;
+    heads /= s.heads_in_row;
+    dims *= s.heads_in_row;
+    view.head *= s.heads_in_row;
+    return encode_tensor_map(view, shape, s, keys, map);
+  };
+  if (Status status = encode(a.k, problem_.k_shape(), a.k_map); !status.ok()) return status;
+  return encode(a.v, problem_.v_shape(), a.v_map);
+}
+
+Status GpuRunner::encode_tensor_maps(kernels::TmaForwardArguments& a,
+                                     const Specialisation& s) const {
+  constexpr int kWaveRows = 16;
+  if (Status status = encode_inputs(a, s); !status.ok() || s.packed_rows != 0) return status;
+  return encode_tensor_map(a.out, problem_.out_shape(), s, kWaveRows, a.out_map);
+}
+
+Status GpuRunner::encode_tensor_maps(kernels::TmaBackwardArguments& a,
+                                     const Specialisation& s) const {
+  if (Status status = encode_inputs(a, s); !status.ok()) return status;
+  return encode_tensor_map(a.dout, problem_.out_shape(), s, s.block_n, a.dout_map);
+}
+
+}  // namespace fulmen::gpu
