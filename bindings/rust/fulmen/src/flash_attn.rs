@@ -21,7 +21,7 @@
 //!
 //! - [`Error::InvalidArgument`](crate::Error::InvalidArgument): a shape, dtype, stride or number
 //!   that is not accepted. The message names the argument and its value. The values of lengths and
-//! of a block table are checked on the CPU; on a GPU only the kernel reads them.
+//!   of a block table are checked on the CPU; on a GPU only the kernel reads them.
 //! - [`Error::Unsupported`](crate::Error::Unsupported): no kernel of the device takes the call.
 //! - [`Error::Unavailable`](crate::Error::Unavailable): the device is not there.
 //!
