@@ -40,7 +40,7 @@ class BackwardWgmmaAtomic final : public AtomicFamily {
     s.block_n = tiles.block_n;
     s.workgroup = kAtomicLanes;
     s.outputs = outputs_of(p);
-    const bool band = p.window_left >= 0 || p.window_right >= 0;
+    const bool band = has_band(p);
     s.buffers = s.dim_groups == 1 && band ? tiles.band_buffers : tiles.buffers;
     if (s.head_dim <= target().panel_columns) s.buffers = tiles.narrow_buffers;
     s.lds_bytes = lds_bytes(s);

@@ -27,8 +27,8 @@ class Boards final : public Family {
     }
     if (!strides_are_whole(p))
       return Support::no("rows of q, k, v or out are not at multiples of 16 bytes");
-    if (p.window_left >= 0 || p.window_right >= 0 || p.keep_mask.present ||
-        p.alibi_slopes.present || p.softcap > 0 || p.dropout > 0) {
+    if (has_band(p) || p.keep_mask.present || p.alibi_slopes.present || p.softcap > 0 ||
+        p.dropout > 0) {
       return Support::no("masks, ALiBi, softcap and dropout are left to the other kernels");
     }
     if (!(p.softmax_scale >= kLeastScale))

@@ -11,14 +11,16 @@ constexpr int64_t kMostTile = 256;        // columns
 // A row's words: tiles that begin at multiples of their columns end behind the last one.
 int64_t words_of(int64_t columns) { return round_up(tiles_of(columns + kMostTile - 1, 32), 4); }
 
+// Returns true if all queries share a row of the mask.
+bool has_one_row(const Problem& p) { return p.keep_mask.strides[2] == 0; }
+
 int64_t planes(const Problem& p, const kernels::MaskBits& bits) {
   return (bits.batch_planes != 0 ? p.batch : 1) * (bits.head_planes != 0 ? p.num_heads : 1);
 }
 
 // Everything but pointers.
 kernels::MaskBits bits_of(const Problem& p) {
-  const bool one_row = p.keep_mask.strides[2] == 0,
-             band = p.window_left >= 0 || p.window_right >= 0;
+  const bool one_row = has_one_row(p);
   const bool heads = p.keep_mask.strides[1] != 0;
   // Each sequence has a band of its own.
   const bool batches = p.keep_mask.strides[0] != 0 || p.variable_lengths();
@@ -27,7 +29,7 @@ kernels::MaskBits bits_of(const Problem& p) {
   bits.batch_planes = batches ? static_cast<int>(heads ? p.num_heads : 1) : 0;
   bits.head_planes = heads ? 1 : 0;
   bits.rows = one_row ? 1 : p.seqlen_q;
-  bits.blocks = one_row && !band ? 1 : tiles_of(p.seqlen_q, kernels::kMaskRows);
+  bits.blocks = one_row && !has_band(p) ? 1 : tiles_of(p.seqlen_q, kernels::kMaskRows);
   bits.keys = p.seqlen_k;
   bits.query_words = static_cast<int>(words_of(bits.rows));
   return bits;
@@ -44,10 +46,10 @@ void read_mask_as_bits(const Problem& p, Specialisation& s) {
   // a problem's size here: a small problem checks their first use.
   constexpr int64_t kMostWords = int64_t{64} << 20;
   const kernels::MaskBits bits = bits_of(p);
-  const bool one_row = p.keep_mask.strides[2] == 0,
-             band = p.window_left >= 0 || p.window_right >= 0;
-  const bool large = 2 * planes(p, bits) * bits.blocks * bits.words > kMostWords;
-  if (one_row && (s.target->vendor == Vendor::amd ? band && bits.head_planes != 0 : large)) return;
+  const bool large = s.target->vendor == Vendor::amd
+                         ? has_band(p) && bits.head_planes != 0
+                         : 2 * planes(p, bits) * bits.blocks * bits.words > kMostWords;
+  if (has_one_row(p) && large) return;
   // Register pressure on AMD: beside a bias and ALiBi no registers are left for the addresses of
   // the bits.
   const bool under_pressure = s.target->vendor == Vendor::amd && s.bias >= 0 && s.alibi != 0;

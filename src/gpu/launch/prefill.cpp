@@ -144,8 +144,7 @@ class Forward final : public Family {
   // tiles of keys. With a band, workgroups do not get as many keys each: later ones would not take
   // what the first have yet to do.
   static bool persistent(const Problem& p, const PrefillShape& shape) {
-    const bool band = p.window_left >= 0 || p.window_right >= 0;
-    return shape.persistent && p.seqlen_k <= (band ? 1024 : 2048) && !p.variable_lengths() &&
+    return shape.persistent && p.seqlen_k <= (has_band(p) ? 1024 : 2048) && !p.variable_lengths() &&
            !p.keep_mask.present && p.dropout == 0;
   }
   const PrefillTiles& tiles_;

@@ -97,7 +97,7 @@ void specialise_for(const Problem& p, Specialisation& s) {
   s.sinks = p.sinks.present && p.pass == Pass::forward;
   s.backward = p.pass == Pass::backward;
   s.dropout = p.dropout > 0;
-  s.band = p.window_left >= 0 || p.window_right >= 0;
+  s.band = has_band(p);
   s.plain_scale = !p.bias.present && !s.keep_mask && !s.alibi && !s.softcap && p.softmax_scale > 0;
   s.whole_dims = p.head_dim % kPieceElements == 0 && p.head_dim_v % kPieceElements == 0;
   s.exact_dims = p.head_dim == s.head_dim && p.head_dim_v == s.head_dim_v;

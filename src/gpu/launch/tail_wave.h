@@ -7,8 +7,6 @@
 
 namespace fulmen::gpu {
 
-inline bool has_band(const Problem& p) { return p.window_left >= 0 || p.window_right >= 0; }
-
 // Tiles of 64 rows a warpgroup, of all heads and sequences.
 int64_t tiles_of_queries(const Problem& problem, int warpgroups);
 

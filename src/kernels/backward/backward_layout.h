@@ -57,7 +57,7 @@ struct BackwardLayout {
 };
 
 // LDS of backward_atomic.h: that of backward.h; the keys, unless they stay there anyway; dS^T, and
-// what waves that share keys hand over.
+// what waves that share keys exchange.
 struct AtomicLayout {
   BackwardLayout tiles;
   int keys_at;

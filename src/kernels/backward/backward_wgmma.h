@@ -261,7 +261,7 @@ class WarpgroupWalk {
   int attended_begin_ = 0, attended_end_ = 0;
   int next_ = 0, next_buffer_ = 0;
   int buffer_ = 0;  // of the tile now
-  int turn_ = 0;    // of two meetings
+  int turn_ = 0;    // of two barriers
 };
 
 FULMEN_DEVICE void fetch_rows(const BackwardTask& task, Int64 head, Int64 row_begin,

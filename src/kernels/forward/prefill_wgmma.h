@@ -10,7 +10,7 @@
 // All waves meet once a tile, when tile n's keys and tile n - 1's values are there. Then every
 // second warpgroup multiplies n and exponentiates n, the others exponentiate n - 1 and multiply n:
 // so that the matrix units have work all the time. Meanwhile the producer fetches what the next
-// meeting is for, to where keys and values of two tiles before were.
+// barrier waits for, to where keys and values of two tiles before were.
 #include "forward/prefill_wgmma_layout.h"
 #include "tile/nvidia/register_shares.h"
 #include "tile/nvidia/warpgroup_rows.h"
@@ -264,7 +264,7 @@ struct Producer {
       stage.keys<true>(tile.first_key(), buffer);
     }
   }
-  // What a meeting is for; kClamped: tile n - 1 may need masks, and n then, too.
+  // What a barrier waits for; kClamped: tile n - 1 may need masks, and n then, too.
   template <bool kClamped>
   FULMEN_DEVICE void fetch(int n) const {
     if (n < order.count) stage.keys<kClamped>(order.first_key(n), n % 2);

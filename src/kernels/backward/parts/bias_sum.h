@@ -1,5 +1,5 @@
 // Adds the parts of the bias's gradient in a fixed order: some lanes an element, each every so many
-// parts, as all of these are on their way at once then. Where a row is known to be whole, a lane
+// parts, so that all of these are in flight at once. Where a row is known to be whole, a lane
 // adds four neighbours.
 #include "backward/parts/bias.h"
 

@@ -1,5 +1,5 @@
 // The loaders of prefill_tma.h: two waves ask the TMA for tiles of Q, K and V, into rings of
-// buffers that mbarriers hand over.
+// buffers that mbarriers guard.
 #pragma once
 
 #include "forward/parts/query_tiles.h"

@@ -140,8 +140,8 @@ FULMEN_DEVICE void stmatrix_x4(int lds_offset, const Words<4>& x) {
                : "memory");
 }
 
-// Each warpgroup waits at two barriers of its own, alternately: the others may arrive for the next
-// meeting before it waits for this one.
+// Each warpgroup waits at two barriers of its own, alternately: the others may arrive at the next
+// one before it waits at this one.
 template <int kGroups>
 FULMEN_DEVICE void warpgroup_barrier_arrive(int turn, int group) {
 #pragma unroll
