@@ -56,8 +56,8 @@ bool fills_tma_tiles(const Target& target, const Problem& p) {
 bool has_few_short_tiles(const Target& target, const Problem& p) {
   constexpr int64_t kFewTiles = 128, kFewKeys = 512, kFewOfAll = 64 * 512;
   const int64_t tiles = tiles_of_64_queries(p);
-  return fills_tma_tiles(target, p) && tiles <= kFewTiles && p.seqlen_k <= kFewKeys &&
-         tiles * p.seqlen_k <= kFewOfAll;
+  return !p.variable_lengths() && fills_tma_tiles(target, p) && tiles <= kFewTiles &&
+         p.seqlen_k <= kFewKeys && tiles * p.seqlen_k <= kFewOfAll;
 }
 // Squares of one tile are better served by narrower products, too.
 bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {

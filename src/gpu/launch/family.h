@@ -49,7 +49,8 @@ struct LaunchPlan {
   // Workspace, in floats from its start: partial results of splits; backward: row numbers and
   // shares, then parts of the bias's gradient, then sums for dq.
   int64_t partial_out_floats = 0, partial_row_floats = 0;
-  int64_t tile_counter_floats = 0;  // behind partial results: forward/clear_tile_counter.h
+  // Behind partial results: forward/clear_tile_counter.h, sequences/work_tiles.h.
+  int64_t tile_counter_floats = 0;
   // The keep-mask's bits follow: launch/mask_bits.h.
   int64_t mask_rows_words = 0, mask_blocks_words = 0, mask_keys_words = 0;
   int64_t row_statistics_floats = 0, row_share_floats = 0, bias_partial_floats = 0,
@@ -124,7 +125,7 @@ LaunchPlan prefill_wgmma_plan(const Problem& problem, const Target& target);
 Support tma_takes_strides(const char* name, const TensorSpec& spec, const Problem::Shape& shape);
 // Yes if the TMA can read q, k and v, and store out, or read dout of the backward pass; else why
 // not. Pointers are checked when a plan runs.
-Support tma_reads(const Problem& problem);
+Support tma_reads(const Problem& problem, bool takes_sequences = false);
 // Why fp32 does not take matrix instructions; yes for the other dtypes.
 Support takes_matrix_instructions(const Problem& problem);
 

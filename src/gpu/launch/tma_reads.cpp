@@ -15,8 +15,8 @@ Support tma_takes_strides(const char* name, const TensorSpec& spec, const Proble
   return {};
 }
 
-Support tma_reads(const Problem& p) {
-  if (p.variable_lengths()) return Support::no("the TMA reads sequences of one length");
+Support tma_reads(const Problem& p, bool takes_sequences) {
+  if (p.variable_lengths() && !takes_sequences) return Support::no("the TMA reads sequences of one length");
   if (!strides_are_whole(p))
     return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");
   if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0)
