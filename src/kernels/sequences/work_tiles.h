@@ -1,5 +1,5 @@
-// Lists the work tiles of sequences of different lengths, in the launch before the kernel that takes
-// them (forward/parts/sequence_tiles.h), and clears its tile counter. One workgroup.
+// Lists the work tiles of sequences of different lengths, in the launch before the kernel that
+// takes them (forward/parts/sequence_tiles.h), and clears its tile counter. One workgroup.
 //
 //   tiles of sequence 0, of sequence 1, ...      forward from the first queries on; backward, whose
 //                                                tiles are blocks of keys, from the last keys on

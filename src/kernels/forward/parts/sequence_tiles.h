@@ -33,7 +33,8 @@ struct HeadTile {
   }
 };
 
-// The key loader takes the next tile and tells the other waves, through LDS at kAt and two mbarriers.
+// The key loader takes the next tile and tells the other waves, through LDS at kAt and two
+// mbarriers.
 template <int kAt, int kFull, int kEmpty>
 struct NextHeadTile {
   static constexpr int kHeadAt = kAt + static_cast<int>(sizeof(WorkTile));
