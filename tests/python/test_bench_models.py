@@ -14,7 +14,8 @@ FOLDER = pathlib.Path(__file__).resolve().parents[2] / "bench/gpu/models"
 ROWS = os.environ.get(
     "MODELS_ROWS",
     "triangle and left|additive|cross attention, 4|16 documents|pages of 64|cross decode|128, sinks"
-    "|softcap 30|MLA|dropout|nanoGPT|2k, 8x128|N 256, 4x32, fp32|AttentionPairBias|shifted|mixed step",
+    "|softcap 30|MLA|dropout|nanoGPT|2k, 8x128|N 256, 4x32, fp32|AttentionPairBias|shifted"
+    "|mixed step",
 )
 
 
