@@ -14,12 +14,16 @@ struct QueryOrder {
   int first_tile, count;       // of the sequence's tiles
   int whole_begin, whole_end;  // tiles that need no masks
 
+  // queries: that attend some key of the block; whole: that attend all of them.
   FULMEN_DEVICE static QueryOrder of(const algorithm::KeyRange& queries,
-                                     const algorithm::KeyRange& whole) {
+                                     const algorithm::KeyRange& whole, Int64 seqlen_q) {
     const auto begin = static_cast<int>(queries.begin / kBlockN),
                end = static_cast<int>((queries.end + kBlockN - 1) / kBlockN);
+    // Rows behind the last query are 0, those of q, dout and their statistics, and add nothing. A
+    // bias has no such rows.
+    const int behind = kVariable && kPlainScale && whole.end == seqlen_q ? kBlockN - 1 : 0;
     const auto whole_begin = static_cast<int>((whole.begin + kBlockN - 1) / kBlockN),
-               whole_end = static_cast<int>(whole.end / kBlockN);
+               whole_end = static_cast<int>((whole.end + behind) / kBlockN);
     return {begin, queries.end > queries.begin ? end - begin : 0, whole_begin, whole_end};
   }
   FULMEN_DEVICE int tile(int n) const { return first_tile + n; }
@@ -54,7 +58,7 @@ struct Work {
             end,
             band,
             QueryOrder::of(band.any(begin, end),
-                           partial ? algorithm::KeyRange{} : band.all(begin, end))};
+                           partial ? algorithm::KeyRange{} : band.all(begin, end), a.seqlen_q)};
   }
   FULMEN_DEVICE int first_head() const { return kv_head * arguments.group_size; }
   // Visits the tiles of all query heads in order.
@@ -74,7 +78,8 @@ struct Work {
 class AddOrder {
  public:
   FULMEN_DEVICE explicit AddOrder(const Work& work)
-      : work_(work), first_blocks_(work.block.first_blocks(work.call)) {}
+      : work_(work),
+        first_blocks_(work.block.first_blocks(work.call, work.batch, work.kv_head)) {}
   // How many blocks are added to the tile before this one.
   FULMEN_DEVICE int before(int tile) const {
     const int block = work_.row_begin / kBlockKeys;
@@ -85,7 +90,7 @@ class AddOrder {
   FULMEN_DEVICE int* counters(int head, int tile) const {
     const BackwardArguments& call = work_.call;
     return reinterpret_cast<int*>(call.query_sums + call.query_sum_floats) - call.query_counters +
-           Int64{work_.block.query_tile(call, head, tile)} * kParts;
+           Int64{work_.block.query_tile(call, work_.batch, head, tile)} * kParts;
   }
 
  private:

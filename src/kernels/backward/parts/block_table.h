@@ -60,30 +60,49 @@ struct BlockTable {
   int* words;
 
   FULMEN_DEVICE int* run(int n) const { return words + kHeaderWords + n * BlockRun::kWords; }
+  FULMEN_DEVICE int first_of(int n) const { return global_load(run(n)); }
   FULMEN_DEVICE void store_counts(int blocks, int runs) const {
     global_store(reinterpret_cast<Words<2>*>(words),
                  Words<2>{{static_cast<unsigned>(blocks), static_cast<unsigned>(runs)}});
   }
-  // Finds the run of block n. Returns false if there is no such block. All lanes of a wave come
-  // here together: they look at 32 runs at once.
+};
+
+// Finds blocks in the table. All lanes of a wave come here together: each looks at one run of 32.
+// What it looks at first is the same for all blocks, and is loaded once.
+class BlockFinder {
+ public:
+  FULMEN_DEVICE explicit BlockFinder(const BackwardArguments& call) : table_{call.block_table} {
+    const auto counts = global_load(reinterpret_cast<const Words<2>*>(table_.words));
+    blocks_ = static_cast<int>(counts.word[0]);
+    runs_ = static_cast<int>(counts.word[1]);
+    first_ = first_of_lane(0, runs_);
+  }
+  // Returns false if there is no block n.
   FULMEN_DEVICE bool find(int n, BlockRun& found) const {
-    const auto counts = global_load(reinterpret_cast<const Words<2>*>(words));
-    if (n >= static_cast<int>(counts.word[0])) return false;
-    int begin = 0, count = static_cast<int>(counts.word[1]);
+    if (n >= blocks_) return false;
+    int begin = 0, count = runs_, first = first_;
 #pragma unroll 1
-    while (count > 1) {
-      const int stride = (count + kWaveSize - 1) / kWaveSize, at = lane_id() * stride;
-      const bool before = at < count && global_load(run(begin + at)) <= n;
+    while (true) {
       // Runs are sorted by their first blocks: these are the bits of the first lanes.
-      const int skipped = stride * highest_bit(static_cast<unsigned>(ballot(before)));
+      const int skipped =
+          stride_of(count) * highest_bit(static_cast<unsigned>(ballot(first <= n)));
       begin += skipped;
-      count = count - skipped < stride ? count - skipped : stride;
+      const int left = count - skipped;
+      count = left < stride_of(count) ? left : stride_of(count);
+      if (count <= 1) break;
+      first = first_of_lane(begin, count);
     }
-    found = BlockRun::load(run(begin));
+    found = BlockRun::load(table_.run(begin));
     return true;
   }
 
  private:
+  FULMEN_DEVICE static int stride_of(int count) { return (count + kWaveSize - 1) / kWaveSize; }
+  // Behind all blocks where the lane has no run.
+  FULMEN_DEVICE int first_of_lane(int begin, int count) const {
+    const int at = lane_id() * stride_of(count);
+    return at < count ? table_.first_of(begin + at) : blocks_;
+  }
   FULMEN_DEVICE static int highest_bit(unsigned bits) {
     int n = 0;
 #pragma unroll
@@ -92,6 +111,9 @@ struct BlockTable {
     }
     return n;
   }
+
+  BlockTable table_;
+  int blocks_, runs_, first_;
 };
 
 }  // namespace fulmen::kernels

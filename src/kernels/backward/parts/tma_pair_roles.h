@@ -122,7 +122,7 @@ class ScheduledBlocks {
 class Loader {
  public:
   FULMEN_DEVICE Loader(const TmaBackwardArguments& a, int rank)
-      : arguments_(a), rank_(rank), scheduled_(a) {}
+      : arguments_(a), rank_(rank), scheduled_(a), finder_(a) {}
   FULMEN_DEVICE void run() {
 #pragma unroll 1
     while (true) {
@@ -134,7 +134,7 @@ class Loader {
 
  private:
   FULMEN_DEVICE Block take() {
-    const Block block = take_block(arguments_);
+    const Block block = take_block(arguments_, finder_);
     const int full = kBlockFull + 8 * blocks_.buffer,
               at = kLdsLayout.blocks_at + kLdsLayout.block_bytes * blocks_.buffer;
     mbarrier_wait(kBlockEmpty + 8 * blocks_.buffer, blocks_.parity ^ 1);
@@ -177,7 +177,7 @@ class Loader {
                peers = AttendedKeys<kBlockM>::of(work, peer_first);
     const bool patched = own.hides_some(work.row_end) || peers.hides_some(work.row_end);
     const int arrives = patched ? kPatch : kKeysFull;
-    const TensorRows rows = work.block.key_rows(a);
+    const TensorRows rows = work.block.key_rows(a, work.batch);
     const L2Policy once = L2Policy::evict_first();
     const auto load_values = [&](int to, int dim) {
       load_panels<kHalfPanelsV, kBlockM>(to, {a.v_map, dim, rows, first, work.kv_head}, arrives,
@@ -219,7 +219,7 @@ class Loader {
     const Int64 first = Int64{tile} * kBlockN;
     const StatisticsInFlight statistics(work, head, first);  // while the buffer is in use
     const auto place = [&](const TensorMap& map, int column) {
-      return TensorPlace{map, column, work.block.query_rows(a), first, head};
+      return TensorPlace{map, column, work.block.query_rows(a, work.batch), first, head};
     };
     const bool clears = has_others_queries(work, first);
     const int own = queries_there(work, first);
@@ -272,7 +272,8 @@ class Loader {
   const TmaBackwardArguments& arguments_;
   int rank_;
   ScheduledBlocks scheduled_;  // the second workgroup's
-  BlockRing blocks_;           // the first one's
+  Block::Finder finder_;       // the first one's
+  BlockRing blocks_;           // the same
   QueryRing queries_;
   DoutRing dout_;
   bool is_first_ = true;

@@ -114,7 +114,7 @@ class ScheduledBlocks {
 // One wave.
 class Loader {
  public:
-  FULMEN_DEVICE explicit Loader(const TmaBackwardArguments& a) : arguments_(a) {}
+  FULMEN_DEVICE explicit Loader(const TmaBackwardArguments& a) : arguments_(a), finder_(a) {}
   FULMEN_DEVICE void run() {
 #pragma unroll 1
     while (true) {
@@ -127,7 +127,7 @@ class Loader {
 
  private:
   FULMEN_DEVICE Block take() {
-    const Block block = take_block(arguments_);
+    const Block block = take_block(arguments_, finder_);
     clear_others_queries();
     mbarrier_wait(kBlockEmpty + 8 * blocks_.buffer, blocks_.parity ^ 1);
     if (lane_id() == 0) {
@@ -178,7 +178,7 @@ class Loader {
     if (lane_id() == 0) {
       const int arrives = patched ? kPatch : kKeysFull;
       const L2Policy once = L2Policy::evict_first();
-      const TensorRows rows = work.block.key_rows(arguments_);
+      const TensorRows rows = work.block.key_rows(arguments_, work.batch);
       mbarrier_arrive_expect(arrives, kLdsLayout.key_bytes + kLdsLayout.value_bytes);
       load_panels<kPanels, kBlockM>(kLdsLayout.keys_at,
                                     {arguments_.k_map, 0, rows, first, work.kv_head}, arrives,
@@ -216,7 +216,7 @@ class Loader {
     if (lane_id() == 0) {
       const int arrives = clears ? kPatch : full;
       const L2Policy again = L2Policy::evict_last();
-      const TensorRows rows = work.block.query_rows(arguments_);
+      const TensorRows rows = work.block.query_rows(arguments_, work.batch);
       mbarrier_arrive_expect(arrives, kLdsLayout.query_bytes + kLdsLayout.dout_bytes);
       load_panels<kPanels, kBlockN>(kLdsLayout.queries_at + ring_.buffer * kLdsLayout.query_bytes,
                                     {arguments_.q_map, 0, rows, first, head}, arrives, again);
@@ -249,6 +249,7 @@ class Loader {
   }
 
   const TmaBackwardArguments& arguments_;
+  Block::Finder finder_;
   BlockRing blocks_;
   QueryRing ring_;
   GradientRing gradients_;

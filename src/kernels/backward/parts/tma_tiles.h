@@ -25,9 +25,9 @@ FULMEN_DEVICE void arrive(int barrier) {
 
 // Dynamic tile scheduler, whose work tiles are blocks of keys: takes the next one from the atomic
 // tile counter.
-FULMEN_DEVICE Block take_block(const BackwardArguments& a) {
+FULMEN_DEVICE Block take_block(const BackwardArguments& a, const Block::Finder& finder) {
   return Block::nth(
-      a, counter_fetch_add(reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - 1));
+      a, finder, counter_fetch_add(reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - 1));
 }
 // Visits a block's work.
 template <class Visit>

@@ -16,16 +16,19 @@ struct TensorRows {
 
 // Which block of keys: a KV head of all batches, and its tile of keys.
 struct UniformBlock {
-  static constexpr int kWords = 2;
   unsigned head, tile;
 
+  struct Finder {
+    FULMEN_DEVICE explicit Finder(const BackwardArguments& /*a*/) {}
+  };
   // The nth block in the order of the tile counter: all but the last heads whole, section_heads of
   // them interleaved, each from its last keys to its first. Then the first_blocks of the last
   // heads, which under a causal mask have the most work; middle_heads whole heads, so that what
   // follows need not wait for these blocks; and the last heads' other blocks, from more work to
   // less, which shortens the tail wave. A block adds to a tile of dQ after those of its head with
   // smaller n (AddOrder::before): it waits for none that is taken later.
-  FULMEN_DEVICE static UniformBlock nth(const BackwardArguments& a, int n) {
+  FULMEN_DEVICE static UniformBlock nth(const BackwardArguments& a, const Finder& /*finder*/,
+                                        int n) {
     auto id = static_cast<unsigned>(n);
     const auto tiles = static_cast<unsigned>(tiles_of(a.seqlen_k, kBlockKeys)),
                heads = all_heads(a);
@@ -55,20 +58,25 @@ struct UniformBlock {
   }
   // Blocks of the head that are taken from the last to the first. The others follow in the order of
   // their keys: blocks of earlier keys add to each tile that one of these adds to.
-  FULMEN_DEVICE int first_blocks(const BackwardArguments& a) const {
-    const int heads_left = a.batch * a.num_kv_heads - static_cast<int>(head);
+  FULMEN_DEVICE static int first_blocks(const BackwardArguments& a, int batch, int kv_head) {
+    const int heads_left = (a.batch - batch) * a.num_kv_heads - kv_head;
     return kBand && heads_left <= a.last_heads
                ? a.first_blocks
                : static_cast<int>(tiles_of(a.seqlen_k, kBlockKeys));
   }
   // The number of a tile of queries among those of all heads.
-  FULMEN_DEVICE int query_tile(const BackwardArguments& a, int query_head, int nth) const {
-    const int tiles = static_cast<int>(tiles_of(a.seqlen_q, kBlockN));
-    return (batch(a) * a.num_heads + query_head) * tiles + nth;
+  FULMEN_DEVICE static int query_tile(const BackwardArguments& a, int batch, int query_head,
+                                      int nth) {
+    return (batch * a.num_heads + query_head) * static_cast<int>(tiles_of(a.seqlen_q, kBlockN)) +
+           nth;
   }
   // Where the sequence's tiles lie in the tensor maps.
-  FULMEN_DEVICE TensorRows query_rows(const BackwardArguments& a) const { return {0, batch(a)}; }
-  FULMEN_DEVICE TensorRows key_rows(const BackwardArguments& a) const { return {0, batch(a)}; }
+  FULMEN_DEVICE static TensorRows query_rows(const BackwardArguments& /*a*/, int batch) {
+    return {0, batch};
+  }
+  FULMEN_DEVICE static TensorRows key_rows(const BackwardArguments& /*a*/, int batch) {
+    return {0, batch};
+  }
   FULMEN_DEVICE static bool is_cut() { return false; }
   FULMEN_DEVICE void store(int at) const { lds_store(at, Words<2>{{head, tile}}); }
   FULMEN_DEVICE static UniformBlock load(int at) {
