@@ -36,8 +36,8 @@ struct KernelLaunch {
 // Fields of kernels::BackwardArguments that follow neither from the problem nor from the pointers.
 struct BackwardCounts {
   int bias_parts = 0, run_batches = 0, last_heads = 0, first_blocks = 0, middle_heads = 0,
-      adds_in_order = 0;
-  int64_t query_counters = 0;
+      adds_in_order = 0, block_slots = 0, last_blocks = 0;
+  int64_t query_counters = 0, block_table_words = 0;
 };
 
 // What a plan runs: one launch, or two with split keys, or a launch a few gradients.
@@ -125,7 +125,7 @@ LaunchPlan prefill_wgmma_plan(const Problem& problem, const Target& target);
 Support tma_takes_strides(const char* name, const TensorSpec& spec, const Problem::Shape& shape);
 // Yes if the TMA can read q, k and v, and store out, or read dout of the backward pass; else why
 // not. Pointers are checked when a plan runs.
-Support tma_reads(const Problem& problem, bool takes_sequences = false);
+Support tma_reads(const Problem& problem);
 // Why fp32 does not take matrix instructions; yes for the other dtypes.
 Support takes_matrix_instructions(const Problem& problem);
 

@@ -161,7 +161,7 @@ class PrefillTma final : public Family {
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-    if (Support support = tma_reads(p, true); !support.yes) return support;
+    if (Support support = tma_reads(p); !support.yes) return support;
     if (p.variable_lengths() && p.keep_mask.present)
       return Support::no("it takes a keep_mask where sequences have one length");
     const PrefillTmaShape& shape = choose(p, target(), kUsualComputeUnits).shape;

@@ -15,11 +15,11 @@ Support tma_takes_strides(const char* name, const TensorSpec& spec, const Proble
   return {};
 }
 
-Support tma_reads(const Problem& p, bool takes_sequences) {
-  if (p.variable_lengths() && !takes_sequences) return Support::no("the TMA reads sequences of one length");
+Support tma_reads(const Problem& p) {
   if (!strides_are_whole(p))
     return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");
-  if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0)
+  if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0 || p.q_shape()[1] == 0 ||
+      p.k_shape()[1] == 0)
     return Support::no("the TMA reads tensors that have a row");
   if (Support support = tma_takes_strides("q", p.q, p.q_shape()); !support.yes) return support;
   if (Support support = tma_takes_strides("k", p.k, p.k_shape()); !support.yes) return support;

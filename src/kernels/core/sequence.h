@@ -62,12 +62,10 @@ FULMEN_DEVICE void begin_gradients_at(BackwardArguments& a, Int64 b, const algor
 }
 
 // The arguments of sequence b, which lies at `s`. Batch indices still are b, and rows_q stays the
-// call's. What remains of a sequence that was cut is not its result: a scale of NaN makes all its
-// rows NaN (see end_row(), too).
+// call's.
 template <class Arguments>
-FULMEN_DEVICE Arguments arguments_at(const Arguments& call, Int64 b, const PlacedSequence& s) {
+FULMEN_DEVICE Arguments sequence_at(const Arguments& call, Int64 b, const algorithm::Sequence& s) {
   Arguments a = call;
-  if (s.cut) a.scale = kNan;
   a.seqlen_q = s.q_len;
   a.seqlen_k = s.k_len;
   a.diagonal = call.top_left != 0 ? 0 : s.k_len - s.q_len;
@@ -82,6 +80,14 @@ FULMEN_DEVICE Arguments arguments_at(const Arguments& call, Int64 b, const Place
     begin_at<KvElement>(a.v, s.k_row);
   }
   begin_gradients_at(a, b, s);
+  return a;
+}
+// What remains of a sequence that was cut is not its result: a scale of NaN makes all its rows NaN
+// (see end_row(), too).
+template <class Arguments>
+FULMEN_DEVICE Arguments arguments_at(const Arguments& call, Int64 b, const PlacedSequence& s) {
+  Arguments a = sequence_at(call, b, s);
+  if (s.cut) a.scale = kNan;
   return a;
 }
 // The same, from the tables; the call's own arguments where all sequences have one length.
