@@ -1,6 +1,7 @@
 #include "gpu/launch/prefill_tma_shapes.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "gpu/launch/tail_wave.h"
@@ -33,6 +34,12 @@ Support takes_pages(const Problem& p, const PrefillTmaShape& shape) {
 
 namespace {
 
+// How many keys a window lets a query attend.
+int64_t window_of(const Problem& p) {
+  return p.window_left >= 0 && p.window_right >= 0 ? p.window_left + p.window_right + 1
+                                                   : std::numeric_limits<int64_t>::max();
+}
+
 const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem& p,
                               int compute_units) {
   const int64_t dim = std::max(p.head_dim, p.head_dim_v);
@@ -40,7 +47,7 @@ const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem
       p.bias.present || p.alibi_slopes.present || p.keep_mask.present || p.dropout > 0;
   const auto row = std::find_if(rows.begin(), rows.end() - 1, [&](const PrefillTmaRow& r) {
     return dim <= r.max_head_dim && r.band.value_or(has_band(p)) == has_band(p) &&
-           p.seqlen_k >= r.min_keys && p.seqlen_k <= r.max_keys &&
+           p.seqlen_k >= r.min_keys && p.seqlen_k <= r.max_keys && window_of(p) <= r.max_window &&
            !(r.no_spare_registers && more_registers) && takes_mask(p, r.shape).yes &&
            takes_pages(p, r.shape).yes &&
            !(r.skip_if_tail_wave && small_tiles_take_less_time(p, r.shape, compute_units));
