@@ -157,12 +157,6 @@ void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTe
   arguments.adds_in_order = plan.backward.adds_in_order;
   arguments.block_slots = plan.backward.block_slots;
   arguments.last_blocks = plan.backward.last_blocks;
-  // Before the counters.
-  const int64_t table_end = plan.query_sum_floats - plan.backward.query_counters;
-  arguments.block_table = plan.backward.block_table_words > 0
-                              ? reinterpret_cast<int*>(arguments.query_sums + table_end -
-                                                       plan.backward.block_table_words)
-                              : nullptr;
 }
 
 template <class Arguments>

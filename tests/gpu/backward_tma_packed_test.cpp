@@ -51,15 +51,14 @@ TEST_P(GpuBackwardTmaPacked, Lengths) {
   }
   check(packed_spec(DType::bf16, 128, 6, 1, 40, random), random);
   check(packed_spec(DType::bf16, 64, 6, 70, 1, random), random);
-  // Sequences whose blocks are taken in one part, and in two; more of them than a workgroup's
-  // lanes.
+  // More sequences than the workgroup that makes the table has lanes.
   CaseSpec many = packed_spec(DType::bf16, 64, 150, 12, 20, random);
   many.causal = Causal::bottom_right;
   check(many, random);
 }
 
-// Bands that a block, or a warpgroup, does not meet; sequences with more queries than keys, and with
-// fewer; keys that no query attends are NaN.
+// Bands that a block, or a warpgroup, does not meet; sequences with more queries than keys, and
+// with fewer; keys that no query attends are NaN.
 TEST_P(GpuBackwardTmaPacked, Bands) {
   Random random(8310);
   for (const int64_t dim : {64, 128, 256}) {

@@ -20,8 +20,8 @@ class BackwardPlan {
   // kernel; 0: one a block of keys.
   void add_with_query_sums(const Specialisation& s, int64_t workgroups = 0);
   // Sequences of different lengths: the table of runs of blocks of so many keys
-  // (kernels/backward/parts/block_table.h), behind the sums for dq. The row statistics' launch makes
-  // it.
+  // (kernels/backward/parts/block_table.h), behind the sums for dq. The row statistics' launch
+  // makes it.
   void add_block_table(int block_keys);
   // So many counters behind these, which begin with 0, too.
   void add_counters(int64_t count);

@@ -90,8 +90,7 @@ void BackwardPlan::add_block_table(int block_keys) {
   statistics.specialisation.block_table = block_keys;
   statistics.specialisation.lds_bytes = kTableLds;
   ++statistics.workgroups;
-  plan_.backward.block_table_words = kHeaderWords + kRunsOfSequence * p_.batch * kRunWords;
-  plan_.query_sum_floats += plan_.backward.block_table_words;
+  plan_.query_sum_floats += kHeaderWords + kRunsOfSequence * p_.batch * kRunWords;
 }
 
 void BackwardPlan::add_counters(int64_t count) {

@@ -37,7 +37,7 @@ struct KernelLaunch {
 struct BackwardCounts {
   int bias_parts = 0, run_batches = 0, last_heads = 0, first_blocks = 0, middle_heads = 0,
       adds_in_order = 0, block_slots = 0, last_blocks = 0;
-  int64_t query_counters = 0, block_table_words = 0;
+  int64_t query_counters = 0;
 };
 
 // What a plan runs: one launch, or two with split keys, or a launch a few gradients.

@@ -78,8 +78,7 @@ struct Work {
 class AddOrder {
  public:
   FULMEN_DEVICE explicit AddOrder(const Work& work)
-      : work_(work),
-        first_blocks_(work.block.first_blocks(work.call, work.batch, work.kv_head)) {}
+      : work_(work), first_blocks_(work.block.first_blocks(work.call, work.batch, work.kv_head)) {}
   // How many blocks are added to the tile before this one.
   FULMEN_DEVICE int before(int tile) const {
     const int block = work_.row_begin / kBlockKeys;

@@ -44,8 +44,9 @@ struct BlockRun {
   }
   FULMEN_DEVICE void store(int* to) const {
     auto* pieces = reinterpret_cast<Words<4>*>(to);
-    global_store(pieces, Words<4>{{static_cast<unsigned>(first), static_cast<unsigned>(batch),
-                                   static_cast<unsigned>(first_tile), static_cast<unsigned>(step)}});
+    global_store(pieces,
+                 Words<4>{{static_cast<unsigned>(first), static_cast<unsigned>(batch),
+                           static_cast<unsigned>(first_tile), static_cast<unsigned>(step)}});
     global_store(pieces + 1, rows.words());
     global_store(pieces + 2,
                  Words<4>{{static_cast<unsigned>(tiles), static_cast<unsigned>(section_heads),
@@ -53,12 +54,16 @@ struct BlockRun {
   }
 };
 
-// At call.block_table: how many blocks there are in all, and how many runs; two words that nobody
-// reads; the runs.
+// Before the counters of tiles of queries: how many blocks there are in all, and how many runs; two
+// words that nobody reads; the runs, up to two of each sequence.
 struct BlockTable {
   static constexpr int kHeaderWords = 4;
   int* words;
 
+  FULMEN_DEVICE static BlockTable of(const BackwardArguments& call) {
+    return {reinterpret_cast<int*>(call.query_sums + call.query_sum_floats) - call.query_counters -
+            (kHeaderWords + 2 * call.batch * BlockRun::kWords)};
+  }
   FULMEN_DEVICE int* run(int n) const { return words + kHeaderWords + n * BlockRun::kWords; }
   FULMEN_DEVICE int first_of(int n) const { return global_load(run(n)); }
   FULMEN_DEVICE void store_counts(int blocks, int runs) const {
@@ -71,7 +76,7 @@ struct BlockTable {
 // What it looks at first is the same for all blocks, and is loaded once.
 class BlockFinder {
  public:
-  FULMEN_DEVICE explicit BlockFinder(const BackwardArguments& call) : table_{call.block_table} {
+  FULMEN_DEVICE explicit BlockFinder(const BackwardArguments& call) : table_(BlockTable::of(call)) {
     const auto counts = global_load(reinterpret_cast<const Words<2>*>(table_.words));
     blocks_ = static_cast<int>(counts.word[0]);
     runs_ = static_cast<int>(counts.word[1]);
@@ -84,8 +89,7 @@ class BlockFinder {
 #pragma unroll 1
     while (true) {
       // Runs are sorted by their first blocks: these are the bits of the first lanes.
-      const int skipped =
-          stride_of(count) * highest_bit(static_cast<unsigned>(ballot(first <= n)));
+      const int skipped = stride_of(count) * highest_bit(static_cast<unsigned>(ballot(first <= n)));
       begin += skipped;
       const int left = count - skipped;
       count = left < stride_of(count) ? left : stride_of(count);

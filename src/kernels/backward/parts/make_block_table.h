@@ -14,7 +14,7 @@ namespace fulmen::kernels {
 class BlockTableMaker {
  public:
   FULMEN_DEVICE explicit BlockTableMaker(const BackwardArguments& call)
-      : call_(call), table_{call.block_table} {}
+      : call_(call), table_(BlockTable::of(call)) {}
   FULMEN_DEVICE void run() const {
     if (call_.batch <= kMostSorted) {
       sorted();
@@ -116,7 +116,8 @@ class BlockTableMaker {
       run.section_heads = heads;
       run.store(table_.run(batch + rank));
     }
-    if (b == 0) table_.store_counts((first_all + second_all) * heads, two_parts ? 2 * batch : batch);
+    if (b == 0)
+      table_.store_counts((first_all + second_all) * heads, two_parts ? 2 * batch : batch);
   }
 
   FULMEN_DEVICE void in_turn() const {

@@ -9,6 +9,7 @@ namespace fulmen::kernels {
 
 // What UniformBlock is for sequences of one length, with the same functions.
 struct SequenceBlock {
+  static constexpr int kBytes = 48;  // in LDS
   static constexpr int kNone = -1;
   int nth_batch, nth_head;  // nth_batch: kNone where no block is left
   int tile, first;          // of keys; blocks of the head that are taken from the last to the first
@@ -25,8 +26,12 @@ struct SequenceBlock {
               first_head = in_run / section_blocks * run.section_heads,
               rest = in_run % section_blocks,
               heads = at_most(call.num_kv_heads - first_head, run.section_heads);
-    return {run.batch, first_head + rest % heads, run.first_tile + run.step * (rest / heads),
-            run.first_blocks, run.rows, run.cut};
+    return {run.batch,
+            first_head + rest % heads,
+            run.first_tile + run.step * (rest / heads),
+            run.first_blocks,
+            run.rows,
+            run.cut};
   }
   FULMEN_DEVICE bool exists(const BackwardArguments& /*call*/) const { return nth_batch != kNone; }
   FULMEN_DEVICE int batch(const BackwardArguments& /*call*/) const { return nth_batch; }

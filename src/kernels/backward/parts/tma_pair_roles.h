@@ -32,6 +32,7 @@ constexpr int kHalfPanels = kHalfDims / kPanelColumns, kHalfPanelsV = kHalfDimsV
 static_assert(kHalfPanels <= 2 && kHalfPanelsV <= 2,
               "backward_tma_wide: a warpgroup has a panel, or half of one");
 constexpr int kOrderingWarps = 2;
+static_assert(Block::kBytes <= kLdsLayout.block_bytes, "backward_tma_wide: a block's place");
 
 // mbarriers, at which the workgroup's own waves arrive; at kGradientsEmpty the peer's, too, which
 // read what was sent to them. All waves of both arrive at the first workgroup's kBlockEmpty.
@@ -100,16 +101,14 @@ class ScheduledBlocks {
   }
   FULMEN_DEVICE Block next() {
     mbarrier_wait(kBlockFull + 8 * ring_.buffer, ring_.parity);
-    const Block block =
-        Block::load(kLdsLayout.blocks_at + kLdsLayout.block_bytes * ring_.buffer);
+    const Block block = Block::load(kLdsLayout.blocks_at + kLdsLayout.block_bytes * ring_.buffer);
     arrive_at(0, kBlockEmpty + 8 * ring_.buffer);
     ring_.advance();
     return block;
   }
   // The second workgroup's loader says what comes from the first one.
   FULMEN_DEVICE void expect() const {
-    if (lane_id() == 0)
-      mbarrier_arrive_expect(kBlockFull + 8 * ring_.buffer, kLdsLayout.block_bytes);
+    if (lane_id() == 0) mbarrier_arrive_expect(kBlockFull + 8 * ring_.buffer, Block::kBytes);
     wave_barrier();
   }
 
@@ -141,7 +140,7 @@ class Loader {
     if (lane_id() == 0) {
       block.store(at);
       lds_fence_for_matrices();
-      cluster_copy(1, at, at, kLdsLayout.block_bytes, full);
+      cluster_copy(1, at, at, Block::kBytes, full);
       mbarrier_arrive(full);
     }
     blocks_.advance();
@@ -184,8 +183,7 @@ class Loader {
                                          once);
     };
     const auto load_keys = [&](int to, int dim, Int64 row) {
-      load_panels<kHalfPanels, kBlockM>(to, {a.k_map, dim, rows, row, work.kv_head}, arrives,
-                                        once);
+      load_panels<kHalfPanels, kBlockM>(to, {a.k_map, dim, rows, row, work.kv_head}, arrives, once);
     };
     mbarrier_wait(kValuesEmpty, keys_parity_ ^ 1);
     expect(arrives, 3 * kLdsLayout.half_bytes + 2 * kLdsLayout.half_bytes_v);
@@ -233,8 +231,7 @@ class Loader {
     statistics.store(kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes);
     arrive(full);
     mbarrier_wait(kOtherQueriesEmpty, other_parity_ ^ 1);
-    load<kHalfPanels>(kLdsLayout.other_queries_at, q_arrives,
-                      place(a.q_map, other_dim(kHalfDims)));
+    load<kHalfPanels>(kLdsLayout.other_queries_at, q_arrives, place(a.q_map, other_dim(kHalfDims)));
     if (clears) clear_others<kHalfPanels>(queries_at, kLdsLayout.other_queries_at, own, full);
     mbarrier_wait(kOtherDoutEmpty, other_parity_ ^ 1);
     mbarrier_wait(kDoutEmpty + 8 * dout_.buffer, dout_.parity ^ 1);

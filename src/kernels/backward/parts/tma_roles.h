@@ -5,7 +5,7 @@
 // memory, each every second or third tile, from its own buffer.
 //
 // A counter of each part of a tile of dQ says how many blocks have been added to it. Blocks are
-// added in the order in which they are taken (UniformBlock::nth), so that the sum has the same bits in
+// added in the order in which they are taken (Block::nth), so that the sum has the same bits in
 // every run; the first block is stored. The earliest block that is still computed waits for none,
 // so there is no deadlock. Without adds_in_order blocks wait for the first one alone.
 //
@@ -86,6 +86,7 @@ FULMEN_DEVICE void initialise_barriers() {
   }
   mbarrier_init_fence();
 }
+static_assert(Block::kBytes <= TmaBackwardLayout::kBlockBytes, "backward_tma: a block's place");
 FULMEN_DEVICE int block_at(const BlockRing& ring) {
   return kLdsLayout.blocks_at + TmaBackwardLayout::kBlockBytes * ring.buffer;
 }
@@ -180,12 +181,10 @@ class Loader {
       const L2Policy once = L2Policy::evict_first();
       const TensorRows rows = work.block.key_rows(arguments_, work.batch);
       mbarrier_arrive_expect(arrives, kLdsLayout.key_bytes + kLdsLayout.value_bytes);
-      load_panels<kPanels, kBlockM>(kLdsLayout.keys_at,
-                                    {arguments_.k_map, 0, rows, first, work.kv_head}, arrives,
-                                    once);
-      load_panels<kPanelsV, kBlockM>(kLdsLayout.values_at,
-                                     {arguments_.v_map, 0, rows, first, work.kv_head}, arrives,
-                                     once);
+      load_panels<kPanels, kBlockM>(
+          kLdsLayout.keys_at, {arguments_.k_map, 0, rows, first, work.kv_head}, arrives, once);
+      load_panels<kPanelsV, kBlockM>(
+          kLdsLayout.values_at, {arguments_.v_map, 0, rows, first, work.kv_head}, arrives, once);
     }
     if (!patched) return;
     mbarrier_wait(kPatch, patch_parity_);

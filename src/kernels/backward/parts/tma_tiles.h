@@ -150,9 +150,8 @@ class StatisticsInFlight {
 #pragma unroll
     for (int n = 0; n < kBlockN / kWaveSize; ++n) {
       const Int64 i = first_query + n * kWaveSize + lane_id();
-      pairs_[n] = i < a.seqlen_q
-                      ? global_load(RowStatistics::first_of(a, work.batch, head) + i)
-                      : Words<2>{};
+      pairs_[n] = i < a.seqlen_q ? global_load(RowStatistics::first_of(a, work.batch, head) + i)
+                                 : Words<2>{};
       if (work.block.is_cut()) pairs_[n] = RowStatistics{kNan, kNan}.words();
     }
   }

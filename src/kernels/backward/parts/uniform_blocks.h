@@ -1,5 +1,5 @@
-// Sequences of one length: in what order backward_tma.h and backward_tma_wide.h take their blocks of
-// keys. For others block_table.h says so.
+// Sequences of one length: in what order backward_tma.h and backward_tma_wide.h take their blocks
+// of keys. For others block_table.h says so.
 #pragma once
 
 #include "backward/parts/tile.h"
@@ -16,6 +16,7 @@ struct TensorRows {
 
 // Which block of keys: a KV head of all batches, and its tile of keys.
 struct UniformBlock {
+  static constexpr int kBytes = 16;  // in LDS: what a copy to the peer has at least
   unsigned head, tile;
 
   struct Finder {
@@ -60,9 +61,8 @@ struct UniformBlock {
   // their keys: blocks of earlier keys add to each tile that one of these adds to.
   FULMEN_DEVICE static int first_blocks(const BackwardArguments& a, int batch, int kv_head) {
     const int heads_left = (a.batch - batch) * a.num_kv_heads - kv_head;
-    return kBand && heads_left <= a.last_heads
-               ? a.first_blocks
-               : static_cast<int>(tiles_of(a.seqlen_k, kBlockKeys));
+    return kBand && heads_left <= a.last_heads ? a.first_blocks
+                                               : static_cast<int>(tiles_of(a.seqlen_k, kBlockKeys));
   }
   // The number of a tile of queries among those of all heads.
   FULMEN_DEVICE static int query_tile(const BackwardArguments& a, int batch, int query_head,
@@ -78,7 +78,7 @@ struct UniformBlock {
     return {0, batch};
   }
   FULMEN_DEVICE static bool is_cut() { return false; }
-  FULMEN_DEVICE void store(int at) const { lds_store(at, Words<2>{{head, tile}}); }
+  FULMEN_DEVICE void store(int at) const { lds_store(at, Words<4>{{head, tile}}); }
   FULMEN_DEVICE static UniformBlock load(int at) {
     const auto words = lds_load<Words<2>>(at);
     return {static_cast<unsigned>(broadcast(static_cast<int>(words.word[0]))),
