@@ -107,7 +107,7 @@ def fulmen_kernel(call: Call, backward: bool) -> str:
     if backward:
         options |= dict(backward=True, gradients=call.gradients)
     k, v = kv_of(call, {"k": call.k, "v": call.v})
-    return package.plan(call.q, k, v, return_lse=bool(call.gradients), **options).kernel
+    return package.plan(call.q, k, v, **options).kernel
 
 
 def _by_sdpa(function, call: Call, x: dict[str, Tensor], mask: Tensor | None) -> Tensor:

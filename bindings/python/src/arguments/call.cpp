@@ -175,8 +175,8 @@ bool Call::is_torch_alone(bool backward) const {
     const auto place = static_cast<Place>(at);
     if (!has(place)) continue;
     const Array& array = arrays[at];
-    const bool own_memory = array.device.type == kDlCpu || array.device.type == kDlCuda ||
-                            array.device.type == kDlRocm;
+    const bool own_memory =
+        array.device.type == kDlCpu || array.device.type == kDlCuda || array.device.type == kDlRocm;
     if (array.framework != Framework::torch || !own_memory || is_written(place, backward) ||
         !is_addressable(array))
       return false;
