@@ -70,7 +70,7 @@ def wrong(call: Call, name: str, error: float | None) -> str:
 def measured(call: Call, arguments, backward: bool) -> dict:
     """A row's times and errors by contestant, and who takes no part. PyTorch's math stands in
     where no peer does."""
-    made, refused = contestants(call, arguments.peers, backward)
+    made, refused = contestants(call, arguments.peers, backward, arguments.kernels)
     timed, errors, eager, device = {}, {}, {}, arguments.device
 
     def add(name, function):

@@ -64,6 +64,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rows", default="", help="a regular expression that the rows' names hold")
     parser.add_argument("--pass", dest="passes", default="forward,backward")
     parser.add_argument("--peers", default=",".join(n for n in PEERS if n != "math"))
+    parser.add_argument(
+        "--kernels",
+        default="",
+        help="forward kernels of ours that are forced, beside the one that is taken",
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--span-ms", type=float, default=4.0, help="what a repeat takes")
     parser.add_argument("--json", type=Path)
@@ -78,6 +83,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the rows' names and end")
     arguments = parser.parse_args()
     arguments.end = time.monotonic() + arguments.budget
+    arguments.kernels = tuple(name for name in arguments.kernels.split(",") if name)
     arguments.peers = [name for name in arguments.peers.split(",") if name]
     if unknown := [name for name in arguments.peers if name not in PEERS]:
         parser.error(f"--peers has {', '.join(unknown)}: {', '.join(PEERS)} are accepted")

@@ -82,6 +82,20 @@ def fulmen(call: Call, deterministic: bool | None = None, contiguous: bool = Fal
     return run
 
 
+def fulmen_by(call: Call, kernel: str) -> Function:
+    """fulmen.attention with a kernel of that name forced, whatever the call's interface is."""
+    import fulmen as package
+    import fulmen.torch
+
+    options = fulmen_options(call) | dict(keep_mask=call.keep_mask, kernel=kernel)
+
+    def run(x):
+        more = {name: x[name] for name in ("bias", "sinks") if name in x}
+        return package.attention(x["q"], *kv_of(call, x), **options, **more)
+
+    return run
+
+
 def fulmen_kernel(call: Call, backward: bool) -> str:
     """The kernel that fulmen.plan names for the call."""
     import fulmen as package
@@ -93,7 +107,7 @@ def fulmen_kernel(call: Call, backward: bool) -> str:
     if backward:
         options |= dict(backward=True, gradients=call.gradients)
     k, v = kv_of(call, {"k": call.k, "v": call.v})
-    return package.plan(call.q, k, v, return_lse=bool(call.gradients), **options).kernel
+    return package.plan(call.q, k, v, **options).kernel
 
 
 def _by_sdpa(function, call: Call, x: dict[str, Tensor], mask: Tensor | None) -> Tensor:
@@ -174,7 +188,7 @@ def flash4(call: Call, deterministic: bool = False) -> Function:
         options |= dict(seqused_k=call.seqlens_k)
     if call.pages is not None:
         options |= dict(page_table=call.pages.table)
-    if call.seqlens_k is not None:
+    if call.seqlens_k is not None or call.longest[0] <= 16:
         options |= dict(num_splits=0)  # its own choice, as a cache's user sets it
     function = cute.flash_attn_varlen_func if varlen else cute.flash_attn_func
 
@@ -203,7 +217,7 @@ PEERS: dict[str, Callable[[Call], Function]] = {
 }
 
 
-def contestants(call: Call, peers: list[str], backward: bool):
+def contestants(call: Call, peers: list[str], backward: bool, kernels: tuple[str, ...] = ()):
     """Name -> function, and name -> why it takes no part. A peer that has no argument for the call
     is not listed with the refusals: only libraries that refuse or are absent are."""
     made, refused = {}, {}
@@ -212,6 +226,8 @@ def contestants(call: Call, peers: list[str], backward: bool):
         ways["fulmen deterministic"] = lambda call: fulmen(call, True)
     if not backward and call.pages is not None:
         ways["fulmen contiguous"] = lambda call: fulmen(call, contiguous=True)
+    if not backward:
+        ways |= {f"fulmen {k}": lambda call, k=k: fulmen_by(call, k) for k in kernels}
     ways |= {n: way for n, way in PEERS.items() if n in peers and (backward or " " not in n)}
     for name, way in ways.items():
         try:

@@ -34,14 +34,19 @@ def _span(run: Run, count: int) -> float:
 
 
 def _captured(run: Run) -> torch.cuda.CUDAGraph:
-    """A CUDA graph of what run does, warmed up on the stream that captures."""
+    """A CUDA graph of what run does, warmed up on the stream that captures.
+
+    torch.cuda.graph would collect garbage and empty the allocator's cache each time."""
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         run()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream):
-        run()
+        torch.cuda.synchronize()
+        graph.capture_begin()
+        try:
+            run()
+        finally:
+            graph.capture_end()
     torch.cuda.synchronize()
     return graph
 
@@ -111,6 +116,7 @@ def seconds_in_turn(timed: dict[str, Timed], device: str, repeats: int, span_ms:
     counts, spans = {}, {name: [] for name in timed}
     for name, one in timed.items():
         for run in filter(None, (one.run, one.before)):
+            run()  # a graph's first replay is longer
             first = _milliseconds(run, 1, device)
             counts[name, run] = max(1, min(1000, round(span_ms / max(first, 1e-3))))
     for _ in range(repeats):
