@@ -48,6 +48,8 @@ const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem
   const auto row = std::find_if(rows.begin(), rows.end() - 1, [&](const PrefillTmaRow& r) {
     return dim <= r.max_head_dim && r.band.value_or(has_band(p)) == has_band(p) &&
            p.seqlen_k >= r.min_keys && p.seqlen_k <= r.max_keys && window_of(p) <= r.max_window &&
+           (!r.sequences || p.variable_lengths()) &&
+           (!r.one_wave || tiles_of_queries(p, r.shape.warpgroups) <= compute_units) &&
            !(r.no_spare_registers && more_registers) && takes_mask(p, r.shape).yes &&
            takes_pages(p, r.shape).yes &&
            !(r.skip_if_tail_wave && small_tiles_take_less_time(p, r.shape, compute_units));
@@ -60,7 +62,10 @@ const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem
 const PrefillTmaRow& row_for(const Problem& call, const Target& target, int compute_units) {
   const Problem p = with_mean_lengths(call);
   const PrefillTmaRow& row = first_of(target.prefill_tma->rows, p, compute_units);
-  const bool few = 2 * tiles_of_queries(p, row.shape.warpgroups) <= compute_units;
+  // Sequences of few queries, such as those that generate beside chunks of prompts, would leave a
+  // larger tile's rows empty.
+  const bool short_rows = p.variable_lengths() && p.seqlen_q <= kWarpgroupRows;
+  const bool few = short_rows || 2 * tiles_of_queries(p, row.shape.warpgroups) <= compute_units;
   return few ? first_of(target.prefill_tma->few, p, compute_units) : row;
 }
 
