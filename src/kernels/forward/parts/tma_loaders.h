@@ -107,19 +107,27 @@ struct KeyLoader {
       load_kept_tiles(*this, t, kv_head);
       return;
     }
-    keys(t, t.order.first_key(0), kv_head);
+    // The next tile's pages are looked up while this one is requested.
+    TilePages now = pages(t, 0), ahead = pages(t, 1);
+    keys(t, t.order.first_key(0), kv_head, now);
 #pragma unroll 1
     for (int n = 1; n < t.order.count; ++n) {
-      keys(t, t.order.first_key(n), kv_head);
-      values(t, t.order.first_key(n - 1), kv_head);
+      const TilePages before = now;
+      now = ahead;
+      ahead = pages(t, n + 1);
+      keys(t, t.order.first_key(n), kv_head, now);
+      values(t, t.order.first_key(n - 1), kv_head, before);
     }
-    values(t, t.order.first_key(t.order.count - 1), kv_head);
+    values(t, t.order.first_key(t.order.count - 1), kv_head, now);
+  }
+  FULMEN_DEVICE TilePages pages(const QueryTile& t, int n) const {
+    return TilePages::of(arguments, t, t.order.first_key(n < t.order.count ? n : 0));
   }
 
-  FULMEN_DEVICE void keys(const QueryTile& t, Int64 first_key, int kv_head) {
+  FULMEN_DEVICE void keys(const QueryTile& t, Int64 first_key, int kv_head,
+                          const TilePages& pages = {}) {
     const int to = kLdsLayout.keys_at + key_ring.buffer * kLdsLayout.key_bytes,
               full = kKeysFull + 8 * key_ring.buffer;
-    const auto pages = TilePages::of(arguments, t, first_key);
     const bool patched = pages.misses(t);
     mbarrier_wait(kKeysEmpty + 8 * key_ring.buffer, key_ring.parity ^ 1);
     request<kPanels>(to, arguments.k_map, t, first_key, kv_head, pages, patched ? kPatch : full);
@@ -127,10 +135,10 @@ struct KeyLoader {
     key_ring.advance();
   }
   // hidden: kMaskBits, some keys of the tile are attended by no row.
-  FULMEN_DEVICE void values(const QueryTile& t, Int64 first_key, int kv_head, bool hidden = false) {
+  FULMEN_DEVICE void values(const QueryTile& t, Int64 first_key, int kv_head,
+                            const TilePages& pages = {}, bool hidden = false) {
     const int to = kLdsLayout.values_at + value_ring.buffer * kLdsLayout.value_bytes,
               full = kValuesFull + 8 * value_ring.buffer;
-    const auto pages = TilePages::of(arguments, t, first_key);
     mbarrier_wait(kValuesEmpty + 8 * value_ring.buffer, value_ring.parity ^ 1);
     // Past the last key are zeros; of a sequence, what lies behind it.
     const bool before = first_key < t.keys.begin,
