@@ -60,11 +60,11 @@ bool has_few_short_tiles(const Target& target, const Problem& p) {
   return !p.variable_lengths() && fills_tma_tiles(target, p) && tiles <= kFewTiles &&
          p.seqlen_k <= kFewKeys && tiles * p.seqlen_k <= kFewOfAll;
 }
-// Squares of one tile are better served by narrower products, too.
+// Squares of one tile are better served by narrower products, too, and so is dbias beside dq.
 bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
   constexpr int64_t kTile = 64, kWide = 192;
-  const bool one_tile = p.seqlen_q <= kTile && p.seqlen_k <= kTile && larger_dim(p) <= kWide;
-  return fills_panels(target, p) && !one_tile;
+  const bool few = p.seqlen_k <= kTile && (p.dbias.present || p.seqlen_q <= kTile);
+  return fills_panels(target, p) && !(few && larger_dim(p) <= kWide);
 }
 
 // One tile of keys: dq's sums in memory save nothing.

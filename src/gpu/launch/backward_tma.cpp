@@ -29,7 +29,6 @@ class BackwardTma final : public Family {
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-    if (p.dbias.present) return Support::no("it has no dbias");
     if (!p.dq.present || !(p.dk.present || p.dv.present))
       return Support::no("it gives dq beside dk or dv");
     if (Support support = tma_reads(p); !support.yes) return support;
@@ -41,8 +40,8 @@ class BackwardTma final : public Family {
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(tiles_of(std::max(p.seqlen_q, p.seqlen_k), 16) * p.batch * p.num_heads);
   }
-  LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int compute_units) const override {
-    return plan_of(p, specialisation(p), compute_units);
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    return plan_of(p, specialisation(p), chip, compute_units);
   }
   tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
     const Specialisation usual = specialisation(p);
@@ -64,13 +63,14 @@ class BackwardTma final : public Family {
     };
     return space;
   }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int compute_units,
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
                         std::span<const int> v) const override {
-    return plan_of(p, tuned(p, v), compute_units);
+    return plan_of(p, tuned(p, v), chip, compute_units);
   }
 
  private:
-  LaunchPlan plan_of(const Problem& p, const Specialisation& s, int compute_units) const {
+  LaunchPlan plan_of(const Problem& p, const Specialisation& s, const Chip& chip,
+                     int compute_units) const {
     BackwardPlan plan(p, compute_units);
     plan.add_row_statistics(s);
     // In a pair, each workgroup counts its half of the dims.
@@ -82,6 +82,7 @@ class BackwardTma final : public Family {
     plan.add_counters(most_tiles(p.packed_q(), p.total_q, p.batch, p.seqlen_q, s.block_n) *
                           p.num_heads * parts +
                       kTileCounters);
+    plan.add_bias(target(), chip);
     plan.add_sinks(s);
     LaunchPlan whole = plan.take();
     if (p.variable_lengths()) {
@@ -90,7 +91,8 @@ class BackwardTma final : public Family {
       order_blocks(p, s, compute_units, whole);
     }
     whole.backward.adds_in_order = p.deterministic ? 1 : 0;
-    whole.unaligned = std::make_shared<LaunchPlan>(backward_wgmma_plan(p, target(), compute_units));
+    whole.unaligned =
+        std::make_shared<LaunchPlan>(backward_wgmma_plan(p, target(), chip, compute_units));
     return whole;
   }
   Specialisation specialisation(const Problem& p) const {

@@ -52,6 +52,7 @@ inline constexpr Target kCdna3{
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = cdna3::kPrefill},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = cdna3::kBackward},
+    .bias_gradient = BiasGradientTiles{.shapes = kCdna3BiasGradient},
     .short_backward = ShortBackwardTiles{.shapes = cdna3::kShortBackward},
     .chips = cdna3::kChips,
     .test_chips = cdna3::kTestChips,

@@ -83,6 +83,7 @@ inline constexpr Target kGfx11{
                                   .most_odd_keys = 64},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx11::kPrefill},
     .backward = BackwardTiles{.max_bias_dim = 32, .shapes = gfx11::kBackward},
+    .bias_gradient = BiasGradientTiles{.shapes = kGfx11BiasGradient},
     .short_backward = ShortBackwardTiles{.shapes = gfx11::kShortBackward},
     .chips = gfx11::kChips,
     .test_chips = gfx11::kTestChips,

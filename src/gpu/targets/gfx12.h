@@ -70,6 +70,7 @@ inline constexpr Target kGfx12{
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx12::kPrefill},
     .backward = BackwardTiles{.max_bias_dim = 64, .shapes = gfx12::kBackward},
+    .bias_gradient = BiasGradientTiles{.shapes = kGfx12BiasGradient},
     .short_backward = ShortBackwardTiles{.shapes = gfx12::kShortBackward},
     .chips = gfx12::kChips,
     .test_chips = gfx12::kTestChips,

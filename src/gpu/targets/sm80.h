@@ -184,6 +184,7 @@ inline constexpr Target kSm80{
             .value_dims = 32, .shapes = sm80::kPrefill, .board_shapes = sm80::kPrefillBoards},
     .boards = BoardTiles{.shapes = sm80::kBoards},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = sm80::kBackward},
+    .bias_gradient = BiasGradientTiles{.shapes = kSm80BiasGradient},
     .backward_atomic = AtomicTiles{.shapes = sm80::kAtomic},
     .short_backward = ShortBackwardTiles{.shapes = sm80::kShortBackward},
     .chips = sm80::kChips,

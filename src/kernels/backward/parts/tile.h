@@ -221,8 +221,8 @@ struct BackwardTask {
             static_cast<int>(algorithm::Band::clamp(band.first(row) - first_column, 0, kBlockN));
         tile.high[slot] = static_cast<int>(
             algorithm::Band::clamp(band.last_plus_one(row) - first_column, 0, kBlockN));
-        // A row beyond the end has no share of the columns' gradient.
-        if (kAddsDq && asked >= row_end) tile.high[slot] = 0;
+        // A row beyond the end has no share of the columns' gradient, or of a sum over queries.
+        if ((kAddsDq || kGivesDbias) && asked >= row_end) tile.high[slot] = 0;
       }
       const Int64 i = kRowsAreKeys ? first_column : row, j = kRowsAreKeys ? row : first_column;
       if constexpr (kBias) tile.bias[slot] = at<BiasElement>(a.bias, batch, i, head) + j;
