@@ -124,6 +124,7 @@ constexpr Preference kPreferences[]{
     // others.
     {"prefill_wgmma", 24, fills_warpgroup_tiles},
     {"prefill", 20, has_matrix_instructions},
+    {"prefill_fp32", 20, always},
     {"prefill_wgmma", 19, always},
     {"short", 18, always},
     {"prefill_tma", 17, always},

@@ -20,6 +20,7 @@
 #include "gpu/launch/decode_tiles.h"
 #include "gpu/launch/decode_tma_tiles.h"
 #include "gpu/launch/portable_tiles.h"
+#include "gpu/launch/prefill_fp32_tiles.h"
 #include "gpu/launch/prefill_tiles.h"
 #include "gpu/launch/prefill_tma_tiles.h"
 #include "gpu/launch/prefill_wgmma_tiles.h"
@@ -62,6 +63,7 @@ struct Target {
   std::optional<DecodeTiles> decode{};
   std::optional<ShortTiles> short_sequences{};
   std::optional<PrefillTiles> prefill{};
+  std::optional<PrefillFp32Tiles> prefill_fp32{};
   std::optional<PrefillWgmmaTiles> prefill_wgmma{};
   std::optional<DecodeTmaTiles> decode_tma{};
   std::optional<PrefillTmaTiles> prefill_tma{};

@@ -3,9 +3,12 @@
 
 #include "core/sequence.h"
 #include "tile/order.h"
-#include "tile/stage.h"
+#include "tile/sources.h"
 
 namespace fulmen::kernels {
+
+// Without a band AMD's loops have more vector instructions; NVIDIA's compiler need not compute one.
+constexpr bool kLoopsWantBand = !kCopiesToLds;
 
 // A workgroup's rows, and the tiles of the keys that they attend.
 struct PrefillRows {
@@ -43,13 +46,5 @@ struct PrefillRows {
             a.head_dim};
   }
 };
-
-FULMEN_DEVICE int first_row_of_wave() { return wave_id() * kRowTiles * kScoreTile; }
-
-// The tile is in LDS, for all lanes.
-FULMEN_DEVICE void publish(Stage& stage, int buffer) {
-  stage.publish(buffer);
-  barrier();
-}
 
 }  // namespace fulmen::kernels
