@@ -120,8 +120,7 @@ constexpr Preference kPreferences[]{
     // Hopper's warpgroup products, whose tiles the TMA brings, where it reads the tensors.
     {"prefill_tma", 26, fills_tma_tiles},
     {"decode", 25, has_its_products},
-    // Tiles: Hopper's warpgroup products, where their tiles are filled; mma and AMD's products; the
-    // others.
+    // Tiles: Hopper's warpgroup products, where they are filled; mma and AMD's; the others.
     {"prefill_wgmma", 24, fills_warpgroup_tiles},
     {"prefill", 20, has_matrix_instructions},
     {"prefill_fp32", 20, always},

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "gpu/launch/family.h"
+#include "gpu/launch/fp32.h"
 #include "gpu/targets/portable.h"
 #include "runtime/fork_safe.h"
 

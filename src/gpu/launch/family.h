@@ -100,7 +100,6 @@ std::vector<const Family*> make_families(std::span<const Target* const> targets)
 
 // A family for a target; null where the target has no tiles for it. Alive as long as the process.
 const Family* make_prefill(const Target& target);
-const Family* make_prefill_fp32(const Target& target);
 const Family* make_prefill_wgmma(const Target& target);
 const Family* make_prefill_tma(const Target& target);
 const Family* make_prefill_portable(const Target& target);
@@ -126,10 +125,8 @@ Support tma_takes_strides(const char* name, const TensorSpec& spec, const Proble
 // Yes if the TMA can read q, k and v, and store out, or read dout of the backward pass; else why
 // not. Pointers are checked when a plan runs.
 Support tma_reads(const Problem& problem);
-// Yes for fp16 and bf16; fp32 is multiplied by parts, in families of its own.
+// Yes for fp16 and bf16; fp32 is multiplied by parts, in families of its own (launch/fp32.h).
 Support takes_matrix_instructions(const Problem& problem);
-// Yes for fp32.
-Support takes_fp32(const Problem& problem);
 
 // A forward launch with a workgroup for every s.block_m query rows of each head: how many these
 // are, and the plan.

@@ -3,9 +3,9 @@
 #include <span>
 #include <string>
 
-#include "gpu/launch/family.h"
+#include "gpu/launch/fp32.h"
 #include "gpu/launch/mask_bits.h"
-#include "kernels/forward/prefill_fp32_layout.h"
+#include "kernels/tile/fp32/layout.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -73,8 +73,7 @@ class PrefillFp32 final : public Family {
     if (nvidia && !shape.queries_in_lds) return Support::no("queries are read from LDS");
     // NVIDIA: 8 lanes copy a row, and all lanes copy.
     const int copied = shape.waves * chip.wave_size / 8;
-    if (nvidia &&
-        (copied % 8 != 0 || shape.block_n % copied != 0 || shape.block_m % copied != 0)) {
+    if (nvidia && (copied % 8 != 0 || shape.block_n % copied != 0 || shape.block_m % copied != 0)) {
       return Support::no("the workgroup's lanes copy " + std::to_string(copied) +
                          " rows at once, of which tiles have whole numbers");
     }
@@ -82,8 +81,7 @@ class PrefillFp32 final : public Family {
     if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
       return support;
     // Scores have two sums; queries three parts of 16 bits.
-    const int queries =
-        shape.queries_in_lds ? 0 : s.head_dim * 3 / 2 * target().operand_copies;
+    const int queries = shape.queries_in_lds ? 0 : s.head_dim * 3 / 2 * target().operand_copies;
     return registers_fit(int64_t{rows} * (s.head_dim_v + 2 * s.block_n + queries) / chip.wave_size,
                          chip, shape.waves, shape.min_waves, shape.min_workgroups);
   }

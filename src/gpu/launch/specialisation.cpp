@@ -167,7 +167,8 @@ std::string to_string(const Specialisation& s) {
                                   {kGivesDbias, " dbias"}}) {
     if ((s.outputs & bit) != 0) text += name;
   }
-  if (s.whole_rows == 0 && (s.target != nullptr || s.tensor_dtype() != DType::fp32)) text += " any rows";
+  if (s.whole_rows == 0 && (s.target != nullptr || s.tensor_dtype() != DType::fp32))
+    text += " any rows";
   return text;
 }
 

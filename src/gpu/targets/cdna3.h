@@ -16,9 +16,9 @@ inline constexpr PrefillShape kPrefill[]{
 
 // fp32: three planes of parts.
 inline constexpr PrefillShape kPrefillFp32[]{
-    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
-    {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 1},
-    {.max_head_dim = 256, .block_m = 64, .block_n = 16, .waves = 4, .buffers = 1},
+    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4, .min_waves = 2},
+    {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 4},
+    {.max_head_dim = 256, .block_m = 64, .block_n = 16, .waves = 4},
 };
 
 inline constexpr BackwardShapes kBackward[]{

@@ -21,13 +21,8 @@ inline constexpr PrefillShape kPrefill[]{
 
 // fp32: three planes of parts, twice in registers. Above 64 dims Q's wait in LDS.
 inline constexpr PrefillShape kPrefillFp32[]{
-    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
-    {.max_head_dim = 128,
-     .block_m = 32,
-     .block_n = 16,
-     .waves = 2,
-     .buffers = 1,
-     .queries_in_lds = true},
+    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 8},
+    {.max_head_dim = 128, .block_m = 32, .block_n = 16, .waves = 2, .queries_in_lds = true},
 };
 
 // Operands are there twice: rows of more than 64 dims wait in LDS.

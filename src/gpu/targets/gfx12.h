@@ -21,8 +21,8 @@ inline constexpr PrefillShape kPrefill[]{
 
 // fp32: three planes of parts.
 inline constexpr PrefillShape kPrefillFp32[]{
-    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
-    {.max_head_dim = 128, .block_m = 128, .block_n = 16, .waves = 8, .buffers = 1},
+    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 8},
+    {.max_head_dim = 128, .block_m = 128, .block_n = 16, .waves = 8},
 };
 
 inline constexpr BackwardShapes kBackward[]{

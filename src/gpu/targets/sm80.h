@@ -94,7 +94,7 @@ inline constexpr PrefillShape kPrefillFp32[]{
      .queries_in_lds = true},
     {.max_head_dim = 256,
      .block_m = 64,
-     .block_n = 32,
+     .block_n = 16,
      .waves = 4,
      .buffers = 2,
      .queries_in_lds = true},

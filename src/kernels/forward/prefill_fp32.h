@@ -64,8 +64,7 @@ FULMEN_DEVICE void fetch(FloatStage& stage, TileWalk& tile, int buffer) {
 // The main loop. kGuarded: infinities among q, k and v are looked for.
 template <bool kGuarded>
 FULMEN_DEVICE void over_tiles(const FloatTask& task, const StageSource& source,
-                              const QuerySource& queries, const TileOrder& order,
-                              FloatRows& rows) {
+                              const QuerySource& queries, const TileOrder& order, FloatRows& rows) {
   rows = {};
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) rows.state[t].clear();
@@ -75,12 +74,15 @@ FULMEN_DEVICE void over_tiles(const FloatTask& task, const StageSource& source,
   if (!tile.there()) return;
   FloatStage stage(source);
   FloatStage::fetch_queries(queries, rows);
-  fetch(stage, tile, 0);
+  if constexpr (kFetchesEarly) fetch(stage, tile, 0);
   int buffer = 0;
 #pragma unroll 1
   while (tile.there()) {
-    stage.publish(buffer);
-    barrier();  // the tile is in LDS, for all lanes
+    if constexpr (!kFetchesEarly) {
+      if constexpr (kCopiesToLds) barrier();  // the last tile is read by now
+      fetch(stage, tile, buffer);
+    }
+    publish(stage, buffer);
     const int next = kBuffers == 1 ? 0 : 1 - buffer;
     const Int64 first_key = tile.first_key();
     const bool whole = tile.is_whole();
@@ -90,10 +92,6 @@ FULMEN_DEVICE void over_tiles(const FloatTask& task, const StageSource& source,
       task.template step<false, kGuarded>(rows, first_key, buffer);
     } else {
       task.template step<true, kGuarded>(rows, first_key, buffer);
-    }
-    if constexpr (!kFetchesEarly) {
-      barrier();
-      if (tile.there()) fetch(stage, tile, next);
     }
     buffer = next;
   }

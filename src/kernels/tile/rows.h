@@ -52,8 +52,8 @@ FULMEN_DEVICE void store_elements(T* to, const Words<4>& piece, int count) {
 // 16 rows of q as an operand. Rows from row_end on repeat the last one: what they give is not
 // stored.
 template <class T>
-FULMEN_DEVICE RowOperand load_row_operand(const T* rows, Int64 stride, Int64 first,
-                                          Int64 row_end, int dim, int dims) {
+FULMEN_DEVICE RowOperand load_row_operand(const T* rows, Int64 stride, Int64 first, Int64 row_end,
+                                          int dim, int dims) {
   RowOperand operand;
 #pragma unroll
   for (int p = 0; p < kPieces; ++p) {

@@ -7,9 +7,6 @@
 
 namespace fulmen::kernels {
 
-// Without a band AMD's loops have more vector instructions; NVIDIA's compiler need not compute one.
-constexpr bool kLoopsWantBand = !kCopiesToLds;
-
 // A workgroup's rows, and the tiles of the keys that they attend.
 struct PrefillRows {
   QueryBlock block;
@@ -21,8 +18,8 @@ struct PrefillRows {
   FULMEN_DEVICE static PrefillRows of(const ForwardArguments& a, const QueryBlock& block) {
     const Int64 row_end =
         block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
-    const algorithm::Band band =
-        kBand || kLoopsWantBand ? band_of(a) : algorithm::Band{a.seqlen_k, a.diagonal, -1, -1};
+    const algorithm::Band band =  // without one AMD's loops are longer
+        kBand || !kCopiesToLds ? band_of(a) : algorithm::Band{a.seqlen_k, a.diagonal, -1, -1};
     const algorithm::KeyRange keys = band.any(block.row_begin, row_end),
                               whole = band.all(block.row_begin, row_end);
     return {block, row_end, band, keys, TileOrder::of(tile_range(keys), whole)};
@@ -46,5 +43,12 @@ struct PrefillRows {
             a.head_dim};
   }
 };
+
+// The tile is in LDS, for all lanes.
+template <class Stage>
+FULMEN_DEVICE void publish(Stage& stage, int buffer) {
+  stage.publish(buffer);
+  barrier();
+}
 
 }  // namespace fulmen::kernels

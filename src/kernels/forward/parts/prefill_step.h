@@ -6,14 +6,6 @@
 
 namespace fulmen::kernels {
 
-FULMEN_DEVICE int first_row_of_wave() { return wave_id() * kRowTiles * kScoreTile; }
-
-// The tile is in LDS, for all lanes.
-FULMEN_DEVICE void publish(Stage& stage, int buffer) {
-  stage.publish(buffer);
-  barrier();
-}
-
 struct PrefillTask {
   const ForwardArguments& call;
   const RowMap& map;  // of the sequence

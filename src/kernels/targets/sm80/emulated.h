@@ -36,9 +36,9 @@ FULMEN_DEVICE double tf32(unsigned x) { return bits_float(x & 0xFFFFE000U); }
 // not fit, which is worse than rounding where many sums follow each other.
 FULMEN_DEVICE float toward_zero(double x) {
   const auto nearest = static_cast<float>(x);
-  const double distance = nearest < 0 ? x - nearest : nearest - x;
-  if (distance > 0 && absolute(nearest) < kInfinity) return bits_float(float_bits(nearest) - 1U);
-  return nearest;
+  const double magnitude = absolute(nearest);
+  const bool larger = magnitude > (x < 0 ? -x : x) && magnitude < kInfinity;
+  return bits_float(float_bits(nearest) - (larger ? 1U : 0U));
 }
 FULMEN_DEVICE void mma_f32_16x8x8_tf32(float (&d)[4], const Words<4>& a, const Words<2>& b,
                                        Position at = Position::here()) {

@@ -22,8 +22,8 @@ FULMEN_DEVICE void mma_f32_16x8x16(float (&d)[4], const Words<4>& a, const Words
   }
 }
 
-// fp32 operands, of which the instruction takes 11 significant bits: it ignores the low 13 bits of a
-// word. Of A: words (i = g, k = c), (g + 8, c), (g, c + 4), (g + 8, c + 4); of B: (k = c, j = g),
+// fp32 operands, of which it takes 11 significant bits: it ignores the low 13 bits of a word.
+// Of A: words (i = g, k = c), (g + 8, c), (g, c + 4), (g + 8, c + 4); of B: (k = c, j = g),
 // (c + 4, g), where g = lane / 4, c = lane % 4.
 FULMEN_DEVICE void mma_f32_16x8x8_tf32(float (&d)[4], const Words<4>& a, const Words<2>& b) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "

@@ -1,12 +1,12 @@
 // AMD: fp32 is the sum of three parts of bf16, each the first 8 significant bits of what those
-// before it leave: all 24. They are cut off, not rounded: their signs are x's, so that no product of
-// parts overflows to the other infinity, and the largest number stays finite. Tiles are split on
+// before it leave: all 24. They are cut off, not rounded: their signs are x's, so that no product
+// of parts overflows to the other infinity, and the largest number stays finite. Tiles are split on
 // their way to LDS, once a workgroup: three planes as of bf16, V's transposed.
 //   q k = q0 k0 + q0 k1 + q1 k0 + q0 k2 + q1 k1 + q2 k0    what is left out is below 2^-22 of q k
 #pragma once
 
 #include "tile/amd/values.h"
-#include "tile/fp32/rows.h"
+#include "tile/fp32/tiles.h"
 #include "tile/kept_keys.h"
 #include "tile/rows.h"
 #include "tile/softmax.h"
@@ -20,8 +20,11 @@ constexpr int kDimTiles = kHeadDimV / kScoreTile;
 static_assert(kHeadDim % kMmaK == 0 && kHeadDimV % kScoreTile == 0,
               "fp32: rows are whole operands");
 
-// The next tile is in flight while one is computed.
-constexpr bool kFetchesEarly = true;
+// Registers of outputs, queries and scores.
+constexpr int kHeldRegisters = kRowTiles * (kElements * (kDimTiles + 2 * kKeyTiles) +
+                                            (kQueriesInLds ? 0 : kParts * kMmaSteps * kPieces * 4));
+// The next tile is in flight while one is computed, where registers allow.
+constexpr bool kFetchesEarly = kWaveSize == 64 || kHeldRegisters <= 160;
 // Each element is looked at on its way to LDS.
 constexpr bool kGuardsAlways = true;
 
@@ -62,6 +65,8 @@ struct PieceParts {
   Words<4> part[kParts];
 };
 FULMEN_DEVICE float leading(float x) { return bits_float(float_bits(x) & 0xFFFF0000U); }
+// kGuarded: infinities have finite leading parts.
+template <bool kGuarded>
 FULMEN_DEVICE PieceParts split(const FloatPiece& x) {
   PieceParts parts;
 #pragma unroll
@@ -69,21 +74,30 @@ FULMEN_DEVICE PieceParts split(const FloatPiece& x) {
     float rest[2] = {bits_float(x.word[2 * w]), bits_float(x.word[2 * w + 1])};
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
-      float first[2];
+      const bool last = p + 1 == kParts;
+      float part[2];
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
-        first[n] = p + 1 < kParts ? finite(rest[n]) : rest[n];
-        rest[n] -= leading(first[n]);
+        part[n] = kGuarded && !last ? finite(rest[n]) : rest[n];
+        if (!last) rest[n] -= leading(part[n]);
       }
-      parts.part[p].word[w] = halves(float_bits(first[0]), float_bits(first[1]), true);
+      parts.part[p].word[w] = halves(float_bits(part[0]), float_bits(part[1]), true);
     }
   }
   return parts;
 }
-FULMEN_DEVICE FloatPiece load_float_piece(const float* row, int dim, int dims) {
-  const Words<4> low = load_floats(row, dim, dims), high = load_floats(row, dim + 4, dims);
+FULMEN_DEVICE float largest(const FloatPiece& x) {
+  float most = 0;
+#pragma unroll
+  for (int w = 0; w < 8; ++w) most = larger(most, absolute(bits_float(x.word[w])));
+  return most;
+}
+FULMEN_DEVICE FloatPiece joined(const Words<4>& low, const Words<4>& high) {
   return {{low.word[0], low.word[1], low.word[2], low.word[3], high.word[0], high.word[1],
            high.word[2], high.word[3]}};
+}
+FULMEN_DEVICE FloatPiece load_float_piece(const float* row, int dim, int dims) {
+  return joined(load_floats(row, dim, dims), load_floats(row, dim + 4, dims));
 }
 
 // Calls multiply(i, j) for the products of part i of one factor and part j of the other but the
@@ -137,6 +151,7 @@ FULMEN_DEVICE void multiply_keys(const FloatRows& rows, int first_row, int buffe
         multiply_scores<Bfloat16>(score[t][f], keys[0], query[t].part[0]);
       }
     }
+    schedule_fence();
   }
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
@@ -159,13 +174,10 @@ struct ProbabilityParts {
     for (int e = 0; e < kElements; ++e) rest[e] = p[e];
 #pragma unroll
     for (int n = 0; n < kParts; ++n) {
-      float first[kElements];
+      parts.part[n] = to_operand<LeadingBits>(rest);
+      if (n + 1 == kParts) break;
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) {
-        first[e] = leading(rest[e]);
-        rest[e] -= first[e];
-      }
-      parts.part[n] = to_operand<Bfloat16>(first);
+      for (int e = 0; e < kElements; ++e) rest[e] -= leading(rest[e]);
     }
     return parts;
   }
@@ -194,6 +206,7 @@ FULMEN_DEVICE void multiply_values(FloatRows& rows, int buffer, const ScoreFragm
         });
         multiply_output<Bfloat16>(rows.out[t][d], weights[t].part[0], values[0]);
       }
+      schedule_fence();
     }
   }
 }
@@ -208,7 +221,7 @@ class FloatStage {
       for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
         const int row = index / kRowPieces, piece = index % kRowPieces;
         store_parts(kLayout.queries_at + row * kLayout.key_pitch + 16 * piece, kLayout.query_plane,
-                    split(load_float_piece(source.row(row), 8 * piece, source.dims)));
+                    split<true>(load_float_piece(source.row(row), 8 * piece, source.dims)));
       }
       return;
     }
@@ -220,7 +233,7 @@ class FloatStage {
         for (int n = 0; n < kPieces; ++n) {
           const float* row = source.row(first_row_of_wave() + kScoreTile * t + piece_row(n));
           const PieceParts parts =
-              split(load_float_piece(row, kMmaK * d + piece_dim(n), source.dims));
+              split<true>(load_float_piece(row, kMmaK * d + piece_dim(n), source.dims));
 #pragma unroll
           for (int p = 0; p < kParts; ++p) rows.queries[t][d].part[p].piece[n] = parts.part[p];
         }
@@ -232,6 +245,8 @@ class FloatStage {
     const ForwardArguments& a = source_.arguments;
     const auto key_rows = TileRows<false>::of(a, source_, first_key);
     const auto value_rows = TileRows<true>::of(a, source_, first_key);
+    const Memory<TileRows<false>> keys(key_rows, a.head_dim);
+    const Memory<TileRows<true>> values(value_rows, a.head_dim_v);
     KeptKeys<kBlockN> kept;
     if constexpr (kMaskBits) {
       kept = KeptKeys<kBlockN>::of(source_.masked_rows().attended(first_key));
@@ -243,7 +258,7 @@ class FloatStage {
     for (int n = 0; n < kKeyRounds; ++n) {
       const int index = thread_id() + n * kWorkgroup;
       if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) break;
-      keys_[n] = load(key_rows, index / kRowPieces, index % kRowPieces * 8, a.head_dim);
+      keys_[n] = keys.piece(0, index / kRowPieces, index % kRowPieces * 8);
     }
 #pragma unroll
     for (int n = 0; n < kValueRounds; ++n) {
@@ -253,27 +268,28 @@ class FloatStage {
                 dim = index / (kBlockN / kGroup) * 8;
 #pragma unroll
       for (int m = 0; m < kGroup; ++m) {
-        const int key = row_at(position) + (row_at(m) - row_at(0));
-        values_[n][m] = load(value_rows, key, dim, a.head_dim_v);
-        if constexpr (kKeepMask) values_[n][m] = kept.or_zero(key, values_[n][m]);
+        // Positions of a group are at fixed distances from its first.
+        const int later = row_at(m) - row_at(0);
+        values_[n][m] = values.piece(later, row_at(position), dim);
+        if constexpr (kKeepMask)
+          values_[n][m] = kept.or_zero(row_at(position) + later, values_[n][m]);
       }
     }
   }
   FULMEN_DEVICE void publish(int buffer) {
     if constexpr (kBuffers == 1) barrier();  // the last tile is read by now
+    float most = 0;
 #pragma unroll
-    for (int n = 0; n < kKeyRounds; ++n) {
-      const int index = thread_id() + n * kWorkgroup;
-      if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) break;
-      store_parts(keys_at(buffer) + index / kRowPieces * kLayout.key_pitch + index % kRowPieces * 16,
-                  kLayout.key_plane, split(keys_[n]));
-    }
+    for (int n = 0; n < kKeyRounds; ++n) most = larger(most, largest(keys_[n]));
 #pragma unroll
     for (int n = 0; n < kValueRounds; ++n) {
-      const int index = thread_id() + n * kWorkgroup;
-      if (kValueGroups % kWorkgroup != 0 && index >= kValueGroups) break;
-      store_values(values_at(buffer), index % (kBlockN / kGroup) * kGroup,
-                   index / (kBlockN / kGroup) * 8, values_[n]);
+#pragma unroll
+      for (int m = 0; m < kGroup; ++m) most = larger(most, largest(values_[n][m]));
+    }
+    if (__builtin_expect(any_lane(most == kInfinity), 0)) {
+      store<true>(buffer);
+    } else {
+      store<false>(buffer);
     }
   }
 
@@ -285,20 +301,65 @@ class FloatStage {
   static constexpr int kKeyRounds = (kKeyPieces + kWorkgroup - 1) / kWorkgroup;
   static constexpr int kValueRounds = (kValueGroups + kWorkgroup - 1) / kWorkgroup;
 
+  // A tile's memory: whole rows as a buffer, whose hardware knows the end.
   template <class Rows>
-  FULMEN_DEVICE static FloatPiece load(const Rows& rows, int row, int dim, int dims) {
-    return load_float_piece(rows.row(rows.clamp(row)), dim, dims);
+  class Memory {
+   public:
+    FULMEN_DEVICE Memory(const Rows& rows, int dims)
+        : rows_(rows),
+          dims_(dims),
+          buffer_(rows.rows, static_cast<unsigned>(rows.last * rows.stride + dims) * 4) {}
+    // Elements [dim, dim + 8) of row `fixed + row`, where `fixed` is the same in all lanes.
+    FULMEN_DEVICE FloatPiece piece(int fixed, int row, int dim) const {
+      // Rows before the first repeat it: their probabilities are 0.
+      if constexpr (kWholeRows && !kScattered && !Rows::kSkips) {
+        const auto stride = static_cast<unsigned>(rows_.stride) * 4;
+        const unsigned offset =
+                           static_cast<unsigned>(row) * stride + 4 * static_cast<unsigned>(dim),
+                       from = kExactDims || dim < dims_ ? offset : kBeyond;
+        return joined(
+            buffer_.template load<Words<4>>(from, static_cast<unsigned>(fixed) * stride),
+            buffer_.template load<Words<4>>(from + 16, static_cast<unsigned>(fixed) * stride));
+      } else {
+        return load_float_piece(rows_.row(rows_.clamp(fixed + row)), dim, dims_);
+      }
+    }
+
+   private:
+    static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
+    const Rows& rows_;
+    int dims_;
+    Buffer buffer_;
+  };
+  template <bool kGuarded>
+  FULMEN_DEVICE void store(int buffer) const {
+#pragma unroll
+    for (int n = 0; n < kKeyRounds; ++n) {
+      const int index = thread_id() + n * kWorkgroup;
+      if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) break;
+      store_parts(
+          keys_at(buffer) + index / kRowPieces * kLayout.key_pitch + index % kRowPieces * 16,
+          kLayout.key_plane, split<kGuarded>(keys_[n]));
+    }
+#pragma unroll
+    for (int n = 0; n < kValueRounds; ++n) {
+      const int index = thread_id() + n * kWorkgroup;
+      if (kValueGroups % kWorkgroup != 0 && index >= kValueGroups) break;
+      store_values<kGuarded>(values_at(buffer), index % (kBlockN / kGroup) * kGroup,
+                             index / (kBlockN / kGroup) * 8, values_[n]);
+    }
   }
   FULMEN_DEVICE static void store_parts(int at, int plane, const PieceParts& parts) {
 #pragma unroll
     for (int p = 0; p < kParts; ++p) lds_store(at + p * plane, parts.part[p]);
   }
   // Keys at kGroup positions and 8 dims, transposed.
+  template <bool kGuarded>
   FULMEN_DEVICE static void store_values(int at, int position, int dim,
                                          const FloatPiece (&values)[kGroup]) {
     PieceParts parts[kGroup];
 #pragma unroll
-    for (int m = 0; m < kGroup; ++m) parts[m] = split(values[m]);
+    for (int m = 0; m < kGroup; ++m) parts[m] = split<kGuarded>(values[m]);
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
 #pragma unroll
@@ -317,8 +378,8 @@ class FloatStage {
   }
 
   const StageSource& source_;
-  FloatPiece keys_[kKeyRounds];
-  FloatPiece values_[kValueRounds][kGroup];
+  FloatPiece keys_[kKeyRounds] = {};
+  FloatPiece values_[kValueRounds][kGroup] = {};
 };
 
 }  // namespace fulmen::kernels

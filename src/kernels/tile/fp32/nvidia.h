@@ -5,7 +5,7 @@
 //   q k = high high + high low + low high       what is left out is below 2^-20 of the product
 #pragma once
 
-#include "tile/fp32/rows.h"
+#include "tile/fp32/tiles.h"
 #include "tile/kept_keys.h"
 #include "tile/nvidia/swizzle.h"
 #include "tile/softmax.h"
@@ -15,8 +15,8 @@ namespace fulmen::kernels {
 
 using KeyRows = SwizzledRows<2 * kHeadDim>;  // in units of 16 bits
 using ValueRows = SwizzledRows<2 * kHeadDimV>;
-constexpr int kFloatMmaK = 8;                   // dims, or keys, of an instruction
-constexpr int kGroupDims = 32;                  // of V: a lane reads 4 neighbours of a key
+constexpr int kFloatMmaK = 8;   // dims, or keys, of an instruction
+constexpr int kGroupDims = 32;  // of V: a lane reads 4 neighbours of a key
 constexpr int kDimGroups = kHeadDimV / kGroupDims;
 static_assert(kHeadDim % 32 == 0 && kHeadDimV % kGroupDims == 0, "fp32: rows are whole operands");
 
@@ -66,8 +66,7 @@ struct FloatRows {
       for (int j = 0; j < 2; ++j) {
         Words<4> piece;
 #pragma unroll
-        for (int n = 0; n < 4; ++n)
-          piece.word[n] = float_bits(out[t][g][n][2 * slot + j] * factor);
+        for (int n = 0; n < 4; ++n) piece.word[n] = float_bits(out[t][g][n][2 * slot + j] * factor);
         store_floats(row, kGroupDims * g + 8 * (lane_id() % 4) + 4 * j, dims, piece);
       }
     }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "algorithm/transposed_rows.h"
-#include "tile/fp32/rows.h"
+#include "tile/fp32/tiles.h"
 #include "tile/kept_keys.h"
 #include "tile/softmax.h"
 #include "tile/sources.h"

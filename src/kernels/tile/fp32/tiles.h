@@ -3,7 +3,7 @@
 
 #include "core/config.h"
 #include "core/matrix.h"
-#include "forward/prefill_fp32_layout.h"
+#include "tile/fp32/layout.h"
 
 namespace fulmen::kernels {
 
