@@ -126,7 +126,19 @@ class PrefillFp32 final : public Family {
     s.whole_rows = strides_are_whole(p);
     s.whole_bias = s.whole_rows && bias_is_whole(p) && !s.variable;
     read_mask_as_bits(p, s);
+    s.early_loads = loads_early(s, chip);
     return s;
+  }
+  // AMD: whether registers of outputs, queries and scores leave room for a tile in flight. Rows that
+  // are not whole take some for their addresses.
+  bool loads_early(const Specialisation& s, const Chip& chip) const {
+    constexpr int kMost = 128;
+    const int queries =
+        s.queries_in_lds != 0 ? 0 : s.head_dim * 3 / 2 * target().operand_copies;
+    const int rows = s.block_m * chip.wave_size / s.workgroup;
+    const int held = rows * (s.head_dim_v + s.block_n + queries) / chip.wave_size;
+    const int in_flight = s.block_n * (s.head_dim + s.head_dim_v) / s.workgroup;
+    return chip.wave_size == 64 || (s.whole_rows != 0 && held + in_flight <= kMost);
   }
   const PrefillFp32Tiles& tiles_;
 };

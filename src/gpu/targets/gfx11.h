@@ -19,9 +19,9 @@ inline constexpr PrefillShape kPrefill[]{
      .queries_in_lds = true},
 };
 
-// fp32: three planes of parts, twice in registers. Above 64 dims Q's wait in LDS.
+// fp32: three planes of parts, which would be twice in registers. Q's wait in LDS.
 inline constexpr PrefillShape kPrefillFp32[]{
-    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 8},
+    {.max_head_dim = 64, .block_m = 64, .block_n = 32, .waves = 4, .queries_in_lds = true},
     {.max_head_dim = 128, .block_m = 32, .block_n = 16, .waves = 2, .queries_in_lds = true},
 };
 

@@ -19,10 +19,10 @@ inline constexpr PrefillShape kPrefill[]{
      .queries_in_lds = true},
 };
 
-// fp32: three planes of parts.
+// fp32: three planes of parts. Above 64 dims Q's wait in LDS.
 inline constexpr PrefillShape kPrefillFp32[]{
     {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 8},
-    {.max_head_dim = 128, .block_m = 128, .block_n = 16, .waves = 8},
+    {.max_head_dim = 128, .block_m = 32, .block_n = 16, .waves = 2, .queries_in_lds = true},
 };
 
 inline constexpr BackwardShapes kBackward[]{

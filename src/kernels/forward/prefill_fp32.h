@@ -12,8 +12,21 @@
 #include "tile/drop.h"
 #include "tile/fp32/products.h"
 #include "tile/modified_scores.h"
+#include "tile/softmax.h"
 
 namespace fulmen::kernels {
+
+constexpr PrefillFp32Layout kLayout = PrefillFp32Layout::of(
+    {kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kQueriesInLds});
+static_assert(kLayout.total == kLdsBytes, "fp32: the host reserves the LDS that the tiles need");
+FULMEN_DEVICE int keys_at(int buffer) { return buffer * kLayout.keys.bytes; }
+FULMEN_DEVICE int values_at(int buffer) {
+  return kBuffers * kLayout.keys.bytes + buffer * kLayout.values.bytes;
+}
+
+// The next tile is in flight while one is computed: not with a single buffer, which asynchronous
+// copies write to, and not where registers are too few (AMD).
+constexpr bool kFetchesEarly = kCopiesToLds ? kBuffers == 2 : kEarlyLoads;
 
 // All tiles of an order, as KeptWalk.
 class WholeWalk {
@@ -31,6 +44,46 @@ class WholeWalk {
 };
 using TileWalk = Either<kKnowsTiles, KeptWalk<TileOrder>, WholeWalk>;
 
+// Tiles of keys and values on their way to LDS.
+class FloatStage {
+ public:
+  FULMEN_DEVICE explicit FloatStage(const StageSource& source) : source_(source) {}
+  FULMEN_DEVICE void fetch(TileWalk& tile, int buffer) {
+    if (tile.has_all_keys()) {
+      fetch<false>(tile.first_key(), buffer);
+    } else {
+      fetch<true>(tile.first_key(), buffer);
+    }
+  }
+  FULMEN_DEVICE void publish(int buffer) {
+    if constexpr (!kCopiesToLds && kBuffers == 1) barrier();  // the last tile is read by now
+    keys_.publish(keys_at(buffer));
+    values_.publish(values_at(buffer));
+    floats_arrived();
+  }
+
+ private:
+  template <bool kClamped>
+  FULMEN_DEVICE void fetch(Int64 first_key, int buffer) {
+    const ForwardArguments& a = source_.arguments;
+    const auto alive = [&](int n) { return source_.alive(a, first_key + n); };
+    keys_.template fetch<false>(TileRows<false>::of(a, source_, first_key), a.head_dim,
+                                keys_at(buffer), alive);
+    values_.template fetch<kMayHide<kClamped>>(TileRows<true>::of(a, source_, first_key),
+                                               a.head_dim_v, values_at(buffer), alive);
+    commit_floats();
+  }
+
+  const StageSource& source_;
+  FloatTile<kHeadDim, true, false> keys_;
+  FloatTile<kHeadDimV, false, true> values_;
+};
+
+struct FloatRows {
+  RowState state[kFloatRowTiles];
+  FloatSums<kHeadDimV> out;
+};
+
 struct FloatTask {
   const ForwardArguments& call;
   const RowMap& map;  // of the sequence
@@ -38,78 +91,72 @@ struct FloatTask {
   int first_row;      // the same, of the workgroup's
 
   template <bool kMasked, bool kGuarded>
-  FULMEN_DEVICE void step(FloatRows& rows, Int64 first_key, int buffer) const {
-    ScoreFragment score;
-    multiply_keys<kGuarded>(rows, first_row, buffer, score);
+  FULMEN_DEVICE void step(const HeldRows<kHeadDim>& queries, FloatRows& rows, Int64 first_key,
+                          int buffer) const {
+    FloatScores score;
+    multiply_columns<kGuarded>(queries, keys_at(buffer), score);
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
+    for (int t = 0; t < kFloatRowTiles; ++t) {
       const Int64 row = wave_row + kScoreTile * t;
       modify_scores<kMasked>(map, row, first_key, score[t]);
       exponentiate(rows.state[t], softmax_scale(map.arguments), score[t],
-                   [&](const float(&factor)[kRowsPerLane]) { rows.rescale(t, factor); });
+                   [&](const float(&factor)[kRowsPerLane]) {
+                     rows.out.for_each(t, [&](float& x, int slot) { x *= factor[slot]; });
+                   });
       if constexpr (kDropout) drop(map, row, first_key, score[t]);
     }
-    multiply_values<kGuarded>(rows, buffer, score);
+    multiply_values<kGuarded>(rows.out, values_at(buffer), score);
   }
 };
-
-FULMEN_DEVICE void fetch(FloatStage& stage, TileWalk& tile, int buffer) {
-  if (tile.has_all_keys()) {
-    stage.template fetch<false>(tile.first_key(), buffer);
-  } else {
-    stage.template fetch<true>(tile.first_key(), buffer);
-  }
-}
 
 // The main loop. kGuarded: infinities among q, k and v are looked for.
 template <bool kGuarded>
 FULMEN_DEVICE void over_tiles(const FloatTask& task, const StageSource& source,
-                              const QuerySource& queries, const TileOrder& order, FloatRows& rows) {
+                              const QuerySource& queries, const TileOrder& order,
+                              FloatRows& rows) {
   rows = {};
 #pragma unroll
-  for (int t = 0; t < kRowTiles; ++t) rows.state[t].clear();
+  for (int t = 0; t < kFloatRowTiles; ++t) rows.state[t].clear();
   MaskedRows masked{};
   if constexpr (kKnowsTiles) masked = source.masked_rows();
   TileWalk tile(masked, order);
   if (!tile.there()) return;
   FloatStage stage(source);
-  FloatStage::fetch_queries(queries, rows);
-  if constexpr (kFetchesEarly) fetch(stage, tile, 0);
+  const HeldRows<kHeadDim> held =
+      hold_rows<kHeadDim>(kLayout.queries_at, task.first_row, queries.dims,
+                          [&](int n) { return queries.row(n); });
+  if constexpr (kFetchesEarly) stage.fetch(tile, 0);
   int buffer = 0;
 #pragma unroll 1
   while (tile.there()) {
     if constexpr (!kFetchesEarly) {
       if constexpr (kCopiesToLds) barrier();  // the last tile is read by now
-      fetch(stage, tile, buffer);
+      stage.fetch(tile, buffer);
     }
     publish(stage, buffer);
     const int next = kBuffers == 1 ? 0 : 1 - buffer;
     const Int64 first_key = tile.first_key();
     const bool whole = tile.is_whole();
     tile.advance();
-    if (kFetchesEarly && tile.there()) fetch(stage, tile, next);
+    if (kFetchesEarly && tile.there()) stage.fetch(tile, next);
     if (whole) {
-      task.template step<false, kGuarded>(rows, first_key, buffer);
+      task.template step<false, kGuarded>(held, rows, first_key, buffer);
     } else {
-      task.template step<true, kGuarded>(rows, first_key, buffer);
+      task.template step<true, kGuarded>(held, rows, first_key, buffer);
     }
     buffer = next;
   }
 }
 
-// Returns true if any wave found a NaN among its rows' results. All waves come here, when they have
-// read LDS.
-FULMEN_DEVICE bool any_wave_lost(const FloatRows& rows) {
-  barrier();
-  const bool lost = any_lane(rows.has_nan());
-  const int word = 4 * wave_id();
-  if (lane_id() == 0) lds_store(word, lost ? 1U : 0U);
-  barrier();
-  unsigned found = 0;
+FULMEN_DEVICE bool became_nan(FloatRows& rows) {
+  bool found = has_nan(rows.out);
 #pragma unroll
-  for (int w = 0; w < kWaves; ++w) found |= lds_load<unsigned>(4 * w);
-  barrier();
-  return found != 0;
+  for (int t = 0; t < kFloatRowTiles; ++t) {
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot)
+      found = found || rows.state[t].sum[slot] != rows.state[t].sum[slot];
+  }
+  return found;
 }
 
 FULMEN_DEVICE void prefill_fp32(const ForwardArguments& call) {
@@ -120,16 +167,16 @@ FULMEN_DEVICE void prefill_fp32(const ForwardArguments& call) {
   const RowMap map{a, block.batch, block.head, a.seqlen_q};
   const StageSource source = mine.source(a);
   const QuerySource queries = mine.queries(a);
-  const int first_row = first_row_of_wave();
+  const int first_row = wave_id() * kFloatRowTiles * kScoreTile;
   const FloatTask task{call, map, block.row_begin + first_row, first_row};
 
   FloatRows rows;
   over_tiles<kGuardsAlways>(task, source, queries, mine.order, rows);
   if constexpr (!kGuardsAlways) {
-    if (any_wave_lost(rows)) over_tiles<true>(task, source, queries, mine.order, rows);
+    if (any_wave(became_nan(rows))) over_tiles<true>(task, source, queries, mine.order, rows);
   }
 #pragma unroll
-  for (int t = 0; t < kRowTiles; ++t) {
+  for (int t = 0; t < kFloatRowTiles; ++t) {
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
       const RowState& state = rows.state[t];
@@ -137,7 +184,8 @@ FULMEN_DEVICE void prefill_fp32(const ForwardArguments& call) {
       const RowEnd end = end_row(a, block.head, row_maximum(state, softmax_scale(a), slot),
                                  total(state.sum[slot]));
       if (i >= a.seqlen_q) continue;
-      rows.store(out_row(a, block.batch, block.head, i), a.head_dim_v, t, slot, end.output_factor);
+      rows.out.store(out_row(a, block.batch, block.head, i), a.head_dim_v, t, slot,
+                     end.output_factor);
       // One of the lanes that share the row.
       if (tile_column(0) == 0) store_lse(a, block.batch, block.head, i, end.lse);
     }

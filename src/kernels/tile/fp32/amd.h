@@ -7,57 +7,16 @@
 
 #include "tile/amd/values.h"
 #include "tile/fp32/tiles.h"
-#include "tile/kept_keys.h"
 #include "tile/rows.h"
-#include "tile/softmax.h"
-#include "tile/sources.h"
 
 namespace fulmen::kernels {
 
 constexpr int kParts = 3;
-constexpr int kMmaSteps = kHeadDim / kMmaK;
-constexpr int kDimTiles = kHeadDimV / kScoreTile;
 static_assert(kHeadDim % kMmaK == 0 && kHeadDimV % kScoreTile == 0,
               "fp32: rows are whole operands");
 
-// Registers of outputs, queries and scores.
-constexpr int kHeldRegisters = kRowTiles * (kElements * (kDimTiles + 2 * kKeyTiles) +
-                                            (kQueriesInLds ? 0 : kParts * kMmaSteps * kPieces * 4));
-// The next tile is in flight while one is computed, where registers allow.
-constexpr bool kFetchesEarly = kWaveSize == 64 || kHeldRegisters <= 160;
 // Each element is looked at on its way to LDS.
 constexpr bool kGuardsAlways = true;
-
-struct QueryParts {
-  RowOperand part[kParts];
-};
-struct FloatRows {
-  RowState state[kRowTiles];
-  Fragment<kRowTiles, kDimTiles> out;
-  QueryParts queries[kRowTiles][kQueriesInLds ? 1 : kMmaSteps];
-
-  FULMEN_DEVICE void rescale(int t, const float (&factor)[kRowsPerLane]) {
-#pragma unroll
-    for (int d = 0; d < kDimTiles; ++d) {
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) out[t][d][e] *= factor[row_slot(e)];
-    }
-  }
-  FULMEN_DEVICE static bool has_nan() { return false; }
-  FULMEN_DEVICE void store(float* row, int dims, int t, int slot, float factor) const {
-#pragma unroll
-    for (int d = 0; d < kDimTiles; ++d) {
-#pragma unroll
-      for (int e = 0; e < kElements; e += 4) {
-        if (row_slot(e) != slot) continue;
-        Words<4> piece;
-#pragma unroll
-        for (int n = 0; n < 4; ++n) piece.word[n] = float_bits(out[t][d][e + n] * factor);
-        store_floats(row, kScoreTile * d + output_column(e), dims, piece);
-      }
-    }
-  }
-};
 
 // 8 elements of a row, and their parts.
 using FloatPiece = Words<8>;
@@ -99,79 +58,111 @@ FULMEN_DEVICE FloatPiece joined(const Words<4>& low, const Words<4>& high) {
 FULMEN_DEVICE FloatPiece load_float_piece(const float* row, int dim, int dims) {
   return joined(load_floats(row, dim, dims), load_floats(row, dim + 4, dims));
 }
-
-// Calls multiply(i, j) for the products of part i of one factor and part j of the other but the
-// first, the smallest ones first.
-template <class Multiply>
-FULMEN_DEVICE void for_small_products(const Multiply& multiply) {
+FULMEN_DEVICE void store_parts(int at, int plane, const PieceParts& parts) {
 #pragma unroll
-  for (int order = kParts - 1; order > 0; --order) {
+  for (int p = 0; p < kParts; ++p) lds_store(at + p * plane, parts.part[p]);
+}
+
+// Calls multiply(i, j) for the products of part i of one factor and part j of the other, the
+// smallest ones first.
+template <class Multiply>
+FULMEN_DEVICE void for_products(const Multiply& multiply) {
+#pragma unroll
+  for (int order = kParts - 1; order >= 0; --order) {
 #pragma unroll
     for (int i = 0; i <= order; ++i) multiply(i, order - i);
   }
 }
 
-// S = Q K^T. The small products have sums of their own: fewer of the large ones are rounded.
-template <bool kGuarded>
-FULMEN_DEVICE void multiply_keys(const FloatRows& rows, int first_row, int buffer,
-                                 ScoreFragment& score) {
-  ScoreFragment small = {};
-  score = {};
+// Sums of [16 kFloatRowTiles, kDims].
+template <int kDims>
+struct FloatSums {
+  static constexpr int kTiles = kDims / kScoreTile;
+  float sum[kFloatRowTiles][kTiles][kElements];
+
+  // Calls what(x, slot) for the lane's sums of row tile t.
+  template <class What>
+  FULMEN_DEVICE void for_each(int t, const What& what) {
 #pragma unroll
-  for (int d = 0; d < kMmaSteps; ++d) {
-    QueryParts query[kRowTiles];
+    for (int d = 0; d < kTiles; ++d) {
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      if constexpr (!kQueriesInLds) {
-        query[t] = rows.queries[t][d];
-        continue;
-      }
+      for (int e = 0; e < kElements; ++e) what(sum[t][d][e], row_slot(e));
+    }
+  }
+  FULMEN_DEVICE void store(float* row, int dims, int t, int slot, float factor) const {
 #pragma unroll
-      for (int p = 0; p < kParts; ++p) {
-        query[t].part[p] =
-            lds_row_operand(kLayout.queries_at + p * kLayout.query_plane +
-                                (first_row + kScoreTile * t) * kLayout.key_pitch + 2 * kMmaK * d,
-                            kLayout.key_pitch);
+    for (int d = 0; d < kTiles; ++d) {
+#pragma unroll
+      for (int e = 0; e < kElements; e += 4) {
+        if (row_slot(e) != slot) continue;
+        Words<4> piece;
+#pragma unroll
+        for (int n = 0; n < 4; ++n) piece.word[n] = float_bits(sum[t][d][e + n] * factor);
+        store_floats(row, kScoreTile * d + output_column(e), dims, piece);
       }
     }
+  }
+};
+
+// A wave's rows of the first operand: parts in registers, or where they begin in LDS.
+template <int kDims>
+struct HeldRows {
+  static constexpr int kSteps = kDims / kMmaK;
+  static constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockM, true, false);
+  int at;
+  RowOperand held[kQueriesInLds ? 1 : kFloatRowTiles][kQueriesInLds ? 1 : kSteps][kParts];
+
+  FULMEN_DEVICE RowOperand part(int t, int d, int p) const {
+    if constexpr (!kQueriesInLds) return held[kQueriesInLds ? 0 : t][kQueriesInLds ? 0 : d][p];
+    return lds_row_operand(
+        at + p * kTile.row_plane + kScoreTile * t * kTile.row_pitch + 2 * kMmaK * d,
+        kTile.row_pitch);
+  }
+};
+
+// product = rows . columns^T of kBlockN columns, whose planes begin at columns_at.
+template <bool kGuarded, int kDims>
+FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
+                                    FloatScores& product) {
+  constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockN, true, false);
+  product = {};
 #pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) {
-      RowOperand keys[kParts];
+  for (int d = 0; d < kDims / kMmaK; ++d) {
+    RowOperand row[kFloatRowTiles][kParts];
+#pragma unroll
+    for (int t = 0; t < kFloatRowTiles; ++t) {
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) row[t][p] = rows.part(t, d, p);
+    }
+#pragma unroll
+    for (int f = 0; f < kFloatColumnTiles; ++f) {
+      RowOperand column[kParts];
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
-        keys[p] = lds_row_operand(keys_at(buffer) + p * kLayout.key_plane +
-                                      kScoreTile * f * kLayout.key_pitch + 2 * kMmaK * d,
-                                  kLayout.key_pitch);
+        column[p] = lds_row_operand(columns_at + p * kTile.row_plane +
+                                        kScoreTile * f * kTile.row_pitch + 2 * kMmaK * d,
+                                    kTile.row_pitch);
       }
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) {
-        for_small_products([&](int i, int j) {
-          multiply_scores<Bfloat16>(small[t][f], keys[i], query[t].part[j]);
+      for (int t = 0; t < kFloatRowTiles; ++t) {
+        for_products([&](int i, int j) {
+          multiply_scores<Bfloat16>(product[t][f], column[i], row[t][j]);
         });
-        multiply_scores<Bfloat16>(score[t][f], keys[0], query[t].part[0]);
       }
     }
     schedule_fence();
   }
-#pragma unroll
-  for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) {
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) score[t][f][e] += small[t][f][e];
-    }
-  }
 }
 
-// The parts of a tile of probabilities, as operands.
-struct ProbabilityParts {
+// The parts of a tile of weights, as operands.
+struct WeightParts {
   ProbabilityOperand part[kParts];
 
-  FULMEN_DEVICE static ProbabilityParts of(const float (&p)[kElements]) {
-    ProbabilityParts parts;
+  FULMEN_DEVICE static WeightParts of(const float (&weights)[kElements]) {
+    WeightParts parts;
     float rest[kElements];
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) rest[e] = p[e];
+    for (int e = 0; e < kElements; ++e) rest[e] = weights[e];
 #pragma unroll
     for (int n = 0; n < kParts; ++n) {
       parts.part[n] = to_operand<LeadingBits>(rest);
@@ -183,143 +174,133 @@ struct ProbabilityParts {
   }
 };
 
-// O += P V.
-template <bool kGuarded>
-FULMEN_DEVICE void multiply_values(FloatRows& rows, int buffer, const ScoreFragment& p) {
+// sums += weights values, of kBlockN rows of values, whose transposed planes begin at values_at.
+template <bool kGuarded, int kDims>
+FULMEN_DEVICE void multiply_values(FloatSums<kDims>& sums, int values_at,
+                                   const FloatScores& weights) {
+  constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockN, false, true);
 #pragma unroll
-  for (int step = 0; step < kKeyTiles; ++step) {
-    ProbabilityParts weights[kRowTiles];
+  for (int step = 0; step < kFloatColumnTiles; ++step) {
+    WeightParts weight[kFloatRowTiles];
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) weights[t] = ProbabilityParts::of(p[t][step]);
+    for (int t = 0; t < kFloatRowTiles; ++t) weight[t] = WeightParts::of(weights[t][step]);
 #pragma unroll
-    for (int d = 0; d < kDimTiles; ++d) {
+    for (int d = 0; d < kDims / kScoreTile; ++d) {
       ValueOperand values[kParts];
 #pragma unroll
       for (int n = 0; n < kParts; ++n) {
-        values[n] = lds_value_operand<kLayout.value_pitch>(
-            values_at(buffer) + n * kLayout.value_plane, step, d);
+        values[n] =
+            lds_value_operand<kTile.value_pitch>(values_at + n * kTile.value_plane, step, d);
       }
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) {
-        for_small_products([&](int i, int j) {
-          multiply_output<Bfloat16>(rows.out[t][d], weights[t].part[i], values[j]);
+      for (int t = 0; t < kFloatRowTiles; ++t) {
+        for_products([&](int i, int j) {
+          multiply_output<Bfloat16>(sums.sum[t][d], weight[t].part[i], values[j]);
         });
-        multiply_output<Bfloat16>(rows.out[t][d], weights[t].part[0], values[0]);
       }
       schedule_fence();
     }
   }
 }
 
-// Global memory to registers early, registers to LDS a tile later: a lane takes 8 dims of a key, or
-// of kGroup neighbouring positions of V^T's rows.
-class FloatStage {
+// A tile of kBlockN rows on its way to LDS: memory to registers early, registers to LDS a tile
+// later. A lane takes 8 dims of a row, or of kGroup neighbouring positions of transposed rows.
+template <int kDims, bool kAsRows, bool kAsValues>
+class FloatTile {
  public:
-  FULMEN_DEVICE explicit FloatStage(const StageSource& source) : source_(source) {}
-  FULMEN_DEVICE static void fetch_queries(const QuerySource& source, FloatRows& rows) {
-    if constexpr (kQueriesInLds) {
-      for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
-        const int row = index / kRowPieces, piece = index % kRowPieces;
-        store_parts(kLayout.queries_at + row * kLayout.key_pitch + 16 * piece, kLayout.query_plane,
-                    split<true>(load_float_piece(source.row(row), 8 * piece, source.dims)));
-      }
-      return;
-    }
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-      for (int d = 0; d < (kQueriesInLds ? 0 : kMmaSteps); ++d) {
-#pragma unroll
-        for (int n = 0; n < kPieces; ++n) {
-          const float* row = source.row(first_row_of_wave() + kScoreTile * t + piece_row(n));
-          const PieceParts parts =
-              split<true>(load_float_piece(row, kMmaK * d + piece_dim(n), source.dims));
-#pragma unroll
-          for (int p = 0; p < kParts; ++p) rows.queries[t][d].part[p].piece[n] = parts.part[p];
-        }
-      }
-    }
-  }
-  template <bool kClamped>
-  FULMEN_DEVICE void fetch(Int64 first_key, int /*buffer*/) {
-    const ForwardArguments& a = source_.arguments;
-    const auto key_rows = TileRows<false>::of(a, source_, first_key);
-    const auto value_rows = TileRows<true>::of(a, source_, first_key);
-    const Memory<TileRows<false>> keys(key_rows, a.head_dim);
-    const Memory<TileRows<true>> values(value_rows, a.head_dim_v);
+  // kChecked: rows that `valid` says no to become 0.
+  template <bool kChecked, class Source, class Valid>
+  FULMEN_DEVICE void fetch(const Source& rows, int dims, int /*at*/, const Valid& valid) {
+    const Memory<Source> memory(rows, dims);
     KeptKeys<kBlockN> kept;
-    if constexpr (kMaskBits) {
-      kept = KeptKeys<kBlockN>::of(source_.masked_rows().attended(first_key));
-    } else if constexpr (kKeepMask) {
-      kept = KeptKeys<kBlockN>::of(
-          [&](int n) { return n <= value_rows.last && source_.alive(a, first_key + n); });
-    }
+    if constexpr (kChecked)
+      kept = KeptKeys<kBlockN>::of([&](int n) { return n <= rows.last && valid(n); });
 #pragma unroll
-    for (int n = 0; n < kKeyRounds; ++n) {
+    for (int n = 0; n < kRounds; ++n) {
       const int index = thread_id() + n * kWorkgroup;
-      if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) break;
-      keys_[n] = keys.piece(0, index / kRowPieces, index % kRowPieces * 8);
-    }
-#pragma unroll
-    for (int n = 0; n < kValueRounds; ++n) {
-      const int index = thread_id() + n * kWorkgroup;
-      if (kValueGroups % kWorkgroup != 0 && index >= kValueGroups) break;
-      const int position = index % (kBlockN / kGroup) * kGroup,
-                dim = index / (kBlockN / kGroup) * 8;
+      if (kItems % kWorkgroup != 0 && index >= kItems) break;
 #pragma unroll
       for (int m = 0; m < kGroup; ++m) {
-        // Positions of a group are at fixed distances from its first.
-        const int later = row_at(m) - row_at(0);
-        values_[n][m] = values.piece(later, row_at(position), dim);
-        if constexpr (kKeepMask)
-          values_[n][m] = kept.or_zero(row_at(position) + later, values_[n][m]);
+        piece_[n][m] = memory.piece(later(m), first_row(index), dim(index));
+        if constexpr (kChecked)
+          piece_[n][m] = kept.or_zero(first_row(index) + later(m), piece_[n][m]);
       }
     }
   }
-  FULMEN_DEVICE void publish(int buffer) {
-    if constexpr (kBuffers == 1) barrier();  // the last tile is read by now
+  FULMEN_DEVICE float most() const {
     float most = 0;
 #pragma unroll
-    for (int n = 0; n < kKeyRounds; ++n) most = larger(most, largest(keys_[n]));
+    for (int n = 0; n < kRounds; ++n) {
 #pragma unroll
-    for (int n = 0; n < kValueRounds; ++n) {
-#pragma unroll
-      for (int m = 0; m < kGroup; ++m) most = larger(most, largest(values_[n][m]));
+      for (int m = 0; m < kGroup; ++m) most = larger(most, largest(piece_[n][m]));
     }
-    if (__builtin_expect(any_lane(most == kInfinity), 0)) {
-      store<true>(buffer);
+    return most;
+  }
+  template <bool kGuarded>
+  FULMEN_DEVICE void store(int at) const {
+#pragma unroll
+    for (int n = 0; n < kRounds; ++n) {
+      const int index = thread_id() + n * kWorkgroup;
+      if (kItems % kWorkgroup != 0 && index >= kItems) break;
+      PieceParts parts[kGroup];
+#pragma unroll
+      for (int m = 0; m < kGroup; ++m) parts[m] = split<kGuarded>(piece_[n][m]);
+      if constexpr (kAsRows) {
+#pragma unroll
+        for (int m = 0; m < kGroup; ++m) {
+          store_parts(at + (first_row(index) + later(m)) * kTile.row_pitch + 2 * dim(index),
+                      kTile.row_plane, parts[m]);
+        }
+      }
+      if constexpr (kAsValues) store_values(at + kTile.values_at, index, parts);
+    }
+  }
+  // Registers to LDS.
+  FULMEN_DEVICE void publish(int at) const {
+    if (__builtin_expect(any_lane(most() == kInfinity), 0)) {
+      store<true>(at);
     } else {
-      store<false>(buffer);
+      store<false>(at);
     }
   }
 
  private:
-  static constexpr int kRowPieces = kHeadDim / 8, kRowPiecesV = kHeadDimV / 8;
-  static constexpr int kKeyPieces = kBlockN * kRowPieces;
-  static constexpr int kGroup = (kBlockN / 4) * kRowPiecesV >= kWorkgroup ? 4 : 2;
-  static constexpr int kValueGroups = kBlockN / kGroup * kRowPiecesV;
-  static constexpr int kKeyRounds = (kKeyPieces + kWorkgroup - 1) / kWorkgroup;
-  static constexpr int kValueRounds = (kValueGroups + kWorkgroup - 1) / kWorkgroup;
+  static constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockN, kAsRows, kAsValues);
+  static constexpr int kRowPieces = kDims / 8;
+  static constexpr int kGroup = !kAsValues                                  ? 1
+                                : (kBlockN / 4) * kRowPieces >= kWorkgroup ? 4
+                                                                           : 2;
+  static constexpr int kItems = kBlockN / kGroup * kRowPieces;
+  static constexpr int kRounds = (kItems + kWorkgroup - 1) / kWorkgroup;
+
+  FULMEN_DEVICE static int position(int index) { return index % (kBlockN / kGroup) * kGroup; }
+  FULMEN_DEVICE static int first_row(int index) {
+    return kAsValues ? row_at(position(index)) : index / kRowPieces;
+  }
+  // Positions of a group are at fixed distances from its first.
+  FULMEN_DEVICE static int later(int m) { return kAsValues ? row_at(m) - row_at(0) : 0; }
+  FULMEN_DEVICE static int dim(int index) {
+    return 8 * (kAsValues ? index / (kBlockN / kGroup) : index % kRowPieces);
+  }
 
   // A tile's memory: whole rows as a buffer, whose hardware knows the end.
-  template <class Rows>
+  template <class Source>
   class Memory {
    public:
-    FULMEN_DEVICE Memory(const Rows& rows, int dims)
+    FULMEN_DEVICE Memory(const Source& rows, int dims)
         : rows_(rows),
           dims_(dims),
           buffer_(rows.rows, static_cast<unsigned>(rows.last * rows.stride + dims) * 4) {}
     // Elements [dim, dim + 8) of row `fixed + row`, where `fixed` is the same in all lanes.
     FULMEN_DEVICE FloatPiece piece(int fixed, int row, int dim) const {
-      // Rows before the first repeat it: their probabilities are 0.
-      if constexpr (kWholeRows && !kScattered && !Rows::kSkips) {
+      if constexpr (kWholeRows && Source::kIsBuffer) {
         const auto stride = static_cast<unsigned>(rows_.stride) * 4;
-        const unsigned offset =
-                           static_cast<unsigned>(row) * stride + 4 * static_cast<unsigned>(dim),
+        const unsigned to = static_cast<unsigned>(fixed) * stride,
+                       offset = static_cast<unsigned>(row) * stride +
+                                4 * static_cast<unsigned>(dim),
                        from = kExactDims || dim < dims_ ? offset : kBeyond;
-        return joined(
-            buffer_.template load<Words<4>>(from, static_cast<unsigned>(fixed) * stride),
-            buffer_.template load<Words<4>>(from + 16, static_cast<unsigned>(fixed) * stride));
+        return joined(buffer_.template load<Words<4>>(from, to),
+                      buffer_.template load<Words<4>>(from + 16, to));
       } else {
         return load_float_piece(rows_.row(rows_.clamp(fixed + row)), dim, dims_);
       }
@@ -327,39 +308,12 @@ class FloatStage {
 
    private:
     static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
-    const Rows& rows_;
+    const Source& rows_;
     int dims_;
     Buffer buffer_;
   };
-  template <bool kGuarded>
-  FULMEN_DEVICE void store(int buffer) const {
-#pragma unroll
-    for (int n = 0; n < kKeyRounds; ++n) {
-      const int index = thread_id() + n * kWorkgroup;
-      if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) break;
-      store_parts(
-          keys_at(buffer) + index / kRowPieces * kLayout.key_pitch + index % kRowPieces * 16,
-          kLayout.key_plane, split<kGuarded>(keys_[n]));
-    }
-#pragma unroll
-    for (int n = 0; n < kValueRounds; ++n) {
-      const int index = thread_id() + n * kWorkgroup;
-      if (kValueGroups % kWorkgroup != 0 && index >= kValueGroups) break;
-      store_values<kGuarded>(values_at(buffer), index % (kBlockN / kGroup) * kGroup,
-                             index / (kBlockN / kGroup) * 8, values_[n]);
-    }
-  }
-  FULMEN_DEVICE static void store_parts(int at, int plane, const PieceParts& parts) {
-#pragma unroll
-    for (int p = 0; p < kParts; ++p) lds_store(at + p * plane, parts.part[p]);
-  }
-  // Keys at kGroup positions and 8 dims, transposed.
-  template <bool kGuarded>
-  FULMEN_DEVICE static void store_values(int at, int position, int dim,
-                                         const FloatPiece (&values)[kGroup]) {
-    PieceParts parts[kGroup];
-#pragma unroll
-    for (int m = 0; m < kGroup; ++m) parts[m] = split<kGuarded>(values[m]);
+  FULMEN_DEVICE static void store_values(int at, int index, const PieceParts (&parts)[kGroup]) {
+    const int row = at + algorithm::transposed_row(dim(index), kBlockN) + 2 * position(index);
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
 #pragma unroll
@@ -370,16 +324,46 @@ class FloatStage {
           words.word[m] = halves(parts[2 * m].part[p].word[d / 2],
                                  parts[2 * m + 1].part[p].word[d / 2], d % 2 != 0);
         }
-        lds_store(at + p * kLayout.value_plane + algorithm::transposed_row(dim, kBlockN) +
-                      d * kLayout.value_pitch + 2 * position,
-                  words);
+        lds_store(row + p * kTile.value_plane + d * kTile.value_pitch, words);
       }
     }
   }
 
-  const StageSource& source_;
-  FloatPiece keys_[kKeyRounds] = {};
-  FloatPiece values_[kValueRounds][kGroup] = {};
+  FloatPiece piece_[kRounds][kGroup] = {};
 };
+FULMEN_DEVICE void commit_floats() {}
+FULMEN_DEVICE void floats_arrived() {}
+
+// The workgroup's kBlockM rows: to LDS at `at`, or the wave's to its registers.
+template <int kDims, class Row>
+FULMEN_DEVICE HeldRows<kDims> hold_rows(int at, int first_row, int dims, const Row& row_at) {
+  HeldRows<kDims> rows;
+  rows.at = at + first_row * HeldRows<kDims>::kTile.row_pitch;
+  if constexpr (kQueriesInLds) {
+    constexpr int kRowPieces = kDims / 8;
+    for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
+      const int row = index / kRowPieces, piece = index % kRowPieces;
+      store_parts(at + row * HeldRows<kDims>::kTile.row_pitch + 16 * piece,
+                  HeldRows<kDims>::kTile.row_plane,
+                  split<true>(load_float_piece(row_at(row), 8 * piece, dims)));
+    }
+    return rows;
+  }
+#pragma unroll
+  for (int t = 0; t < (kQueriesInLds ? 0 : kFloatRowTiles); ++t) {
+#pragma unroll
+    for (int d = 0; d < HeldRows<kDims>::kSteps; ++d) {
+#pragma unroll
+      for (int n = 0; n < kPieces; ++n) {
+        const float* row = row_at(first_row + kScoreTile * t + piece_row(n));
+        const PieceParts parts =
+            split<true>(load_float_piece(row, kMmaK * d + piece_dim(n), dims));
+#pragma unroll
+        for (int p = 0; p < kParts; ++p) rows.held[t][d][p].piece[n] = parts.part[p];
+      }
+    }
+  }
+  return rows;
+}
 
 }  // namespace fulmen::kernels

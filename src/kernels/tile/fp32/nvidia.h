@@ -6,72 +6,19 @@
 #pragma once
 
 #include "tile/fp32/tiles.h"
-#include "tile/kept_keys.h"
 #include "tile/nvidia/swizzle.h"
-#include "tile/softmax.h"
-#include "tile/sources.h"
 
 namespace fulmen::kernels {
 
-using KeyRows = SwizzledRows<2 * kHeadDim>;  // in units of 16 bits
-using ValueRows = SwizzledRows<2 * kHeadDimV>;
-constexpr int kFloatMmaK = 8;   // dims, or keys, of an instruction
-constexpr int kGroupDims = 32;  // of V: a lane reads 4 neighbours of a key
-constexpr int kDimGroups = kHeadDimV / kGroupDims;
+template <int kDims>
+using FloatRowsInLds = SwizzledRows<2 * kDims>;  // in units of 16 bits
+constexpr int kFloatMmaK = 8;                    // dims, or keys, of an instruction
+constexpr int kGroupDims = 32;                   // of values: a lane reads 4 neighbours of a key
 static_assert(kHeadDim % 32 == 0 && kHeadDimV % kGroupDims == 0, "fp32: rows are whole operands");
 
-// The next tile is in flight while one is computed.
-constexpr bool kFetchesEarly = kBuffers == 2;
 // Infinities need a look at each element, which parts in registers have no time for: rows that
 // became NaN are computed again.
 constexpr bool kGuardsAlways = false;
-
-struct FloatRows {
-  RowState state[kRowTiles];
-  // Column j of tile t of a group is dim 4 j + t: a lane's outputs of a row are 8 neighbours.
-  float out[kRowTiles][kDimGroups][4][4];
-
-  FULMEN_DEVICE void rescale(int t, const float (&factor)[kRowsPerLane]) {
-#pragma unroll
-    for (int g = 0; g < kDimGroups; ++g) {
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) out[t][g][n][e] *= factor[e / 2];
-      }
-    }
-  }
-  FULMEN_DEVICE bool has_nan() const {
-    bool found = false;
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-      for (int slot = 0; slot < kRowsPerLane; ++slot)
-        found = found || state[t].sum[slot] != state[t].sum[slot];
-#pragma unroll
-      for (int g = 0; g < kDimGroups; ++g) {
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) found = found || out[t][g][n][e] != out[t][g][n][e];
-        }
-      }
-    }
-    return found;
-  }
-  FULMEN_DEVICE void store(float* row, int dims, int t, int slot, float factor) const {
-#pragma unroll
-    for (int g = 0; g < kDimGroups; ++g) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        Words<4> piece;
-#pragma unroll
-        for (int n = 0; n < 4; ++n) piece.word[n] = float_bits(out[t][g][n][2 * slot + j] * factor);
-        store_floats(row, kGroupDims * g + 8 * (lane_id() % 4) + 4 * j, dims, piece);
-      }
-    }
-  }
-};
 
 template <int kWords>
 struct TwoParts {
@@ -82,169 +29,198 @@ FULMEN_DEVICE TwoParts<kWords> split(const Words<kWords>& x) {
   TwoParts<kWords> parts;
 #pragma unroll
   for (int w = 0; w < kWords; ++w) {
-    float high = bits_float(x.word[w] & 0xFFFFE000U);
-    if constexpr (kGuarded) high = bits_float(float_bits(finite(high)) & 0xFFFFE000U);
-    parts.high.word[w] = float_bits(high);
-    parts.low.word[w] = float_bits(bits_float(x.word[w]) - high);
+    const float first = kGuarded ? finite(bits_float(x.word[w])) : bits_float(x.word[w]);
+    parts.high.word[w] = float_bits(first) & 0xFFFFE000U;
+    parts.low.word[w] = float_bits(bits_float(x.word[w]) - bits_float(parts.high.word[w]));
   }
   return parts;
 }
 
 // Of 16 rows and 8 columns. The two small products have sums of their own, or are added first.
 FULMEN_DEVICE void multiply_parts(float (&small)[4], float (&sum)[4], const TwoParts<4>& a,
-                                  const TwoParts<4>& b, int half) {
-  const Words<2> high{{b.high.word[2 * half], b.high.word[2 * half + 1]}};
-  mma_f32_16x8x8_tf32(small, a.high, Words<2>{{b.low.word[2 * half], b.low.word[2 * half + 1]}});
+                                  const Words<2>& high, const Words<2>& low) {
+  mma_f32_16x8x8_tf32(small, a.high, low);
   mma_f32_16x8x8_tf32(small, a.low, high);
   mma_f32_16x8x8_tf32(sum, a.high, high);
 }
 
-// S = Q K^T. The instruction cuts its sums off, too: the more are added to one, the more is lost,
-// always to the same side. Small products have sums of their own, on which that does not show.
-template <bool kGuarded>
-FULMEN_DEVICE void multiply_keys(const FloatRows& /*rows*/, int first_row, int buffer,
-                                 ScoreFragment& score) {
-  const unsigned lane = lane_id();
-  float sum[kRowTiles][kKeyTiles][2][4] = {}, small[kRowTiles][kKeyTiles][2][4] = {};
+// Sums of [16 kFloatRowTiles, kDims]. Column j of product n of a group is dim 4 j + n: a lane's
+// sums of a row are 8 neighbours.
+template <int kDims>
+struct FloatSums {
+  static constexpr int kGroups = kDims / kGroupDims;
+  float sum[kFloatRowTiles][kGroups][4][4];
+
+  // Calls what(x, slot) for the lane's sums of row tile t.
+  template <class What>
+  FULMEN_DEVICE void for_each(int t, const What& what) {
 #pragma unroll
-  for (int d = 0; d < kHeadDim / kFloatMmaK; ++d) {
-    TwoParts<4> query[kRowTiles];
+    for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      query[t] = split<kGuarded>(
-          KeyRows::queries(lane, kLayout.queries_at, first_row + kScoreTile * t, d).words);
+      for (int n = 0; n < 4; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) what(sum[t][g][n][e], e / 2);
+      }
     }
+  }
+  FULMEN_DEVICE void store(float* row, int dims, int t, int slot, float factor) const {
 #pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) {
-      const TwoParts<4> keys =
-          split<kGuarded>(KeyRows::keys(lane, keys_at(buffer), kScoreTile * f, d).words);
+    for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) {
+      for (int j = 0; j < 2; ++j) {
+        Words<4> piece;
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-          multiply_parts(small[t][f][half], sum[t][f][half], query[t], keys, half);
+        for (int n = 0; n < 4; ++n) piece.word[n] = float_bits(sum[t][g][n][2 * slot + j] * factor);
+        store_floats(row, kGroupDims * g + 8 * (lane_id() % 4) + 4 * j, dims, piece);
+      }
+    }
+  }
+};
+
+// A wave's rows of the first operand: where they begin in LDS.
+template <int kDims>
+struct HeldRows {
+  int at;
+};
+
+// product = rows . columns^T of kBlockN columns. The instruction cuts its sums off, too: the more
+// are added to one, the more is lost, always to the same side. Small products have sums of their
+// own, on which that does not show.
+template <bool kGuarded, int kDims>
+FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
+                                    FloatScores& product) {
+  using Rows = FloatRowsInLds<kDims>;
+  const unsigned lane = lane_id();
+  float sum[kFloatRowTiles][kFloatColumnTiles][2][4] = {},
+        small[kFloatRowTiles][kFloatColumnTiles][2][4] = {};
+#pragma unroll
+  for (int d = 0; d < kDims / kFloatMmaK; ++d) {
+    TwoParts<4> row[kFloatRowTiles];
+#pragma unroll
+    for (int t = 0; t < kFloatRowTiles; ++t)
+      row[t] = split<kGuarded>(Rows::queries(lane, rows.at, kScoreTile * t, d).words);
+#pragma unroll
+    for (int f = 0; f < kFloatColumnTiles; ++f) {
+      const TwoParts<4> column =
+          split<kGuarded>(Rows::keys(lane, columns_at, kScoreTile * f, d).words);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Words<2> high{{column.high.word[2 * half], column.high.word[2 * half + 1]}},
+            low{{column.low.word[2 * half], column.low.word[2 * half + 1]}};
+#pragma unroll
+        for (int t = 0; t < kFloatRowTiles; ++t)
+          multiply_parts(small[t][f][half], sum[t][f][half], row[t], high, low);
       }
     }
   }
 #pragma unroll
-  for (int t = 0; t < kRowTiles; ++t) {
+  for (int t = 0; t < kFloatRowTiles; ++t) {
 #pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) {
+    for (int f = 0; f < kFloatColumnTiles; ++f) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e)
-        score[t][f][e] = sum[t][f][e / 4][e % 4] + small[t][f][e / 4][e % 4];
+        product[t][f][e] = sum[t][f][e / 4][e % 4] + small[t][f][e / 4][e % 4];
     }
   }
 }
 
-// O += P V. A tile's sums begin at 0 and are added to O by ordinary additions, which round: O would
-// lose bits at each of as many products as there are keys. Of 8 keys a lane has P of two
-// neighbours: these are the instruction's k = c and c + 4.
-template <bool kGuarded>
-FULMEN_DEVICE void multiply_values(FloatRows& rows, int buffer, const ScoreFragment& p) {
+// sums += weights values, of kBlockN rows of values. A tile's sums begin at 0 and are added by
+// ordinary additions, which round: sums of everything would lose bits at each product. Of 8 keys a
+// lane has weights of two neighbours: these are the instruction's k = c and c + 4.
+template <bool kGuarded, int kDims>
+FULMEN_DEVICE void multiply_values(FloatSums<kDims>& sums, int values_at,
+                                   const FloatScores& weights) {
+  using Rows = FloatRowsInLds<kDims>;
   const int lane = lane_id(), column = lane / 4, key = 2 * (lane % 4);
-  const int even = values_at(buffer) + ValueRows::place(key, 16 * column),
-            odd = values_at(buffer) + ValueRows::place(key + 1, 16 * column);
+  const int even = values_at + Rows::place(key, 16 * column),
+            odd = values_at + Rows::place(key + 1, 16 * column);
 #pragma unroll
-  for (int g = 0; g < kDimGroups; ++g) {
-    float sum[kRowTiles][4][4] = {};
+  for (int g = 0; g < kDims / kGroupDims; ++g) {
+    float sum[kFloatRowTiles][4][4] = {};
 #pragma unroll
     for (int step = 0; step < kBlockN / kFloatMmaK; ++step) {
-      const int at = kFloatMmaK * step * ValueRows::kPitch + 4 * kGroupDims * g;
+      const int at = kFloatMmaK * step * Rows::kPitch + 4 * kGroupDims * g;
       const TwoParts<4> first = split<kGuarded>(lds_load<Words<4>>(even + at)),
                         second = split<kGuarded>(lds_load<Words<4>>(odd + at));
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) {
-        const float(&of)[kElements] = p[t][step / 2];
+      for (int t = 0; t < kFloatRowTiles; ++t) {
+        const float(&of)[kElements] = weights[t][step / 2];
         const int e = 4 * (step % 2);
-        const TwoParts<4> weights =
+        const TwoParts<4> weight =
             split<false>(Words<4>{{float_bits(of[e]), float_bits(of[e + 2]), float_bits(of[e + 1]),
                                    float_bits(of[e + 3])}});
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-          const TwoParts<4> values{{{first.high.word[n], second.high.word[n]}},
-                                   {{first.low.word[n], second.low.word[n]}}};
-          multiply_parts(sum[t][n], sum[t][n], weights, values, 0);
+          multiply_parts(sum[t][n], sum[t][n], weight,
+                         Words<2>{{first.high.word[n], second.high.word[n]}},
+                         Words<2>{{first.low.word[n], second.low.word[n]}});
         }
       }
     }
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
+    for (int t = 0; t < kFloatRowTiles; ++t) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) rows.out[t][g][n][e] += sum[t][n][e];
+        for (int e = 0; e < 4; ++e) sums.sum[t][g][n][e] += sum[t][n][e];
       }
     }
   }
 }
 
 // 8 neighbouring lanes copy 128 bytes of a row at a time.
-constexpr int kCopiedRows = kWorkgroup / 8;
-static_assert(kBlockN % kCopiedRows == 0 && kBlockM % kCopiedRows == 0 && kCopiedRows % 8 == 0,
+constexpr int kCopiedFloatRows = kWorkgroup / 8;
+static_assert(kBlockN % kCopiedFloatRows == 0 && kBlockM % kCopiedFloatRows == 0 &&
+                  kCopiedFloatRows % 8 == 0,
               "fp32: all lanes copy");
 
-class FloatStage {
- public:
-  FULMEN_DEVICE explicit FloatStage(const StageSource& source) : source_(source) {}
-  // Begins to copy Q to LDS. It precedes the first fetch().
-  FULMEN_DEVICE static void fetch_queries(const QuerySource& source, FloatRows& /*rows*/) {
+// kCount rows to LDS at `at`. row(n): where row n lies; valid(n): false for rows of zeros.
+template <int kCount, int kDims, class Row, class Valid>
+FULMEN_DEVICE void copy_float_rows(int at, int dims, const Row& row_at, const Valid& valid) {
 #pragma unroll
-    for (int n = 0; n < kBlockM; n += kCopiedRows) {
-      const float* from = source.row(n + copied_row());
-      copy_row<kHeadDim>(kLayout.queries_at, n + copied_row(), from, source.dims, true);
-    }
-    if constexpr (kWholeRows) copy_commit();
-  }
-  template <bool kClamped>
-  FULMEN_DEVICE void fetch(Int64 first_key, int buffer) {
-    first_key_ = first_key;
-    const ForwardArguments& a = source_.arguments;
-    if constexpr (kWholeRows) {
-      copy<kClamped, false, kHeadDim>(a.head_dim, keys_at(buffer));
-      copy<kClamped, true, kHeadDimV>(a.head_dim_v, values_at(buffer));
-      copy_commit();
-    }
-  }
-  FULMEN_DEVICE void publish(int buffer) {
-    const ForwardArguments& a = source_.arguments;
-    if constexpr (kWholeRows) {
-      copy_wait<0>();
-    } else {
-      copy<true, false, kHeadDim>(a.head_dim, keys_at(buffer));
-      copy<true, true, kHeadDimV>(a.head_dim_v, values_at(buffer));
-    }
-  }
-
- private:
-  FULMEN_DEVICE static int copied_row() { return thread_id() / 8; }
-  template <int kDims>
-  FULMEN_DEVICE static void copy_row(int at, int row, const float* from, int dims, bool valid) {
+  for (int n = 0; n < kCount; n += kCopiedFloatRows) {
+    const int row = n + thread_id() / 8;
+    const float* from = row_at(row);
+    const bool there = valid(row);
 #pragma unroll
     for (int dim = 0; dim < kDims; dim += 32) {
       const int mine = dim + thread_id() % 8 * 4;
-      const int to = at + SwizzledRows<2 * kDims>::place(row, 4 * mine);
+      const int to = at + FloatRowsInLds<kDims>::place(row, 4 * mine);
       if constexpr (kWholeRows) {
-        copy_async_16(to, from + mine, valid && (kExactDims || mine < dims));
+        copy_async_16(to, from + mine, there && (kExactDims || mine < dims));
       } else {
-        lds_store(to, valid ? load_floats(from, mine, dims) : Words<4>{});
+        lds_store(to, there ? load_floats(from, mine, dims) : Words<4>{});
       }
     }
   }
-  template <bool kClamped, bool kValues, int kDims>
-  FULMEN_DEVICE void copy(int dims, int at) const {
-    const auto rows = TileRows<kValues>::of(source_.arguments, source_, first_key_);
-#pragma unroll
-    for (int n = 0; n < kBlockN; n += kCopiedRows) {
-      const int row = n + copied_row(), from = kClamped ? rows.clamp(row) : row;
-      const bool valid =
-          !(kMayHide<kClamped> && kValues) || source_.alive(source_.arguments, first_key_ + from);
-      copy_row<kDims>(at, row, rows.row(from), dims, valid);
-    }
-  }
+}
 
-  const StageSource& source_;
-  Int64 first_key_ = 0;
+// A tile of kBlockN rows on its way to LDS; fetches end with commit_floats().
+template <int kDims, bool kAsRows, bool kAsValues>
+class FloatTile {
+ public:
+  // kChecked: rows that `valid` says no to become 0.
+  template <bool kChecked, class Source, class Valid>
+  FULMEN_DEVICE void fetch(const Source& rows, int dims, int at, const Valid& valid) {
+    copy_float_rows<kBlockN, kDims>(
+        at, dims, [&](int n) { return rows.row(rows.clamp(n)); },
+        [&](int n) { return !kChecked || valid(rows.clamp(n)); });
+  }
+  FULMEN_DEVICE void publish(int /*at*/) const {}
 };
+FULMEN_DEVICE void commit_floats() {
+  if constexpr (kWholeRows) copy_commit();
+}
+FULMEN_DEVICE void floats_arrived() {
+  if constexpr (kWholeRows) copy_wait<0>();
+}
+
+// The workgroup's kBlockM rows to LDS at `at`: what a wave holds of them.
+template <int kDims, class Row>
+FULMEN_DEVICE HeldRows<kDims> hold_rows(int at, int first_row, int dims, const Row& row_at) {
+  copy_float_rows<kBlockM, kDims>(at, dims, row_at, [](int) { return true; });
+  commit_floats();
+  return {at + first_row * FloatRowsInLds<kDims>::kPitch};
+}
 
 }  // namespace fulmen::kernels

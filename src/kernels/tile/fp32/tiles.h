@@ -7,24 +7,15 @@
 
 namespace fulmen::kernels {
 
-constexpr int kWaves = kWorkgroup / kWaveSize;
-constexpr int kRowTiles = kBlockM / (kScoreTile * kWaves);  // of a wave
-constexpr int kKeyTiles = kBlockN / kScoreTile;
-static_assert(kBlockM == kRowTiles * kScoreTile * kWaves,
+constexpr int kFloatWaves = kWorkgroup / kWaveSize;
+constexpr int kFloatRowTiles = kBlockM / (kScoreTile * kFloatWaves);  // of a wave
+constexpr int kFloatColumnTiles = kBlockN / kScoreTile;
+static_assert(kBlockM == kFloatRowTiles * kScoreTile * kFloatWaves,
               "fp32: block_m is a multiple of 16 rows a wave");
 static_assert(kBlockN % kValueDepth == 0, "fp32: tiles of keys are whole operands");
 
-constexpr PrefillFp32Layout kLayout = PrefillFp32Layout::of(
-    {kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kQueriesInLds});
-static_assert(kLayout.total == kLdsBytes, "fp32: the host reserves the LDS that the tiles need");
-
-FULMEN_DEVICE int keys_at(int buffer) { return buffer * kLayout.key_bytes; }
-FULMEN_DEVICE int values_at(int buffer) {
-  return kBuffers * kLayout.key_bytes + buffer * kLayout.value_bytes;
-}
-FULMEN_DEVICE int first_row_of_wave() { return wave_id() * kRowTiles * kScoreTile; }
-
-using ScoreFragment = Fragment<kRowTiles, kKeyTiles>;  // [kScoreTile * kRowTiles, kBlockN]
+// [kScoreTile * kFloatRowTiles, kBlockN]
+using FloatScores = Fragment<kFloatRowTiles, kFloatColumnTiles>;
 
 // An infinity has no low part: the largest number is its high part instead, and the low part, which
 // is multiplied with the other operand's high part alone, infinite.
