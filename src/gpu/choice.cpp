@@ -146,6 +146,7 @@ constexpr Preference kPreferences[]{
     {"backward_atomic", 22, has_many_keys},
     {"backward_wgmma_atomic", 21, has_many_keys},
     {"backward", 20, has_matrix_instructions},
+    {"backward_fp32", 20, always},
     {"backward_atomic", 18, always},
     {"backward_wgmma_atomic", 17, always},
     {"backward_wgmma", 16, always},

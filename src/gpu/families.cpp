@@ -29,6 +29,7 @@ constexpr Row kRows[]{
     {"prefill_fp32", Pass::forward, any_target, make_prefill_fp32},
     {"short_backward", Pass::backward, any_target, make_short_backward},
     {"backward", Pass::backward, any_target, make_backward},
+    {"backward_fp32", Pass::backward, any_target, make_backward_fp32},
     {"decode_tma", Pass::forward, warpgroup_products, make_decode_tma},
     {"prefill_tma", Pass::forward, warpgroup_products, make_prefill_tma},
     {"prefill_wgmma", Pass::forward, warpgroup_products, make_prefill_wgmma},

@@ -6,6 +6,7 @@
 namespace fulmen::gpu {
 
 const Family* make_prefill_fp32(const Target& target);
+const Family* make_backward_fp32(const Target& target);
 
 // Yes for fp32 alone.
 Support takes_fp32(const Problem& problem);

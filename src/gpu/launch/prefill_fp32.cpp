@@ -133,8 +133,7 @@ class PrefillFp32 final : public Family {
   // are not whole take some for their addresses.
   bool loads_early(const Specialisation& s, const Chip& chip) const {
     constexpr int kMost = 128;
-    const int queries =
-        s.queries_in_lds != 0 ? 0 : s.head_dim * 3 / 2 * target().operand_copies;
+    const int queries = s.queries_in_lds != 0 ? 0 : s.head_dim * 3 / 2 * target().operand_copies;
     const int rows = s.block_m * chip.wave_size / s.workgroup;
     const int held = rows * (s.head_dim_v + s.block_n + queries) / chip.wave_size;
     const int in_flight = s.block_n * (s.head_dim + s.head_dim_v) / s.workgroup;

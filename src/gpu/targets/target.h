@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "gpu/launch/backward_atomic_tiles.h"
+#include "gpu/launch/backward_fp32_tiles.h"
 #include "gpu/launch/backward_tiles.h"
 #include "gpu/launch/backward_tma_tiles.h"
 #include "gpu/launch/backward_wgmma_atomic_tiles.h"
@@ -69,6 +70,7 @@ struct Target {
   std::optional<PrefillTmaTiles> prefill_tma{};
   std::optional<BoardTiles> boards{};
   std::optional<BackwardTiles> backward{};
+  std::optional<BackwardFp32Tiles> backward_fp32{};
   std::optional<AtomicTiles> backward_atomic{};
   std::optional<BackwardWgmmaTiles> backward_wgmma{};
   std::optional<BackwardTmaTiles> backward_tma{};
