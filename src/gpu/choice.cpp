@@ -110,10 +110,10 @@ constexpr Preference kPreferences[]{
     // Hopper's warpgroup products, whose tiles the TMA brings, where it reads the tensors.
     {"prefill_tma", 26, fills_tma_tiles},
     {"decode", 25, has_its_products},
-    // Tiles: Hopper's warpgroup products, where their tiles are filled; mma and AMD's products; the
-    // others.
+    // Tiles: Hopper's warpgroup products, where they are filled; mma and AMD's; the others.
     {"prefill_wgmma", 24, fills_warpgroup_tiles},
     {"prefill", 20, has_matrix_instructions},
+    {"prefill_fp32", 20, always},
     {"prefill_wgmma", 19, always},
     {"short", 18, always},
     {"prefill_tma", 17, always},
@@ -136,6 +136,7 @@ constexpr Preference kPreferences[]{
     {"backward_atomic", 22, has_many_keys},
     {"backward_wgmma_atomic", 21, has_many_keys},
     {"backward", 20, has_matrix_instructions},
+    {"backward_fp32", 20, always},
     {"backward_atomic", 18, always},
     {"backward_wgmma_atomic", 17, always},
     {"backward_wgmma", 16, always},

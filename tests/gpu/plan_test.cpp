@@ -246,6 +246,7 @@ TEST(GpuTargets, FamiliesWithoutTilesSaySo) {
   EXPECT_EQ(reasons, (std::map<std::string, std::string>{{"backward", none},
                                                          {"decode", ""},
                                                          {"prefill", none},
+                                                         {"prefill_fp32", none},
                                                          {"short", none},
                                                          {"short_backward", none}}));
 }

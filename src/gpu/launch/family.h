@@ -126,7 +126,7 @@ Support tma_takes_strides(const char* name, const TensorSpec& spec, const Proble
 // Yes if the TMA can read q, k and v, and store out, or read dout of the backward pass; else why
 // not. Pointers are checked when a plan runs.
 Support tma_reads(const Problem& problem);
-// Why fp32 does not take matrix instructions; yes for the other dtypes.
+// Yes for fp16 and bf16; fp32 is multiplied by parts, in families of its own (launch/fp32.h).
 Support takes_matrix_instructions(const Problem& problem);
 
 // A forward launch with a workgroup for every s.block_m query rows of each head: how many these

@@ -14,7 +14,7 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr float kLog2E = 1.4426950408889634F;
-constexpr int64_t kPieceElements = 8;  // 16 bytes of 16-bit elements
+constexpr int64_t kPieceElements = 8;  // 16 bytes of 16-bit elements; fp32: 32 bytes
 // Rows of a tile are reached by distances of 32 bits: 256 rows of 2^21 elements of 2 bytes.
 constexpr int64_t kMostRowStride = int64_t{1} << 21U;
 
@@ -168,7 +168,8 @@ std::string to_string(const Specialisation& s) {
                                   {kGivesDbias, " dbias"}}) {
     if ((s.outputs & bit) != 0) text += name;
   }
-  if (s.whole_rows == 0 && s.tensor_dtype() != DType::fp32) text += " any rows";
+  if (s.whole_rows == 0 && (s.target != nullptr || s.tensor_dtype() != DType::fp32))
+    text += " any rows";
   return text;
 }
 

@@ -14,6 +14,21 @@ inline constexpr PrefillShape kPrefill[]{
     {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1, .min_waves = 2},
 };
 
+// fp32: three planes of parts.
+inline constexpr PrefillShape kPrefillFp32[]{
+    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4, .min_waves = 2},
+    {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 4},
+    {.max_head_dim = 256, .block_m = 64, .block_n = 16, .waves = 4},
+};
+
+inline constexpr BackwardShape kRowsFp32{
+    .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1, .min_waves = 2};
+inline constexpr BackwardShape kWideRowsFp32{
+    .block_m = 64, .block_n = 16, .waves = 4, .buffers = 1};
+inline constexpr BackwardShapes kBackwardFp32[]{
+    {.max_head_dim = 64, .queries = kRowsFp32, .keys = kRowsFp32},
+    {.max_head_dim = 128, .queries = kWideRowsFp32, .keys = kWideRowsFp32}};
+
 inline constexpr BackwardShapes kBackward[]{
     {.max_head_dim = 64,
      .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
@@ -51,8 +66,10 @@ inline constexpr Target kCdna3{
     .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = cdna3::kPrefill},
+    .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = cdna3::kPrefillFp32},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = cdna3::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kCdna3BiasGradient},
+    .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = cdna3::kBackwardFp32},
     .short_backward = ShortBackwardTiles{.shapes = cdna3::kShortBackward},
     .chips = cdna3::kChips,
     .test_chips = cdna3::kTestChips,

@@ -19,6 +19,17 @@ inline constexpr PrefillShape kPrefill[]{
      .queries_in_lds = true},
 };
 
+// fp32: three planes of parts, which would be twice in registers. Q's wait in LDS.
+inline constexpr PrefillShape kPrefillFp32[]{
+    {.max_head_dim = 64, .block_m = 64, .block_n = 32, .waves = 4, .queries_in_lds = true},
+    {.max_head_dim = 128, .block_m = 32, .block_n = 16, .waves = 2, .queries_in_lds = true},
+};
+
+inline constexpr BackwardShape kRowsFp32{
+    .block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true, .late = true};
+inline constexpr BackwardShapes kBackwardFp32[]{
+    {.max_head_dim = 64, .queries = kRowsFp32, .keys = kRowsFp32}};
+
 // Operands are there twice: rows of more than 64 dims wait in LDS.
 inline constexpr BackwardShapes kBackward[]{
     {.max_head_dim = 64,
@@ -82,8 +93,10 @@ inline constexpr Target kGfx11{
                                   .most_odd_dim = 64,
                                   .most_odd_keys = 64},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx11::kPrefill},
+    .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = gfx11::kPrefillFp32},
     .backward = BackwardTiles{.max_bias_dim = 32, .shapes = gfx11::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kGfx11BiasGradient},
+    .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = gfx11::kBackwardFp32},
     .short_backward = ShortBackwardTiles{.shapes = gfx11::kShortBackward},
     .chips = gfx11::kChips,
     .test_chips = gfx11::kTestChips,

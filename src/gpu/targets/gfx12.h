@@ -19,6 +19,19 @@ inline constexpr PrefillShape kPrefill[]{
      .queries_in_lds = true},
 };
 
+// fp32: three planes of parts. Above 64 dims Q's wait in LDS.
+inline constexpr PrefillShape kPrefillFp32[]{
+    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 8},
+    {.max_head_dim = 128, .block_m = 32, .block_n = 16, .waves = 2, .queries_in_lds = true},
+};
+
+inline constexpr BackwardShape kRowsFp32{
+    .block_m = 128, .block_n = 16, .waves = 8, .buffers = 1, .late = true};
+inline constexpr BackwardShape kKeysFp32{
+    .block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true, .late = true};
+inline constexpr BackwardShapes kBackwardFp32[]{
+    {.max_head_dim = 64, .queries = kRowsFp32, .keys = kKeysFp32}};
+
 inline constexpr BackwardShapes kBackward[]{
     {.max_head_dim = 64,
      .queries = {.block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
@@ -69,8 +82,10 @@ inline constexpr Target kGfx12{
     .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx12::kPrefill},
+    .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = gfx12::kPrefillFp32},
     .backward = BackwardTiles{.max_bias_dim = 64, .shapes = gfx12::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kGfx12BiasGradient},
+    .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = gfx12::kBackwardFp32},
     .short_backward = ShortBackwardTiles{.shapes = gfx12::kShortBackward},
     .chips = gfx12::kChips,
     .test_chips = gfx12::kTestChips,
