@@ -189,6 +189,27 @@ TEST_P(GpuBackwardTmaPacked, NanStaysInItsSequence) {
   }
 }
 
+// It is chosen by the mean lengths, whatever the longest sequence may have.
+TEST_P(GpuBackwardTmaPacked, IsChosenForLongSequences) {
+  Random random(8350);
+  CaseSpec s = packed_spec(DType::bf16, 128, 2, 64, 64, random);
+  s.num_heads = s.num_kv_heads = 2;  // strides of all dimensions
+  s.causal = Causal::bottom_right;
+  Problem p = Case(s, random).problem();
+  p.batch = 16;
+  p.num_heads = p.num_kv_heads = 16;
+  for (const int64_t mean : {128, 256, 1024}) {
+    p.total_q = p.total_k = 16 * mean;
+    p.seqlen_q = p.seqlen_k = 2048;
+    for (const bool deterministic : {true, false}) {
+      p.deterministic = deterministic;
+      const Result<Plan> planned = plan(p, device());
+      ASSERT_TRUE(planned.ok()) << planned.status().message();
+      EXPECT_EQ(planned->config().kernel == kernel(), mean >= 256) << planned->explain();
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(On, GpuBackwardTmaPacked, ::testing::ValuesIn(hopper_devices()),
                          test_name);
 

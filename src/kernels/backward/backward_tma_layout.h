@@ -11,7 +11,7 @@ namespace fulmen::kernels {
 // of the blocks taken; mbarriers.
 struct TmaBackwardLayout {
   static constexpr int kBarrierBytes = 8;
-  static constexpr int kBlockBytes = 48;  // parts/sequence_blocks.h
+  static constexpr int kBlockBytes = 32;  // parts/sequence_blocks.h
   int keys_at, key_bytes, values_at, value_bytes;
   int queries_at, query_bytes, dout_at, dout_bytes;  // a tile's
   // Narrow heads leave registers for the products of one tile beside the scores of the next.

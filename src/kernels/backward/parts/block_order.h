@@ -31,6 +31,9 @@ struct QueryOrder {
 };
 
 using Block = Either<kVariable, SequenceBlock, UniformBlock>;
+// A query's number in its sequence. Where a sequence's length is no argument but takes registers,
+// the loader has few.
+using QueryRow = Either<kVariable, int, Int64>;
 
 // A block of keys, the query heads that share them, and their tiles.
 struct Work {

@@ -30,7 +30,6 @@ struct BlockRun {
   SequenceRows rows;
   int tiles, section_heads;  // of each head; heads whose blocks are interleaved
   int first_blocks;          // AddOrder: of the sequence's blocks, those of its first run
-  int cut;                   // the tables name rows that there are not
 
   FULMEN_DEVICE static BlockRun load(const int* from) {
     const auto* pieces = reinterpret_cast<const Words<4>*>(from);
@@ -39,8 +38,7 @@ struct BlockRun {
     return {static_cast<int>(one.word[0]), static_cast<int>(one.word[1]),
             static_cast<int>(one.word[2]), static_cast<int>(one.word[3]),
             SequenceRows::from(rows),      static_cast<int>(two.word[0]),
-            static_cast<int>(two.word[1]), static_cast<int>(two.word[2]),
-            static_cast<int>(two.word[3])};
+            static_cast<int>(two.word[1]), static_cast<int>(two.word[2])};
   }
   FULMEN_DEVICE void store(int* to) const {
     auto* pieces = reinterpret_cast<Words<4>*>(to);
@@ -50,7 +48,7 @@ struct BlockRun {
     global_store(pieces + 1, rows.words());
     global_store(pieces + 2,
                  Words<4>{{static_cast<unsigned>(tiles), static_cast<unsigned>(section_heads),
-                           static_cast<unsigned>(first_blocks), static_cast<unsigned>(cut)}});
+                           static_cast<unsigned>(first_blocks)}});
   }
 };
 

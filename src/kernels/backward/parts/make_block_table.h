@@ -53,7 +53,6 @@ class BlockTableMaker {
     run.batch = b;
     run.rows = {static_cast<int>(s.q_row), static_cast<int>(s.q_len), static_cast<int>(s.k_row),
                 k_len};
-    run.cut = s.cut ? 1 : 0;
     run.tiles = (k_len + kTableBlockKeys - 1) / kTableBlockKeys;
     run.step = -1;
     return run;

@@ -143,6 +143,8 @@ FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
   if (a.dlse != nullptr)
     delta -= global_load(a.dlse + batch * a.dlse_batch + head * a.dlse_head + i * a.dlse_row);
   if constexpr (!kNaturalUnits) base.offset = offset_of(global_load(at_lse));
+  // What remains of a sequence that was cut is NaN, for kernels that do not see its scale.
+  if constexpr (kMakesBlockTable) base.offset += 0.0F * a.scale;
   global_store(RowStatistics::first_of(a, batch, head) + i,
                RowStatistics{base.offset, delta}.words());
   if constexpr (kNaturalUnits) global_store(RowShares::first_of(a, batch, head) + i, base.share);

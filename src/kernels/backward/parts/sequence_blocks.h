@@ -9,35 +9,29 @@ namespace fulmen::kernels {
 
 // What UniformBlock is for sequences of one length, with the same functions.
 struct SequenceBlock {
-  static constexpr int kBytes = 48;  // in LDS
+  static constexpr int kBytes = 32;  // in LDS
   static constexpr int kNone = -1;
   int nth_batch, nth_head;  // nth_batch: kNone where no block is left
   int tile, first;          // of keys; blocks of the head that are taken from the last to the first
   SequenceRows rows;
-  int cut;
 
   using Finder = BlockFinder;
   // All lanes of a wave come here together.
   FULMEN_DEVICE static SequenceBlock nth(const BackwardArguments& call, const BlockFinder& finder,
                                          int n) {
     BlockRun run{};
-    if (!finder.find(n, run)) return {kNone, 0, 0, 0, {}, 0};
+    if (!finder.find(n, run)) return {kNone, 0, 0, 0, {}};
     const int section_blocks = run.tiles * run.section_heads, in_run = n - run.first,
-              first_head = in_run / section_blocks * run.section_heads,
-              rest = in_run % section_blocks,
-              heads = at_most(call.num_kv_heads - first_head, run.section_heads);
-    return {run.batch,
-            first_head + rest % heads,
-            run.first_tile + run.step * (rest / heads),
-            run.first_blocks,
-            run.rows,
-            run.cut};
+              head = in_run / section_blocks * run.section_heads, rest = in_run % section_blocks,
+              heads = at_most(call.num_kv_heads - head, run.section_heads),
+              tile = run.first_tile + run.step * (rest / heads);
+    return {run.batch, head + rest % heads, tile, run.first_blocks, run.rows};
   }
   FULMEN_DEVICE bool exists(const BackwardArguments& /*call*/) const { return nth_batch != kNone; }
   FULMEN_DEVICE int batch(const BackwardArguments& /*call*/) const { return nth_batch; }
   FULMEN_DEVICE int kv_head(const BackwardArguments& /*call*/) const { return nth_head; }
-  // Without the scale of NaN of a sequence that was cut: its row statistics say so
-  // (StatisticsInFlight), and the scale need not stay in registers.
+  // Without the scale of NaN of a sequence that was cut: its row statistics are NaN, and the scale
+  // need not stay in registers.
   FULMEN_DEVICE BackwardArguments sequence_in(const BackwardArguments& call) const {
     return sequence_at(call, nth_batch, rows.sequence());
   }
@@ -61,19 +55,17 @@ struct SequenceBlock {
   FULMEN_DEVICE TensorRows key_rows(const BackwardArguments& call, int batch) const {
     return {rows.k_row, call.sequences.cu_seqlens_k != nullptr ? 0 : batch};
   }
-  FULMEN_DEVICE bool is_cut() const { return cut != 0; }
+  FULMEN_DEVICE int queries(const BackwardArguments& /*call*/) const { return rows.q_len; }
 
   FULMEN_DEVICE void store(int at) const {
     lds_store(at, Words<4>{{static_cast<unsigned>(nth_batch), static_cast<unsigned>(nth_head),
                             static_cast<unsigned>(tile), static_cast<unsigned>(first)}});
     lds_store(at + 16, rows.words());
-    lds_store(at + 32, Words<4>{{static_cast<unsigned>(cut)}});
   }
   FULMEN_DEVICE static SequenceBlock load(int at) {
     const auto one = uniform_words(at), rows = uniform_words(at + 16);
     return {static_cast<int>(one.word[0]), static_cast<int>(one.word[1]),
-            static_cast<int>(one.word[2]), static_cast<int>(one.word[3]),
-            SequenceRows::from(rows),      broadcast(lds_load<int>(at + 32))};
+            static_cast<int>(one.word[2]), static_cast<int>(one.word[3]), SequenceRows::from(rows)};
   }
 
  private:

@@ -214,7 +214,7 @@ class Loader {
   // In the order in which they are needed.
   FULMEN_DEVICE void queries(const Work& work, int head, int tile) {
     const TmaBackwardArguments& a = arguments_;
-    const Int64 first = Int64{tile} * kBlockN;
+    const QueryRow first = QueryRow{tile} * kBlockN;
     const StatisticsInFlight statistics(work, head, first);  // while the buffer is in use
     const auto place = [&](const TensorMap& map, int column) {
       return TensorPlace{map, column, work.block.query_rows(a, work.batch), first, head};

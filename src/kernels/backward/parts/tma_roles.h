@@ -198,7 +198,7 @@ class Loader {
     arrive(kKeysFull);
   }
   FULMEN_DEVICE void queries(const Work& work, int head, int tile) {
-    const Int64 first = Int64{tile} * kBlockN;
+    const QueryRow first = QueryRow{tile} * kBlockN;
     clear_others_queries();
     const StatisticsInFlight statistics(work, head, first);  // while the buffer is in use
     // The tile whose buffer this one takes is in use until the products of the tile after it have

@@ -128,10 +128,10 @@ FULMEN_DEVICE void clear_in_panels(int at) {
 
 // How many of a tile's queries the sequence has. What lies behind them is 0, or, where sequences
 // are packed, the next one's, which may be NaN and is taken times 0: the loader clears it.
-FULMEN_DEVICE int queries_there(const Work& work, Int64 first_query) {
-  return at_most(work.arguments.seqlen_q - first_query, kBlockN);
+FULMEN_DEVICE int queries_there(const Work& work, QueryRow first_query) {
+  return at_most(work.block.queries(work.call) - first_query, kBlockN);
 }
-FULMEN_DEVICE bool has_others_queries(const Work& work, Int64 first_query) {
+FULMEN_DEVICE bool has_others_queries(const Work& work, QueryRow first_query) {
   return kVariable && queries_there(work, first_query) < kBlockN;
 }
 // Calls clear(at) for each row behind the first `there`: as for_each_hidden().
@@ -144,15 +144,14 @@ FULMEN_DEVICE void for_each_row_behind(int there, const Clear& clear) {
 // Row statistics of a tile of queries, from memory to LDS, by a wave.
 class StatisticsInFlight {
  public:
-  // What remains of a sequence that was cut is NaN.
-  FULMEN_DEVICE StatisticsInFlight(const Work& work, Int64 head, Int64 first_query) {
+  FULMEN_DEVICE StatisticsInFlight(const Work& work, Int64 head, QueryRow first_query) {
     const BackwardArguments& a = work.arguments;
+    const QueryRow end = work.block.queries(work.call);
 #pragma unroll
     for (int n = 0; n < kBlockN / kWaveSize; ++n) {
-      const Int64 i = first_query + n * kWaveSize + lane_id();
-      pairs_[n] = i < a.seqlen_q ? global_load(RowStatistics::first_of(a, work.batch, head) + i)
-                                 : Words<2>{};
-      if (work.block.is_cut()) pairs_[n] = RowStatistics{kNan, kNan}.words();
+      const QueryRow i = first_query + n * kWaveSize + lane_id();
+      pairs_[n] =
+          i < end ? global_load(RowStatistics::first_of(a, work.batch, head) + i) : Words<2>{};
     }
   }
   FULMEN_DEVICE void store(int at) const {

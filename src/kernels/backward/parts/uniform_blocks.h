@@ -77,7 +77,7 @@ struct UniformBlock {
   FULMEN_DEVICE static TensorRows key_rows(const BackwardArguments& /*a*/, int batch) {
     return {0, batch};
   }
-  FULMEN_DEVICE static bool is_cut() { return false; }
+  FULMEN_DEVICE static Int64 queries(const BackwardArguments& a) { return a.seqlen_q; }
   FULMEN_DEVICE void store(int at) const { lds_store(at, Words<4>{{head, tile}}); }
   FULMEN_DEVICE static UniformBlock load(int at) {
     const auto words = lds_load<Words<2>>(at);
