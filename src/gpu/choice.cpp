@@ -93,8 +93,7 @@ bool has_long_rows_of_keys(const Target& target, const Problem& p) {
 constexpr Preference kPreferences[]{
     // Forward. Little work, which ends soonest in tiles that the TMA brings.
     {"prefill_tma", 42, has_few_short_tiles},
-    // Few queries and many keys, which are split, so that every multiprocessor has work. The TMA,
-    // where it reads them, has more of them in flight.
+    // Few queries and many keys, split to fill the chip. The TMA has more of them in flight.
     {"decode_tma", 41, has_long_rows_of_keys},
     {"decode", 40,
      [](const Target& target, const Problem& p) {

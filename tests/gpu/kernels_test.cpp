@@ -75,7 +75,8 @@ TEST_P(GpuKernels, EachFamilyServesWhatItIsFor) {
                               {64, 64, true},
                               {200, 200, true},
                               {200, 200, true, false},
-                              {200, 200, false, true, DType::fp32}};
+                              {200, 200, false, true, DType::fp32},
+                              {200, 200, true, true, DType::fp32}};
   EXPECT_EQ(idle_families(device(), uses, spec_of, random, [](const gpu::Family&) { return true; }),
             "");
 }

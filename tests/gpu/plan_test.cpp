@@ -244,6 +244,7 @@ TEST(GpuTargets, FamiliesWithoutTilesSaySo) {
   }
   const std::string none = "it has no tile shapes for gfx99";
   EXPECT_EQ(reasons, (std::map<std::string, std::string>{{"backward", none},
+                                                         {"backward_fp32", none},
                                                          {"decode", ""},
                                                          {"prefill", none},
                                                          {"prefill_fp32", none},

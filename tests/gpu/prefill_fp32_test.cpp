@@ -125,8 +125,7 @@ TEST_P(GpuPrefillFp32, HugeAndTinyNumbers) {
   for (int64_t d = 0; d < 64; ++d)
     Case::set(c.tensors.v, {0, 0, 0, d}, d % 2 == 0 ? kLargest : -std::ldexp(1.0F, -126));
   EXPECT_TRUE(check(c));
-  for (const float x : c.out_values())
-    EXPECT_TRUE(std::isfinite(x)) << x;
+  for (const float x : c.out_values()) EXPECT_TRUE(std::isfinite(x)) << x;
 }
 
 // As of fp32: an infinite key is ignored by queries whose score of it is -inf, and makes NaN of
@@ -168,10 +167,10 @@ TEST_P(GpuPrefillFp32, AnyFeatures) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(On, GpuPrefillFp32, ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)),
+INSTANTIATE_TEST_SUITE_P(On, GpuPrefillFp32,
+                         ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
+INSTANTIATE_TEST_SUITE_P(MachineCode, GpuPrefillFp32, ::testing::ValuesIn(machine_code_devices()),
                          test_name);
-INSTANTIATE_TEST_SUITE_P(MachineCode, GpuPrefillFp32,
-                         ::testing::ValuesIn(machine_code_devices()), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

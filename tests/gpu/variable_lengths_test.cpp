@@ -178,7 +178,10 @@ TEST_P(GpuVariableLengths, EachFamilyTakesThem) {
     };
     std::vector<Use> uses{{1, 300}, {64, 64}, {200, 200}, {200, 200, false, true, DType::fp32}};
     if (!paged)
-      uses.insert(uses.end(), {{70, 70, true}, {200, 200, true}, {200, 200, true, false}});
+      uses.insert(uses.end(), {{70, 70, true},
+                               {200, 200, true},
+                               {200, 200, true, false},
+                               {200, 200, true, true, DType::fp32}});
     const auto asked = [&](const gpu::Family& family) {
       return family.variable_lengths() && (!paged || family.pass() == Pass::forward);
     };

@@ -84,7 +84,7 @@ def measured(call: Call, arguments, backward: bool) -> dict:
                 eager[name] = why
         except Exception as error:
             refused[name] = first_line(error)
-            if is_broken(device):
+            if is_broken(device, error):
                 raise RuntimeError(
                     f"{name} broke the GPU's context: {first_line(error)}"
                 ) from error
@@ -102,10 +102,13 @@ def measured(call: Call, arguments, backward: bool) -> dict:
     return row | {"seconds": times, "spread": spread} | ratios(times, refused)
 
 
-def is_broken(device: str) -> bool:
-    """Whether the GPU's context is of no more use."""
+def is_broken(device: str, error: Exception | None = None) -> bool:
+    """Whether the GPU's context, or PyTorch's generator after a capture that failed, is of no more
+    use."""
     if device == "cpu":
         return False
+    if error is not None and "outside graph capture" in str(error):
+        return True
     try:
         torch.cuda.synchronize()
     except Exception:

@@ -48,7 +48,7 @@ def run_rows(arguments, names: list[str], report: Report) -> None:
                 begin = time.monotonic()
         except Exception as error:  # a row of its own: the next ones count
             report({"case": name, "refused": {"the row": first_line(error)}})
-            if is_broken(arguments.device):
+            if is_broken(arguments.device, error):
                 again = [*sys.orig_argv[: sys.orig_argv.index(sys.argv[0]) + 1], *sys.argv[1:]]
                 more = ["--prepare", "0", "--behind", name, "--budget", str(left)]
                 os.execv(sys.executable, [*again, *more])

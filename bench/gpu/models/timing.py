@@ -74,12 +74,12 @@ def of_backward(forward: Callable[[], torch.Tensor], inputs, dout, device: str):
     def gradients(out):
         return torch.autograd.grad(out, inputs, dout, retain_graph=True)
 
-    result = forward()
-    eager = Timed(lambda: gradients(result))
+    held = [forward()]
+    eager = Timed(lambda: gradients(held[0]))
     if device == "cpu":
         return eager, ""
     for _ in range(2):
-        gradients(result)
+        gradients(held[0])
     torch.cuda.synchronize()
     if _span(eager.run, 2) > SHORT_MS:
         return eager, ""
@@ -88,10 +88,13 @@ def of_backward(forward: Callable[[], torch.Tensor], inputs, dout, device: str):
         out = forward()
         return [gradients(out) for _ in range(INSIDE)]
 
+    # Nodes of autograd that were made on the default stream would draw it into the capture.
+    held.clear()
     try:
         graph, alone = _captured(both), _captured(forward)
     except Exception as error:
         torch.cuda.synchronize()
+        held.append(forward())
         return eager, first_line(error)
     return Timed(graph.replay, alone.replay, INSIDE), ""
 

@@ -1,5 +1,6 @@
 // kernels/backward/backward_fp32.h: gradients of fp32, by matrix instructions.
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "gpu/launch/backward.h"
@@ -33,7 +34,60 @@ class BackwardFp32 final : public Family {
     return grid_fits((std::max(p.seqlen_q, p.seqlen_k) + 15) / 16 * p.batch * p.num_heads);
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    const BackwardShapes& shapes = shapes_for(p, chip);
+    return plan_of(p, chip, compute_units, shapes_for(p, chip));
+  }
+  tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
+    const BackwardShapes usual = shapes_for(p, chip);
+    tuning::Space space;
+    // AMD: registers and LDS leave no choice.
+    if (chip.vendor == Vendor::amd) return space;
+    space.wave_size = chip.wave_size;
+    space.parameters = {{"query_block_n", usual.queries.block_n, {16, 32}},
+                        {"query_buffers", usual.queries.buffers, {1, 2}},
+                        {"query_min_workgroups", usual.queries.min_workgroups, {1, 2, 3}},
+                        {"key_block_n", usual.keys.block_n, {16, 32}},
+                        {"key_buffers", usual.keys.buffers, {1, 2}},
+                        {"key_min_workgroups", usual.keys.min_workgroups, {1, 2, 3}}};
+    tuning::include_usual(space);
+    space.takes = [this, p, chip, values = space.usual()](std::span<const int> v) -> Support {
+      if (std::equal(v.begin(), v.end(), values.begin())) return {};
+      return takes(p, chip, with(shapes_for(p, chip), v));
+    };
+    return space;
+  }
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
+                        std::span<const int> v) const override {
+    return plan_of(p, chip, compute_units, with(shapes_for(p, chip), v));
+  }
+
+ private:
+  // block_n, buffers and min_workgroups of queries, then of keys.
+  static BackwardShapes with(BackwardShapes shapes, std::span<const int> v) {
+    for (BackwardShape* shape : {&shapes.queries, &shapes.keys}) {
+      shape->block_n = v[0];
+      shape->buffers = v[1];
+      shape->min_workgroups = v[2];
+      v = v.subspan(3);
+    }
+    return shapes;
+  }
+  Support takes(const Problem& p, const Chip& chip, const BackwardShapes& shapes) const {
+    for (const int outputs : {kGivesDq, shapes.split_keys ? kGivesDk : kGivesKeys}) {
+      const Specialisation s = specialisation(p, chip, shapes, outputs);
+      if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
+        return support;
+      const int sums = outputs == kGivesKeys ? s.head_dim + s.head_dim_v : s.head_dim;
+      const int64_t each = int64_t{s.block_m} * (sums + 3 * s.block_n);
+      if (Support support = registers_fit(each / s.workgroup, chip, s.workgroup / chip.wave_size,
+                                          s.min_waves, s.min_workgroups);
+          !support.yes) {
+        return support;
+      }
+    }
+    return {};
+  }
+  LaunchPlan plan_of(const Problem& p, const Chip& chip, int compute_units,
+                     const BackwardShapes& shapes) const {
     const auto add = [&](BackwardPlan& plan, int outputs) {
       if (outputs != 0) plan.add_rows(specialisation(p, chip, shapes, outputs), outputs);
     };
@@ -48,8 +102,6 @@ class BackwardFp32 final : public Family {
     plan.add_sinks(queries);
     return plan.take();
   }
-
- private:
   const BackwardShapes& shapes_for(const Problem& p, const Chip& chip) const {
     for (const BackwardShapes& shapes : tiles_.shapes) {
       if (std::max(p.head_dim, p.head_dim_v) > shapes.max_head_dim) continue;

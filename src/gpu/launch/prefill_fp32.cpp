@@ -129,8 +129,8 @@ class PrefillFp32 final : public Family {
     s.early_loads = loads_early(s, chip);
     return s;
   }
-  // AMD: whether registers of outputs, queries and scores leave room for a tile in flight. Rows that
-  // are not whole take some for their addresses.
+  // AMD: whether registers of outputs, queries and scores leave room for a tile in flight. Rows
+  // that are not whole take some for their addresses.
   bool loads_early(const Specialisation& s, const Chip& chip) const {
     constexpr int kMost = 128;
     const int queries = s.queries_in_lds != 0 ? 0 : s.head_dim * 3 / 2 * target().operand_copies;

@@ -1,6 +1,7 @@
 // RDNA3 and RDNA3.5: v_wmma of 16 x 16 x 16, wave32. Both halves of a wave hold the same operands.
 #pragma once
 
+#include "gpu/targets/fp32/gfx11.h"
 #include "gpu/targets/target.h"
 
 namespace fulmen::gpu {
@@ -18,17 +19,6 @@ inline constexpr PrefillShape kPrefill[]{
      .buffers = 1,
      .queries_in_lds = true},
 };
-
-// fp32: three planes of parts, which would be twice in registers. Q's wait in LDS.
-inline constexpr PrefillShape kPrefillFp32[]{
-    {.max_head_dim = 64, .block_m = 64, .block_n = 32, .waves = 4, .queries_in_lds = true},
-    {.max_head_dim = 128, .block_m = 32, .block_n = 16, .waves = 2, .queries_in_lds = true},
-};
-
-inline constexpr BackwardShape kRowsFp32{
-    .block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true, .late = true};
-inline constexpr BackwardShapes kBackwardFp32[]{
-    {.max_head_dim = 64, .queries = kRowsFp32, .keys = kRowsFp32}};
 
 // Operands are there twice: rows of more than 64 dims wait in LDS.
 inline constexpr BackwardShapes kBackward[]{

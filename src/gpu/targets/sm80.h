@@ -1,6 +1,7 @@
 // NVIDIA from sm_80: mma.sync of 16 x 8 x 16, ldmatrix, cp.async. Numbers are measured on an H200.
 #pragma once
 
+#include "gpu/targets/fp32/sm80.h"
 #include "gpu/targets/target.h"
 
 namespace fulmen::gpu {
@@ -64,82 +65,6 @@ inline constexpr PrefillShape kPrefill[]{
      .buffers = 2,
      .queries_in_lds = true,
      .persistent = true},
-};
-// fp32. Rows take twice the LDS, scores two sums each. 32 rows a wave where registers allow.
-inline constexpr PrefillShape kPrefillFp32[]{
-    {.max_head_dim = 64,
-     .block_m = 128,
-     .block_n = 32,
-     .waves = 4,
-     .buffers = 2,
-     .queries_in_lds = true,
-     .min_workgroups = 2},
-    {.max_head_dim = 64,
-     .block_m = 128,
-     .block_n = 32,
-     .waves = 4,
-     .buffers = 2,
-     .queries_in_lds = true},
-    {.max_head_dim = 128,
-     .block_m = 128,
-     .block_n = 32,
-     .waves = 8,
-     .buffers = 2,
-     .queries_in_lds = true},
-    {.max_head_dim = 128,
-     .block_m = 64,
-     .block_n = 32,
-     .waves = 4,
-     .buffers = 1,
-     .queries_in_lds = true},
-    {.max_head_dim = 256,
-     .block_m = 64,
-     .block_n = 16,
-     .waves = 4,
-     .buffers = 2,
-     .queries_in_lds = true},
-    {.max_head_dim = 256,
-     .block_m = 64,
-     .block_n = 16,
-     .waves = 4,
-     .buffers = 1,
-     .queries_in_lds = true},
-};
-// Rows of queries lie in LDS beside tiles of keys, or the other way round.
-inline constexpr BackwardShapes kBackwardFp32[]{
-    {.max_head_dim = 64,
-     .queries = {.block_m = 64,
-                 .block_n = 32,
-                 .waves = 4,
-                 .buffers = 2,
-                 .rows_in_lds = true,
-                 .min_workgroups = 2},
-     .keys = {.block_m = 64,
-              .block_n = 32,
-              .waves = 4,
-              .buffers = 2,
-              .rows_in_lds = true,
-              .min_workgroups = 2}},
-    {.max_head_dim = 128,
-     .queries = {.block_m = 64,
-                 .block_n = 32,
-                 .waves = 4,
-                 .buffers = 1,
-                 .rows_in_lds = true,
-                 .min_workgroups = 2},
-     .keys = {.block_m = 64,
-              .block_n = 32,
-              .waves = 4,
-              .buffers = 1,
-              .rows_in_lds = true,
-              .min_workgroups = 2}},
-    {.max_head_dim = 128,
-     .queries = {.block_m = 64, .block_n = 16, .waves = 4, .buffers = 1, .rows_in_lds = true},
-     .keys = {.block_m = 64, .block_n = 16, .waves = 4, .buffers = 1, .rows_in_lds = true}},
-    {.max_head_dim = 256,
-     .queries = {.block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true},
-     .keys = {.block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true},
-     .split_keys = true},
 };
 // Boards: registers for many workgroups at once, whose loads are in flight.
 inline constexpr PrefillShape kPrefillBoards[]{

@@ -107,10 +107,11 @@ FULMEN_DEVICE void over_columns(const BackwardArguments& a, const FloatBackwardT
       const int next = kBuffers == 1 ? 0 : 1 - buffer;
       if constexpr (kFetchesColumnsEarly) fetch(head, n + 1, next);
       const Int64 first_column = order.first_key(n);
-      if (n < order.masked) {
+      if (n < order.masked || kRunsAgain<kGuarded>) {
         task.template step<true, kGuarded>(held, sums, head, first_column, buffer, numbers);
       } else {
-        task.template step<false, kGuarded>(held, sums, head, first_column, buffer, numbers);
+        task.template step<kRunsAgain<kGuarded>, kGuarded>(held, sums, head, first_column, buffer,
+                                                           numbers);
       }
       buffer = next;
     }

@@ -112,8 +112,7 @@ struct FloatTask {
 // The main loop. kGuarded: infinities among q, k and v are looked for.
 template <bool kGuarded>
 FULMEN_DEVICE void over_tiles(const FloatTask& task, const StageSource& source,
-                              const QuerySource& queries, const TileOrder& order,
-                              FloatRows& rows) {
+                              const QuerySource& queries, const TileOrder& order, FloatRows& rows) {
   rows = {};
 #pragma unroll
   for (int t = 0; t < kFloatRowTiles; ++t) rows.state[t].clear();
@@ -122,9 +121,8 @@ FULMEN_DEVICE void over_tiles(const FloatTask& task, const StageSource& source,
   TileWalk tile(masked, order);
   if (!tile.there()) return;
   FloatStage stage(source);
-  const HeldRows<kHeadDim> held =
-      hold_rows<kHeadDim>(kLayout.queries_at, task.first_row, queries.dims,
-                          [&](int n) { return queries.row(n); });
+  const HeldRows<kHeadDim> held = hold_rows<kHeadDim>(
+      kLayout.queries_at, task.first_row, queries.dims, [&](int n) { return queries.row(n); });
   if constexpr (kFetchesEarly) stage.fetch(tile, 0);
   int buffer = 0;
 #pragma unroll 1
@@ -139,8 +137,8 @@ FULMEN_DEVICE void over_tiles(const FloatTask& task, const StageSource& source,
     const bool whole = tile.is_whole();
     tile.advance();
     if (kFetchesEarly && tile.there()) stage.fetch(tile, next);
-    if (whole) {
-      task.template step<false, kGuarded>(held, rows, first_key, buffer);
+    if (whole && !kRunsAgain<kGuarded>) {
+      task.template step<kRunsAgain<kGuarded>, kGuarded>(held, rows, first_key, buffer);
     } else {
       task.template step<true, kGuarded>(held, rows, first_key, buffer);
     }

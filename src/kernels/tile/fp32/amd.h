@@ -7,6 +7,7 @@
 
 #include "tile/amd/values.h"
 #include "tile/fp32/tiles.h"
+#include "tile/kept_keys.h"
 #include "tile/rows.h"
 
 namespace fulmen::kernels {
@@ -139,15 +140,14 @@ FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
       RowOperand column[kParts];
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
-        column[p] = lds_row_operand(columns_at + p * kTile.row_plane +
-                                        kScoreTile * f * kTile.row_pitch + 2 * kMmaK * d,
-                                    kTile.row_pitch);
+        column[p] = lds_row_operand(
+            columns_at + p * kTile.row_plane + kScoreTile * f * kTile.row_pitch + 2 * kMmaK * d,
+            kTile.row_pitch);
       }
 #pragma unroll
       for (int t = 0; t < kFloatRowTiles; ++t) {
-        for_products([&](int i, int j) {
-          multiply_scores<Bfloat16>(product[t][f], column[i], row[t][j]);
-        });
+        for_products(
+            [&](int i, int j) { multiply_scores<Bfloat16>(product[t][f], column[i], row[t][j]); });
       }
     }
     schedule_fence();
@@ -267,9 +267,7 @@ class FloatTile {
  private:
   static constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockN, kAsRows, kAsValues);
   static constexpr int kRowPieces = kDims / 8;
-  static constexpr int kGroup = !kAsValues                                  ? 1
-                                : (kBlockN / 4) * kRowPieces >= kWorkgroup ? 4
-                                                                           : 2;
+  static constexpr int kGroup = !kAsValues ? 1 : (kBlockN / 4) * kRowPieces >= kWorkgroup ? 4 : 2;
   static constexpr int kItems = kBlockN / kGroup * kRowPieces;
   static constexpr int kRounds = (kItems + kWorkgroup - 1) / kWorkgroup;
 
@@ -296,8 +294,8 @@ class FloatTile {
       if constexpr (kWholeRows && Source::kIsBuffer) {
         const auto stride = static_cast<unsigned>(rows_.stride) * 4;
         const unsigned to = static_cast<unsigned>(fixed) * stride,
-                       offset = static_cast<unsigned>(row) * stride +
-                                4 * static_cast<unsigned>(dim),
+                       offset =
+                           static_cast<unsigned>(row) * stride + 4 * static_cast<unsigned>(dim),
                        from = kExactDims || dim < dims_ ? offset : kBeyond;
         return joined(buffer_.template load<Words<4>>(from, to),
                       buffer_.template load<Words<4>>(from + 16, to));
@@ -356,8 +354,7 @@ FULMEN_DEVICE HeldRows<kDims> hold_rows(int at, int first_row, int dims, const R
 #pragma unroll
       for (int n = 0; n < kPieces; ++n) {
         const float* row = row_at(first_row + kScoreTile * t + piece_row(n));
-        const PieceParts parts =
-            split<true>(load_float_piece(row, kMmaK * d + piece_dim(n), dims));
+        const PieceParts parts = split<true>(load_float_piece(row, kMmaK * d + piece_dim(n), dims));
 #pragma unroll
         for (int p = 0; p < kParts; ++p) rows.held[t][d][p].piece[n] = parts.part[p];
       }

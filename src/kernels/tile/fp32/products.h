@@ -16,6 +16,10 @@
 
 namespace fulmen::kernels {
 
+// A second run, which is rare: it takes the code for masked tiles alone.
+template <bool kGuarded>
+constexpr bool kRunsAgain = kGuarded && !kGuardsAlways;
+
 // Returns true if any wave has found something. All waves come here, when they have read LDS.
 FULMEN_DEVICE bool any_wave(bool found) {
   barrier();
