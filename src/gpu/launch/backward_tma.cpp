@@ -91,6 +91,7 @@ class BackwardTma final : public Family {
       order_blocks(p, s, compute_units, whole);
     }
     whole.backward.adds_in_order = p.deterministic ? 1 : 0;
+    whole.backward.tiles_down = p.window_right >= 0 && p.window_left < 0 ? 1 : 0;
     whole.unaligned =
         std::make_shared<LaunchPlan>(backward_wgmma_plan(p, target(), chip, compute_units));
     return whole;

@@ -81,9 +81,9 @@ class Consumer {
     bool second = kPipelined;  // is to come
 #pragma unroll 1
     while (true) {
-      if (++n == order.count) {
-        n = 0;
-        if (++head == end_head) break;
+      if (++head == end_head) {
+        head = first_head;
+        if (++n == order.count) break;
       }
       const int tile = order.tile(n);
       if (kPipelined && second) {

@@ -38,11 +38,19 @@ struct TilePages {
   template <int kCount>
   FULMEN_DEVICE void load(int to, const TensorMap& map, int kv_head, int barrier,
                           L2Policy policy) const {
-    if (lane_id() >= kBoxes) return;
+    // One lane asks for all: of lanes that ask each for its own, one comes after the other.
+    int pages[kBoxes];
 #pragma unroll
-    for (int p = 0; p < kCount; ++p) {
-      tma_load(to + (p * kBlockN + lane_id() * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns,
-               place.row, kv_head, exists ? static_cast<int>(place.page) : 0, barrier, policy);
+    for (int box = 0; box < kBoxes; ++box)
+      pages[box] = static_cast<int>(shuffle_xor(exists ? place.page : 0U, box));
+    if (lane_id() != 0) return;
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) {
+#pragma unroll
+      for (int p = 0; p < kCount; ++p) {
+        tma_load(to + (p * kBlockN + box * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns,
+                 kBoxes > 1 ? 0 : place.row, kv_head, pages[box], barrier, policy);
+      }
     }
   }
   // Keys of pages that do not exist become NaN, as their rows' results are.
