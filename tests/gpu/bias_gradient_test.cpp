@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpu/device_list.h"
+#include "gpu/first_use.h"
 #include "gpu/gpu_devices.h"
 #include "gpu/gpu_runner.h"
 #include "gpu/launch/backward.h"
@@ -263,6 +264,40 @@ TEST(GpuBiasGradientParts, AreAddedUp) {
     const int parts = parts_of_run(s, chip, run.units, random);
     EXPECT_GE(parts, run.least);
     EXPECT_LE(parts, run.most);
+  }
+}
+
+// Triangle attention's kernels, the sum of parts included, are those of a small problem: AMD's are
+// checked at their first use.
+TEST(GpuBiasGradientParts, AreSeenAtTheFirstUse) {
+  constexpr double kAmdFlops = 8e9;
+  Random random(7611);
+  for (const char* arch : {"gfx1100", "gfx1201", "gfx942"}) {
+    std::string storage;
+    gpu::Chip chip{};
+    ASSERT_TRUE(gpu::find_chip(arch, storage, chip));
+    for (const int64_t length : {128, 256, 384, 512, 768}) {
+      for (const bool keep : {false, true}) {
+        CaseSpec s = spec_of(32, random);
+        s.batch = s.seqlen_q = s.seqlen_k = 2;
+        s.num_heads = s.num_kv_heads = 4;
+        s.gradients = {true, true, true, true, false};
+        s.keep = keep;
+        s.keep_broadcast = {false, true, true};
+        Problem p = Case(s, random).problem();
+        p.batch = p.seqlen_q = p.seqlen_k = p.padded_k = length;
+        for (const gpu::Family* family : gpu::families()) {
+          if (!chip.runs(family->target()) || family->name() != "backward" ||
+              family->target().is_portable())
+            continue;
+          const gpu::LaunchPlan plan = family->plan(p, chip, 96);
+          EXPECT_TRUE(gpu::find_small_use(*family, chip, 96, p, plan,
+                                          family->space(p, chip, 96).usual(), kAmdFlops)
+                          .has_value())
+              << arch << ", " << plan.backward.bias_parts << " parts: " << to_string(p);
+        }
+      }
+    }
   }
 }
 
