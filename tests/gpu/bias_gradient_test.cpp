@@ -152,12 +152,18 @@ TEST_P(GpuBiasGradient, QueriesWithoutKeys) {
   CaseSpec s = spec_of(32, random);
   s.seqlen_q = 150;
   s.seqlen_k = 100;
-  s.causal = Causal::bottom_right;  // the first 50 attend nothing
   for (const bool over_queries : {false, true}) {
     s.bias_broadcast = {true, false, over_queries};
+    s.causal = over_queries ? Causal::bottom_right : Causal::none;  // the first 50 attend nothing
     Case c(s, random);
     for (int64_t b = 0; b < s.batch; ++b)
       Case::set(c.tensors.dout, {b, 3, 1, 5}, std::numeric_limits<float>::quiet_NaN());
+    if (!over_queries) {  // a row of -inf in place of the mask: as if the forward pass had seen it
+      for (int64_t j = 0; j < s.seqlen_k; ++j)
+        Case::set(c.tensors.bias, {0, 1, 3, j}, -std::numeric_limits<float>::infinity());
+      for (int64_t b = 0; b < s.batch; ++b)
+        Case::set(c.tensors.lse, {b, 1, 3, 0}, -std::numeric_limits<float>::infinity());
+    }
     const std::string kernel = kernel_for(c);
     EXPECT_TRUE(run_kernel(c, kernel, {device()}).ok());
     for (const float x : c.output_values()) EXPECT_TRUE(std::isfinite(x));
