@@ -60,6 +60,10 @@ std::vector<GridCase> counted_cases() {
       list.back().dbias = dbias;
     }
   }
+  for (const int64_t dim : {64, 128})
+    add(DType::fp32, 128, 1024, 1, dim, Feature::none, Pass::forward);
+  for (const int64_t dim : {64, 128})
+    add(DType::fp32, 256, 256, 1, dim, Feature::none, Pass::backward);
   return list;
 }
 
@@ -190,10 +194,10 @@ Status counts(const CountsArguments& arguments) {
     }
   }
   if (all.empty()) {
-    return {
-        StatusCode::invalid_argument,
-        fmt::format("--family {}: prefill, short, decode, backward and short_backward are counted",
-                    printable(arguments.family))};
+    return {StatusCode::invalid_argument,
+            fmt::format("--family {}: prefill, prefill_fp32, short, decode, backward and "
+                        "short_backward are counted",
+                        printable(arguments.family))};
   }
   if (Status status = flush_standard_output(); !status.ok()) return status;
   return arguments.json.empty() ? Status{} : write_text_file(arguments.json, "[\n" + all + "\n]\n");
@@ -210,8 +214,9 @@ Command counts_command(CLI::App& app) {
   parser->add_option("--arch", arguments->archs, "chips, ',' between them: gfx1100,gfx1201,gfx942")
       ->delimiter(',')
       ->required();
-  parser->add_option("--family", arguments->family,
-                     "one of prefill, short, decode, backward, short_backward; all when not given");
+  parser->add_option(
+      "--family", arguments->family,
+      "one of prefill, prefill_fp32, short, decode, backward, short_backward; all when not given");
   parser->add_flag("--markdown", arguments->markdown, "a table for a page");
   parser->add_option("--json", arguments->json, "write the counts as JSON");
   return {parser, [arguments] { return counts(*arguments); }};

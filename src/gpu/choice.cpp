@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/launch/backward_tma_shapes.h"
 #include "gpu/launch/board_shapes.h"
 
 namespace fulmen::gpu {
@@ -56,8 +57,8 @@ bool fills_tma_tiles(const Target& target, const Problem& p) {
 bool has_few_short_tiles(const Target& target, const Problem& p) {
   constexpr int64_t kFewTiles = 128, kFewKeys = 512, kFewOfAll = 64 * 512;
   const int64_t tiles = tiles_of_64_queries(p);
-  return fills_tma_tiles(target, p) && tiles <= kFewTiles && p.seqlen_k <= kFewKeys &&
-         tiles * p.seqlen_k <= kFewOfAll;
+  return !p.variable_lengths() && fills_tma_tiles(target, p) && tiles <= kFewTiles &&
+         p.seqlen_k <= kFewKeys && tiles * p.seqlen_k <= kFewOfAll;
 }
 // Squares of one tile are better served by narrower products, too, and so is dbias beside dq.
 bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
@@ -70,20 +71,9 @@ bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
 constexpr int64_t kTileKeys = 64;
 bool has_many_keys(const Target& /*target*/, const Problem& p) { return p.seqlen_k > kTileKeys; }
 
-// backward_tma's blocks of keys add to dq one after the other. Blocks that fill a chip hide that;
-// of wide heads, for which the others take three launches, a few are enough. In order, blocks wait
-// for each other where a head has few tiles of queries beside its blocks: measured, it is slower
-// then under half as many, with wide heads, whose pairs of workgroups add half as often, under a
-// quarter. With others it is faster under a causal mask all the same (docs/lab/nvidia_backward.md).
 bool fills_persistent_workgroups(const Target& target, const Problem& p) {
-  constexpr int64_t kFewBlocks = 128, kFewWideBlocks = 8;
-  const BackwardTmaTiles& shape = *target.backward_tma;
-  const bool wide = larger_dim(p) > shape.own_dims;
-  const int64_t blocks = tiles_of(p.seqlen_k, shape.block_m),
-                tiles = tiles_of(p.seqlen_q, shape.block_n) * p.group_size();
-  const bool waits = wide ? 4 * tiles < blocks : 2 * tiles < blocks && p.window_right < 0;
-  return has_many_keys(target, p) && fills_panels(target, p) && !(p.deterministic && waits) &&
-         blocks * p.batch * p.num_kv_heads >= (wide ? kFewWideBlocks : kFewBlocks);
+  return has_many_keys(target, p) && fills_panels(target, p) &&
+         fills_backward_tma(*target.backward_tma, p);
 }
 
 // Few queries whose keys are worth a pipeline's start. Where heads that share keys fill fewer tiles
@@ -103,8 +93,7 @@ bool has_long_rows_of_keys(const Target& target, const Problem& p) {
 constexpr Preference kPreferences[]{
     // Forward. Little work, which ends soonest in tiles that the TMA brings.
     {"prefill_tma", 42, has_few_short_tiles},
-    // Few queries and many keys, which are split, so that every multiprocessor has work. The TMA,
-    // where it reads them, has more of them in flight.
+    // Few queries and many keys, split to fill the chip. The TMA has more of them in flight.
     {"decode_tma", 41, has_long_rows_of_keys},
     {"decode", 40,
      [](const Target& target, const Problem& p) {
@@ -120,10 +109,10 @@ constexpr Preference kPreferences[]{
     // Hopper's warpgroup products, whose tiles the TMA brings, where it reads the tensors.
     {"prefill_tma", 26, fills_tma_tiles},
     {"decode", 25, has_its_products},
-    // Tiles: Hopper's warpgroup products, where their tiles are filled; mma and AMD's products; the
-    // others.
+    // Tiles: Hopper's warpgroup products, where they are filled; mma and AMD's; the others.
     {"prefill_wgmma", 24, fills_warpgroup_tiles},
     {"prefill", 20, has_matrix_instructions},
+    {"prefill_fp32", 20, always},
     {"prefill_wgmma", 19, always},
     {"short", 18, always},
     {"prefill_tma", 17, always},
@@ -146,6 +135,7 @@ constexpr Preference kPreferences[]{
     {"backward_atomic", 22, has_many_keys},
     {"backward_wgmma_atomic", 21, has_many_keys},
     {"backward", 20, has_matrix_instructions},
+    {"backward_fp32", 20, always},
     {"backward_atomic", 18, always},
     {"backward_wgmma_atomic", 17, always},
     {"backward_wgmma", 16, always},

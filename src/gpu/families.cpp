@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "gpu/launch/family.h"
+#include "gpu/launch/fp32.h"
 #include "gpu/targets/portable.h"
 #include "runtime/fork_safe.h"
 
@@ -26,8 +26,10 @@ constexpr Row kRows[]{
     {"decode", Pass::forward, any_target, make_decode},
     {"short", Pass::forward, any_target, make_short},
     {"prefill", Pass::forward, any_target, make_prefill},
+    {"prefill_fp32", Pass::forward, any_target, make_prefill_fp32},
     {"short_backward", Pass::backward, any_target, make_short_backward},
     {"backward", Pass::backward, any_target, make_backward},
+    {"backward_fp32", Pass::backward, any_target, make_backward_fp32},
     {"decode_tma", Pass::forward, warpgroup_products, make_decode_tma},
     {"prefill_tma", Pass::forward, warpgroup_products, make_prefill_tma},
     {"prefill_wgmma", Pass::forward, warpgroup_products, make_prefill_wgmma},
@@ -83,7 +85,11 @@ const std::vector<const Family*>& families() {
 
 Support takes_matrix_instructions(const Problem& p) {
   if (p.dtype != DType::fp32) return {};
-  return Support::no("matrix instructions multiply fp16 and bf16; fp32 runs without");
+  return Support::no("it multiplies fp16 and bf16");
+}
+Support takes_fp32(const Problem& p) {
+  if (p.dtype == DType::fp32 && p.kv_dtype == DType::fp32) return {};
+  return Support::no("it multiplies parts of fp32");
 }
 
 int64_t query_tile_workgroups(const Problem& p, const Specialisation& s) {

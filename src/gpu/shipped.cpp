@@ -93,7 +93,9 @@ std::vector<Problem> main_problems() {
   }
   for (const int64_t dim : {64, 128, 256})
     list.push_back(problem_of(DType::bf16, {1, 1, 65536, 32, 8, dim}, false));
-  list.push_back(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 128}, false));
+  for (const int64_t dim : {64, 128, 256})
+    list.push_back(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, dim}, false));
+  list.push_back(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 64}, true));
   // Few queries of fp32: rows that share a KV head, and whether keys are split, are compiled in.
   for (const int64_t dim : {64, 128}) {
     for (const int64_t kv_heads : {4, 8, 16, 32}) {
@@ -131,7 +133,8 @@ std::vector<Problem> main_problems() {
     board.dbias = board.bias;
     list.push_back(board);
   }
-  list.push_back(backward_of(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 128}, false)));
+  for (const int64_t dim : {64, 128})
+    list.push_back(backward_of(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, dim}, false)));
   // Triangle attention: a bias that all rows of pairs share, with and without padding.
   for (const bool masked : {false, true}) {
     Problem triangle = problem_of(DType::bf16, {512, 512, 512, 4, 4, 32}, false);

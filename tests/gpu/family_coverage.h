@@ -13,6 +13,7 @@ namespace fulmen::testing {
 struct Use {
   int64_t seqlen_q, seqlen_k;
   bool backward = false, deterministic = true;
+  DType dtype = DType::bf16;
 };
 
 // Names of the families for the device's chip that take none of the cases: empty where each takes

@@ -62,15 +62,21 @@ TEST_P(GpuKernels, Features) {
 TEST_P(GpuKernels, EachFamilyServesWhatItIsFor) {
   Random random(7105);
   const auto spec_of = [&](const Use& use) {
-    CaseSpec s = small_spec(DType::bf16, 64, random);
+    CaseSpec s = small_spec(use.dtype, 64, random);
     s.seqlen_q = use.seqlen_q;
     s.seqlen_k = use.seqlen_k;
     s.backward = use.backward;
     if (use.seqlen_k == 64) s.num_kv_heads = s.num_heads;  // boards
     return s;
   };
-  const std::vector<Use> uses{{1, 2000},      {64, 64},         {200, 200},
-                              {64, 64, true}, {200, 200, true}, {200, 200, true, false}};
+  const std::vector<Use> uses{{1, 2000},
+                              {64, 64},
+                              {200, 200},
+                              {64, 64, true},
+                              {200, 200, true},
+                              {200, 200, true, false},
+                              {200, 200, false, true, DType::fp32},
+                              {200, 200, true, true, DType::fp32}};
   EXPECT_EQ(idle_families(device(), uses, spec_of, random, [](const gpu::Family&) { return true; }),
             "");
 }

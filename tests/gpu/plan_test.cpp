@@ -244,8 +244,10 @@ TEST(GpuTargets, FamiliesWithoutTilesSaySo) {
   }
   const std::string none = "it has no tile shapes for gfx99";
   EXPECT_EQ(reasons, (std::map<std::string, std::string>{{"backward", none},
+                                                         {"backward_fp32", none},
                                                          {"decode", ""},
                                                          {"prefill", none},
+                                                         {"prefill_fp32", none},
                                                          {"short", none},
                                                          {"short_backward", none}}));
 }

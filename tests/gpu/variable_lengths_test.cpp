@@ -166,7 +166,7 @@ TEST_P(GpuVariableLengths, EachFamilyTakesThem) {
   Random random(7850);
   for (const bool paged : {false, true}) {
     const auto spec = [&](const Use& use) {
-      CaseSpec s = ragged_spec(DType::bf16, 64, random);
+      CaseSpec s = ragged_spec(use.dtype, 64, random);
       s.seqlen_q = use.seqlen_q;
       s.seqlen_k = use.seqlen_k;
       s.backward = use.backward;
@@ -176,9 +176,12 @@ TEST_P(GpuVariableLengths, EachFamilyTakesThem) {
       s.used_k = paged;
       return s;
     };
-    std::vector<Use> uses{{1, 300}, {64, 64}, {200, 200}};
+    std::vector<Use> uses{{1, 300}, {64, 64}, {200, 200}, {200, 200, false, true, DType::fp32}};
     if (!paged)
-      uses.insert(uses.end(), {{70, 70, true}, {200, 200, true}, {200, 200, true, false}});
+      uses.insert(uses.end(), {{70, 70, true},
+                               {200, 200, true},
+                               {200, 200, true, false},
+                               {200, 200, true, true, DType::fp32}});
     const auto asked = [&](const gpu::Family& family) {
       return family.variable_lengths() && (!paged || family.pass() == Pass::forward);
     };

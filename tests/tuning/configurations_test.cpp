@@ -35,7 +35,9 @@ class Configurations : public ::testing::TestWithParam<Tuned> {};
 TEST_P(Configurations, GiveTheSameResults) {
   const Tuned& t = GetParam();
   CaseSpec spec;
-  spec.dtype = t.device == std::string("cpu") ? DType::fp32 : DType::bf16;
+  const bool fp32 =
+      t.device == std::string("cpu") || std::string(t.kernel).find("_fp32.") != std::string::npos;
+  spec.dtype = fp32 ? DType::fp32 : DType::bf16;
   spec.seqlen_q = t.seqlen_q;
   spec.seqlen_k = t.seqlen_k;
   spec.num_heads = 2;
@@ -75,6 +77,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Tuned{"emulated:gfx1100", "emulated.prefill.gfx11", 50, 70, 1},
                       Tuned{"emulated:gfx942", "emulated.decode.cdna3", 1, 700, 1},
                       Tuned{"emulated:sm_80", "emulated.prefill.sm80", 50, 70, 1},
+                      Tuned{"emulated:sm_80", "emulated.prefill_fp32.sm80", 50, 70, 1},
+                      Tuned{"emulated:sm_80", "emulated.backward_fp32.sm80", 50, 70, 1, true},
                       Tuned{"emulated:sm_80", "emulated.short.sm80", 50, 60, 1},
                       Tuned{"emulated:sm_80", "emulated.boards.sm80", 64, 64, 1},
                       Tuned{"emulated:sm_80", "emulated.short_backward.sm80", 50, 60, 1, true},
@@ -99,7 +103,9 @@ TEST(Spaces, KeepToTheChip) {
                                                        {1000, 1000, false},
                                                        {1, 5000, false},
                                                        {64, 64, true},
-                                                       {300, 300, true}}) {
+                                                       {300, 300, true},
+                                                       {200, 200, false},
+                                                       {200, 200, true}}) {
       CaseSpec spec;
       spec.dtype = DType::bf16;
       spec.batch = 3;
@@ -108,6 +114,7 @@ TEST(Spaces, KeepToTheChip) {
       spec.num_heads = spec.num_kv_heads = 2;
       spec.head_dim = spec.head_dim_v = 64;
       spec.backward = backward;
+      if (seqlen_q == 200) spec.dtype = DType::fp32;
       Random random(2610);
       const Problem problem = Case(spec, random).problem();
       for (const gpu::Family* family : gpu::families()) {
@@ -133,9 +140,9 @@ TEST(Spaces, KeepToTheChip) {
       }
     }
   }
-  for (const char* name :
-       {"backward", "backward_atomic", "backward_wgmma", "backward_wgmma_atomic", "boards",
-        "decode", "prefill", "prefill_tma", "prefill_wgmma", "short", "short_backward"}) {
+  for (const char* name : {"backward", "backward_atomic", "backward_fp32", "backward_wgmma",
+                           "backward_wgmma_atomic", "boards", "decode", "prefill", "prefill_fp32",
+                           "prefill_tma", "prefill_wgmma", "short", "short_backward"}) {
     EXPECT_TRUE(tuned.contains(name)) << name;
   }
 }

@@ -19,7 +19,11 @@ class BackwardPlan {
   // dq, and dk, dv or both, by one kernel that adds to sums for dq. workgroups: of a persistent
   // kernel; 0: one a block of keys.
   void add_with_query_sums(const Specialisation& s, int64_t workgroups = 0);
-  // So many counters behind the sums for dq, which begin with 0, too.
+  // Sequences of different lengths: the table of runs of blocks of so many keys
+  // (kernels/backward/parts/block_table.h), behind the sums for dq. The row statistics' launch
+  // makes it.
+  void add_block_table(int block_keys);
+  // So many counters behind these, which begin with 0, too.
   void add_counters(int64_t count);
   // dbias, and dq where `outputs` says so, by the kernel that `s` describes, and the sum of its
   // parts; dsinks.

@@ -82,6 +82,18 @@ void BackwardPlan::add_with_query_sums(const Specialisation& s, int64_t workgrou
       {sums, tiles_of(p_.batch * p_.num_heads * tiles_of(p_.seqlen_q, kSumRows), kWaves)});
 }
 
+void BackwardPlan::add_block_table(int block_keys) {
+  if (!p_.variable_lengths()) return;
+  // Of each sequence 12 bytes; more than these are taken in turn.
+  constexpr int kTableLds = 12 * 512;
+  constexpr int64_t kHeaderWords = 4, kRunWords = 12, kRunsOfSequence = 2;
+  KernelLaunch& statistics = plan_.launches.front();
+  statistics.specialisation.block_table = block_keys;
+  statistics.specialisation.lds_bytes = kTableLds;
+  ++statistics.workgroups;
+  plan_.query_sum_floats += kHeaderWords + kRunsOfSequence * p_.batch * kRunWords;
+}
+
 void BackwardPlan::add_counters(int64_t count) {
   constexpr int64_t kPiece = 4;  // of what the row statistics' launch clears
   plan_.backward.query_counters = round_up(count, kPiece);

@@ -36,7 +36,7 @@ struct KernelLaunch {
 // Fields of kernels::BackwardArguments that follow neither from the problem nor from the pointers.
 struct BackwardCounts {
   int bias_parts = 0, run_batches = 0, last_heads = 0, first_blocks = 0, middle_heads = 0,
-      adds_in_order = 0;
+      adds_in_order = 0, block_slots = 0, last_blocks = 0;
   int64_t query_counters = 0;
 };
 
@@ -49,7 +49,8 @@ struct LaunchPlan {
   // Workspace, in floats from its start: partial results of splits; backward: row numbers and
   // shares, then parts of the bias's gradient, then sums for dq.
   int64_t partial_out_floats = 0, partial_row_floats = 0;
-  int64_t tile_counter_floats = 0;  // behind partial results: forward/clear_tile_counter.h
+  // Behind partial results: forward/clear_tile_counter.h, sequences/work_tiles.h.
+  int64_t tile_counter_floats = 0;
   // The keep-mask's bits follow: launch/mask_bits.h.
   int64_t mask_rows_words = 0, mask_blocks_words = 0, mask_keys_words = 0;
   int64_t row_statistics_floats = 0, row_share_floats = 0, bias_partial_floats = 0,
@@ -125,7 +126,7 @@ Support tma_takes_strides(const char* name, const TensorSpec& spec, const Proble
 // Yes if the TMA can read q, k and v, and store out, or read dout of the backward pass; else why
 // not. Pointers are checked when a plan runs.
 Support tma_reads(const Problem& problem);
-// Why fp32 does not take matrix instructions; yes for the other dtypes.
+// Yes for fp16 and bf16; fp32 is multiplied by parts, in families of its own (launch/fp32.h).
 Support takes_matrix_instructions(const Problem& problem);
 
 // A forward launch with a workgroup for every s.block_m query rows of each head: how many these

@@ -11,7 +11,7 @@ struct PrefillShape {
   int max_head_dim;
   int block_m, block_n;
   int waves;
-  int buffers;
+  int buffers = 1;
   bool queries_in_lds = false;
   int min_waves = 1;        // AMD: of a SIMD
   int min_workgroups = 1;   // NVIDIA: of a multiprocessor

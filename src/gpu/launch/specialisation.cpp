@@ -14,7 +14,7 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr float kLog2E = 1.4426950408889634F;
-constexpr int64_t kPieceElements = 8;  // 16 bytes of 16-bit elements
+constexpr int64_t kPieceElements = 8;  // 16 bytes of 16-bit elements; fp32: 32 bytes
 // Rows of a tile are reached by distances of 32 bits: 256 rows of 2^21 elements of 2 bytes.
 constexpr int64_t kMostRowStride = int64_t{1} << 21U;
 
@@ -158,6 +158,7 @@ std::string to_string(const Specialisation& s) {
   if (s.splits != 0) text += " splits";
   if (s.dropout != 0) text += " dropout";
   if (s.variable != 0) text += " variable";
+  if (s.block_table != 0) text += " block_table";
   if (s.page_size > 0) text += fmt::format(" pages={}", s.page_size);
   if (s.page_size < 0) text += " pages";
   if (s.page_size != 0 && s.tiles_in_pages == 0) text += " any tiles";
@@ -167,7 +168,8 @@ std::string to_string(const Specialisation& s) {
                                   {kGivesDbias, " dbias"}}) {
     if ((s.outputs & bit) != 0) text += name;
   }
-  if (s.whole_rows == 0 && s.tensor_dtype() != DType::fp32) text += " any rows";
+  if (s.whole_rows == 0 && (s.target != nullptr || s.tensor_dtype() != DType::fp32))
+    text += " any rows";
   return text;
 }
 

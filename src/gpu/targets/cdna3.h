@@ -1,6 +1,7 @@
 // CDNA3: v_mfma of 16 x 16 x 16, two for an operand, wave64.
 #pragma once
 
+#include "gpu/targets/fp32/cdna3.h"
 #include "gpu/targets/target.h"
 
 namespace fulmen::gpu {
@@ -51,8 +52,10 @@ inline constexpr Target kCdna3{
     .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = cdna3::kPrefill},
+    .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = cdna3::kPrefillFp32},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = cdna3::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kCdna3BiasGradient},
+    .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = cdna3::kBackwardFp32},
     .short_backward = ShortBackwardTiles{.shapes = cdna3::kShortBackward},
     .chips = cdna3::kChips,
     .test_chips = cdna3::kTestChips,

@@ -1,6 +1,7 @@
 // RDNA3 and RDNA3.5: v_wmma of 16 x 16 x 16, wave32. Both halves of a wave hold the same operands.
 #pragma once
 
+#include "gpu/targets/fp32/gfx11.h"
 #include "gpu/targets/target.h"
 
 namespace fulmen::gpu {
@@ -82,8 +83,10 @@ inline constexpr Target kGfx11{
                                   .most_odd_dim = 64,
                                   .most_odd_keys = 64},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx11::kPrefill},
+    .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = gfx11::kPrefillFp32},
     .backward = BackwardTiles{.max_bias_dim = 32, .shapes = gfx11::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kGfx11BiasGradient},
+    .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = gfx11::kBackwardFp32},
     .short_backward = ShortBackwardTiles{.shapes = gfx11::kShortBackward},
     .chips = gfx11::kChips,
     .test_chips = gfx11::kTestChips,

@@ -1,6 +1,7 @@
 // RDNA4: v_wmma of 16 x 16 x 16, wave32.
 #pragma once
 
+#include "gpu/targets/fp32/gfx12.h"
 #include "gpu/targets/target.h"
 
 namespace fulmen::gpu {
@@ -69,8 +70,10 @@ inline constexpr Target kGfx12{
     .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx12::kPrefill},
+    .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = gfx12::kPrefillFp32},
     .backward = BackwardTiles{.max_bias_dim = 64, .shapes = gfx12::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kGfx12BiasGradient},
+    .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = gfx12::kBackwardFp32},
     .short_backward = ShortBackwardTiles{.shapes = gfx12::kShortBackward},
     .chips = gfx12::kChips,
     .test_chips = gfx12::kTestChips,

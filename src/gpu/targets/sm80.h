@@ -1,6 +1,7 @@
 // NVIDIA from sm_80: mma.sync of 16 x 8 x 16, ldmatrix, cp.async. Numbers are measured on an H200.
 #pragma once
 
+#include "gpu/targets/fp32/sm80.h"
 #include "gpu/targets/target.h"
 
 namespace fulmen::gpu {
@@ -182,9 +183,11 @@ inline constexpr Target kSm80{
     .prefill =
         PrefillTiles{
             .value_dims = 32, .shapes = sm80::kPrefill, .board_shapes = sm80::kPrefillBoards},
+    .prefill_fp32 = PrefillFp32Tiles{.value_dims = 32, .shapes = sm80::kPrefillFp32},
     .boards = BoardTiles{.shapes = sm80::kBoards},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = sm80::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kSm80BiasGradient},
+    .backward_fp32 = BackwardFp32Tiles{.value_dims = 32, .shapes = sm80::kBackwardFp32},
     .backward_atomic = AtomicTiles{.shapes = sm80::kAtomic},
     .short_backward = ShortBackwardTiles{.shapes = sm80::kShortBackward},
     .chips = sm80::kChips,

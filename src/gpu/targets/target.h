@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "gpu/launch/backward_atomic_tiles.h"
+#include "gpu/launch/backward_fp32_tiles.h"
 #include "gpu/launch/backward_tiles.h"
 #include "gpu/launch/backward_tma_tiles.h"
 #include "gpu/launch/backward_wgmma_atomic_tiles.h"
@@ -21,6 +22,7 @@
 #include "gpu/launch/decode_tiles.h"
 #include "gpu/launch/decode_tma_tiles.h"
 #include "gpu/launch/portable_tiles.h"
+#include "gpu/launch/prefill_fp32_tiles.h"
 #include "gpu/launch/prefill_tiles.h"
 #include "gpu/launch/prefill_tma_tiles.h"
 #include "gpu/launch/prefill_wgmma_tiles.h"
@@ -63,12 +65,14 @@ struct Target {
   std::optional<DecodeTiles> decode{};
   std::optional<ShortTiles> short_sequences{};
   std::optional<PrefillTiles> prefill{};
+  std::optional<PrefillFp32Tiles> prefill_fp32{};
   std::optional<PrefillWgmmaTiles> prefill_wgmma{};
   std::optional<DecodeTmaTiles> decode_tma{};
   std::optional<PrefillTmaTiles> prefill_tma{};
   std::optional<BoardTiles> boards{};
   std::optional<BackwardTiles> backward{};
   std::optional<BiasGradientTiles> bias_gradient{};
+  std::optional<BackwardFp32Tiles> backward_fp32{};
   std::optional<AtomicTiles> backward_atomic{};
   std::optional<BackwardWgmmaTiles> backward_wgmma{};
   std::optional<BackwardTmaTiles> backward_tma{};

@@ -108,9 +108,13 @@ FULMEN_DEVICE unsigned pack<Bfloat16>(float a, float b) {
   return pack_bf16(a, b);
 }
 
+// What to_operand() is asked for where numbers are cut off to bf16, not rounded.
+struct LeadingBits {};
+
 // kShifted: they are 2^kHalfShift too large.
 template <class T, bool kShifted>
 FULMEN_DEVICE unsigned pack_probabilities(float a, float b) {
+  if constexpr (sizeof(T) == 1) return halves(float_bits(a), float_bits(b), true);
   if constexpr (!kIsHalf<T>) return pack_bf16_probabilities(a, b);
   return kShifted ? pack_half_probabilities(a, b) : pack_halves(a, b);
 }

@@ -18,7 +18,8 @@ FULMEN_DEVICE Words<kWords> masked(const Words<kWords>& x, unsigned mask) {
 }
 
 // Elements [dim, dim + 8) of a row of `dims` elements, zeros beyond its end.
-FULMEN_DEVICE Words<4> load_piece(const Element* row, int dim, int dims) {
+template <class T>
+FULMEN_DEVICE Words<4> load_piece(const T* row, int dim, int dims) {
   Words<4> piece{};
   if constexpr (kWholeRows) {
     if (kExactDims || dim < dims) piece = global_load(reinterpret_cast<const Words<4>*>(row + dim));
@@ -39,19 +40,20 @@ FULMEN_DEVICE Words<4> load_piece(const Element* row, int dim, int dims) {
 }
 
 // Its first `count` elements to memory, one by one.
-FULMEN_DEVICE void store_elements(Element* to, const Words<4>& piece, int count) {
+template <class T>
+FULMEN_DEVICE void store_elements(T* to, const Words<4>& piece, int count) {
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
     if (e < count)
-      global_store(to + e,
-                   Element{static_cast<unsigned short>(piece.word[e / 2] >> (16U * (e % 2)))});
+      global_store(to + e, T{static_cast<unsigned short>(piece.word[e / 2] >> (16U * (e % 2)))});
   }
 }
 
 // 16 rows of q as an operand. Rows from row_end on repeat the last one: what they give is not
 // stored.
-FULMEN_DEVICE RowOperand load_row_operand(const Element* rows, Int64 stride, Int64 first,
-                                          Int64 row_end, int dim, int dims) {
+template <class T>
+FULMEN_DEVICE RowOperand load_row_operand(const T* rows, Int64 stride, Int64 first, Int64 row_end,
+                                          int dim, int dims) {
   RowOperand operand;
 #pragma unroll
   for (int p = 0; p < kPieces; ++p) {
@@ -70,7 +72,8 @@ FULMEN_DEVICE RowOperand lds_row_operand(int at, int pitch) {
 }
 
 // 8 outputs of one row, from dim on.
-FULMEN_DEVICE void store_piece(Element* row, int dim, int dims, const Words<4>& piece) {
+template <class T>
+FULMEN_DEVICE void store_piece(T* row, int dim, int dims, const Words<4>& piece) {
   if constexpr (kWholeRows) {
     if (kExactDims || dim < dims) global_store(reinterpret_cast<Words<4>*>(row + dim), piece);
   } else {

@@ -133,6 +133,7 @@ struct TileRows {
   }
 
   static constexpr bool kSkips = kTilesBeginEarly && kBand;
+  static constexpr bool kIsBuffer = !kScattered && !kSkips;  // rows from first to last, at a stride
 };
 
 }  // namespace fulmen::kernels

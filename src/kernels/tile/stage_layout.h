@@ -9,6 +9,7 @@ namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kRowTiles = kBlockM / (kScoreTile * kWaves);  // of a wave
+FULMEN_DEVICE int first_row_of_wave() { return wave_id() * kRowTiles * kScoreTile; }
 constexpr int kKeyTiles = kBlockN / kScoreTile;
 constexpr int kValueSteps = kKeyTiles / kStepTiles;  // products of P V
 constexpr int kMmaSteps = kHeadDim / kTileMmaK;

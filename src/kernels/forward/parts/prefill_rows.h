@@ -3,7 +3,7 @@
 
 #include "core/sequence.h"
 #include "tile/order.h"
-#include "tile/stage.h"
+#include "tile/sources.h"
 
 namespace fulmen::kernels {
 
@@ -18,8 +18,8 @@ struct PrefillRows {
   FULMEN_DEVICE static PrefillRows of(const ForwardArguments& a, const QueryBlock& block) {
     const Int64 row_end =
         block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
-    const algorithm::Band band =
-        kBand || kLoopsWantBand ? band_of(a) : algorithm::Band{a.seqlen_k, a.diagonal, -1, -1};
+    const algorithm::Band band =  // without one AMD's loops are longer
+        kBand || !kCopiesToLds ? band_of(a) : algorithm::Band{a.seqlen_k, a.diagonal, -1, -1};
     const algorithm::KeyRange keys = band.any(block.row_begin, row_end),
                               whole = band.all(block.row_begin, row_end);
     return {block, row_end, band, keys, TileOrder::of(tile_range(keys), whole)};
@@ -44,9 +44,8 @@ struct PrefillRows {
   }
 };
 
-FULMEN_DEVICE int first_row_of_wave() { return wave_id() * kRowTiles * kScoreTile; }
-
 // The tile is in LDS, for all lanes.
+template <class Stage>
 FULMEN_DEVICE void publish(Stage& stage, int buffer) {
   stage.publish(buffer);
   barrier();

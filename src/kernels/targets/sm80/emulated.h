@@ -30,6 +30,36 @@ FULMEN_DEVICE void mma_f32_16x8x16(float (&d)[4], const Words<4>& a, const Words
   }
 }
 
+// x without the bits that follow the 11 significant ones of tf32.
+FULMEN_DEVICE double tf32(unsigned x) { return bits_float(x & 0xFFFFE000U); }
+// The nearest float that is not larger in magnitude: tensor cores cut off the bits of a sum that do
+// not fit, which is worse than rounding where many sums follow each other.
+FULMEN_DEVICE float toward_zero(double x) {
+  const auto nearest = static_cast<float>(x);
+  const double magnitude = absolute(nearest);
+  const bool larger = magnitude > (x < 0 ? -x : x) && magnitude < kInfinity;
+  return bits_float(float_bits(nearest) - (larger ? 1U : 0U));
+}
+FULMEN_DEVICE void mma_f32_16x8x8_tf32(float (&d)[4], const Words<4>& a, const Words<2>& b,
+                                       Position at = Position::here()) {
+  struct Operands {
+    Words<4> a;
+    Words<2> b;
+  };
+  const Operands mine{a, b};
+  const auto* lanes = all_lanes("mma_f32_16x8x8_tf32", mine, at);
+  const int l = lane_id();
+  for (int e = 0; e < 4; ++e) {
+    const int i = l / 4 + 8 * (e / 2), j = 2 * (l % 4) + e % 2;
+    double sum = d[e];
+    for (int k = 0; k < 8; ++k) {
+      sum += tf32(lanes[i % 8 * 4 + k % 4].a.word[i / 8 + 2 * (k / 4)]) *
+             tf32(lanes[j * 4 + k % 4].b.word[k / 4]);
+    }
+    d[e] = toward_zero(sum);
+  }
+}
+
 // Lane l gives the address of row l % 8 of matrix l / 8: 8 elements. Afterwards it holds of matrix
 // w, in word w, row l / 4, elements 2 (l % 4) and the next; transposed: column l / 4, rows 2
 // (l % 4) and the next.
@@ -50,6 +80,13 @@ FULMEN_DEVICE Words<4> ldmatrix_x4_trans(int lds_offset, Position at = Position:
                        lanes[8 * w + first + 1].word[column / 2], column % 2 != 0);
   }
   return x;
+}
+
+FULMEN_DEVICE unsigned transpose_pairs(unsigned pair, Position at = Position::here()) {
+  const auto* lanes = all_lanes("transpose_pairs", pair, at);
+  const int column = lane_id() / 4, first = 2 * (lane_id() % 4);
+  return halves(lanes[4 * first + column / 2], lanes[4 * (first + 1) + column / 2],
+                column % 2 != 0);
 }
 
 FULMEN_DEVICE void copy_async_16(int lds_offset, const void* from, bool valid,

@@ -22,6 +22,17 @@ FULMEN_DEVICE void mma_f32_16x8x16(float (&d)[4], const Words<4>& a, const Words
   }
 }
 
+// fp32 operands, of which it takes 11 significant bits: it ignores the low 13 bits of a word.
+// Of A: words (i = g, k = c), (g + 8, c), (g, c + 4), (g + 8, c + 4); of B: (k = c, j = g),
+// (c + 4, g), where g = lane / 4, c = lane % 4.
+FULMEN_DEVICE void mma_f32_16x8x8_tf32(float (&d)[4], const Words<4>& a, const Words<2>& b) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b.word[0]),
+        "r"(b.word[1]));
+}
+
 FULMEN_DEVICE unsigned shared_address(int lds_offset) {
   return static_cast<unsigned>(__cvta_generic_to_shared(lds_memory)) +
          static_cast<unsigned>(lds_offset);
@@ -41,6 +52,11 @@ FULMEN_DEVICE Words<4> ldmatrix_x4_trans(int lds_offset) {
                : "r"(shared_address(lds_offset))
                : "memory");
   return x;
+}
+FULMEN_DEVICE unsigned transpose_pairs(unsigned pair) {
+  unsigned transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+  return transposed;
 }
 // 16 or 8 bytes from global memory, or zeros; there after the wait. The L2 fetches whole lines:
 // rows of 64 bytes share one with another head's, which another workgroup copies at about the same

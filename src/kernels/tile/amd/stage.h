@@ -13,8 +13,6 @@ namespace fulmen::kernels {
 constexpr bool kSpreadsCopies = false;
 // The next tile is in flight while one is computed.
 constexpr bool kFetchesEarly = true;
-// Loops without a band have more vector instructions.
-constexpr bool kLoopsWantBand = true;
 // Operands of Q in registers.
 constexpr int kQueryMmaSteps = kQueriesInLds ? 0 : kMmaSteps;
 constexpr bool kWideHeads = false;

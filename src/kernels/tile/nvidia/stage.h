@@ -41,7 +41,6 @@ constexpr int kQueryMmaSteps = kQueriesInLds && !kKeepsSomeQueries ? 0 : kKeptMm
 // The next tile is in flight while one is computed: not with a single buffer, which asynchronous
 // copies write to.
 constexpr bool kFetchesEarly = kBuffers == 2;
-constexpr bool kLoopsWantBand = false;  // without one the compilers need not compute it
 
 // True if a tile's copies are spread over the step before it: many at once hold up that step's own
 // reads of LDS. (With head_dim 64 under a causal mask the H200 is slower for it.)
