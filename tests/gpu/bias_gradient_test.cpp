@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpu/device_list.h"
+#include "gpu/first_use.h"
 #include "gpu/gpu_devices.h"
 #include "gpu/gpu_runner.h"
 #include "gpu/launch/backward.h"
@@ -151,12 +152,18 @@ TEST_P(GpuBiasGradient, QueriesWithoutKeys) {
   CaseSpec s = spec_of(32, random);
   s.seqlen_q = 150;
   s.seqlen_k = 100;
-  s.causal = Causal::bottom_right;  // the first 50 attend nothing
   for (const bool over_queries : {false, true}) {
     s.bias_broadcast = {true, false, over_queries};
+    s.causal = over_queries ? Causal::bottom_right : Causal::none;  // the first 50 attend nothing
     Case c(s, random);
     for (int64_t b = 0; b < s.batch; ++b)
       Case::set(c.tensors.dout, {b, 3, 1, 5}, std::numeric_limits<float>::quiet_NaN());
+    if (!over_queries) {  // a row of -inf in place of the mask: as if the forward pass had seen it
+      for (int64_t j = 0; j < s.seqlen_k; ++j)
+        Case::set(c.tensors.bias, {0, 1, 3, j}, -std::numeric_limits<float>::infinity());
+      for (int64_t b = 0; b < s.batch; ++b)
+        Case::set(c.tensors.lse, {b, 1, 3, 0}, -std::numeric_limits<float>::infinity());
+    }
     const std::string kernel = kernel_for(c);
     EXPECT_TRUE(run_kernel(c, kernel, {device()}).ok());
     for (const float x : c.output_values()) EXPECT_TRUE(std::isfinite(x));
@@ -263,6 +270,40 @@ TEST(GpuBiasGradientParts, AreAddedUp) {
     const int parts = parts_of_run(s, chip, run.units, random);
     EXPECT_GE(parts, run.least);
     EXPECT_LE(parts, run.most);
+  }
+}
+
+// Triangle attention's kernels, the sum of parts included, are those of a small problem: AMD's are
+// checked at their first use.
+TEST(GpuBiasGradientParts, AreSeenAtTheFirstUse) {
+  constexpr double kAmdFlops = 8e9;
+  Random random(7611);
+  for (const char* arch : {"gfx1100", "gfx1201", "gfx942"}) {
+    std::string storage;
+    gpu::Chip chip{};
+    ASSERT_TRUE(gpu::find_chip(arch, storage, chip));
+    for (const int64_t length : {128, 256, 384, 512, 768}) {
+      for (const bool keep : {false, true}) {
+        CaseSpec s = spec_of(32, random);
+        s.batch = s.seqlen_q = s.seqlen_k = 2;
+        s.num_heads = s.num_kv_heads = 4;
+        s.gradients = {true, true, true, true, false};
+        s.keep = keep;
+        s.keep_broadcast = {false, true, true};
+        Problem p = Case(s, random).problem();
+        p.batch = p.seqlen_q = p.seqlen_k = p.padded_k = length;
+        for (const gpu::Family* family : gpu::families()) {
+          if (!chip.runs(family->target()) || family->name() != "backward" ||
+              family->target().is_portable())
+            continue;
+          const gpu::LaunchPlan plan = family->plan(p, chip, 96);
+          EXPECT_TRUE(gpu::find_small_use(*family, chip, 96, p, plan,
+                                          family->space(p, chip, 96).usual(), kAmdFlops)
+                          .has_value())
+              << arch << ", " << plan.backward.bias_parts << " parts: " << to_string(p);
+        }
+      }
+    }
   }
 }
 

@@ -140,6 +140,30 @@ TEST_P(IsaProblems, Backward) {
   check(s, "backward");
 }
 
+// A bias that batches share, and its gradient: whole tiles, padding, and what takes each score's
+// long way.
+TEST_P(IsaProblems, BiasGradient) {
+  CaseSpec s = small(DType::bf16);
+  s.backward = true;
+  s.gradients = {false, true, false, true, false};
+  s.batch = 2;
+  s.num_heads = 1;
+  s.head_dim = s.head_dim_v = 32;
+  s.seqlen_k = 80;
+  s.bias = true;
+  s.bias_broadcast = {true, false, false};
+  check(s, "backward");
+  s.keep = s.nan_in_masked = true;
+  s.keep_broadcast = {false, true, true};
+  check(s, "backward");
+  s.keep = s.nan_in_masked = false;
+  s.causal = Causal::bottom_right;
+  s.bias_dtype = DType::bf16;
+  s.softcap = 20;
+  s.bias_broadcast = {true, true, true};
+  check(s, "backward");
+}
+
 INSTANTIATE_TEST_SUITE_P(Chips, IsaProblems, ::testing::ValuesIn(test_chips(is_amd)),
                          [](const auto& info) { return info.param; });
 

@@ -25,7 +25,7 @@ inline constexpr BackwardShapes kBackward[]{
     {.max_head_dim = 64,
      .queries = {.block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
      .keys = {.block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
-     .narrow_above = 32,
+     .narrow_above = 16,
      .split_from = 4},
     {.max_head_dim = 128,
      .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .rows_in_lds = true},

@@ -78,8 +78,14 @@ struct TermTask : BackwardTask {
     const DropoutMask dropout(arguments, batch, head);
     TileScores tile[kRowTiles];
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t)
+    for (int t = 0; t < kRowTiles; ++t) {
       tile[t] = tile_scores<true>(head, wave_row + kScoreTile * t, first_column);
+      // A query without any key has no gradient, whatever its dout holds.
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        if (!numbers.row[t][slot].has_keys()) tile[t].high[slot] = 0;
+      }
+    }
     for_products<false>(rows, numbers, at, [&](int f, TermScores& score, TermScores& gradient) {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {

@@ -130,12 +130,15 @@ struct ScoreTerms {
   float bias, alibi;
   bool attended;
 
+  // kReadsBias: not where the caller sets the bias.
+  template <bool kReadsBias = true>
   FULMEN_DEVICE static ScoreTerms of(const ScoreInputs& inputs, bool attended) {
     ScoreTerms terms{0, 0, attended};
     // Read whether attended or not: a branch around each load would hold up all that follows.
     if constexpr (kMaskBytes)
       terms.attended = attended & (evaluated(static_cast<int>(global_load(inputs.keep_mask))) != 0);
-    if constexpr (kBias) terms.bias = evaluated(kUnitsOfScore * to_float(global_load(inputs.bias)));
+    if constexpr (kBias && kReadsBias)
+      terms.bias = evaluated(kUnitsOfScore * to_float(global_load(inputs.bias)));
     if constexpr (kAlibi) terms.alibi = inputs.slope * absolute(inputs.distance);
     return terms;
   }

@@ -8,6 +8,7 @@
 #include "tile/columns.h"
 #include "tile/dropout_tile.h"
 #include "tile/mask_bits.h"
+#include "tile/modified_scores.h"
 #include "tile/order.h"
 #include "tile/register_pressure.h"
 
@@ -330,6 +331,16 @@ struct BackwardTask {
                                float (&bias)[kElements]) const {
     const BackwardArguments& a = arguments;
     float added[kElements];  // to the bias's gradient
+    // Of a query the lane's columns are neighbours, which vectors bring.
+    constexpr bool kBiasByRuns = kBias && !kRowsAreKeys;
+    unsigned bias_bits[kElements];
+    if constexpr (kBiasByRuns) {
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        load_columns<kMasked, kWholeBias>(tile.bias[slot] + first_column,
+                                          tile.last_column + 1 - first_column, slot, bias_bits);
+      }
+    }
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const int slot = row_slot(e), column = first_column + tile_column(e);
@@ -338,9 +349,13 @@ struct BackwardTask {
         numbers = RowStatistics::from(lds_load<Words<2>>(numbers_at + 8 * tile_column(e)));
       const bool in_band = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
       const bool attended = in_band && tile.keeps(first_column, e);
+      ScoreTerms terms = ScoreTerms::of<!kBiasByRuns>(
+          tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
+          attended);
+      if constexpr (kBiasByRuns) terms.bias = kUnitsOfScore * of_bits<BiasElement>(bias_bits[e]);
       const ScoreGradient g = score_gradient(
-          a, tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
-          numbers, score[e], gradient[e], attended, [&] { return stays.keeps(e); }, 1.0F);
+          a, terms.bias, terms.alibi, numbers, score[e], gradient[e], terms.attended,
+          [&] { return stays.keeps(e); }, 1.0F);
       score[e] = g.weight;
       gradient[e] = g.dot;
       added[e] = g.bias;
