@@ -8,7 +8,7 @@ namespace fulmen::gpu::cdna3 {
 // fp32: three planes of parts.
 inline constexpr PrefillShape kPrefillFp32[]{
     {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4, .min_waves = 2},
-    {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 4},
+    {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 8},
     {.max_head_dim = 256, .block_m = 64, .block_n = 16, .waves = 4},
 };
 

@@ -93,23 +93,27 @@ FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
   const unsigned lane = lane_id();
   float sum[kFloatRowTiles][kFloatColumnTiles][2][4] = {},
         small[kFloatRowTiles][kFloatColumnTiles][2][4] = {};
+  // 64 dims at a time: the code is long.
+#pragma unroll 2
+  for (int line = 0; line < 4 * kDims; line += 128) {
 #pragma unroll
-  for (int d = 0; d < kDims / kFloatMmaK; ++d) {
-    TwoParts<4> row[kFloatRowTiles];
+    for (int d = 0; d < 32 / kFloatMmaK; ++d) {
+      TwoParts<4> row[kFloatRowTiles];
 #pragma unroll
-    for (int t = 0; t < kFloatRowTiles; ++t)
-      row[t] = split<kGuarded>(Rows::queries(lane, rows.at, kScoreTile * t, d).words);
+      for (int t = 0; t < kFloatRowTiles; ++t)
+        row[t] = split<kGuarded>(Rows::queries(lane, rows.at + line, kScoreTile * t, d).words);
 #pragma unroll
-    for (int f = 0; f < kFloatColumnTiles; ++f) {
-      const TwoParts<4> column =
-          split<kGuarded>(Rows::keys(lane, columns_at, kScoreTile * f, d).words);
+      for (int f = 0; f < kFloatColumnTiles; ++f) {
+        const TwoParts<4> column =
+            split<kGuarded>(Rows::keys(lane, columns_at + line, kScoreTile * f, d).words);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const Words<2> high{{column.high.word[2 * half], column.high.word[2 * half + 1]}},
-            low{{column.low.word[2 * half], column.low.word[2 * half + 1]}};
+        for (int half = 0; half < 2; ++half) {
+          const Words<2> high{{column.high.word[2 * half], column.high.word[2 * half + 1]}},
+              low{{column.low.word[2 * half], column.low.word[2 * half + 1]}};
 #pragma unroll
-        for (int t = 0; t < kFloatRowTiles; ++t)
-          multiply_parts(small[t][f][half], sum[t][f][half], row[t], high, low);
+          for (int t = 0; t < kFloatRowTiles; ++t)
+            multiply_parts(small[t][f][half], sum[t][f][half], row[t], high, low);
+        }
       }
     }
   }
