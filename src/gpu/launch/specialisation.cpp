@@ -168,6 +168,8 @@ std::string to_string(const Specialisation& s) {
                                   {kGivesDbias, " dbias"}}) {
     if ((s.outputs & bit) != 0) text += name;
   }
+  // The tensors have fewer dims than the tile: each load has a condition, which takes registers.
+  if (s.exact_dims == 0 && s.target != nullptr && s.heads_in_row == 1) text += " fewer dims";
   if (s.whole_rows == 0 && (s.target != nullptr || s.tensor_dtype() != DType::fp32))
     text += " any rows";
   return text;

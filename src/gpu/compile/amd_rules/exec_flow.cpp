@@ -1,173 +1,164 @@
 #include "gpu/compile/amd_rules/exec_flow.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <optional>
 #include <set>
 #include <string_view>
 #include <vector>
 
-#include "gpu/compile/amd_rules/operands.h"
-#include "gpu/compile/report/disassembly_line.h"
+#include "gpu/compile/amd_rules/loops.h"
+#include "gpu/compile/amd_rules/mask_steps.h"
 
 namespace fulmen::gpu {
 namespace {
 
-struct Range {
-  int first = -1, last = -1;  // of mask registers; -1: none
-};
+using Ways = std::vector<const MaskRegisters*>;
 
-// "s3", "s[4:7]", "vcc", "vcc_lo", "exec", "exec_lo".
-Range mask_registers(std::string_view operand) {
-  if (operand.starts_with("vcc")) return {kVcc, kVcc};
-  if (operand.starts_with("exec")) return {kExec, kExec};
-  if (!operand.starts_with('s') || operand.size() < 2) return {};
-  operand.remove_prefix(1);
-  const bool several = operand.front() == '[';
-  if (several) operand.remove_prefix(1);
-  Range range;
-  const auto [next, error] =
-      std::from_chars(operand.data(), operand.data() + operand.size(), range.first);
-  if (error != std::errc() || range.first >= kSgprs) return {};
-  range.last = range.first;
-  if (several && next != operand.data() + operand.size() && *next == ':') {
-    std::from_chars(next + 1, operand.data() + operand.size(), range.last);
-  }
-  return range.last >= range.first && range.last < kSgprs ? range : Range{};
+bool all_have(const Ways& ways, std::size_t r, int mask) {
+  return std::all_of(ways.begin(), ways.end(), [&](const auto* way) { return (*way)[r] == mask; });
 }
 
-// What each instruction makes of the masks.
-class Follower {
+// The masks where several ways meet. If EXEC differs between them, it gets a new name there, by
+// `block`, as a part of the smallest mask that holds all of them. The lanes that EXEC is missing
+// get the name that belongs to it. That is how a loop is understood: a mask is 0 before the first
+// round, each round adds the lanes that leave, and the code behind the loop turns them on again. On
+// every way to the next round that mask is what EXEC is missing.
+class Junction {
  public:
-  explicit Follower(bool pairs) : pairs_(pairs) {}
+  Junction(ExecMasks& names, const Ways& ways, int block)
+      : names_(names), ways_(ways), block_(block) {}
 
-  void step(const AmdInstruction& instruction, std::size_t number, MaskRegisters& masks) {
-    const std::string_view name = instruction.name;
-    std::string_view rest = instruction.operands;
-    const std::string_view first = take_operand(rest), second = take_operand(rest),
-                           third = take_operand(rest);
-    const auto condition = static_cast<int>(number);
-    int& exec = masks[kExec];
-    if (name.starts_with("v_cmpx_")) {
-      exec = masks_.part(exec, condition, true);
-    } else if (name.starts_with("v_cmp_")) {
-      set(masks, first, masks_.part(exec, condition, true));  // 0 in lanes that are off
-    } else if (name.starts_with("v_")) {
-      // v_readlane, v_readfirstlane; carries, which are a second operand
-      set(masks, first, ExecMasks::kUnknown);
-      if (name.find("_co_") != std::string_view::npos || name.starts_with("v_div_scale"))
-        set(masks, second, ExecMasks::kUnknown);
-    } else if (name.find("_saveexec_") != std::string_view::npos ||
-               name.find("_wrexec_") != std::string_view::npos) {
-      const int old = exec, source = value(masks, second);
-      const int now = name.starts_with("s_and_saveexec")   ? smaller(old, source, condition)
-                      : name.starts_with("s_or_saveexec")  ? masks_.turned_on(old, source)
-                      : name.starts_with("s_xor_saveexec") ? masks_.exclusive(old, source)
-                      : name.starts_with("s_and_not1") || name.starts_with("s_andn2")
-                          ? masks_.without(source, old)
-                      : name.starts_with("s_and_not0") || name.starts_with("s_andn1")
-                          ? masks_.without(old, source)
-                          : ExecMasks::kUnknown;
-      set(masks, first, name.find("_wrexec_") == std::string_view::npos ? old : now);
-      exec = now;
-    } else if (name.starts_with("s_") &&
-               !begins_with_any(name, {"s_cmp_", "s_bitcmp", "s_wait", "s_cbranch", "s_branch"})) {
-      const bool to_exec = mask_registers(first).first == kExec;
-      const bool zero = name.starts_with("s_mov_b") && second == "0" && !to_exec;
-      set(masks, first,
-          zero ? ExecMasks::left_of(exec)
-               : scalar(name, value(masks, second), value(masks, third), to_exec, condition));
+  MaskRegisters masks() {
+    MaskRegisters masks = *ways_.front();
+    if (all_have(ways_, kExec, masks[kExec])) {
+      for (std::size_t r = 0; r < kExec; ++r) {
+        if (!all_have(ways_, r, masks[r])) masks[r] = ExecMasks::kUnknown;
+      }
+      return masks;
     }
-  }
-
-  // A mask that two ways to an instruction agree on.
-  static bool meet(MaskRegisters& masks, const MaskRegisters& more) {
-    bool changed = false;
-    for (std::size_t r = 0; r < masks.size(); ++r) {
-      if (masks[r] == more[r] || masks[r] == ExecMasks::kUnknown) continue;
-      masks[r] = ExecMasks::kUnknown;
-      changed = true;
-    }
-    return changed;
+    const int whole = common_whole();
+    masks[kExec] = names_.part(whole, block_, true);
+    const std::vector<Kind> kinds = kinds_of(whole, masks[kExec]);
+    for (std::size_t r = 0; r < kExec; ++r) masks[r] = mask_of(r, kinds);
+    return masks;
   }
 
  private:
-  static int value(const MaskRegisters& masks, std::string_view operand) {
-    if (operand == "-1") return ExecMasks::kAllLanes;
-    const Range range = mask_registers(operand);
-    return range.first < 0 ? ExecMasks::kUnknown : masks[static_cast<std::size_t>(range.first)];
+  // A mask on each way, and its name where they meet.
+  struct Kind {
+    std::vector<int> on_way;
+    int together;
+  };
+
+  // The smallest mask that holds EXEC of all ways. The block gave its names to other lanes when it
+  // ran last: such a name does not count.
+  int common_whole() const {
+    int whole = ExecMasks::kNone;
+    for (const auto* way : ways_) whole = names_.common_whole(whole, (*way)[kExec]);
+    while (names_.depends_on(whole, block_)) whole = names_.whole_of(whole);
+    return whole;
   }
-  void set(MaskRegisters& masks, std::string_view operand, int mask) const {
-    const Range range = mask_registers(operand);
-    if (range.first < 0) return;
-    // The pair of 64 lanes that begins one register lower is overwritten in its upper half.
-    const int begin =
-        pairs_ && range.first > 0 && range.first < kSgprs ? range.first - 1 : range.first;
-    for (int r = begin; r <= range.last; ++r)
-      masks[static_cast<std::size_t>(r)] = ExecMasks::kUnknown;
-    if (operand.ends_with("_hi")) mask = ExecMasks::kUnknown;
-    masks[static_cast<std::size_t>(range.first)] = mask;
+  // EXEC, and for each mask that it is a part of, the lanes that it is missing.
+  std::vector<Kind> kinds_of(int whole, int exec) {
+    std::vector<Kind> kinds;
+    if (whole == ExecMasks::kUnknown) return kinds;
+    kinds.push_back({{}, exec});
+    for (const auto* way : ways_) kinds.back().on_way.push_back((*way)[kExec]);
+    for (int of = whole; of != ExecMasks::kUnknown; of = names_.whole_of(of)) {
+      kinds.push_back({{}, names_.rest(of, exec)});
+      for (const auto* way : ways_) kinds.back().on_way.push_back(names_.rest(of, (*way)[kExec]));
+    }
+    return kinds;
   }
-  // The lanes of two masks: one of them where it is a part of the other, else a part of one that is
-  // known.
-  int smaller(int a, int b, int condition) {
-    const int mask = masks_.both(a, b);
-    return mask != ExecMasks::kUnknown
-               ? mask
-               : masks_.part(a > ExecMasks::kUnknown ? a : b, condition, true);
-  }
-  int scalar(std::string_view name, int a, int b, bool to_exec, int condition) {
-    if (name.starts_with("s_mov_b")) return a;
-    if (name.starts_with("s_or_b")) return to_exec ? masks_.turned_on(a, b) : masks_.either(a, b);
-    if (name.starts_with("s_xor_b")) return masks_.exclusive(a, b);
-    if (name.starts_with("s_and_not1_b") || name.starts_with("s_andn2_b"))
-      return masks_.without(a, b);
-    return name.starts_with("s_and_b") ? smaller(a, b, condition) : ExecMasks::kUnknown;
+  int mask_of(std::size_t r, const std::vector<Kind>& kinds) const {
+    const int mask = (*ways_.front())[r];
+    if (all_have(ways_, r, mask) && !names_.depends_on(mask, block_)) return mask;
+    for (const Kind& kind : kinds) {
+      bool same = true;
+      for (std::size_t w = 0; w < ways_.size(); ++w)
+        same = same && (*ways_[w])[r] == kind.on_way[w];
+      if (same) return kind.together;
+    }
+    return ExecMasks::kUnknown;
   }
 
-  ExecMasks masks_;
-  bool pairs_;
+  ExecMasks& names_;
+  const Ways& ways_;
+  int block_;
 };
 
-// The masks before each block. A name says what instruction made a mask, so that one that was all
-// lanes may have a name once another way is known: where ways meet, what they say now counts, and
-// not what they said before. A block that is made anew often keeps to what all its ways ever agreed
-// on, so that this ends. Either way a state holds where each way to its block says so.
+// The masks before each block. Where ways meet, what they say now counts, and not what they said
+// before. When the masks that enter a loop change, its blocks are computed afresh: masks that were
+// named by the former ones would look like other lanes. A block that was computed often (kAnew) may
+// lose masks but gain none, so the search ends. In the result, the masks before a block are what
+// all ways to it say.
 template <class Step>
-std::vector<std::optional<MaskRegisters>> masks_before_blocks(const AmdFlow& flow,
-                                                              const MaskRegisters& entry,
-                                                              Step step) {
-  constexpr int kAnew = 16;
-  const std::vector<AmdBlock>& blocks = flow.blocks();
-  std::vector<std::optional<MaskRegisters>> before(blocks.size()), after(blocks.size());
-  std::vector<std::vector<std::size_t>> from(blocks.size());
-  for (std::size_t b = 0; b < blocks.size(); ++b) {
-    for (const AmdEdge& edge : blocks[b].next) from[edge.to].push_back(b);
+class MasksBefore {
+ public:
+  MasksBefore(const AmdFlow& flow, ExecMasks& names, Step step)
+      : flow_(flow),
+        loops_(flow),
+        names_(names),
+        step_(step),
+        times_(flow.blocks().size(), 0),
+        before_(flow.blocks().size()),
+        after_(before_),
+        outside_(before_) {}
+
+  std::vector<std::optional<MaskRegisters>> of_blocks(const MaskRegisters& entry) {
+    if (!flow_.blocks().empty()) waiting_.insert(0);
+    while (!waiting_.empty()) {
+      const std::size_t b = loops_.order()[*waiting_.begin()];
+      waiting_.erase(waiting_.begin());
+      std::optional<MaskRegisters> now = arriving(b, entry);
+      if (now == before_[b]) continue;
+      before_[b] = now;
+      const AmdBlock& block = flow_.blocks()[b];
+      for (std::size_t i = block.begin; i < block.end; ++i) step_(*now, i);
+      after_[b] = now;
+      for (const AmdEdge& edge : block.next) waiting_.insert(loops_.position(edge.to));
+    }
+    return before_;
   }
-  std::vector<int> times(blocks.size(), 0);
-  std::set<std::size_t> waiting;
-  if (!blocks.empty()) waiting.insert(0);
-  while (!waiting.empty()) {
-    const std::size_t b = *waiting.begin();
-    waiting.erase(waiting.begin());
-    std::optional<MaskRegisters> now;
-    const auto meet = [&now](const std::optional<MaskRegisters>& other) {
-      if (!other) return;
-      if (now) Follower::meet(*now, *other);
-      if (!now) now = other;
-    };
-    if (b == 0) meet(entry);
-    for (const std::size_t way : from[b]) meet(after[way]);
-    if (++times[b] > kAnew) meet(before[b]);
-    if (now == before[b]) continue;
-    before[b] = now;
-    for (std::size_t i = blocks[b].begin; i < blocks[b].end; ++i) step(*now, i);
-    after[b] = now;
-    for (const AmdEdge& edge : blocks[b].next) waiting.insert(edge.to);
+
+ private:
+  std::optional<MaskRegisters> arriving(std::size_t b, const MaskRegisters& entry) {
+    constexpr int kAnew = 64;
+    Ways outside, ways;
+    if (b == 0) outside.push_back(&entry);
+    for (const std::size_t from : loops_.ways_to(b)) {
+      if (after_[from]) (loops_.leads_back(from, b) ? ways : outside).push_back(&*after_[from]);
+    }
+    const int name = -1 - static_cast<int>(b);
+    ++times_[b];
+    if (!outside.empty() && times_[b] <= kAnew) {
+      const MaskRegisters masks = Junction(names_, outside, name).masks();
+      if (!before_[b] || outside_[b] != masks) {
+        outside_[b] = masks;
+        for (const std::size_t other : loops_.blocks_of_loop(b)) {
+          before_[other].reset();
+          after_[other].reset();
+          waiting_.insert(loops_.position(other));
+        }
+        return masks;
+      }
+    }
+    ways.insert(ways.end(), outside.begin(), outside.end());
+    if (times_[b] > kAnew && before_[b]) ways.push_back(&*before_[b]);
+    if (ways.empty()) return std::nullopt;
+    return Junction(names_, ways, name).masks();
   }
-  return before;
-}
+
+  const AmdFlow& flow_;
+  AmdLoops loops_;
+  ExecMasks& names_;
+  Step step_;
+  std::vector<int> times_;         // how often each block was computed
+  std::set<std::size_t> waiting_;  // positions of blocks
+  // outside_: what enters a loop, by its first block.
+  std::vector<std::optional<MaskRegisters>> before_, after_, outside_;
+};
 
 }  // namespace
 
@@ -183,9 +174,10 @@ std::vector<int> exec_before_instructions(const std::vector<AmdInstruction>& cod
   MaskRegisters entry;
   entry.fill(ExecMasks::kUnknown);
   entry[kExec] = ExecMasks::kAllLanes;
-  Follower follower(has_64_lanes(code));
-  const auto step = [&](MaskRegisters& masks, std::size_t i) { follower.step(code[i], i, masks); };
-  const auto before = masks_before_blocks(flow, entry, step);
+  ExecMasks names;
+  MaskSteps steps(names, has_64_lanes(code));
+  const auto step = [&](MaskRegisters& masks, std::size_t i) { steps.step(code[i], i, masks); };
+  const auto before = MasksBefore(flow, names, step).of_blocks(entry);
   std::vector<int> exec(code.size(), kNeverReached);
   visit_instructions(flow, before, [&](MaskRegisters& masks, std::size_t i) {
     // A block may be there more than once (path_facts.h).

@@ -16,9 +16,9 @@ bool has_64_lanes(const std::vector<AmdInstruction>& code);
 constexpr int kNeverReached = -1000000;
 
 // EXEC before each instruction, as a number of ExecMasks; kNeverReached where no way leads. It
-// starts with all lanes on (workgroups are whole waves). A mask is known as "all lanes" or as one
-// side of a branch inside another mask, so that the end of an if or an else is known to turn the
-// lanes on again; whatever else is computed is unknown, and unknown means that lanes may be off.
+// starts with all lanes on (workgroups are whole waves). A mask is known as "all lanes", as a part
+// of another mask, or as the rest of one, so that the end of an if, an else or a loop is known to
+// turn lanes on again. Whatever else is computed is unknown: lanes may be off.
 std::vector<int> exec_before_instructions(const std::vector<AmdInstruction>& code,
                                           const AmdFlow& flow);
 

@@ -12,6 +12,14 @@ namespace fulmen::gpu {
 // Takes the next operand of "s[0:1], vcc, v0 op_sel:[1,0]": up to a comma outside of brackets.
 std::string_view take_operand(std::string_view& operands);
 
+struct FirstOperands {
+  explicit FirstOperands(std::string_view operands)
+      : first(take_operand(operands)),
+        second(take_operand(operands)),
+        third(take_operand(operands)) {}
+  std::string_view first, second, third;
+};
+
 // The registers that an instruction reads and writes, implicit ones included: VCC, EXEC, SCC. A
 // written register of which a part is kept (half of it, lanes that are off) is no read.
 struct AmdAccess {

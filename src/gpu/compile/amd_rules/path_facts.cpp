@@ -33,16 +33,6 @@ char both(char a, char b) {
 
 char either(char a, char b) { return inverse(both(inverse(a), inverse(b))); }
 
-struct Operands {
-  std::string_view first, second, third;
-};
-
-Operands operands_of(const AmdInstruction& at) {
-  std::string_view rest = at.operands;
-  const std::string_view first = take_operand(rest), second = take_operand(rest);
-  return {first, second, take_operand(rest)};
-}
-
 // The conditions that a kernel tests: scalar registers of 0 or -1, and comparisons that it repeats.
 class Conditions {
  public:
@@ -113,7 +103,7 @@ class Conditions {
   // What a condition is made of is a condition, too.
   bool add_sources(std::size_t i) {
     if (!is_logic(code_[i].name)) return false;
-    const auto [to, a, b] = operands_of(code_[i]);
+    const auto [to, a, b] = FirstOperands(code_[i].operands);
     const bool tests = parse_registers(a).first == kExecLow || parse_registers(b).first == kExecLow;
     if (!tests && of(parse_registers(to)) < 0) return false;
     bool added = false;
@@ -160,7 +150,7 @@ class Conditions {
     return condition < 0 ? kOpen : facts[static_cast<std::size_t>(condition)];
   }
   char logic(const AmdInstruction& at, const Facts& facts) const {
-    const Operands operands = operands_of(at);
+    const FirstOperands operands(at.operands);
     const char a = value(operands.second, facts), b = value(operands.third, facts);
     const std::string_view name = at.name;
     if (name.starts_with("s_mov_b")) return a;
@@ -200,7 +190,7 @@ class Conditions {
       if (to >= 0) facts[static_cast<std::size_t>(to)] = result;
       if (!at.name.starts_with("s_mov_b")) facts[scc] = result;
     } else if (at.name.starts_with("s_cselect_b") && to >= 0) {
-      const auto [first, a, b] = operands_of(at);
+      const auto [first, a, b] = FirstOperands(at.operands);
       const bool condition = (a == "-1" && b == "0") || (a == "0" && b == "-1");
       if (condition && old[scc] != kOpen) {
         facts[static_cast<std::size_t>(to)] = a == "0" ? inverse(old[scc]) : old[scc];

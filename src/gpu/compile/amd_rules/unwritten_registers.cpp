@@ -63,9 +63,7 @@ std::optional<ScratchMove> scratch_move(const AmdInstruction& at) {
       has(at.name, "_d16"))
     return std::nullopt;
   if (!has(at.name, "_b") && !has(at.name, "_dword")) return std::nullopt;
-  std::string_view rest = at.operands;
-  const std::string_view first = take_operand(rest), second = take_operand(rest),
-                         third = take_operand(rest);
+  const auto [first, second, third] = FirstOperands(at.operands);
   ScratchMove move;
   move.stores = has(at.name, "_store");
   move.registers = parse_registers(move.stores ? second : first);

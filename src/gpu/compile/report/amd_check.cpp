@@ -21,6 +21,18 @@ std::vector<AmdInstruction> without_dead_branches(std::vector<AmdInstruction> co
   return code;
 }
 
+// EXEC by two flows, either of which is right: `flow` leaves out ways that cannot be taken,
+// `blocks` has one copy of each block, and so has simpler loops.
+std::vector<int> exec_by_both(const std::vector<AmdInstruction>& code, const AmdFlow& flow,
+                              const AmdFlow& blocks) {
+  std::vector<int> exec = exec_before_instructions(code, flow);
+  const std::vector<int> more = exec_before_instructions(code, blocks);
+  for (std::size_t i = 0; i < code.size(); ++i) {
+    if (exec[i] != kNeverReached && more[i] == ExecMasks::kAllLanes) exec[i] = more[i];
+  }
+  return exec;
+}
+
 std::vector<AmdAccess> accesses_of(const std::vector<AmdInstruction>& code) {
   std::vector<AmdAccess> access;
   access.reserve(code.size());
@@ -37,7 +49,7 @@ AmdProgram::AmdProgram(std::string_view disassembly, AmdKernelFacts kernel)
       slots(code, access),
       blocks(code),
       flow(flow_by_facts(code, access, blocks)),
-      exec(exec_before_instructions(code, flow)) {}
+      exec(exec_by_both(code, flow, blocks)) {}
 
 AmdKernelFacts amd_kernel_facts(std::span<const std::byte> code_object, std::string_view arch) {
   AmdKernelFacts facts{.arch = arch};

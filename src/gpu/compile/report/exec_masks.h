@@ -2,40 +2,58 @@
 #pragma once
 
 #include <array>
+#include <climits>
+#include <cstddef>
 #include <map>
 #include <tuple>
 #include <vector>
 
 namespace fulmen::gpu {
 
-// Names of masks: the same number is the same set of lanes. kAllLanes, kUnknown, or a part of
-// another mask: the lanes of `whole` for which condition number `condition` holds, or for which it
-// does not.
+// Names of masks: the same number is the same set of lanes. A mask is all lanes, none, a part of
+// another mask, or what a part leaves of one. A part has a condition: the lanes of `whole` for
+// which it holds, or for which it does not. The result of an operation is exact or kUnknown.
 class ExecMasks {
  public:
-  static constexpr int kUnknown = -1, kAllLanes = 0;
-
-  // The lanes that have left a loop, which begins with the lanes of `whole` on. A compiler keeps
-  // them in a register that is 0 before the loop, adds to it each round, and after the loop turns
-  // them on again: `whole` is on then. Taken as such wherever it is or-ed to EXEC.
-  static int left_of(int whole) { return whole == kUnknown ? kUnknown : kFirstLeft - whole; }
+  static constexpr int kUnknown = -1, kAllLanes = 0, kNone = 1;
 
   int part(int whole, int condition, bool holds);
-  int both(int a, int b) const;                // a & b
-  int either(int a, int b) const;              // a | b
-  int turned_on(int exec, int more) const;     // exec | more as the new EXEC
-  int without(int whole, int part);            // whole & ~part
-  int exclusive(int a, int b);                 // a ^ b
+  int rest(int whole, int part);  // whole & ~part; each lane of `part` is in `whole`
+
+  int both(int a, int b);       // a & b
+  int either(int a, int b);     // a | b
+  int without(int a, int b);    // a & ~b
+  int exclusive(int a, int b);  // a ^ b
+
   bool is_part_of(int part, int whole) const;  // true for the mask itself
+  // The mask that a part was taken of.
+  int whole_of(int mask) const { return made_of(mask).whole; }
+  // The smallest known mask of which both are parts.
+  int common_whole(int a, int b) const;
+  // Whether the mask is made of that condition.
+  bool depends_on(int mask, int condition) const;
+  // The name that a mask has once `condition` is computed again: it was made of the former value.
+  // kUnknown if it was made of the value before that one.
+  int older(int mask, int condition);
+
  private:
-  static constexpr int kFirstLeft = -2;
+  static constexpr int kNoCondition = INT_MIN, kOlder = 1 << 24;
   struct Part {
     int whole, condition;
     bool holds;
+    int missing;  // of a rest: the lanes of `whole` that it is without; else kUnknown
   };
+  const Part& made_of(int mask) const { return parts_[static_cast<std::size_t>(mask)]; }
+  bool is_side(int mask) const { return mask > kNone; }
+  int number_of(const Part& part);
   int other_side(int part);
-  std::vector<Part> parts_{{kUnknown, 0, false}};  // by number; the first is kAllLanes
-  std::map<std::tuple<int, int, bool>, int> numbers_;
+  bool disjoint(int a, int b);
+  int either_by_sides(int a, int b);
+  int with_condition(int mask, int from, int to);
+  // By number; the first are kAllLanes and kNone.
+  std::vector<Part> parts_{{kUnknown, kNoCondition, false, kUnknown},
+                           {kUnknown, kNoCondition, false, kUnknown}};
+  std::map<std::tuple<int, int, bool, int>, int> numbers_;
 };
 
 // The registers that hold masks: SGPRs, VCC and EXEC. A mask of 64 lanes is named by its lower
