@@ -67,7 +67,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--kernels",
         default="",
-        help="forward kernels of ours that are forced, beside the one that is taken",
+        help="forward kernels of ours that are forced beside the one that is taken, ',' between "
+        "them; parameters may follow: cuda.decode.sm80@waves=8;num_splits=1",
     )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--span-ms", type=float, default=4.0, help="what a repeat takes")
