@@ -6,8 +6,8 @@ before it is timed.
 
 Needs fulmen and torch installed; every peer is optional. --prepare N compiles the kernels of all
 rows in N processes first. A row is printed, and appended to --json, as it is measured: its ratio is
-the best peer's time by ours. On a CPU (--device cpu --tiny) it is a dry run. Where a contestant
-breaks the GPU's context the program starts itself again behind that row."""
+the best peer's time divided by ours. On a CPU (--device cpu --tiny) it is a dry run. Where a
+contestant breaks the GPU's context, the program starts itself again behind that row."""
 
 import argparse
 import math
