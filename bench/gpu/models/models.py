@@ -6,8 +6,8 @@ before it is timed.
 
 Needs fulmen and torch installed; every peer is optional. --prepare N compiles the kernels of all
 rows in N processes first. A row is printed, and appended to --json, as it is measured: its ratio is
-the best peer's time by ours. On a CPU (--device cpu --tiny) it is a dry run. Where a contestant
-breaks the GPU's context the program starts itself again behind that row."""
+the best peer's time divided by ours. On a CPU (--device cpu --tiny) it is a dry run. Where a
+contestant breaks the GPU's context, the program starts itself again behind that row."""
 
 import argparse
 import math
@@ -67,7 +67,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--kernels",
         default="",
-        help="forward kernels of ours that are forced, beside the one that is taken",
+        help="forward kernels of ours that are forced beside the one that is taken, ',' between "
+        "them; parameters may follow: cuda.decode.sm80@waves=8;num_splits=1",
     )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--span-ms", type=float, default=4.0, help="what a repeat takes")

@@ -83,11 +83,14 @@ def fulmen(call: Call, deterministic: bool | None = None, contiguous: bool = Fal
 
 
 def fulmen_by(call: Call, kernel: str) -> Function:
-    """fulmen.attention with a kernel of that name forced, whatever the call's interface is."""
+    """fulmen.attention with a kernel of that name forced, whatever the call's interface is: its
+    parameters may follow, as in cuda.decode.sm80@waves=8;num_splits=1."""
     import fulmen as package
     import fulmen.torch
 
-    options = fulmen_options(call) | dict(keep_mask=call.keep_mask, kernel=kernel)
+    name, _, tuning = kernel.partition("@")
+    options = fulmen_options(call) | dict(keep_mask=call.keep_mask, kernel=name)
+    options["tuning"] = tuning.replace(";", ",") or None
 
     def run(x):
         more = {name: x[name] for name in ("bias", "sinks") if name in x}

@@ -9,7 +9,7 @@ def is_peer(name: str) -> bool:
 
 
 def ratios(times: dict[str, float], refused: dict[str, str]) -> dict:
-    """The best peer's time by ours, and by that of ours without atomics beside peers without.
+    """The best peer's time divided by ours; the same of ours and of peers that are deterministic.
     Peers that are wrong are left out."""
     found = {}
     peers = {n: t for n, t in times.items() if is_peer(n) and n not in refused}
@@ -50,7 +50,7 @@ def text_of(row: dict) -> str:
 
 def markdown(path: Path) -> str:
     """Tables of the file's rows, a group a table: microseconds of ours and of the best peer, and
-    the ratio; in brackets the ratio without atomics beside peers without."""
+    the ratio; in brackets that of deterministic gradients."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     lines = []
     for group in dict.fromkeys(row["group"] for row in rows if "group" in row):
