@@ -46,8 +46,9 @@ const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem
   const bool more_registers =
       p.bias.present || p.alibi_slopes.present || p.keep_mask.present || p.dropout > 0;
   const auto row = std::find_if(rows.begin(), rows.end() - 1, [&](const PrefillTmaRow& r) {
-    return dim <= r.max_head_dim && r.band.value_or(has_band(p)) == has_band(p) &&
-           p.seqlen_k >= r.min_keys && p.seqlen_k <= r.max_keys && window_of(p) <= r.max_window &&
+    return dim <= r.max_head_dim && p.head_dim_v <= r.max_head_dim_v &&
+           r.band.value_or(has_band(p)) == has_band(p) && p.seqlen_k >= r.min_keys &&
+           p.seqlen_k <= r.max_keys && window_of(p) <= r.max_window &&
            (!r.sequences || p.variable_lengths()) &&
            (!r.one_wave || tiles_of_queries(p, r.shape.warpgroups) <= compute_units) &&
            !(r.no_spare_registers && more_registers) && takes_mask(p, r.shape).yes &&

@@ -21,7 +21,8 @@ enum class TileScheduler { single_tile, static_persistent, dynamic_persistent };
 // the last row of a head dim has none.
 struct PrefillTmaRow {
   int max_head_dim;
-  std::optional<bool> band = {};  // only with one, or only without
+  int max_head_dim_v = std::numeric_limits<int>::max();  // of v alone
+  std::optional<bool> band = {};                         // only with one, or only without
   int64_t min_keys = 0, max_keys = std::numeric_limits<int64_t>::max();
   // Only under a window that lets a query attend at most so many keys.
   int64_t max_window = std::numeric_limits<int64_t>::max();

@@ -151,21 +151,13 @@ struct Loader {
   }
   template <int kCount>
   FULMEN_DEVICE void load(int to, const TensorMap& map, const Box& box, int barrier) const {
-    // One lane asks for all: of lanes that ask each for its own, one comes after the other.
-    int batches[kBoxes];
+    if (lane_id() == 0) mbarrier_arrive_expect(barrier, kCount * kBlockN * kPanelRowBytes);
+    if constexpr (kBoxes > 1) wave_barrier();
+    if (lane_id() >= kBoxes) return;
 #pragma unroll
-    for (int n = 0; n < kBoxes; ++n)
-      batches[n] = kBoxes > 1 ? static_cast<int>(shuffle_xor(static_cast<unsigned>(box.batch), n))
-                              : box.batch;
-    if (lane_id() != 0) return;
-    mbarrier_arrive_expect(barrier, kCount * kBlockN * kPanelRowBytes);
-#pragma unroll
-    for (int n = 0; n < kBoxes; ++n) {
-#pragma unroll
-      for (int p = 0; p < kCount; ++p) {
-        tma_load(to + (p * kBlockN + n * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns,
-                 kBoxes > 1 ? 0 : box.row, place.kv_heads, batches[n], barrier, once);
-      }
+    for (int p = 0; p < kCount; ++p) {
+      tma_load(to + (p * kBlockN + lane_id() * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns,
+               box.row, place.kv_heads, box.batch, barrier, once);
     }
   }
   // Values of keys that no row attends are not to be multiplied, not even with 0: they may be NaN.

@@ -107,16 +107,15 @@ struct KeyLoader {
       load_kept_tiles(*this, t, kv_head);
       return;
     }
-    // The next tile's pages are looked up while this one is requested.
-    TilePages now = pages(t, 0), ahead = pages(t, 1);
+    TilePages now = pages(t, 0), ahead = kFewBoxes ? pages(t, 1) : now;
     keys(t, t.order.first_key(0), kv_head, now);
 #pragma unroll 1
     for (int n = 1; n < t.order.count; ++n) {
       const TilePages before = now;
-      now = ahead;
-      ahead = pages(t, n + 1);
+      now = kFewBoxes ? ahead : pages(t, n);
+      if constexpr (kFewBoxes) ahead = pages(t, n + 1);
       keys(t, t.order.first_key(n), kv_head, now);
-      values(t, t.order.first_key(n - 1), kv_head, before);
+      values(t, t.order.first_key(n - 1), kv_head, kFewBoxes ? before : pages(t, n - 1));
     }
     values(t, t.order.first_key(t.order.count - 1), kv_head, now);
   }

@@ -8,6 +8,9 @@ namespace fulmen::kernels {
 
 constexpr int kBoxRows = kPageSize > 0 && kPageSize < kBlockN ? kPageSize : kBlockN,
               kBoxes = kBlockN / kBoxRows;
+// Few boxes of a tile are looked up a tile ahead, and one lane asks for them. Of many each lane asks
+// for its own: their places take more registers than a loader has.
+constexpr bool kFewBoxes = kBoxes <= 2;
 static_assert(!kPaged || (kPageSize > 0 && kPageSize % kBoxRows == 0 && kBlockN % kBoxRows == 0 &&
                           kBoxRows % 8 == 0 && kBoxes <= kWaveSize),
               "prefill_tma: a box lies in a page");
@@ -38,19 +41,15 @@ struct TilePages {
   template <int kCount>
   FULMEN_DEVICE void load(int to, const TensorMap& map, int kv_head, int barrier,
                           L2Policy policy) const {
-    // One lane asks for all: of lanes that ask each for its own, one comes after the other.
-    int pages[kBoxes];
+    const unsigned page = exists ? place.page : 0U;
+    if constexpr (kFewBoxes) {
+      const unsigned second = kBoxes > 1 ? shuffle_xor(page, 1) : page;
+      if (lane_id() != 0) return;
 #pragma unroll
-    for (int box = 0; box < kBoxes; ++box)
-      pages[box] = static_cast<int>(shuffle_xor(exists ? place.page : 0U, box));
-    if (lane_id() != 0) return;
-#pragma unroll
-    for (int box = 0; box < kBoxes; ++box) {
-#pragma unroll
-      for (int p = 0; p < kCount; ++p) {
-        tma_load(to + (p * kBlockN + box * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns,
-                 kBoxes > 1 ? 0 : place.row, kv_head, pages[box], barrier, policy);
-      }
+      for (int box = 0; box < kBoxes; ++box)
+        load_box<kCount>(to, map, kv_head, box, box == 0 ? page : second, barrier, policy);
+    } else if (lane_id() < kBoxes) {
+      load_box<kCount>(to, map, kv_head, lane_id(), page, barrier, policy);
     }
   }
   // Keys of pages that do not exist become NaN, as their rows' results are.
@@ -67,6 +66,15 @@ struct TilePages {
   }
 
  private:
+  template <int kCount>
+  FULMEN_DEVICE void load_box(int to, const TensorMap& map, int kv_head, int box, unsigned page,
+                              int barrier, L2Policy policy) const {
+#pragma unroll
+    for (int p = 0; p < kCount; ++p) {
+      tma_load(to + (p * kBlockN + box * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns,
+               kBoxes > 1 ? 0 : place.row, kv_head, static_cast<int>(page), barrier, policy);
+    }
+  }
   FULMEN_DEVICE bool is_attended(const QueryTile& t) const {
     return key < t.keys.end && key + kBoxRows > t.keys.begin;
   }
