@@ -51,6 +51,15 @@ std::vector<GridCase> counted_cases() {
     add(DType::bf16, 512, 512, 1, dim, Feature::none, Pass::backward);
   for (const int64_t dim : {32, 64})
     add(DType::fp16, 64, 64, 1, dim, Feature::bias, Pass::backward);
+  // What a gradient of a bias that batches share adds to the others.
+  for (const int64_t dim : {32, 64}) {
+    for (const bool dbias : {false, true}) {
+      add(DType::bf16, 128, 128, 1, dim, Feature::bias, Pass::backward);
+      list.back().batch = 16;
+      list.back().shared_bias = true;
+      list.back().dbias = dbias;
+    }
+  }
   for (const int64_t dim : {64, 128})
     add(DType::fp32, 128, 1024, 1, dim, Feature::none, Pass::forward);
   for (const int64_t dim : {64, 128})

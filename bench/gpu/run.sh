@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with an NVIDIA GPU and PyTorch: verify, then the benchmark beside PyTorch's own kernels.
 #   bench/gpu/run.sh FOLDER [bench.py's options]   FOLDER holds fulmen and libfulmen.so.0.1; results go to $OUT, or to build/gpu
-# Where the Python package is installed, it is checked and measured, too (bench/python/gpu.py).
+# Where the Python package is installed, it is checked and measured, too (bench/python/gpu.py, models/models.py).
 set -euo pipefail
 build=$(readlink -f "$1")
 cd "$(dirname "$(readlink -f "$0")")"
@@ -46,4 +46,7 @@ if type -P compute-sanitizer >/dev/null && [[ ${SANITIZE:-yes} != no ]]; then
 fi
 python3 first_use.py
 python3 bench.py --json "$out/bench.json" "${@:2}"
-if python3 -P -c 'import fulmen.torch' 2>/dev/null; then python3 ../python/gpu.py --json "$out/python.json"; fi
+if python3 -P -c 'import fulmen.torch' 2>/dev/null; then
+  python3 ../python/gpu.py --json "$out/python.json"
+  python3 models/models.py --prepare 8 --json "$out/models.json"
+fi

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+from turns import DTYPES
 
 
 @dataclass(frozen=True)

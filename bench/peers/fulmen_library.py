@@ -4,7 +4,7 @@ import ctypes
 import os
 import subprocess
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -12,7 +12,14 @@ from cases import Case, Inputs
 from implementations import Prepared, Unsupported
 
 ROOT = Path(__file__).resolve().parents[2]
-DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2}
+DTYPES = {
+    torch.float32: 0,
+    torch.float16: 1,
+    torch.bfloat16: 2,
+    torch.bool: 3,
+    torch.int32: 4,
+}
+CAUSAL = {"none": 0, "bottom_right": 1, "top_left": 2}
 
 
 def compile_call(library: Path) -> ctypes.CDLL:
@@ -36,6 +43,43 @@ def compile_call(library: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(output))
 
 
+class CallTensor(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int64),
+        ("shape", ctypes.c_int64 * 4),
+        ("strides", ctypes.c_int64 * 4),
+    )
+
+
+class CallOptions(ctypes.Structure):
+    _fields_ = (
+        ("softcap", ctypes.c_double),
+        ("dropout", ctypes.c_double),
+        ("causal", ctypes.c_int64),
+        ("window_left", ctypes.c_int64),
+        ("window_right", ctypes.c_int64),
+        ("max_seqlen_q", ctypes.c_int64),
+        ("max_seqlen_k", ctypes.c_int64),
+        ("threads", ctypes.c_int64),
+        ("backward", ctypes.c_int64),
+    )
+
+
+def view(name: str, tensor: torch.Tensor) -> CallTensor:
+    missing = 4 - tensor.dim()
+    shape = [1] * missing + list(tensor.shape)
+    strides = [0] * missing + list(tensor.stride())
+    return CallTensor(
+        name.encode(),
+        tensor.data_ptr(),
+        DTYPES[tensor.dtype],
+        (ctypes.c_int64 * 4)(*shape),
+        (ctypes.c_int64 * 4)(*strides),
+    )
+
+
 class Library:
     def __init__(self, path: Path) -> None:
         self._c = compile_call(path)
@@ -46,28 +90,30 @@ class Library:
         ]
         self._c.call_create.restype = ctypes.c_void_p
         self._c.call_create.argtypes = (
-            [ctypes.c_void_p] * 6 + [ctypes.c_int] + [ctypes.c_int64] * 5 + [ctypes.c_int] * 2
+            ctypes.POINTER(CallTensor),
+            ctypes.c_int64,
+            ctypes.POINTER(CallOptions),
         )
         self.version = self._c.call_version().decode()
 
-    def prepare(self, case: Case, inputs: Inputs, threads: int) -> Prepared:
-        out = torch.full_like(inputs.q, float("nan"))
-        bias, keep = (
-            None if tensor is None else tensor.data_ptr() for tensor in (inputs.bias, inputs.keep)
+    def call(
+        self, tensors: Mapping[str, torch.Tensor], options: Mapping, threads: int, *, backward: bool
+    ) -> Callable[[], None]:
+        """A call of these tensors, in Fulmen's names and order of dims. What is returned runs it
+        and keeps the tensors."""
+        asked = CallOptions(
+            options.get("softcap", 0.0),
+            options.get("dropout", 0.0),
+            CAUSAL[options.get("causal", "none")],
+            options.get("window_left", -1),
+            options.get("window_right", -1),
+            options.get("max_seqlen_q", -1),
+            options.get("max_seqlen_k", -1),
+            threads,
+            backward,
         )
-        pointers = (
-            inputs.q.data_ptr(),
-            inputs.k.data_ptr(),
-            inputs.v.data_ptr(),
-            bias,
-            keep,
-            out.data_ptr(),
-        )
-        shape = (case.batch, case.heads, case.seqlen, case.head_dim)
-        keep_rows = 0 if inputs.keep is None else inputs.keep.shape[2]
-        call = self._c.call_create(
-            *pointers, DTYPES[case.dtype], *shape, keep_rows, case.causal, threads
-        )
+        views = (CallTensor * len(tensors))(*(view(name, x) for name, x in tensors.items()))
+        call = self._c.call_create(views, len(tensors), asked)
         if not call:
             raise Unsupported(self._c.call_error().decode())
         run_call: Callable[[int], int] = self._c.call_run
@@ -77,5 +123,18 @@ class Library:
                 raise RuntimeError(self._c.call_error().decode())
 
         run.kernel = self._c.call_kernel(call).decode()
+        run.tensors = tensors  # whose memory it reads and writes
         weakref.finalize(run, self._c.call_destroy, call)
-        return run, lambda: out
+        return run
+
+    def prepare(self, case: Case, inputs: Inputs, threads: int) -> Prepared:
+        out = torch.full_like(inputs.q, float("nan"))
+        rows = {"q": inputs.q, "k": inputs.k, "v": inputs.v, "out": out}
+        tensors = {name: x.transpose(1, 2) for name, x in rows.items()}
+        scores = (case.batch, case.heads, case.seqlen, case.seqlen)
+        if inputs.bias is not None:
+            tensors["bias"] = inputs.bias.expand(scores)
+        if inputs.keep is not None:
+            tensors["keep_mask"] = inputs.keep.expand(scores)
+        options = {"causal": "bottom_right" if case.causal else "none"}
+        return self.call(tensors, options, threads, backward=False), lambda: out

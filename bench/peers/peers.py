@@ -10,18 +10,16 @@ import argparse
 import json
 import statistics
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import fulmen_library
+import models_run
 import onnxruntime
 import torch
 from cases import Case, cases, exact, make_inputs
 from implementations import Unsupported, onnx_runtime, pytorch
+from turns import BOUND, one_turn
 
-# Only to see that everyone computed the same problem; Fulmen's own tests are far stricter.
-BOUND = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 5e-2}
 HEADER = ("case", "Fulmen", "PyTorch", "ONNX Runtime", "Fulmen, median", "to the better peer")
 
 
@@ -30,17 +28,6 @@ def chip() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return "unknown chip"
-
-
-def one_turn(run: Callable[[], None], seconds: float) -> list[float]:
-    time.sleep(0.01)
-    run()
-    times: list[float] = []
-    while not times or sum(times) < seconds:
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return times
 
 
 def measure(
@@ -111,7 +98,10 @@ def main() -> int:
     )
     parser.add_argument("--library", type=Path, required=True, help="libfulmen.so")
     parser.add_argument(
-        "--suite", nargs="+", choices=("prefill", "boards"), default=["prefill", "boards"]
+        "--suite",
+        nargs="+",
+        choices=("prefill", "boards", "models"),
+        default=["prefill", "boards", "models"],
     )
     parser.add_argument(
         "--dtype", nargs="+", choices=("fp32", "fp16", "bf16"), default=["fp32", "bf16", "fp16"]
@@ -134,8 +124,9 @@ def main() -> int:
     }
     print(f"GFLOP/s of the best call, {arguments.threads} threads, {chip()};", end=" ")
     print(", ".join(f"{name} {version}" for name, version in versions.items()), end="\n\n")
-    print("| " + " | ".join(HEADER) + " |")
-    print("|---" + "|---:" * (len(HEADER) - 1) + "|", flush=True)
+    if any(suite != "models" for suite in arguments.suite):
+        print("| " + " | ".join(HEADER) + " |")
+        print("|---" + "|---:" * (len(HEADER) - 1) + "|", flush=True)
     rows, missing = [], {}
     for case in cases(arguments.suite, arguments.dtype):
         row = measure(
@@ -151,6 +142,8 @@ def main() -> int:
             if "unsupported" in result:
                 missing.setdefault((name, result["unsupported"]), case.name)
         print(table_line(row), flush=True)
+    if "models" in arguments.suite:
+        rows += models_run.run(library, arguments.dtype, arguments)
     for (name, reason), where in missing.items():
         print(f"\n{name} has no figure from `{where}` on: {reason}")
     if arguments.json:

@@ -48,6 +48,7 @@ TileRunner::TileRunner(const Problem& problem, std::string name, const ThreadSet
   call_.stream_output = tasks.stream_output;
   call_.fetch_batches = tasks.fetch_batches;
   call_.fetch_into_l2 = tasks.fetch_into_l2;
+  if (tasks.summarises_mask) mask_ = MaskTiles(problem);
   if (problem.variable_lengths()) {
     const int64_t most = problem.batch * blocks_;
     most_tasks_ =
@@ -64,14 +65,22 @@ void TileRunner::set_parameters(tuning::Choice choice) {
 std::size_t TileRunner::workspace_bytes() const noexcept {
   return static_cast<std::size_t>(scratch_floats_) * sizeof(float) *
              static_cast<std::size_t>(threads_.num_threads) +
+         static_cast<std::size_t>(mask_.bytes()) +
          static_cast<std::size_t>(most_tasks_) * sizeof(SequenceTask);
 }
 
 Status TileRunner::run(void* /*stream*/, const AttentionTensors& tensors, void* workspace) const {
-  if (problem_.variable_lengths()) return run_sequences(tensors, static_cast<float*>(workspace));
+  auto* scratch = static_cast<float*>(workspace);
+  char* behind_scratch = static_cast<char*>(workspace) + scratch_floats_ * threads_.num_threads *
+                                                             static_cast<int64_t>(sizeof(float));
   ForwardCall call = call_;
   call.tensors = &tensors;
-  auto* scratch = static_cast<float*>(workspace);
+  call.mask = mask_.summarise(tensors, threads_, behind_scratch);
+  if (problem_.variable_lengths()) {
+    run_sequences(tensors, call, scratch,
+                  reinterpret_cast<SequenceTask*>(behind_scratch + mask_.bytes()));
+    return {};
+  }
   const int64_t count = problem_.batch * problem_.num_heads * blocks_;
   parallel_tasks(threads_, (count + run_length_ - 1) / run_length_, [&](int64_t run, int worker) {
     const int64_t end = std::min(count, (run + 1) * run_length_);
@@ -87,8 +96,8 @@ Status TileRunner::run(void* /*stream*/, const AttentionTensors& tensors, void* 
 }
 
 // A task is a block of queries of one sequence and run_length_ heads.
-Status TileRunner::run_sequences(const AttentionTensors& tensors, float* scratch) const {
-  auto* tasks = reinterpret_cast<SequenceTask*>(scratch + scratch_floats_ * threads_.num_threads);
+void TileRunner::run_sequences(const AttentionTensors& tensors, const ForwardCall& all,
+                               float* scratch, SequenceTask* tasks) const {
   const algorithm::SequenceTable table = sequence_table(problem_, tensors);
   const int64_t blocks = order_tasks(
       [&](const auto& put) {
@@ -111,7 +120,7 @@ Status TileRunner::run_sequences(const AttentionTensors& tensors, float* scratch
       [&](int64_t index, int worker) {
         const SequenceTask& block = tasks[index / runs];
         SequenceView view = sequence_view(problem_, tensors);
-        ForwardCall call = call_;
+        ForwardCall call = all;
         call_sequence(problem_, tensors, block.sequence, view, call);
         const int64_t first = block.part * task_rows_,
                       head_end = std::min(problem_.num_heads, (index % runs + 1) * run_length_);
@@ -122,7 +131,6 @@ Status TileRunner::run_sequences(const AttentionTensors& tensors, float* scratch
         }
       },
       1);
-  return {};
 }
 
 PrefillRows TileRunner::make_task(int64_t index) const {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cpu/isa/table.h"
+#include "cpu/mask_tiles.h"
 #include "cpu/tile/call.h"
 #include "cpu/tile/sequence_tasks.h"
 #include "fulmen/backend.h"
@@ -33,6 +34,7 @@ struct TileTasks {
   int tiles_per_task = 1;      // query tiles
   int64_t scratch_floats = 0;  // of a worker
   int64_t run_length = 1;      // tasks that a worker takes at once (tile/task_runs.h)
+  bool summarises_mask = false;
   bool stream_output = false;  // these three: of ForwardCall
   bool fetch_batches = false;
   bool fetch_into_l2 = false;
@@ -49,7 +51,8 @@ class TileRunner final : public Runner {
   Status run(void* stream, const AttentionTensors& tensors, void* workspace) const override;
 
  private:
-  Status run_sequences(const AttentionTensors& tensors, float* scratch) const;
+  void run_sequences(const AttentionTensors& tensors, const ForwardCall& all, float* scratch,
+                     SequenceTask* tasks) const;
   PrefillRows make_task(int64_t index) const;
 
   Problem problem_;
@@ -62,6 +65,7 @@ class TileRunner final : public Runner {
   int64_t task_rows_;
   int64_t blocks_;          // of a head: tasks; 0 for no queries
   int64_t most_tasks_ = 0;  // of sequences of different lengths
+  MaskTiles mask_;
 };
 
 }  // namespace fulmen::cpu

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/launch/backward_tma_shapes.h"
 #include "gpu/launch/board_shapes.h"
 
 namespace fulmen::gpu {
@@ -56,34 +57,23 @@ bool fills_tma_tiles(const Target& target, const Problem& p) {
 bool has_few_short_tiles(const Target& target, const Problem& p) {
   constexpr int64_t kFewTiles = 128, kFewKeys = 512, kFewOfAll = 64 * 512;
   const int64_t tiles = tiles_of_64_queries(p);
-  return fills_tma_tiles(target, p) && tiles <= kFewTiles && p.seqlen_k <= kFewKeys &&
-         tiles * p.seqlen_k <= kFewOfAll;
+  return !p.variable_lengths() && fills_tma_tiles(target, p) && tiles <= kFewTiles &&
+         p.seqlen_k <= kFewKeys && tiles * p.seqlen_k <= kFewOfAll;
 }
-// Squares of one tile are better served by narrower products, too.
+// Squares of one tile are better served by narrower products, too, and so is dbias beside dq.
 bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
   constexpr int64_t kTile = 64, kWide = 192;
-  const bool one_tile = p.seqlen_q <= kTile && p.seqlen_k <= kTile && larger_dim(p) <= kWide;
-  return fills_panels(target, p) && !one_tile;
+  const bool few = p.seqlen_k <= kTile && (p.dbias.present || p.seqlen_q <= kTile);
+  return fills_panels(target, p) && !(few && larger_dim(p) <= kWide);
 }
 
 // One tile of keys: dq's sums in memory save nothing.
 constexpr int64_t kTileKeys = 64;
 bool has_many_keys(const Target& /*target*/, const Problem& p) { return p.seqlen_k > kTileKeys; }
 
-// backward_tma's blocks of keys add to dq one after the other. Blocks that fill a chip hide that;
-// of wide heads, for which the others take three launches, a few are enough. In order, blocks wait
-// for each other where a head has few tiles of queries beside its blocks: measured, it is slower
-// then under half as many, with wide heads, whose pairs of workgroups add half as often, under a
-// quarter. With others it is faster under a causal mask all the same (docs/lab/nvidia_backward.md).
 bool fills_persistent_workgroups(const Target& target, const Problem& p) {
-  constexpr int64_t kFewBlocks = 128, kFewWideBlocks = 8;
-  const BackwardTmaTiles& shape = *target.backward_tma;
-  const bool wide = larger_dim(p) > shape.own_dims;
-  const int64_t blocks = tiles_of(p.seqlen_k, shape.block_m),
-                tiles = tiles_of(p.seqlen_q, shape.block_n) * p.group_size();
-  const bool waits = wide ? 4 * tiles < blocks : 2 * tiles < blocks && p.window_right < 0;
-  return has_many_keys(target, p) && fills_panels(target, p) && !(p.deterministic && waits) &&
-         blocks * p.batch * p.num_kv_heads >= (wide ? kFewWideBlocks : kFewBlocks);
+  return has_many_keys(target, p) && fills_panels(target, p) &&
+         fills_backward_tma(*target.backward_tma, p);
 }
 
 // Few queries whose keys are worth a pipeline's start. Where heads that share keys fill fewer tiles

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gpu/launch/mask_bits.h"
+#include "gpu/launch/work_tiles.h"
 #include "gpu/loaded_kernels.h"
 #include "gpu/missing_row.h"
 
@@ -132,6 +133,7 @@ float* GpuRunner::set_arguments(const LaunchPlan& plan, const AttentionTensors& 
   arguments.partial_sum = arguments.partial_max + plan.partial_row_floats;
   float* const behind = arguments.partial_sum + plan.partial_row_floats;
   arguments.tile_counter = plan.tile_counter_floats > 0 ? reinterpret_cast<int*>(behind) : nullptr;
+  set_work_table(plan, behind, arguments.work);
   return set_mask_bits(plan, behind + plan.tile_counter_floats, arguments.mask_bits);
 }
 
@@ -153,6 +155,8 @@ void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTe
   arguments.first_blocks = plan.backward.first_blocks;
   arguments.middle_heads = plan.backward.middle_heads;
   arguments.adds_in_order = plan.backward.adds_in_order;
+  arguments.block_slots = plan.backward.block_slots;
+  arguments.last_blocks = plan.backward.last_blocks;
 }
 
 template <class Arguments>

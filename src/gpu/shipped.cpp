@@ -135,6 +135,17 @@ std::vector<Problem> main_problems() {
   }
   for (const int64_t dim : {64, 128})
     list.push_back(backward_of(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, dim}, false)));
+  // Triangle attention: a bias that all rows of pairs share, with and without padding.
+  for (const int64_t dim : {32, 64, 128}) {
+    for (const bool masked : {false, true}) {
+      Problem triangle = problem_of(DType::bf16, {512, 512, 512, 4, 4, dim}, false);
+      add_bias(triangle, DType::fp32);
+      if (masked) triangle.keep_mask = {DType::boolean, true, {triangle.seqlen_k, 0, 0, 1}};
+      triangle = backward_of(triangle);
+      triangle.dbias = triangle.bias;
+      list.push_back(triangle);
+    }
+  }
   // Training with dropout.
   Problem training = problem_of(DType::bf16, {16, 512, 512, 12, 12, 64}, false);
   training.dropout = 6554;  // 0.1
@@ -173,7 +184,7 @@ std::vector<Problem> pair_problems() {
           list.push_back(p);
           if (shape.seqlen_q == 1) continue;
           list.push_back(backward_of(p));
-          if (p.bias.present) list.back().dbias = p.bias;
+          if (p.bias.present && !p.variable_lengths()) list.back().dbias = p.bias;
         }
       }
     }

@@ -111,7 +111,9 @@ Problem small_problem(const Problem& problem, const SmallSizes& sizes) {
   if (p.window_right > 0) p.window_right = p.seqlen_k / 3;
   // A sum of probabilities shows a key too many better than an output does.
   const auto shapes = shapes_of(p);
-  if (p.pass == Pass::forward && !p.lse.present) p.lse = {DType::fp32, true, {1, 1, 1, 1}};
+  // Packed rows are one batch.
+  if (p.pass == Pass::forward && !p.lse.present)
+    p.lse = {DType::fp32, true, {p.packed_q() ? 0 : 1, 1, 1, 1}};
   for (int i = 0; i < kTensorFields; ++i) {
     TensorSpec& spec = p.*kTensorTable[i].spec;
     if (spec.present) pack(spec, shapes[i]);

@@ -57,6 +57,21 @@ TEST_F(PairsTest, Forward) {
   for (int i = 0; i < 60; ++i) check(random_spec(random), random);
 }
 
+// Bool masks that leave out, or keep, whole tiles.
+TEST_F(PairsTest, Masks) {
+  Random random(8305);
+  SCOPED_TRACE(test_seed());
+  for (int i = 0; i < 40; ++i) {
+    CaseSpec spec = i % 2 == 0 ? random_spec(random) : random_backward_spec(random);
+    spec.seqlen_q = random.between(1, 300);
+    spec.seqlen_k = random.between(1, 400);
+    spec.keep = spec.nan_in_masked = true;
+    spec.keep_pattern = random.pick({KeepPattern::triangle, KeepPattern::blocks,
+                                     KeepPattern::right_padding, KeepPattern::one_key});
+    check(spec, random);
+  }
+}
+
 TEST_F(PairsTest, Decode) {
   static constexpr std::pair<int, int> kQueriesAndGroup[] = {{1, 1}, {1, 4},  {3, 3}, {1, 16},
                                                              {5, 4}, {11, 3}, {8, 8}, {64, 1}};

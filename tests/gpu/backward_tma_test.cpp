@@ -198,6 +198,25 @@ TEST_P(GpuBackwardTma, SaysWhyNot) {
                 "the TMA reads rows and strides of whole pieces of 16 bytes", random);
 }
 
+// A 16-bit bias whose rows are whole: pairs of keys are transposed in registers. The last tile of
+// keys has 8 of them, that of queries a part.
+TEST_P(GpuBackwardTma, WholeBias) {
+  Random random(9345);
+  for (const int64_t dim : {64, 128, 192}) {
+    CaseSpec s = spec_of(random.pick({DType::fp16, DType::bf16}), dim, random.between(70, 140),
+                         8 * random.between(17, 33), random);
+    s.num_heads = 2;
+    s.num_kv_heads = random.between(1, 2);
+    s.bias = true;
+    s.bias_dtype = s.dtype;
+    s.bias_broadcast = {random.chance(0.5), random.chance(0.5), random.chance(0.3)};
+    s.gradients[3] = false;
+    s.alibi = random.chance(0.3) ? 1 : 0;
+    s.causal = random.pick({Causal::none, Causal::bottom_right});
+    check(s, random);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(On, GpuBackwardTma, ::testing::ValuesIn(hopper_devices()), test_name);
 
 }  // namespace

@@ -42,6 +42,11 @@ class FirstUse : public ::testing::TestWithParam<std::string> {
       EXPECT_LE(small->problem.seqlen_q, 256);
       EXPECT_LE(small->problem.flops(), 8e9);
       if (!p.variable_lengths()) continue;
+      // Packed tensors are one batch, also the log-sum-exp that the check adds.
+      if (p.packed_q()) {
+        EXPECT_EQ(small->problem.lse.strides[0], 0);
+        EXPECT_EQ(small->problem.out.strides[0], 0);
+      }
       gpu::SmallTensors tensors;
       ASSERT_TRUE(tensors.make(small->problem, {}).ok());
       const Status status = check_sequences(small->problem, tensors.tensors);
@@ -144,6 +149,8 @@ class FirstUseRuns : public GpuTest {
     EXPECT_TRUE(planned->config().first_use.starts_with("first use checked: the largest error of "))
         << planned->explain();
     EXPECT_NE(planned->explain().find(planned->config().first_use), std::string::npos);
+    // Else another kernel would serve, and be the one that was checked.
+    EXPECT_EQ(planned->explain().find("wrong result"), std::string::npos) << planned->explain();
     AttentionOptions unchecked;
     unchecked.check_first_use = false;
     const Result<Plan> trusted = plan(c.problem(), device(), unchecked);
@@ -179,7 +186,27 @@ TEST_P(FirstUseRuns, Gradients) {
   expect_checked(spec);
 }
 
-INSTANTIATE_TEST_SUITE_P(Emulated, FirstUseRuns, ::testing::Values("emulated:gfx1100"), test_name);
+// Packed sequences whose log-sum-exp the caller does not want: the check adds one, whose rows are
+// packed, too.
+TEST_P(FirstUseRuns, PackedWithoutLse) {
+  CaseSpec spec;
+  spec.dtype = DType::bf16;
+  spec.batch = 3;
+  spec.seqlen_q = spec.seqlen_k = 130;
+  spec.num_heads = spec.num_kv_heads = 2;
+  spec.head_dim = spec.head_dim_v = 64;
+  spec.packed_q = spec.packed_k = true;
+  spec.causal = Causal::bottom_right;
+  spec.lse = false;
+  expect_checked(spec);
+  spec.packed_k = false;
+  spec.used_k = true;
+  spec.page_size = 16;
+  expect_checked(spec);
+}
+
+INSTANTIATE_TEST_SUITE_P(Emulated, FirstUseRuns,
+                         ::testing::Values("emulated:gfx1100", "emulated:sm_90a"), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

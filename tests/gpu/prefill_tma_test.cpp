@@ -173,10 +173,6 @@ TEST_P(GpuPrefillTma, SaysWhyNot) {
   Random random(8950);
   CaseSpec s = spec_of(DType::bf16, 59, 150, 150, random);
   expect_reason(s, "the TMA reads rows and strides of whole pieces of 16 bytes", random);
-  s = spec_of(DType::bf16, 64, 150, 150, random);
-  s.batch = 2;
-  s.packed_q = s.packed_k = true;
-  expect_reason(s, "prefill_tma", random);
 }
 
 TEST_P(GpuPrefillTma, IsChosenForWideRowsAndSeveralTilesOfKeys) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
+#include <cmath>
 #include <random>
 #include <string>
 #include <vector>
@@ -100,6 +102,40 @@ TEST_P(IsaInstructions, PackedHalvesTakeWhatTheirBitsSay) {
         expected |= bits(result, kHalf) << (high ? 16 : 0);
       }
       ASSERT_EQ(m.vector(3, l), expected) << lines[n] << ", lane " << l;
+    }
+  }
+}
+
+TEST_P(IsaInstructions, MatrixInstructionsModifyWhatTheyAddTo) {
+  if (cdna()) GTEST_SKIP() << "MFMA has no such modifiers";
+  const bool gfx11 = GetParam().starts_with("gfx11");
+  const std::string product = std::string("v_wmma_f32_16x16x16_f16 v[0:7], ") +
+                              (gfx11 ? "v[8:15], v[16:23], v[0:7]" : "v[8:11], v[12:15], v[0:7]");
+  const auto assembled =
+      assemble({product, product + " neg_lo:[0,0,1]", product + " neg_hi:[0,0,1]",
+                product + " neg_lo:[0,0,1] neg_hi:[0,0,1]", product + " neg_lo:[1,0,0]"},
+               GetParam());
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  turn_all_on(m);
+  for (std::size_t n = 0; n < assembled->code.size(); ++n) {
+    for (int l = 0; l < m.size(); ++l) {
+      for (int r = 0; r < 24; ++r) m.vector(r, l) = 0;
+      for (int r = 0; r < 8; ++r)  // of both signs
+        m.vector(r, l) = std::bit_cast<uint32_t>(static_cast<float>(8 * l + r - 100));
+    }
+    if (n == 4) {
+      EXPECT_NE(m.run(assembled->code[n]), "");
+      continue;
+    }
+    ASSERT_EQ(m.run(assembled->code[n]), "");
+    for (int l = 0; l < m.size(); ++l) {
+      for (int r = 0; r < 8; ++r) {
+        float expected = static_cast<float>(8 * l + r - 100);
+        if (n >= 2) expected = std::fabs(expected);
+        if (n % 2 == 1) expected = -expected;
+        EXPECT_EQ(std::bit_cast<float>(m.vector(r, l)), expected) << n << ", lane " << l;
+      }
     }
   }
 }

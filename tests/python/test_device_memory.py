@@ -174,6 +174,9 @@ class GpuTensor(GpuArray):
         super().__init__(0x90000 if made_by == "hand" else 0x10000, device, shape)
         self.made_by = made_by
 
+    def _is_zerotensor(self):
+        return False
+
     def new_empty_strided(self, shape, _strides, dtype):
         assert dtype == torch.float16
         return GpuTensor("torch's own function", self.tensor.device_id, tuple(shape))
@@ -208,6 +211,41 @@ def test_memory_of_the_current_device_is_asked_for_where_the_tensors_are(seen, q
     assert made_by(3) == made_by(0) == "torch's own function" and len(calls) == 1
     raised.append(RuntimeError("full"))
     assert made_by(1) == "torch's own function" and len(calls) == 2
+
+
+def test_torchs_own_addresses_are_believed_where_no_output_is_given(seen):
+    """No driver is asked about them: what overlaps is found only where somebody gave it."""
+    calls, _ = seen
+
+    def beside_q(*_):
+        tensor = GpuTensor("hand", 1)
+        tensor.tensor.data += 32
+        return tensor
+
+    def inputs():
+        return [GpuTensor("hand", 1) for _ in "qkv"]
+
+    _core.set_torch(
+        _TORCH | {"empty_gpu": beside_q, "current_gpu": lambda: 1, "written": lambda _: None}
+    )
+    try:
+        fulmen.attention(*inputs(), device="looking")
+        _, (q, _, _, out), *_ = calls[-1]
+        assert out == q + 32
+        before = len(calls)
+        with pytest.raises(ValueError, match=r"^out at 0x.* overlaps q at 0x"):
+            fulmen.attention(*inputs(), out=beside_q(), device="looking")
+        # Another framework's array beside torch's, and addresses that cannot be right.
+        with pytest.raises(ValueError, match=r"^out at 0x.* overlaps q at 0x"):
+            fulmen.attention(*inputs()[:2], GpuArray(0x30000, device=1), device="looking")
+        for address, said in ((None, "^v.data is null"), (0x30001, "^v.data is 0x30041")):
+            wrong = inputs()
+            wrong[2].tensor.data, wrong[2].tensor.byte_offset = address, 64 if address else 0
+            with pytest.raises(ValueError, match=said):
+                fulmen.attention(*wrong, device="looking")
+        assert len(calls) == before
+    finally:
+        _core.set_torch(_TORCH)
 
 
 def test_a_plan_is_made_once_for_equal_calls(seen):

@@ -66,8 +66,9 @@ std::string to_string(const CaseSpec& s) {
                         broadcast_text(s.bias_broadcast));
   if (s.huge_bias) text += " huge_bias";
   if (s.keep) {
-    text += fmt::format(" keep={} share={} documents={}", broadcast_text(s.keep_broadcast),
-                        s.keep_share, s.keep_documents);
+    text +=
+        fmt::format(" keep={} pattern={} share={} documents={}", broadcast_text(s.keep_broadcast),
+                    static_cast<int>(s.keep_pattern), s.keep_share, s.keep_documents);
   }
   if (s.nan_in_masked) text += " nan_in_masked";
   if (s.alibi != 0) text += fmt::format(" alibi={}", s.alibi);
@@ -347,6 +348,10 @@ void Case::fill_keep(Random& random) {
   const Tensor& keep = tensors.keep_mask;
   for (int64_t b = 0; b < keep.shape[0]; ++b) {
     for (int64_t h = 0; h < keep.shape[1]; ++h) {
+      if (spec.keep_pattern != KeepPattern::rows) {
+        fill_keep_pattern({b, h, 0, 0}, random);
+        continue;
+      }
       for (int64_t i = 0; i < keep.shape[2]; ++i) {
         const int64_t size = spec.keep_documents,
                       token = std::max<int64_t>(0, i + spec.seqlen_k - spec.seqlen_q);
@@ -360,6 +365,48 @@ void Case::fill_keep(Random& random) {
           const int value = keeps ? random.pick({1, 1, 255}) : 0;
           static_cast<uint8_t*>(keep.data)[offset(keep, {b, h, i, j})] =
               static_cast<uint8_t>(value);
+        }
+      }
+    }
+  }
+}
+
+void Case::fill_keep_pattern(const std::array<int64_t, 4>& head, Random& random) {
+  const Tensor& keep = tensors.keep_mask;
+  constexpr int64_t kBlock = 64;
+  const int64_t padding = random.between(0, spec.seqlen_k);
+  for (int64_t row = 0; row < keep.shape[2]; row += kBlock) {
+    for (int64_t key = 0; key < spec.seqlen_k; key += kBlock) {
+      const int64_t row_end = std::min(row + kBlock, keep.shape[2]),
+                    key_end = std::min(key + kBlock, spec.seqlen_k);
+      const int share = random.pick({0, 1, 2});  // of a block, in halves
+      const int64_t one_row = random.between(row, row_end - 1),
+                    one_key = random.between(key, key_end - 1);
+      for (int64_t i = row; i < row_end; ++i) {
+        for (int64_t j = key; j < key_end; ++j) {
+          bool keeps = false;
+          switch (spec.keep_pattern) {
+            case KeepPattern::triangle:
+              keeps = j <= i + spec.seqlen_k - spec.seqlen_q;
+              break;
+            case KeepPattern::blocks:
+              keeps = share == 2 || (share == 1 && random.chance(0.5));
+              break;
+            case KeepPattern::left_padding:
+              keeps = j >= padding;
+              break;
+            case KeepPattern::right_padding:
+              keeps = j < padding;
+              break;
+            case KeepPattern::one_key:
+              keeps = i == one_row && j == one_key;
+              break;
+            case KeepPattern::rows:
+            case KeepPattern::nothing:
+              break;
+          }
+          static_cast<uint8_t*>(keep.data)[offset(keep, {head[0], head[1], i, j})] =
+              static_cast<uint8_t>(keeps ? random.pick({1, 1, 255}) : 0);
         }
       }
     }

@@ -29,6 +29,18 @@ enum class Layout {
   odd_strides  // bshd with gaps of 3, 5 and 7 elements, so rows start at odd addresses
 };
 
+// What a bool mask looks like; where nothing else is said, for each head and sequence that has one
+// of its own.
+enum class KeepPattern {
+  rows,           // keep_share of the keys for a random half of the rows, a prefix for the others
+  triangle,       // what Causal::bottom_right says
+  blocks,         // of 64 by 64: none, some or all of it, as drawn
+  left_padding,   // the last keys, a number that is drawn
+  right_padding,  // the first keys
+  one_key,        // one key of one row in each block of 64 by 64
+  nothing,        // no key
+};
+
 struct CaseSpec {
   DType dtype = DType::fp32;
   int64_t batch = 1;
@@ -52,8 +64,8 @@ struct CaseSpec {
                                          // (support/huge_bias.h)
   bool keep = false;
   std::array<bool, 3> keep_broadcast{};
-  double keep_share = 0.7;     // of the keys, for a random half of the rows; the others keep a
-                               // prefix
+  KeepPattern keep_pattern = KeepPattern::rows;
+  double keep_share = 0.7;     // KeepPattern::rows
   int64_t keep_documents = 0;  // > 0: instead documents of so many tokens, each of which attends
                                // itself; queries are the last tokens
   bool nan_in_masked = false;  // K and V rows that no query may attend hold NaN
@@ -138,6 +150,7 @@ class Case {
   Tensor broadcastable(DType dtype, const std::array<bool, 3>& broadcast);
   void fill_normal(const Tensor& tensor, float size, Random& random);
   void fill_keep(Random& random);
+  void fill_keep_pattern(const std::array<int64_t, 4>& head, Random& random);
   void hide_nan_behind_mask();
   std::byte* allocate(std::size_t bytes);
 

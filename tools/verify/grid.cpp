@@ -159,7 +159,8 @@ void add_score_tensors(const GridCase& c, NormalPool& pool, GridData& data) {
   // fp16 has no numbers whose product with log2(e) is beyond fp32: its huge biases are in fp32.
   const DType of_bias = c.huge_bias && c.dtype == DType::fp16 ? DType::fp32 : c.dtype;
   if (has(c, Feature::bias))
-    t.bias = Tensor::bhqk(nullptr, of_bias, c.batch, c.heads, c.seqlen_q, c.seqlen_k);
+    t.bias = Tensor::bhqk(nullptr, of_bias, c.shared_bias ? 1 : c.batch, c.heads, c.seqlen_q,
+                          c.seqlen_k);
   // fp32 beside any dtype, the same for all batches and queries.
   if (c.feature == Feature::row_bias)
     t.bias = Tensor::bhqk(nullptr, DType::fp32, 1, c.heads, 1, c.seqlen_k);
@@ -231,7 +232,7 @@ void add_gradients(const GridCase& c, NormalPool& pool, GridData& data, int thre
   for (Tensor* tensor : std::initializer_list<Tensor*>{&t.dout, &t.dq, &t.dk, &t.dv})
     allocate(pool, c, data, *tensor, 1.0F);
   if (c.dlse) t.dlse = t.lse;
-  if (t.bias.data != nullptr && c.sequences == Sequences::even) {
+  if (t.bias.data != nullptr && c.dbias && c.sequences == Sequences::even) {
     const auto stored = [&](int dim, int64_t size) {
       const bool broadcast = t.bias.shape[static_cast<std::size_t>(dim)] == 1;
       return broadcast || c.dbias_summed == dim + 1 || c.dbias_summed == 4
@@ -364,7 +365,7 @@ std::string to_string(const GridCase& c) {
   const std::string backward =
       c.pass == Pass::forward
           ? ""
-          : fmt::format(", backward{}{}{}",
+          : fmt::format(", backward{}{}{}{}", c.dbias ? "" : ", no dbias",
                         c.dropout > 0 ? fmt::format(", dropout {}", c.dropout) : "",
                         c.dlse ? ", dlse" : "",
                         c.dbias_summed > 0 ? fmt::format(", dbias sum {}", c.dbias_summed) : "");
@@ -374,7 +375,10 @@ std::string to_string(const GridCase& c) {
       (c.page_size > 0 ? fmt::format(" by {}", c.page_size) : std::string());
   return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}{}, {}{}{}{}{}", to_string(c.dtype),
                      c.batch, c.seqlen_q, c.seqlen_k, c.heads, c.kv_heads, c.head_dim, c.head_dim_v,
-                     c.huge_bias ? "huge " : "", kFeatureNames[static_cast<std::size_t>(c.feature)],
+                     c.huge_bias     ? "huge "
+                     : c.shared_bias ? "shared "
+                                     : "",
+                     kFeatureNames[static_cast<std::size_t>(c.feature)],
                      kLayoutNames[static_cast<std::size_t>(c.layout)], sequences,
                      c.lse ? ", lse" : "", c.large ? ", large inputs" : "", backward);
 }

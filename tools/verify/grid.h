@@ -51,13 +51,15 @@ struct GridCase {
   int64_t window_left = 40, window_right = 17;
   float q_size = 1;  // a further factor of q
   bool equal_keys = false;
-  bool huge_bias = false;  // Feature::bias has rows at the ends of its dtype's range
+  bool shared_bias = false;  // Feature::bias: that of a head is the same for all batches
+  bool huge_bias = false;    // Feature::bias has rows at the ends of its dtype's range
   Pass pass = Pass::forward;
   Sequences sequences = Sequences::even;
   int64_t page_size = 0;
   float dropout = 0;
   // Backward alone: a gradient of the bias that is summed over dims of the bias.
   bool dlse = false;
+  bool dbias = true;     // where there is a bias
   int dbias_summed = 0;  // 1: over batches, 2: over heads, 3: over queries, 4: all of them
 };
 std::string to_string(const GridCase& grid_case);

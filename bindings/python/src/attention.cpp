@@ -94,8 +94,12 @@ nb::object as_numbers(int place, nb::handle value, nb::handle q) {
     if (kind_of(value) == Kind::plain_torch ? dtype.is(torch_int32()) : dtype.is(numpy_int32()))
       return nb::borrow(value);
   } else if (place == kSinks) {
-    const bool is_torch = kind_of(value) == Kind::plain_torch;
-    if (is_torch && nb::getattr(value, "dtype").is(torch_float32())) return nb::borrow(value);
+    // A model's parameter in 16 bits comes in every call.
+    if (kind_of(value) == Kind::plain_torch) {
+      const nb::object dtype = nb::getattr(value, "dtype");
+      if (dtype.is(torch_float32())) return nb::borrow(value);
+      if (torch_is_16_bit_float(dtype)) return value.attr("float")();
+    }
   } else if (PyList_Check(value.ptr()) == 0 && PyTuple_Check(value.ptr()) == 0) {
     return nb::borrow(value);
   }

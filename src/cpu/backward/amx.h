@@ -217,7 +217,11 @@ class AmxBackwardTask : private BackwardUnitTask<Isa> {
       const int64_t left = keys.end - key;
       attend_keys(key, static_cast<int>(left < call_.block_n ? left : call_.block_n));
     }
-    for (int tile = 0; tile < tiles_; ++tile) finish_rows(pass_[tile]);
+    for (int tile = 0; tile < tiles_; ++tile) {
+      if (problem_.dq.present && !pass_[tile].dq_started)
+        clear(pass_[tile].dq, kBlockM * layout_.key_stride);
+      finish_rows(pass_[tile]);
+    }
   }
 
   void load_rows(int tile) {
@@ -271,10 +275,12 @@ class AmxBackwardTask : private BackwardUnitTask<Isa> {
       const auto& held = pass_[tile].rows.held;
       const int64_t left = held.end - key;
       if (left <= 0 || key + call_.block_n <= held.begin) continue;
+      if (this->is_left_out(pass_[tile].rows, key, left < count ? left : count)) continue;
       attend(tile, key, static_cast<int>(left < count ? left : count), count);
       begin = tile * kUnitsPerTile < begin ? tile * kUnitsPerTile : begin;
       end = tile * kUnitsPerTile + pass_[tile].units;
     }
+    if (begin > end) return;
     const int64_t sums = (key - held_.first) / kTile * kTileRow;
     if (problem_.dv.present) {
       add_keys(at(layout_.p), at(layout_.dout_pairs), begin, end, count, layout_.value_units,

@@ -62,7 +62,7 @@ FULMEN_INLINE float* bias_sum(const BackwardCall& call, int64_t part, int64_t ba
 }
 
 // Zeros for the query heads and keys of a unit, before anything is added; where it is stored at
-// once, only if the band leaves gaps.
+// once, only if the band or the bool mask leaves gaps.
 template <class Isa>
 void clear_bias_gradient(const BackwardCall& call, const BackwardUnit& unit, int64_t head,
                          int64_t first, int64_t keys) {
@@ -71,7 +71,7 @@ void clear_bias_gradient(const BackwardCall& call, const BackwardUnit& unit, int
     constexpr int64_t kBytes = sizeof(float);
     clear_rows(bias_sum(call, unit.part, unit.batch, head, 0, first),
                call.cut.sums_queries ? 1 : p.seqlen_q, call.bias_sums.row * kBytes, keys * kBytes);
-  } else if (call.band.left >= 0 || call.band.right >= 0) {
+  } else if (call.band.left >= 0 || call.band.right >= 0 || call.mask.tiles != nullptr) {
     const int64_t bytes = p.dbias.dtype == DType::fp32 ? 4 : 2;
     char* rows = element_address(call.tensors->dbias, p.dbias, bytes, unit.batch, head, 0);
     clear_rows(rows + first * p.dbias.strides[3] * bytes, p.seqlen_q, p.dbias.strides[2] * bytes,

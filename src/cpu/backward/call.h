@@ -60,6 +60,7 @@ struct BackwardCall {
   const Problem* problem = nullptr;
   const AttentionTensors* tensors = nullptr;
   algorithm::Band band;
+  MaskSummary mask;
   ScoreScale scale;
   // log2(e) as the rounded factor in `scale` has it: the LSE has to be in the same units as scores
   // of kind plain.

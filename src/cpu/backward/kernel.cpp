@@ -6,6 +6,7 @@
 #include "algorithm/online_softmax.h"
 #include "cpu/backward/call.h"
 #include "cpu/families.h"
+#include "cpu/mask_tiles.h"
 #include "cpu/tile/score_scale.h"
 #include "cpu/tile/sequence_tasks.h"
 #include "cpu/tile/task_runs.h"
@@ -145,6 +146,7 @@ class BackwardRunner final : public Runner {
       sums_floats_ = call_.slot_floats * (each ? call_.unit_slots : threads_.num_threads);
     }
     if (cut.any_sum()) choose_bias_sums();
+    if (!call_.direct_keys && !call_.direct_queries) mask_ = MaskTiles(problem);
     config_ = {std::move(name), kBlockM, block_n, static_cast<int>(cut.num_splits),
                threads_.num_threads};
   }
@@ -155,6 +157,7 @@ class BackwardRunner final : public Runner {
     return static_cast<std::size_t>(scratch_floats_ * threads_.num_threads + sums_floats_ +
                                     bias_floats_) *
                sizeof(float) +
+           static_cast<std::size_t>(mask_.bytes()) +
            static_cast<std::size_t>(tasks) * sizeof(SequenceTask);
   }
 
@@ -164,8 +167,11 @@ class BackwardRunner final : public Runner {
     auto* scratch = static_cast<float*>(workspace);
     float* sums = scratch + scratch_floats_ * threads_.num_threads;
     call.sums = sums_floats_ > 0 ? sums : nullptr;
+    auto* behind_sums = reinterpret_cast<char*>(sums + sums_floats_ + bias_floats_);
+    call.mask = mask_.summarise(tensors, threads_, behind_sums);
     if (problem_.variable_lengths()) {
-      run_sequences(tensors, call, scratch, reinterpret_cast<SequenceTask*>(sums + sums_floats_));
+      run_sequences(tensors, call, scratch,
+                    reinterpret_cast<SequenceTask*>(behind_sums + mask_.bytes()));
       return {};
     }
     if (call.cut.any_sum()) {
@@ -334,6 +340,7 @@ class BackwardRunner final : public Runner {
   int64_t scratch_floats_ = 0;
   int64_t sums_floats_ = 0;
   int64_t bias_floats_ = 0;
+  MaskTiles mask_;
 };
 
 class BackwardKernel final : public FamilyKernel {

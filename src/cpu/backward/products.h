@@ -149,6 +149,12 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
     dq_started_ = true;
   }
 
+  // dQ of rows that have not attended a key yet.
+  void start_queries() {
+    if (problem_.dq.present && !dq_started_ && !call_.direct_queries)
+      clear(dq_, kBlockM * layout_.key_stride);
+  }
+
   // The rows of the head's next query tile, over the products of this one.
   __attribute__((noinline)) void fetch_next_rows(int64_t row) {
     if (row >= problem_.seqlen_q) return;

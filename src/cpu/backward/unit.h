@@ -7,6 +7,7 @@
 #include "cpu/backward/row_base.h"
 #include "cpu/backward/tile.h"
 #include "cpu/tile/additive_tile.h"
+#include "cpu/tile/alive_keys.h"
 #include "cpu/tile/dropout_tile.h"
 #include "cpu/tile/finish_rows.h"
 #include "cpu/tile/pack.h"
@@ -147,17 +148,21 @@ class BackwardUnitTask {
     if (!masked && call_.band.left < 0 && call_.band.right < 0) return nullptr;
     const int count = static_cast<int>(held_.count);
     for (int i = 0; i < count; ++i) alive[i] = 0;
+    bool some = false;
     for (int64_t g = 0; g < (masked ? problem_.group_size() : 1); ++g) {
       const int64_t head = unit_.kv_head * problem_.group_size() + g;
       const uint8_t* keep = masked ? element<const uint8_t>(tensors_.keep_mask, problem_.keep_mask,
                                                             unit_.batch, head, 0)
                                    : nullptr;
-      uint8_t one[kMaxHeldKeys];
-      find_alive_keys<Isa>(call_.band, keep, problem_.keep_mask.strides[2], 0, problem_.seqlen_q,
-                           held_.first, count, one);
-      for (int i = 0; i < count; ++i) alive[i] |= one[i];
+      const auto kept = [&](int64_t row, int64_t key, int64_t keys) __attribute__((always_inline)) {
+        return kept_of(problem_, call_.mask, unit_.batch, head, row, key, keys);
+      };
+      const bool left_out =
+          mark_alive_tiles<Isa>(call_.band, keep, problem_.keep_mask.strides[2], 0,
+                                problem_.seqlen_q, held_.first, count, alive, kept);
+      some = some || left_out;
     }
-    return alive;
+    return some ? alive : nullptr;
   }
 
   // numbers: LseNumbers. A row with an LSE of -inf has no gradient, whatever it holds: not alive.
@@ -230,10 +235,23 @@ class BackwardUnitTask {
     }
   }
 
+  // What the bool mask keeps of rows and keys [key, key + count).
+  Kept kept(const Rows& rows, int64_t key, int64_t count) const {
+    return kept_of(problem_, call_.mask, unit_.batch, head_, rows.first, key, count);
+  }
+  // Whether a tile adds nothing to any gradient; where the gradients go straight to memory, each of
+  // its products writes them all the same.
+  bool is_left_out(const Rows& rows, int64_t key, int64_t count) const {
+    return !call_.direct_keys && !call_.direct_queries && kept(rows, key, count) == Kept::none;
+  }
+
   // Where the additive tile of rows and keys [key, key + count) is something else than 0.
   bool is_additive(const Rows& rows, int64_t key, int count) const {
-    return is_partial(rows, key, count) || problem_.bias.present || problem_.keep_mask.present ||
+    return is_partial(rows, key, count) || is_masked(rows, key, count) || problem_.bias.present ||
            alibi_slope_ != 0.0F;
+  }
+  bool is_masked(const Rows& rows, int64_t key, int count) const {
+    return kept(rows, key, count) != Kept::all;
   }
   static bool is_partial(const Rows& rows, int64_t key, int count) {
     return rows.all.begin > key || rows.all.end < key + count;
@@ -245,10 +263,10 @@ class BackwardUnitTask {
     const bool adds = is_additive(rows, key, count);
     if (adds || problem_.softcap > 0.0F) {
       if (all_columns) clear(additive, static_cast<int64_t>(count) * kBlockM);
-      additive_tile<Isa>(
-          problem_, tensors_, call_.band, alibi_slope_,
-          {unit_.batch, head_, rows.first, rows.count, key, count, is_partial(rows, key, count)},
-          additive);
+      additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_,
+                         {unit_.batch, head_, rows.first, rows.count, key, count,
+                          is_partial(rows, key, count), is_masked(rows, key, count)},
+                         additive);
     }
     if (problem_.dropout > 0) {
       if (all_columns) clear(dropout, static_cast<int64_t>(count) * kBlockM);

@@ -112,8 +112,10 @@ class BackwardTask : private BackwardProducts<Isa> {
     for (int64_t key = rows_.held.begin / call_.block_n * call_.block_n; key < rows_.held.end;
          key += call_.block_n) {
       const int64_t left = rows_.held.end - key;
-      attend(key, static_cast<int>(left < call_.block_n ? left : call_.block_n));
+      const int count = static_cast<int>(left < call_.block_n ? left : call_.block_n);
+      if (!this->is_left_out(rows_, key, count)) attend(key, count);
     }
+    this->start_queries();
     if (problem_.dq.present && this->last_block(rows_) && call_.cut.num_splits == 1 &&
         !call_.direct_queries) {
       store_scaled(dq_, layout_.key_stride, rows_.count, problem_.head_dim, problem_.softmax_scale,

@@ -22,6 +22,7 @@
 #include "cpu/decode/call.h"
 #include "cpu/decode/prefetch.h"
 #include "cpu/decode/stream_prefetch.h"
+#include "cpu/tile/kept_rows.h"
 #include "cpu/tile/pack.h"
 #include "cpu/tile/row_scores.h"
 #include "cpu/tile/storage.h"
@@ -154,12 +155,33 @@ class DecodeRows {
   }
   template <class Walk, class Attend>
   void walk_blocks(int block, Attend& attend) {
-    block_ahead<Walk>(begin_, block).template all<Isa>();
-    for (int64_t first = begin_; first < end_; first += block) {
-      const int count = end_ - first < block ? static_cast<int>(end_ - first) : block;
-      auto next = block_ahead<Walk>(first + count, block);
-      attend(first, count, next);
+    KeptBlock at = next_kept(begin_, block);
+    block_ahead<Walk>(at.first, block).template all<Isa>();
+    while (at.first < end_) {
+      const int count = end_ - at.first < block ? static_cast<int>(end_ - at.first) : block;
+      const KeptBlock next = next_kept(at.first + count, block);
+      auto ahead = block_ahead<Walk>(next.first, block);
+      masked_ = at.masked;
+      attend(at.first, count, ahead);
+      at = next;
     }
+  }
+
+  // A block of keys of which the bool mask keeps something.
+  struct KeptBlock {
+    int64_t first;
+    bool masked;  // but not all
+  };
+  // The first one from `first` on; without one, end_.
+  __attribute__((noinline)) KeptBlock next_kept(int64_t first, int block) const {
+    const MaskRows rows{task_.batch, task_.kv_head * problem_.group_size(),
+                        task_.kv_heads * problem_.group_size(), 0, problem_.seqlen_q};
+    for (; first < end_; first += block) {
+      const Kept kept = kept_of_rows<Isa>(problem_, tensors_, rows, first,
+                                          end_ - first < block ? end_ - first : block);
+      if (kept != Kept::none) return {first, kept == Kept::some};
+    }
+    return {end_, false};
   }
   // Rows [first, first + count) of the task's first KV head, count > 0; those of pages are listed
   // in offsets.
@@ -183,8 +205,9 @@ class DecodeRows {
   // Scores -> probabilities in place, as words, and the state. The maxima of all rows come first:
   // their latency is what would be waited for.
   __attribute__((noinline)) void softmax(Slots slots, int64_t first, int count) {
-    const bool general = count % kLanes != 0 || problem_.bias.present ||
-                         needs_row_scores(call_, 0, problem_.seqlen_q, first, first + count);
+    const bool general =
+        count % kLanes != 0 || problem_.bias.present ||
+        needs_row_scores(call_, masked_, 0, problem_.seqlen_q, first, first + count);
     if (general) {
       with_bias_type(problem_.bias.dtype, [&](auto* type) __attribute__((always_inline)) {
         adjust<std::remove_pointer_t<decltype(type)>>(slots, first, count);
@@ -292,10 +315,8 @@ class DecodeRows {
   // Whether a slot's probabilities tell which keys it attends. Those of a row that has a NaN are
   // NaN for all keys, and so is its output, whatever the values.
   FULMEN_INLINE bool tells_attended(int slot) const { return max_[slot] == max_[slot]; }
-  // Whether some keys may not be attended by any row.
-  bool masked() const {
-    return problem_.keep_mask.present || call_.band.left >= 0 || call_.band.right >= 0;
-  }
+  // Whether some keys of the block may not be attended by any row.
+  bool masked() const { return masked_ || call_.band.left >= 0 || call_.band.right >= 0; }
 
   const ForwardCall& call_;
   const Problem& problem_;
@@ -307,6 +328,7 @@ class DecodeRows {
   int head_slots_;
   int slots_;
   int64_t begin_ = 0, end_ = 0;
+  bool masked_ = false;  // the bool mask leaves out keys of the block at hand
   float* queries_;
   float* scores_;
   float* output_;

@@ -191,7 +191,7 @@ class DecodeTileTask : private DecodeTileRows<Isa> {
     this->softmax({0, slots_}, first, count);
     this->rescale_output({0, slots_});
     const auto all = call_.band.all(0, problem_.seqlen_q);
-    const bool masked = problem_.keep_mask.present || first < all.begin || first + count > all.end;
+    const bool masked = this->masked_ || first < all.begin || first + count > all.end;
     with_rows<Ahead::kPaged>(tensors_.v, problem_.v, first, count, [&](auto rows) {
       for (int head = 0; head < task_.kv_heads; ++head, rows.step(problem_.v.strides[2])) {
         multiply_values(rows, count, head, masked, lines, ahead);

@@ -54,16 +54,20 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
   template <class Walk>
   void attend() {
     using Rows = std::conditional_t<Walk::kPaged, ListedRows<T>, StridedRows<T>>;
-    if (begin_ >= end_) return;
+    auto at = this->next_kept(begin_, layout_.block_keys);
+    if (at.first >= end_) return;
     // Offsets of rows in this block and the next: keys, values.
     int64_t listed[2][2][Walk::kPaged ? kMaxDecodeKeys : 1];
     int turn = 0;
-    Block<Rows> block = block_at<Rows>(begin_, listed[turn]);
-    for (int64_t first = begin_; first < end_;) {
+    Block<Rows> block = block_at<Rows>(at.first, listed[turn]);
+    while (at.first < end_) {
+      const int64_t first = at.first;
       const int count = block.count;
+      this->masked_ = at.masked;
+      at = this->next_kept(first + count, layout_.block_keys);
       // The last block has itself for the next one.
       const Block<Rows> next =
-          first + count < end_ ? block_at<Rows>(first + count, listed[turn ^= 1]) : block;
+          at.first < end_ ? block_at<Rows>(at.first, listed[turn ^= 1]) : block;
       if constexpr (kBlocks) {
         const BlockRows<Rows> keys{next.keys, problem_.k.strides[2]},
             values{next.values, problem_.v.strides[2]};
@@ -84,7 +88,6 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
                         this->template rows_ahead<Walk>(tensors_.v, problem_.v, problem_.head_dim_v,
                                                         first, count));
       }
-      first += count;
       block = next;
     }
   }

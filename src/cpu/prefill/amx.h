@@ -94,6 +94,7 @@ class AmxPrefillTask : private PrefillTask<Isa, T> {
 
   void load_chunk(int64_t first, int64_t end) {
     for (int block = 0; first < end; ++block, first += call_.block_n) {
+      if (this->next_attended(first, first + call_.block_n) != first) continue;
       const int count = keys_of_block(first, end);
       this->with_rows(first, count, [&](auto k, auto v) {
         pack_key_tiles<Isa>(k, count, problem_.head_dim, keys(block));

@@ -19,6 +19,7 @@ TileTasks tile_tasks(const Problem& problem, const IsaTable& table, int block_n,
   tasks.function = table.prefill_task[dtype];
   tasks.block_n = block_n;
   tasks.tiles_per_task = tiles;
+  tasks.summarises_mask = true;
   tasks.scratch_floats =
       table.scratch_floats != nullptr
           ? table.scratch_floats(problem, block_n, tiles)

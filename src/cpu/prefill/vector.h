@@ -93,6 +93,7 @@ class PrefillTiles {
     int count = 0;  // keys from the key tile's first on; 0: fully masked
     int64_t first = 0;
     bool partial = false;   // some of them are masked by the band
+    bool masked = false;    // or by the bool mask
     bool additive = false;  // the scores need more than a factor
   };
   Piece piece(int tile, int64_t first, int loaded) const {
@@ -101,12 +102,33 @@ class PrefillTiles {
   Piece piece(int tile, int64_t row, int rows, int64_t first, int loaded) const {
     const auto some = call_.band.any(row, row + rows), all = call_.band.all(row, row + rows);
     if (some.begin >= first + loaded || some.end <= first) return {};
-    const int count = static_cast<int>(some.end - first < loaded ? some.end - first : loaded);
-    const bool partial = all.begin > first || all.end < first + count;
-    const bool additive = partial || problem_.bias.present || problem_.keep_mask.present ||
-                          alibi_slope_ != 0.0F || problem_.softcap > 0.0F ||
-                          !(call_.scale.log2_scale > 0.0F);
-    return {tile, row, rows, count, first, partial, additive};
+    int count = static_cast<int>(some.end - first < loaded ? some.end - first : loaded);
+    Kept kept = kept_of_keys(row, first, count);
+    if (kept == Kept::some && count > kMaskKeys &&
+        kept_of_keys(row, first + kMaskKeys, count - kMaskKeys) == Kept::none) {
+      count = kMaskKeys;
+      kept = kept_of_keys(row, first, count);
+    }
+    if (kept == Kept::none) return {};
+    const bool partial = all.begin > first || all.end < first + count, masked = kept == Kept::some;
+    const bool additive = partial || masked || problem_.bias.present || alibi_slope_ != 0.0F ||
+                          problem_.softcap > 0.0F || !(call_.scale.log2_scale > 0.0F);
+    return {tile, row, rows, count, first, partial, masked, additive};
+  }
+  Kept kept_of_keys(int64_t row, int64_t first, int64_t count) const {
+    return kept_of(problem_, call_.mask, task_.batch, task_.head, row, first, count);
+  }
+
+  // The first key tile from `first` on of which some query tile attends something, or `end`.
+  __attribute__((noinline)) int64_t next_attended(int64_t first, int64_t end) const {
+    if (call_.mask.tiles == nullptr) return first < end ? first : end;
+    for (; first < end; first += call_.block_n) {
+      const int count = static_cast<int>(end - first < call_.block_n ? end - first : call_.block_n);
+      for (int tile = 0; tile < tiles_; ++tile) {
+        if (piece(tile, first, count).count > 0) return first;
+      }
+    }
+    return end;
   }
 
   __attribute__((noinline)) void attend(int tile, int64_t first, int loaded) {
@@ -186,7 +208,8 @@ class PrefillTiles {
   }
 
   void add(const Piece& p) {
-    const TilePlace place{task_.batch, task_.head, p.row, p.rows, p.first, p.count, p.partial};
+    const TilePlace place{task_.batch, task_.head, p.row,     p.rows,
+                          p.first,     p.count,    p.partial, p.masked};
     additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_, place,
                        scratch_ + layout_.additive);
   }
@@ -234,13 +257,14 @@ class PrefillTask : protected PrefillTiles<Isa> {
     const auto keys = call_.band.any(task_.row_begin, task_.row_end);
     // Key tiles begin at multiples of block_n, so that a row's result does not depend on which rows
     // share its task.
-    for (int64_t first = keys.begin / call_.block_n * call_.block_n; first < keys.end;
-         first += call_.block_n) {
+    int64_t next = this->next_attended(keys.begin / call_.block_n * call_.block_n, keys.end);
+    while (next < keys.end) {
+      const int64_t first = next;
       const int count =
           static_cast<int>(keys.end - first < call_.block_n ? keys.end - first : call_.block_n);
       load_keys_and_values(first, count);
-      this->fetch_ahead(first + call_.block_n, keys.end, call_.block_n,
-                        tiles_ * (call_.block_n / Isa::kQkKeys));
+      next = this->next_attended(first + call_.block_n, keys.end);
+      this->fetch_ahead(next, keys.end, call_.block_n, tiles_ * (call_.block_n / Isa::kQkKeys));
       for (int tile = 0; tile < tiles_; ++tile) this->attend(tile, first, count);
     }
     for (int tile = 0; tile < tiles_; ++tile) {

@@ -83,8 +83,7 @@ class AmxShortTask : private ShortRows<Isa> {
     uint8_t alive[kBlockM];
     const T* v = element<const T>(tensors_.v, problem_.v, task_.batch, first, this->kv_head_);
     pack_values<Isa>(StridedRows<T>{v, problem_.v.strides[1]}, count, problem_.head_dim_v,
-                     values(plane), layout_.value_stride,
-                     alive_keys<Isa>(call_, task_, first, count, alive));
+                     values(plane), layout_.value_stride, this->alive_keys_of(first, count, alive));
     for (int word = words_of<Isa>(count); word % kTile != 0; ++word) {
       for (int64_t d = 0; d < layout_.value_stride; d += kLanes)
         Isa::store(values(plane) + word * layout_.value_stride + d, Isa::zero());

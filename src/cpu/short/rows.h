@@ -7,6 +7,7 @@
 
 #include "algorithm/online_softmax.h"
 #include "cpu/short/call.h"
+#include "cpu/tile/kept_rows.h"
 #include "cpu/tile/output_product.h"
 #include "cpu/tile/pack.h"
 #include "cpu/tile/row_scores.h"
@@ -37,6 +38,9 @@ class ShortRows {
         rows_(static_cast<int>(task.row_end - task.row_begin)),
         keys_(static_cast<int>(problem_.seqlen_k)),
         planes_((keys_ + kBlockM - 1) / kBlockM),
+        masked_(kept_of_rows<Isa>(problem_, tensors_,
+                                  {task_.batch, task_.head, 1, task_.row_begin, rows_}, 0,
+                                  keys_) != Kept::all),
         layout_(layout),
         scratch_(scratch) {
     const void* out = element_address(tensors_.out, problem_.out, element_bytes, task_.batch,
@@ -62,7 +66,14 @@ class ShortRows {
   float* row_factor() { return scratch_ + layout_.rows + 2 * kBlockM; }
 
   // Whether the scores need more than a factor and a bias.
-  bool general() const { return needs_row_scores(call_, task_.row_begin, task_.row_end, 0, keys_); }
+  bool general() const {
+    return needs_row_scores(call_, masked_, task_.row_begin, task_.row_end, 0, keys_);
+  }
+  // As alive_keys().
+  const uint8_t* alive_keys_of(int64_t first, int keys, uint8_t* alive) const {
+    if (!masked_ && call_.band.left < 0 && call_.band.right < 0) return nullptr;
+    return alive_keys<Isa>(call_, task_, first, keys, alive);
+  }
 
   // The products with a plane's packed keys: scores(plane)[row][key] and
   // lane_max(plane)[row][lane]; with the problem's bias if add_bias, and -inf up to a whole vector.
@@ -312,6 +323,7 @@ class ShortRows {
   int rows_;
   int keys_;
   int planes_;
+  bool masked_;           // the bool mask leaves some keys out
   bool streams_ = false;  // the output goes past the caches, if it is written in whole lines
   const ShortScratch& layout_;
   float* scratch_;

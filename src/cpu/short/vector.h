@@ -100,10 +100,9 @@ class ShortTask : private ShortRows<Isa> {
     const T* v = element<const T>(tensors_.v, problem_.v, task_.batch,
                                   static_cast<int64_t>(plane) * kBlockM, kv_head_);
     uint8_t alive[kBlockM];
-    pack_values<Isa>(
-        StridedRows<T>{v, problem_.v.strides[1]}, keys, problem_.head_dim_v, values,
-        layout_.value_stride,
-        alive_keys<Isa>(call_, task_, static_cast<int64_t>(plane) * kBlockM, keys, alive));
+    pack_values<Isa>(StridedRows<T>{v, problem_.v.strides[1]}, keys, problem_.head_dim_v, values,
+                     layout_.value_stride,
+                     this->alive_keys_of(static_cast<int64_t>(plane) * kBlockM, keys, alive));
     output_tile<Isa, KeysInLanes>(this->scores(plane), values, layout_.value_stride,
                                   layout_.value_stride, words_of<Isa>(keys), rows_, output);
   }

@@ -19,6 +19,7 @@ struct TilePlace {
   int64_t key = 0;
   int keys = 0;
   bool partial = false;  // only partly inside the band
+  bool masked = false;   // the bool mask may leave some out
 };
 
 // The head's ALiBi slope; 0: none.
@@ -37,7 +38,7 @@ FULMEN_INLINE void additive_tile_of(const Problem& problem, const AttentionTenso
     tile.bias = {element<BiasT>(tensors.bias, problem.bias, at.batch, at.head, at.row, at.key),
                  problem.bias.strides[2]};
   }
-  if (problem.keep_mask.present) {
+  if (at.masked) {
     tile.keep = {
         element<uint8_t>(tensors.keep_mask, problem.keep_mask, at.batch, at.head, at.row, at.key),
         problem.keep_mask.strides[2]};

@@ -5,6 +5,7 @@
 
 #include "algorithm/key_range.h"
 #include "cpu/tile/key_rows.h"
+#include "cpu/tile/mask_summary.h"
 #include "cpu/tile/tile.h"
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
@@ -17,6 +18,7 @@ struct ForwardCall {
   const Problem* problem = nullptr;
   const AttentionTensors* tensors = nullptr;
   algorithm::Band band;
+  MaskSummary mask;  // prefill
   ScoreScale scale;
   int block_n = 64;            // key rows of a tile
   int tiles_per_task = 1;      // query tiles that share each packed key tile

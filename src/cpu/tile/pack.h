@@ -119,32 +119,6 @@ __attribute__((noinline)) void pack_values(Rows v, int keys, int64_t dim, float*
   }
 }
 
-// alive[i]: whether any of the rows [row_begin, row_end) of a head may attend key first + i. keep:
-// the mask at row 0 and key 0, or null.
-template <class Isa>
-__attribute__((noinline)) void find_alive_keys(const algorithm::Band& band, const uint8_t* keep,
-                                               int64_t keep_stride, int64_t row_begin,
-                                               int64_t row_end, int64_t first, int keys,
-                                               uint8_t* alive) {
-  const auto range = band.any(row_begin, row_end);
-  if (keep == nullptr) {
-    for (int i = 0; i < keys; ++i) alive[i] = 1;
-  } else {
-    for (int i = 0; i < keys; ++i) alive[i] = 0;
-    const bool same_mask = keep_stride == 0;
-    for (int64_t row = row_begin; row < (same_mask ? row_begin + 1 : row_end); ++row) {
-      const uint8_t* mask = keep + row * keep_stride + first;
-      const auto seen = same_mask ? range : band.any(row, row + 1);
-      const auto begin = static_cast<int>(algorithm::Band::clamp(seen.begin - first, 0, keys));
-      const auto end = static_cast<int>(algorithm::Band::clamp(seen.end - first, 0, keys));
-      for (int i = begin; i < end; ++i) alive[i] |= mask[i];
-    }
-  }
-  for (int i = 0; i < keys; ++i) {
-    if (first + i < range.begin || first + i >= range.end) alive[i] = 0;
-  }
-}
-
 // A [rows][keys] operand of the scores at its first row and key; null data is absent.
 template <class T>
 struct ScoreOperand {
@@ -252,6 +226,11 @@ __attribute__((noinline)) void build_additive(const AdditiveTile<BiasT>& tile, i
 #pragma GCC unroll 16
         for (int i = 0; i < kLanes; ++i)
           block[i] = Isa::load_as_float(p + i * tile.bias.row_stride);
+      } else if (valid == kLanes && count == kLanes && bias == nullptr) {
+        const uint8_t* p = keep + row * tile.keep.row_stride + key;
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i)
+          block[i] = load_additive<Isa, BiasT>(nullptr, p + i * tile.keep.row_stride, kLanes);
       } else {
         for (int i = 0; i < kLanes; ++i) {
           const int64_t r = row + (i < valid ? i : 0);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "algorithm/key_range.h"
+#include "cpu/tile/alive_keys.h"
 #include "cpu/tile/call.h"
 #include "cpu/tile/finish_rows.h"
 #include "cpu/tile/pack.h"
@@ -21,9 +22,13 @@ FULMEN_INLINE const uint8_t* alive_keys(const ForwardCall& call, const PrefillRo
   const uint8_t* keep = masked ? element<const uint8_t>(call.tensors->keep_mask, problem.keep_mask,
                                                         task.batch, task.head, 0)
                                : nullptr;
-  find_alive_keys<Isa>(call.band, keep, problem.keep_mask.strides[2], task.row_begin, task.row_end,
-                       first, keys, alive);
-  return alive;
+  for (int i = 0; i < keys; ++i) alive[i] = 0;
+  const bool some = mark_alive_tiles<Isa>(
+      call.band, keep, problem.keep_mask.strides[2], task.row_begin, task.row_end, first, keys,
+      alive, [&](int64_t row, int64_t key, int64_t count) __attribute__((always_inline)) {
+        return kept_of(problem, call.mask, task.batch, task.head, row, key, count);
+      });
+  return some ? alive : nullptr;
 }
 
 // One query row of one head. Keys count from the sequence's first.
@@ -89,13 +94,14 @@ struct RowScores {
   }
 };
 
-// Whether keys [first, stop) of the rows need RowScores, and not just the scale.
-FULMEN_INLINE bool needs_row_scores(const ForwardCall& call, int64_t row_begin, int64_t row_end,
-                                    int64_t first, int64_t stop) {
+// Whether keys [first, stop) of the rows need RowScores, and not just the scale. masked: the bool
+// mask may leave some of them out.
+FULMEN_INLINE bool needs_row_scores(const ForwardCall& call, bool masked, int64_t row_begin,
+                                    int64_t row_end, int64_t first, int64_t stop) {
   const Problem& p = *call.problem;
   const auto all = call.band.all(row_begin, row_end);
-  return p.keep_mask.present || p.alibi_slopes.present || p.softcap > 0.0F ||
-         !(p.softmax_scale > 0.0F) || all.begin > first || all.end < stop;
+  return masked || p.alibi_slopes.present || p.softcap > 0.0F || !(p.softmax_scale > 0.0F) ||
+         all.begin > first || all.end < stop;
 }
 
 }  // namespace fulmen::cpu

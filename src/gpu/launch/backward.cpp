@@ -95,7 +95,7 @@ class Backward final : public Family {
     if (with_bias) {
       plan.add_bias(bias, bias.outputs);
     } else {
-      plan.add_bias(backward_portable_kernel(p), kGivesDbias);
+      plan.add_bias(target(), chip);
     }
     plan.add_sinks(queries);
     return plan.take();

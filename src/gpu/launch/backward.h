@@ -19,11 +19,17 @@ class BackwardPlan {
   // dq, and dk, dv or both, by one kernel that adds to sums for dq. workgroups: of a persistent
   // kernel; 0: one a block of keys.
   void add_with_query_sums(const Specialisation& s, int64_t workgroups = 0);
-  // So many counters behind the sums for dq, which begin with 0, too.
+  // Sequences of different lengths: the table of runs of blocks of so many keys
+  // (kernels/backward/parts/block_table.h), behind the sums for dq. The row statistics' launch
+  // makes it.
+  void add_block_table(int block_keys);
+  // So many counters behind these, which begin with 0, too.
   void add_counters(int64_t count);
   // dbias, and dq where `outputs` says so, by the kernel that `s` describes, and the sum of its
   // parts; dsinks.
   void add_bias(Specialisation s, int outputs);
+  // dbias alone, if it is wanted, by a launch of its own beside a family for `target`.
+  void add_bias(const Target& target, const Chip& chip);
   void add_sinks(const Specialisation& products);
   // All gradients by one launch, a workgroup a run of batches of a head, and the sum of dbias's
   // parts.
@@ -65,12 +71,19 @@ class AtomicFamily : public Family {
 };
 
 // backward_wgmma.h for a problem: what backward_tma.h falls back on.
-LaunchPlan backward_wgmma_plan(const Problem& problem, const Target& target, int compute_units);
+LaunchPlan backward_wgmma_plan(const Problem& problem, const Target& target, const Chip& chip,
+                               int compute_units);
 
 // Which of dq, dk and dv a problem asks for: Specialisation::outputs.
 int outputs_of(const Problem& problem);
 
 // kernels/backward/backward_portable.h for a problem, with the portable target's tiles.
 Specialisation backward_portable_kernel(const Problem& problem);
+// kernels/backward/bias_gradient.h for a problem, beside a family for `target`; the portable kernel
+// where it has no tiles for it.
+Specialisation bias_gradient_kernel(const Problem& problem, const Target& target, const Chip& chip);
+// How many parts bias_gradient.h's sums are cut into: of so many tiles with so many terms each, of
+// which `slots` run at once. most: parts that there is memory for.
+int64_t bias_gradient_parts(int64_t tiles, int64_t terms, int64_t most, int64_t slots);
 
 }  // namespace fulmen::gpu

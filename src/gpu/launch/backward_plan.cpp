@@ -8,6 +8,7 @@ namespace {
 constexpr int kHelperLanes = 128;
 constexpr int kStatisticsLanes = 8;                  // kernels/backward/parts/row_statistics.h
 constexpr int64_t kLanesOfSum = 4, kWidthOfSum = 4;  // kernels/backward/parts/bias_sum.h
+constexpr int64_t kFewParts = 8;
 constexpr int kSinkLanes = 256;
 // Batches: longer ones lose by an early start (docs/lab/nvidia_boards.md).
 constexpr int64_t kShortRun = 4;
@@ -81,6 +82,18 @@ void BackwardPlan::add_with_query_sums(const Specialisation& s, int64_t workgrou
       {sums, tiles_of(p_.batch * p_.num_heads * tiles_of(p_.seqlen_q, kSumRows), kWaves)});
 }
 
+void BackwardPlan::add_block_table(int block_keys) {
+  if (!p_.variable_lengths()) return;
+  // Of each sequence 12 bytes; more than these are taken in turn.
+  constexpr int kTableLds = 12 * 512;
+  constexpr int64_t kHeaderWords = 4, kRunWords = 12, kRunsOfSequence = 2;
+  KernelLaunch& statistics = plan_.launches.front();
+  statistics.specialisation.block_table = block_keys;
+  statistics.specialisation.lds_bytes = kTableLds;
+  ++statistics.workgroups;
+  plan_.query_sum_floats += kHeaderWords + kRunsOfSequence * p_.batch * kRunWords;
+}
+
 void BackwardPlan::add_counters(int64_t count) {
   constexpr int64_t kPiece = 4;  // of what the row statistics' launch clears
   plan_.backward.query_counters = round_up(count, kPiece);
@@ -95,15 +108,23 @@ void BackwardPlan::add_bias(Specialisation s, int outputs) {
   const int64_t tiles =
       sums.batches * sums.heads * sums.row_tiles * tiles_of(p_.seqlen_k, s.block_n);
   const int64_t elements = bias_part_floats(p_, sums, s.block_m);
-  // Enough workgroups for every compute unit, each with a few terms, and not more memory than 64
-  // MiB, or 4 times dbias's.
-  constexpr int64_t kFewTerms = 4, kMostFloats = int64_t{1} << 24;
-  const int64_t wanted = (int64_t{4} * compute_units_ + tiles - 1) / std::max<int64_t>(tiles, 1);
+  // Not more memory than 64 MiB, or 4 times dbias's.
+  constexpr int64_t kFewTerms = 4, kMostFloats = int64_t{1} << 24, kMostParts = int64_t{1} << 20;
   const int64_t room = std::max(kMostFloats / std::max<int64_t>(elements, 1), int64_t{4});
-  const int64_t parts =
-      std::clamp(std::min({wanted, sums.terms / kFewTerms, room}), int64_t{1}, int64_t{1} << 20);
+  int64_t parts = 1;
+  if (outputs == kGivesDbias && s.target != nullptr) {
+    const int64_t slots = int64_t{std::max(1, s.min_workgroups)} * compute_units_;
+    parts = bias_gradient_parts(tiles, sums.terms, std::min(room, kMostParts), slots);
+  } else {  // enough workgroups for every compute unit, each with a few terms
+    const int64_t wanted = tiles_of(int64_t{4} * compute_units_, std::max<int64_t>(tiles, 1));
+    parts = std::clamp(std::min({wanted, sums.terms / kFewTerms, room}), int64_t{1}, kMostParts);
+  }
   plan_.launches.push_back({s, tiles * parts});
   add_bias_sum(s, parts);
+}
+
+void BackwardPlan::add_bias(const Target& target, const Chip& chip) {
+  if (p_.dbias.present) add_bias(bias_gradient_kernel(p_, target, chip), kGivesDbias);
 }
 
 void BackwardPlan::add_bias_sum(const Specialisation& s, int64_t parts) {
@@ -112,10 +133,16 @@ void BackwardPlan::add_bias_sum(const Specialisation& s, int64_t parts) {
   if (parts == 1 && !sums.over_queries) return;
   plan_.bias_partial_floats = round_up(parts * bias_part_floats(p_, sums, s.block_m), 16);
   const int64_t rows = sums.over_queries ? 1 : p_.seqlen_q;
-  const int64_t elements = kHelperLanes / kLanesOfSum * (s.whole_tiles ? kWidthOfSum : 1);
+  // Few parts are in flight at once without more lanes. Of a sum over queries each row is a part.
+  const bool few = parts <= kFewParts && !sums.over_queries;
+  const bool by_four = s.whole_tiles != 0 || p_.seqlen_k % kWidthOfSum == 0;
+  const int64_t lanes = few ? 1 : kLanesOfSum,
+                elements = kHelperLanes / lanes * (by_four ? kWidthOfSum : 1);
   Specialisation sum = helper_kernel(s, "backward/parts/bias_sum.h", kHelperLanes);
   sum.whole_tiles = s.whole_tiles;
-  sum.lds_bytes = static_cast<int>(static_cast<int64_t>(sizeof(float)) * kLanesOfSum * elements);
+  sum.whole_bias = by_four;
+  sum.lds_bytes =
+      few ? 0 : static_cast<int>(static_cast<int64_t>(sizeof(float)) * lanes * elements);
   plan_.launches.push_back(
       {sum, tiles_of(sums.batches * sums.heads * rows * p_.seqlen_k, elements), true});
 }
@@ -147,7 +174,6 @@ int outputs_of(const Problem& p) {
 
 Support AtomicFamily::supports(const Problem& p, const Chip& chip) const {
   if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-  if (p.dbias.present) return Support::no("it has no dbias");
   if (!p.dq.present || !(p.dk.present || p.dv.present))
     return Support::no("dq alone, and dk and dv without it, need no atomics");
   if (Support support = lds_fits(specialisation(p, chip).lds_bytes, chip); !support.yes)
@@ -157,10 +183,12 @@ Support AtomicFamily::supports(const Problem& p, const Chip& chip) const {
 
 namespace {
 
-LaunchPlan plan_with_atomics(const Problem& p, const Specialisation& s, int compute_units) {
+LaunchPlan plan_with_atomics(const Problem& p, const Specialisation& s, const Chip& chip,
+                             int compute_units) {
   BackwardPlan plan(p, compute_units);
   plan.add_row_statistics(s);
   plan.add_with_query_sums(s);
+  plan.add_bias(*s.target, chip);
   plan.add_sinks(s);
   return plan.take();
 }
@@ -168,7 +196,7 @@ LaunchPlan plan_with_atomics(const Problem& p, const Specialisation& s, int comp
 }  // namespace
 
 LaunchPlan AtomicFamily::plan(const Problem& p, const Chip& chip, int compute_units) const {
-  return plan_with_atomics(p, specialisation(p, chip), compute_units);
+  return plan_with_atomics(p, specialisation(p, chip), chip, compute_units);
 }
 
 tuning::Space AtomicFamily::space(const Problem& p, const Chip& chip, int /*compute_units*/) const {
@@ -193,7 +221,7 @@ tuning::Space AtomicFamily::space(const Problem& p, const Chip& chip, int /*comp
 
 LaunchPlan AtomicFamily::tuned_plan(const Problem& p, const Chip& chip, int compute_units,
                                     std::span<const int> v) const {
-  return plan_with_atomics(p, with(specialisation(p, chip), v), compute_units);
+  return plan_with_atomics(p, with(specialisation(p, chip), v), chip, compute_units);
 }
 
 Specialisation AtomicFamily::with(Specialisation s, std::span<const int> v) const {

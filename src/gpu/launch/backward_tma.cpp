@@ -16,6 +16,9 @@ constexpr int64_t kTileCounters = 1;  // of the dynamic tile scheduler
 constexpr int64_t kProductDims = 16;  // of a warpgroup product
 // Two warpgroups that multiply, and one that asks for tiles.
 constexpr int kBackwardTmaLanes = 3 * kWarpgroupLanes;
+// Of blocks: problems of up to so many rounds have all heads' blocks in two parts, others those of
+// the last rounds.
+constexpr int64_t kFewRounds = 4, kLastRounds = 2;
 
 class BackwardTma final : public Family {
  public:
@@ -23,22 +26,22 @@ class BackwardTma final : public Family {
   std::string_view name() const noexcept override { return "backward_tma"; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-    if (p.dbias.present) return Support::no("it has no dbias");
     if (!p.dq.present || !(p.dk.present || p.dv.present))
       return Support::no("it gives dq beside dk or dv");
     if (Support support = tma_reads(p); !support.yes) return support;
-    const int64_t rows = std::max(p.seqlen_q, p.seqlen_k);
+    const int64_t rows = std::max(p.q_shape()[1], p.k_shape()[1]);
     if (rows > std::numeric_limits<int>::max() - tiles_.block_m)
       return Support::no(std::to_string(rows) + " rows, a tile's place is a number of 32 bits");
     const Specialisation s = specialisation(p);
     if (Support support = takes_mask_bits(s); !support.yes) return support;
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
-    return grid_fits(tiles_of(rows, 16) * p.batch * p.num_heads);
+    return grid_fits(tiles_of(std::max(p.seqlen_q, p.seqlen_k), 16) * p.batch * p.num_heads);
   }
-  LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int compute_units) const override {
-    return plan_of(p, specialisation(p), compute_units);
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    return plan_of(p, specialisation(p), chip, compute_units);
   }
   tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
     const Specialisation usual = specialisation(p);
@@ -60,25 +63,36 @@ class BackwardTma final : public Family {
     };
     return space;
   }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int compute_units,
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
                         std::span<const int> v) const override {
-    return plan_of(p, tuned(p, v), compute_units);
+    return plan_of(p, tuned(p, v), chip, compute_units);
   }
 
  private:
-  LaunchPlan plan_of(const Problem& p, const Specialisation& s, int compute_units) const {
+  LaunchPlan plan_of(const Problem& p, const Specialisation& s, const Chip& chip,
+                     int compute_units) const {
     BackwardPlan plan(p, compute_units);
     plan.add_row_statistics(s);
     // In a pair, each workgroup counts its half of the dims.
     const int parts = is_pair(s) ? s.dim_groups : layout_of(s).sum_parts;
-    const int64_t blocks = tiles_of(p.seqlen_k, tiles_.block_m) * p.batch * p.num_kv_heads;
+    const int64_t blocks =
+        most_tiles(p.packed_k(), p.total_k, p.batch, p.seqlen_k, tiles_.block_m) * p.num_kv_heads;
     plan.add_with_query_sums(s, std::min<int64_t>(blocks, slots(s, compute_units)) * s.dim_groups);
-    plan.add_counters(p.batch * p.num_heads * tiles_of(p.seqlen_q, s.block_n) * parts +
+    plan.add_block_table(static_cast<int>(tiles_.block_m));
+    plan.add_counters(most_tiles(p.packed_q(), p.total_q, p.batch, p.seqlen_q, s.block_n) *
+                          p.num_heads * parts +
                       kTileCounters);
+    plan.add_bias(target(), chip);
     plan.add_sinks(s);
     LaunchPlan whole = plan.take();
-    order_blocks(p, s, compute_units, whole);
-    whole.unaligned = std::make_shared<LaunchPlan>(backward_wgmma_plan(p, target(), compute_units));
+    if (p.variable_lengths()) {
+      order_sequences(p, s, compute_units, whole);
+    } else {
+      order_blocks(p, s, compute_units, whole);
+    }
+    whole.backward.adds_in_order = p.deterministic ? 1 : 0;
+    whole.unaligned =
+        std::make_shared<LaunchPlan>(backward_wgmma_plan(p, target(), chip, compute_units));
     return whole;
   }
   Specialisation specialisation(const Problem& p) const {
@@ -118,15 +132,11 @@ class BackwardTma final : public Family {
   // scheduled between.
   void order_blocks(const Problem& p, const Specialisation& s, int compute_units,
                     LaunchPlan& plan) const {
-    constexpr int64_t kFewRounds = 4, kLastRounds = 2;
     const int64_t heads = std::max<int64_t>(1, p.batch * p.num_kv_heads),
                   units = slots(s, compute_units);
     const int64_t blocks = std::max<int64_t>(1, tiles_of(p.seqlen_k, tiles_.block_m));
     const int64_t fill = std::min(heads, tiles_of(units, blocks));
-    // Without a window on the left: the kernel counts on blocks of earlier keys that add to each
-    // tile that a later one adds to.
-    const bool unequal =
-        p.window_right >= 0 && p.window_left < 0 && blocks > 1 && heads * blocks > units;
+    const bool unequal = has_unequal_blocks(p) && blocks > 1 && heads * blocks > units;
     const int64_t some = std::min(heads, heads * blocks <= kFewRounds * units
                                              ? heads
                                              : tiles_of(kLastRounds * units, blocks));
@@ -136,7 +146,31 @@ class BackwardTma final : public Family {
     plan.backward.first_blocks = static_cast<int>(unequal ? blocks / 2 : blocks);
     plan.backward.middle_heads =
         static_cast<int>(unequal && p.deterministic ? std::min(fill, heads - last) : 0);
-    plan.backward.adds_in_order = p.deterministic ? 1 : 0;
+  }
+  // The same where lengths differ, by make_block_table.h: the longest sequences are taken first.
+  void order_sequences(const Problem& p, const Specialisation& s, int compute_units,
+                       LaunchPlan& plan) const {
+    const int64_t units = slots(s, compute_units);
+    const int64_t blocks =
+        most_tiles(p.packed_k(), p.total_k, p.batch, p.seqlen_k, tiles_.block_m) * p.num_kv_heads;
+    const bool unequal = has_unequal_blocks(p);
+    plan.arguments.section_heads =
+        unequal && is_pair(s) ? 1 : static_cast<int>(std::max<int64_t>(1, p.num_kv_heads));
+    plan.backward.block_slots = static_cast<int>(units);
+    if (unequal) {
+      plan.backward.last_blocks =
+          static_cast<int>(blocks <= kFewRounds * units ? blocks : kLastRounds * units);
+    }
+  }
+  // Under a causal mask, blocks of earlier keys have more work. Without a window on the left: the
+  // kernel counts on blocks of earlier keys that add to each tile that a later one adds to.
+  static bool has_unequal_blocks(const Problem& p) {
+    return p.window_right >= 0 && p.window_left < 0;
+  }
+  // Of all sequences; each of those that are packed begins with a tile of its own.
+  static int64_t most_tiles(bool packed, int64_t total, int64_t batch, int64_t longest,
+                            int64_t rows) {
+    return packed ? total / rows + batch : batch * tiles_of(longest, rows);
   }
   Specialisation tuned(const Problem& p, std::span<const int> v) const {
     Specialisation s = specialisation(p);

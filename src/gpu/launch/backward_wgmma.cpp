@@ -18,7 +18,6 @@ class BackwardWgmma final : public Family {
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-    if (p.dbias.present) return Support::no("it has no dbias");
     const int64_t rows = std::max(p.seqlen_q, p.seqlen_k);
     if (rows > std::numeric_limits<int>::max() - tiles_.block_n)
       return Support::no(std::to_string(rows) + " rows, a tile's place is a number of 32 bits");
@@ -28,8 +27,8 @@ class BackwardWgmma final : public Family {
     }
     return grid_fits((std::max(p.seqlen_q, p.seqlen_k) + 15) / 16 * p.batch * p.num_heads);
   }
-  LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int compute_units) const override {
-    return plan_of(p, compute_units, {});
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    return plan_of(p, chip, compute_units, {});
   }
   tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
     const Specialisation queries = specialisation(p, kGivesDq),
@@ -55,13 +54,14 @@ class BackwardWgmma final : public Family {
     };
     return space;
   }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& /*chip*/, int compute_units,
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
                         std::span<const int> v) const override {
-    return plan_of(p, compute_units, v);
+    return plan_of(p, chip, compute_units, v);
   }
 
   // v: the space's values, or none for the usual ones.
-  LaunchPlan plan_of(const Problem& p, int compute_units, std::span<const int> v) const {
+  LaunchPlan plan_of(const Problem& p, const Chip& chip, int compute_units,
+                     std::span<const int> v) const {
     const auto kernel = [&](int outputs) {
       const Specialisation s = specialisation(p, outputs);
       return v.empty() ? s : with(s, v.subspan(outputs == kGivesDq ? 0 : 3, 3));
@@ -77,6 +77,7 @@ class BackwardWgmma final : public Family {
     } else if ((dk | dv) != 0) {
       plan.add_rows(kernel(dk | dv), dk | dv);
     }
+    plan.add_bias(target(), chip);
     plan.add_sinks(queries);
     return plan.take();
   }
@@ -164,8 +165,9 @@ class BackwardWgmma final : public Family {
 
 }  // namespace
 
-LaunchPlan backward_wgmma_plan(const Problem& p, const Target& target, int compute_units) {
-  return BackwardWgmma(target).plan_of(p, compute_units, {});
+LaunchPlan backward_wgmma_plan(const Problem& p, const Target& target, const Chip& chip,
+                               int compute_units) {
+  return BackwardWgmma(target).plan_of(p, chip, compute_units, {});
 }
 
 const Family* make_backward_wgmma(const Target& target) {

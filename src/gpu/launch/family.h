@@ -36,7 +36,7 @@ struct KernelLaunch {
 // Fields of kernels::BackwardArguments that follow neither from the problem nor from the pointers.
 struct BackwardCounts {
   int bias_parts = 0, run_batches = 0, last_heads = 0, first_blocks = 0, middle_heads = 0,
-      adds_in_order = 0;
+      adds_in_order = 0, block_slots = 0, last_blocks = 0;
   int64_t query_counters = 0;
 };
 
@@ -49,7 +49,8 @@ struct LaunchPlan {
   // Workspace, in floats from its start: partial results of splits; backward: row numbers and
   // shares, then parts of the bias's gradient, then sums for dq.
   int64_t partial_out_floats = 0, partial_row_floats = 0;
-  int64_t tile_counter_floats = 0;  // behind partial results: forward/clear_tile_counter.h
+  // Behind partial results: forward/clear_tile_counter.h, sequences/work_tiles.h.
+  int64_t tile_counter_floats = 0;
   // The keep-mask's bits follow: launch/mask_bits.h.
   int64_t mask_rows_words = 0, mask_blocks_words = 0, mask_keys_words = 0;
   int64_t row_statistics_floats = 0, row_share_floats = 0, bias_partial_floats = 0,

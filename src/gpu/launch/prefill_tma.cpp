@@ -5,7 +5,9 @@
 
 #include "gpu/launch/decode.h"
 #include "gpu/launch/mask_bits.h"
+#include "gpu/launch/prefill_tma_shapes.h"
 #include "gpu/launch/tail_wave.h"
+#include "gpu/launch/work_tiles.h"
 #include "kernels/forward/prefill_tma_layout.h"
 #include "kernels/tile/nvidia/register_shares.h"
 
@@ -15,41 +17,10 @@ namespace {
 constexpr int64_t kProductDims = 16, kMostProductDims = 192;  // of one product of P V
 constexpr int64_t kCacheBytes = 32 << 20;                     // of the L2, for keys and values
 
-// A keep-mask's bits of a tile are whole words of 32 keys, which two warpgroups have registers for.
-Support takes_mask(const Problem& p, const PrefillTmaShape& shape) {
-  constexpr int kMostOfThree = 64;
-  if (!p.keep_mask.present) return {};
-  if (shape.block_n % 32 != 0)
-    return Support::no("a keep_mask's tiles are of whole words of 32 keys");
-  if (shape.warpgroups > 2 && shape.block_n > kMostOfThree)
-    return Support::no("three warpgroups have registers for a keep_mask's bits of 64 keys");
-  return {};
-}
-
-const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem& p,
-                              int compute_units) {
-  const int64_t dim = std::max(p.head_dim, p.head_dim_v);
-  const bool more_registers =
-      p.bias.present || p.alibi_slopes.present || p.keep_mask.present || p.dropout > 0;
-  const auto row = std::find_if(rows.begin(), rows.end() - 1, [&](const PrefillTmaRow& r) {
-    return dim <= r.max_head_dim && r.band.value_or(has_band(p)) == has_band(p) &&
-           p.seqlen_k >= r.min_keys && p.seqlen_k <= r.max_keys &&
-           !(r.no_spare_registers && more_registers) && takes_mask(p, r.shape).yes &&
-           !(r.skip_if_tail_wave && small_tiles_take_less_time(p, r.shape, compute_units));
-  });
-  return *row;
-}
-
-// Where a device has room for twice as many tiles as there are, they have a warpgroup each.
-const PrefillTmaRow& row_for(const Problem& p, const Target& target, int compute_units) {
-  const PrefillTmaRow& row = first_of(target.prefill_tma->rows, p, compute_units);
-  const bool few = 2 * tiles_of_queries(p, row.shape.warpgroups) <= compute_units;
-  return few ? first_of(target.prefill_tma->few, p, compute_units) : row;
-}
-
 // slots: workgroups that run at once.
 TileScheduler scheduler_for(const Problem& p, const PrefillTmaRow& row, int64_t slots) {
   constexpr int kNeverInPairs = 3;  // warpgroups (docs/lab/nvidia_forward.md)
+  if (p.variable_lengths()) return TileScheduler::dynamic_persistent;
   const int64_t tiles = tiles_of_queries(p, row.shape.warpgroups);
   if (row.scheduler == TileScheduler::dynamic_persistent)
     return tiles > slots ? TileScheduler::dynamic_persistent : TileScheduler::single_tile;
@@ -81,7 +52,7 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   s.tensor_maps = true;
   s.lds_bytes = kernels::TmaPrefillLayout::of(static_cast<int>(round_up(s.head_dim, panel)),
                                               static_cast<int>(round_up(s.head_dim_v, panel)),
-                                              s.block_m, s.block_n, s.buffers)
+                                              s.block_m, s.block_n, s.buffers, p.variable_lengths())
                     .total;
   specialise_for(p, s);
   read_mask_as_bits(p, s);
@@ -98,7 +69,8 @@ int64_t slots_of(const PrefillTmaShape& shape, int compute_units) {
 Choice choose(const Problem& p, const Target& target, int compute_units) {
   const PrefillTmaRow& row = row_for(p, target, compute_units);
   const int64_t slots = slots_of(row.shape, compute_units);
-  return {row.shape, scheduler_for(p, row, slots), tail_wave(p, row.shape, slots)};
+  const TailWave last = p.variable_lengths() ? TailWave{} : tail_wave(p, row.shape, slots);
+  return {row.shape, scheduler_for(p, row, slots), last};
 }
 
 // The static scheduler's stride from a workgroup's tile (or pair of tiles) to its next one, as the
@@ -162,7 +134,12 @@ LaunchPlan plan_of(const Problem& p, const Target& target, const Chip& chip, con
   const Specialisation s = specialisation(p, target, choice.shape, choice.scheduler);
   LaunchPlan plan = query_tile_plan(p, s);
   plan.arguments.section_heads = l2_section_heads(p);
-  if (choice.scheduler == TileScheduler::static_persistent && last.splits == 1) {
+  if (p.variable_lengths()) {
+    KernelLaunch& launch = plan.launches.front();
+    launch.workgroups = std::min(most_work_tiles(p, s.block_m) * p.num_heads, slots);
+    plan.arguments.step_tile = static_cast<int>(launch.workgroups);
+    add_work_tiles(p, 0, plan);
+  } else if (choice.scheduler == TileScheduler::static_persistent && last.splits == 1) {
     make_persistent(p, plan, slots);
   } else {
     if (last.splits > 1) split_tail_wave(p, chip, last, slots, plan);
@@ -181,11 +158,15 @@ class PrefillTma final : public Family {
   using Family::Family;
   std::string_view name() const noexcept override { return "prefill_tma"; }
   bool dropout() const noexcept override { return true; }
+  bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (Support support = tma_reads(p); !support.yes) return support;
-    const Specialisation s = specialisation(
-        p, target(), choose(p, target(), kUsualComputeUnits).shape, TileScheduler::single_tile);
+    if (p.variable_lengths() && p.keep_mask.present)
+      return Support::no("it takes a keep_mask where sequences have one length");
+    const PrefillTmaShape& shape = choose(p, target(), kUsualComputeUnits).shape;
+    if (Support support = takes_pages(p, shape); !support.yes) return support;
+    const Specialisation s = specialisation(p, target(), shape, TileScheduler::single_tile);
     if (Support support = takes_mask_bits(s); !support.yes) return support;
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     constexpr PrefillTmaShape kSmallest{
@@ -212,6 +193,10 @@ class PrefillTma final : public Family {
         {"persistent", static_cast<int>(usual.scheduler), {0, 1, 2}},
         {"splits_last", usual.last.splits > 1 ? 1 : 0, {0, 1}}};
     space.takes = [this, p, chip, compute_units](std::span<const int> v) -> Support {
+      if (p.variable_lengths() &&
+          (v[5] != static_cast<int>(TileScheduler::dynamic_persistent) || v[6] != 0))
+        return Support::no("sequences' tiles are taken by the tile counter alone");
+      if (Support support = takes_pages(p, shape_of_values(v)); !support.yes) return support;
       if (v[6] != 0 &&
           tail_wave(p, shape_of_values(v), slots_of(shape_of_values(v), compute_units)).splits == 1)
         return Support::no("the tail wave of tiles is not worth splitting");

@@ -23,8 +23,12 @@ struct PrefillTmaRow {
   int max_head_dim;
   std::optional<bool> band = {};  // only with one, or only without
   int64_t min_keys = 0, max_keys = std::numeric_limits<int64_t>::max();
+  // Only under a window that lets a query attend at most so many keys.
+  int64_t max_window = std::numeric_limits<int64_t>::max();
   // Left to tiles of 128 rows where these take less time: fewer empty rows or a shorter tail wave.
   bool skip_if_tail_wave = false;
+  bool sequences = false;           // only of different lengths; these bounds are of their mean
+  bool one_wave = false;            // only where all tiles run at once
   bool no_spare_registers = false;  // none for a bias, ALiBi, a mask or dropout
   PrefillTmaShape shape;
   TileScheduler scheduler = TileScheduler::static_persistent;

@@ -158,6 +158,7 @@ std::string to_string(const Specialisation& s) {
   if (s.splits != 0) text += " splits";
   if (s.dropout != 0) text += " dropout";
   if (s.variable != 0) text += " variable";
+  if (s.block_table != 0) text += " block_table";
   if (s.page_size > 0) text += fmt::format(" pages={}", s.page_size);
   if (s.page_size < 0) text += " pages";
   if (s.page_size != 0 && s.tiles_in_pages == 0) text += " any tiles";

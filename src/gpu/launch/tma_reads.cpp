@@ -16,10 +16,10 @@ Support tma_takes_strides(const char* name, const TensorSpec& spec, const Proble
 }
 
 Support tma_reads(const Problem& p) {
-  if (p.variable_lengths()) return Support::no("the TMA reads sequences of one length");
   if (!strides_are_whole(p))
     return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");
-  if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0)
+  if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0 || p.q_shape()[1] == 0 ||
+      p.k_shape()[1] == 0)
     return Support::no("the TMA reads tensors that have a row");
   if (Support support = tma_takes_strides("q", p.q, p.q_shape()); !support.yes) return support;
   if (Support support = tma_takes_strides("k", p.k, p.k_shape()); !support.yes) return support;

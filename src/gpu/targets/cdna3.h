@@ -54,6 +54,7 @@ inline constexpr Target kCdna3{
     .prefill = PrefillTiles{.value_dims = 16, .shapes = cdna3::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = cdna3::kPrefillFp32},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = cdna3::kBackward},
+    .bias_gradient = BiasGradientTiles{.shapes = kCdna3BiasGradient},
     .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = cdna3::kBackwardFp32},
     .short_backward = ShortBackwardTiles{.shapes = cdna3::kShortBackward},
     .chips = cdna3::kChips,

@@ -72,6 +72,7 @@ inline constexpr Target kGfx12{
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx12::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = gfx12::kPrefillFp32},
     .backward = BackwardTiles{.max_bias_dim = 64, .shapes = gfx12::kBackward},
+    .bias_gradient = BiasGradientTiles{.shapes = kGfx12BiasGradient},
     .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = gfx12::kBackwardFp32},
     .short_backward = ShortBackwardTiles{.shapes = gfx12::kShortBackward},
     .chips = gfx12::kChips,

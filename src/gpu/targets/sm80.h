@@ -186,6 +186,7 @@ inline constexpr Target kSm80{
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 32, .shapes = sm80::kPrefillFp32},
     .boards = BoardTiles{.shapes = sm80::kBoards},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = sm80::kBackward},
+    .bias_gradient = BiasGradientTiles{.shapes = kSm80BiasGradient},
     .backward_fp32 = BackwardFp32Tiles{.value_dims = 32, .shapes = sm80::kBackwardFp32},
     .backward_atomic = AtomicTiles{.shapes = sm80::kAtomic},
     .short_backward = ShortBackwardTiles{.shapes = sm80::kShortBackward},

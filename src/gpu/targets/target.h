@@ -16,6 +16,7 @@
 #include "gpu/launch/backward_tma_tiles.h"
 #include "gpu/launch/backward_wgmma_atomic_tiles.h"
 #include "gpu/launch/backward_wgmma_tiles.h"
+#include "gpu/launch/bias_gradient_tiles.h"
 #include "gpu/launch/boards_tiles.h"
 #include "gpu/launch/decode_portable_tiles.h"
 #include "gpu/launch/decode_tiles.h"
@@ -70,6 +71,7 @@ struct Target {
   std::optional<PrefillTmaTiles> prefill_tma{};
   std::optional<BoardTiles> boards{};
   std::optional<BackwardTiles> backward{};
+  std::optional<BiasGradientTiles> bias_gradient{};
   std::optional<BackwardFp32Tiles> backward_fp32{};
   std::optional<AtomicTiles> backward_atomic{};
   std::optional<BackwardWgmmaTiles> backward_wgmma{};

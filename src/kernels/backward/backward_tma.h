@@ -321,7 +321,7 @@ FULMEN_DEVICE void backward_tma(const TmaBackwardArguments& a) {
   if (role == 0) {
     Loader(a).run();
   } else if (role <= kAdders) {
-    Adder adder(a, role - 1);
+    Adder adder(role - 1);
     ScheduledBlocks(a).for_each([&](const Work& work) { adder.run(work); });
   }
 }

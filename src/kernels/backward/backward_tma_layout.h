@@ -11,6 +11,7 @@ namespace fulmen::kernels {
 // of the blocks taken; mbarriers.
 struct TmaBackwardLayout {
   static constexpr int kBarrierBytes = 8;
+  static constexpr int kBlockBytes = 32;  // parts/sequence_blocks.h
   int keys_at, key_bytes, values_at, value_bytes;
   int queries_at, query_bytes, dout_at, dout_bytes;  // a tile's
   // Narrow heads leave registers for the products of one tile beside the scores of the next.
@@ -47,7 +48,7 @@ struct TmaBackwardLayout {
     l.statistics_at = l.sums_at + l.sum_buffers * l.sum_bytes;
     l.statistic_bytes = 8 * block_n;
     l.blocks_at = l.statistics_at + buffers * l.statistic_bytes;
-    l.barriers_at = l.blocks_at + 2 * 8;
+    l.barriers_at = l.blocks_at + 2 * kBlockBytes;
     // Keys, three; full and empty for each buffer; three of dS^T's; parts of dq; blocks.
     l.total =
         l.barriers_at +

@@ -40,7 +40,7 @@ struct TmaPairLayout {
     l.statistics_at = l.sums_at + 16;
     l.statistic_bytes = 8 * kRows;
     l.blocks_at = l.statistics_at + kQueries * l.statistic_bytes;
-    l.block_bytes = 16;  // what a copy to the peer has at least
+    l.block_bytes = 32;  // parts/sequence_blocks.h; a copy to the peer has whole pieces of 16
     l.barriers_at = l.blocks_at + 2 * l.block_bytes;
     // Keys, four; full and empty for each tile; empty for the other halves; dS^T, three; dq, two;
     // blocks, two of two.

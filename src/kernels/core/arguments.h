@@ -2,39 +2,24 @@
 // fixed layout.
 #pragma once
 
+#include "algorithm/mask_bits.h"
 #include "algorithm/sequences.h"
+#include "algorithm/work_tile.h"
 
 namespace fulmen::kernels {
 
 using Int64 = long long;
+using algorithm::kMaskRows;
+using algorithm::kMostRunTiles;
+using algorithm::MaskBits;
+using algorithm::WorkTable;
+using algorithm::WorkTile;
 
 // A tensor of the problem; strides in elements.
 struct View {
   const void* data;
   // Strides of [batch, seqlen, head]; of bias and mask [batch, query, head]; 0 broadcasts.
   Int64 batch, row, head;
-};
-
-constexpr int kMaskRows = 64;  // queries of a block of MaskBits
-
-// The keep-mask as bits: forward/pack_mask.h makes them, tile/mask_bits.h reads them. A plane is
-// what the mask has of a batch and a head; its number is batch * batch_planes + head * head_planes.
-// Only `any` knows of the band.
-struct MaskBits {
-  unsigned* by_query;      // [planes][rows][words]: bit j % 32 of word j / 32: the mask lets query
-                           // i attend key j
-  unsigned* any;           // [planes][blocks][words]: some query of the block attends key j, within
-                           // its band
-  unsigned* all;           // [planes][blocks][words]: the mask lets every query of the block attend
-                           // key j
-  unsigned* by_key;        // [planes][keys][query_words]: the transpose of by_query; null where no
-                           // kernel reads it
-  int words, query_words;  // multiples of 4
-  int batch_planes, head_planes;
-  Int64 rows;    // seqlen_q, the most that any sequence has; 1 where all queries have one row of
-                 // the mask
-  Int64 blocks;  // of kMaskRows queries; 1 where all have one row, and there is no band
-  Int64 keys;    // seqlen_k, the most that any sequence has
 };
 
 struct ForwardArguments {
@@ -79,6 +64,7 @@ struct ForwardArguments {
   int whole_tiles;     // prefill_tma.h: tiles of queries before that row
   int* tile_counter;   // prefill_tma.h, dynamic scheduler: tiles taken so far, beside the first one
                        // of each workgroup
+  WorkTable work;      // of sequences of different lengths: work tiles
   float* partial_out;  // [num_splits][rows][head_dim_v]
   float* partial_max;  // [num_splits][rows]
   float* partial_sum;
@@ -135,6 +121,9 @@ struct BackwardArguments : ForwardArguments {
   // whole heads.
   int last_heads, first_blocks, middle_heads;
   int adds_in_order;  // backward_tma.h: dq's sums have the same bits in every run
+  // Sequences of different lengths (backward/parts/block_table.h): how many blocks run at once, and
+  // how many of the last ones are taken in two parts, 0 for none.
+  int block_slots, last_blocks;
 };
 
 // backward/backward_tma.h.

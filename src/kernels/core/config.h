@@ -56,6 +56,8 @@ constexpr int kPageSize = kConfig.page_size;
 constexpr bool kPaged = kPageSize != 0;
 constexpr bool kPlainScale = kConfig.plain_scale != 0;
 constexpr bool kEarlyLoads = kConfig.early_loads != 0;
+constexpr bool kMakesBlockTable = kConfig.block_table > 0;
+constexpr int kTableBlockKeys = kMakesBlockTable ? kConfig.block_table : 1;
 
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;

@@ -62,6 +62,9 @@ struct Configuration {
   int tiles_in_pages = 0;  // pages begin with a tile of keys and end with one
   int outputs = 0;         // backward: the sum of 1 for dq, 2 for dk, 4 for dv, 8 for dbias
   int bias_gradient = -1;  // dbias's dtype; -1: none
+  // backward/parts/row_statistics.h: keys of a block of those that it lists in a table
+  // (backward/parts/block_table.h); 0: it makes none.
+  int block_table = 0;
 };
 
 }  // namespace fulmen::kernels

@@ -24,6 +24,15 @@ struct PlacedSequence : algorithm::Sequence {
             s.k_len != named.k_len;
     return s;
   }
+  FULMEN_DEVICE static PlacedSequence of(const WorkTile& tile) {
+    PlacedSequence s{};
+    s.q_row = tile.q_row;
+    s.q_len = tile.q_len;
+    s.k_row = tile.k_row;
+    s.k_len = tile.k_len;
+    s.cut = tile.cut != 0;
+    return s;
+  }
 };
 
 template <class T = Element>
@@ -52,32 +61,42 @@ FULMEN_DEVICE void begin_gradients_at(BackwardArguments& a, Int64 b, const algor
   }
 }
 
-// The arguments of sequence b: the call's own where all have one length. Batch indices still are b,
-// and rows_q stays the call's. What remains of a sequence that was cut is not its result: a scale
-// of NaN makes all its rows NaN (see end_row(), too).
+// The arguments of sequence b, which lies at `s`. Batch indices still are b, and rows_q stays the
+// call's.
+template <class Arguments>
+FULMEN_DEVICE Arguments sequence_at(const Arguments& call, Int64 b, const algorithm::Sequence& s) {
+  Arguments a = call;
+  a.seqlen_q = s.q_len;
+  a.seqlen_k = s.k_len;
+  a.diagonal = call.top_left != 0 ? 0 : s.k_len - s.q_len;
+  begin_at(a.q, s.q_row);
+  begin_at(a.out, s.q_row);
+  if (a.lse != nullptr) a.lse += s.q_row * a.lse_row;
+  if constexpr (kPaged) {
+    a.sequences.block_table += b * a.sequences.table_stride;
+    a.first_row = s.k_row;
+  } else {
+    begin_at<KvElement>(a.k, s.k_row);
+    begin_at<KvElement>(a.v, s.k_row);
+  }
+  begin_gradients_at(a, b, s);
+  return a;
+}
+// What remains of a sequence that was cut is not its result: a scale of NaN makes all its rows NaN
+// (see end_row(), too).
+template <class Arguments>
+FULMEN_DEVICE Arguments arguments_at(const Arguments& call, Int64 b, const PlacedSequence& s) {
+  Arguments a = sequence_at(call, b, s);
+  if (s.cut) a.scale = kNan;
+  return a;
+}
+// The same, from the tables; the call's own arguments where all sequences have one length.
 template <class Arguments>
 FULMEN_DEVICE decltype(auto) sequence_of(const Arguments& call, Int64 b) {
   if constexpr (!kVariable) {
     return (call);
   } else {
-    const PlacedSequence s = PlacedSequence::of(call, b);
-    Arguments a = call;
-    if (s.cut) a.scale = kNan;
-    a.seqlen_q = s.q_len;
-    a.seqlen_k = s.k_len;
-    a.diagonal = call.top_left != 0 ? 0 : s.k_len - s.q_len;
-    begin_at(a.q, s.q_row);
-    begin_at(a.out, s.q_row);
-    if (a.lse != nullptr) a.lse += s.q_row * a.lse_row;
-    if constexpr (kPaged) {
-      a.sequences.block_table += b * a.sequences.table_stride;
-      a.first_row = s.k_row;
-    } else {
-      begin_at<KvElement>(a.k, s.k_row);
-      begin_at<KvElement>(a.v, s.k_row);
-    }
-    begin_gradients_at(a, b, s);
-    return a;
+    return arguments_at(call, b, PlacedSequence::of(call, b));
   }
 }
 
@@ -166,7 +185,8 @@ struct TilePlace {
 constexpr bool kTilesBeginEarly = kTilesInPages || kDropout || kMaskBits;
 FULMEN_DEVICE Int64 first_tile_key(Int64 begin) {
   // A row's bits of a tile are whole words.
-  if constexpr (kTilesInPages || kMaskBits) return begin - begin % kBlockN;
+  if constexpr (kTilesInPages || kMaskBits || (kPaged && kTensorMaps))
+    return begin - begin % kBlockN;
   // Where blocks of random numbers do (tile/dropout_tile.h).
   return kDropout ? begin / 16 * 16 : begin;
 }

@@ -40,10 +40,12 @@ static_assert(kHeadsInRow == 1 || (kHeadsInRow == 2 && kHeadDim == kPanelColumns
               "decode_tma: two heads of a panel each, of which a wave stores the dims of one");
 static_assert(kBlockN % kScoreTile == 0 && kWholeRows && !kKeepMask && !kDropout,
               "decode_tma: what the TMA can read, without holes");
-// Pages of fewer rows than a tile come one by one.
-constexpr int kBoxRows = kPageSize > 0 && kPageSize < kBlockN ? kPageSize : kBlockN;
+// Pages of fewer rows than a tile come one by one, each by a lane.
+constexpr int kBoxRows = kPageSize > 0 && kPageSize < kBlockN ? kPageSize : kBlockN,
+              kBoxes = kBlockN / kBoxRows;
 static_assert(!kPaged || (kPageSize > 0 && kPageSize % kBoxRows == 0 && kBoxRows % 8 == 0),
               "decode_tma: boxes lie in a page each");
+static_assert(kBoxes <= kWaveSize, "decode_tma: a lane a box");
 
 // One workgroup a multiprocessor begins with as many registers as a lane can have.
 constexpr RegisterShares kRegisters = RegisterShares::of(1, kMinWorkgroups, kTmaRegisters);
@@ -116,48 +118,55 @@ struct Loader {
   FULMEN_DEVICE void run() {
 #pragma unroll 1
     for (Int64 key = split.first; key < split.any.end; key += kBlockN) {
+      // The table is read while the buffer is not empty yet.
+      const Box box = box_of(key);
       mbarrier_wait(kKeysEmpty + 8 * ring.buffer, ring.parity ^ 1);
-      if (lane_id() == 0) {
-        load<kKeyPanels, false>(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, call.k_map,
-                                key, kKeysFull + 8 * ring.buffer);
-      }
-      values(key);
+      // Consumers see it: they wait for the same tile's values, for which lane 0 arrives later.
+      if (kPaged && any_lane(box.is_missed) && lane_id() == 0) lds_store(kLdsLayout.missing_at, 1);
+      load<kKeyPanels>(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, call.k_map, box,
+                       kKeysFull + 8 * ring.buffer);
+      values(key, box);
       ring.advance();
     }
   }
 
  private:
-  template <int kCount, bool kValues>
-  FULMEN_DEVICE void load(int to, const TensorMap& map, Int64 key, int barrier) const {
-    mbarrier_arrive_expect(barrier, kCount * kBlockN * kPanelRowBytes);
-#pragma unroll 1
-    for (int box = 0; box < kBlockN / kBoxRows; ++box) {
-      Int64 row = key + box * kBoxRows;
-      int batch = place.batch;
-      if constexpr (kPaged) {
-        // Past the last key the table may end: what comes from there is masked.
-        const PagedRow in_page = PagedRow::of(a, row < a.seqlen_k ? row : a.seqlen_k - 1);
-        batch = in_page.exists(a) ? static_cast<int>(in_page.page) : 0;
-        // Consumers see it: they wait for the same tile's values, for which this lane arrives
-        // later.
-        const bool attended = row < split.any.end && row + kBoxRows > split.any.begin;
-        if (!kValues && attended && !in_page.exists(a)) lds_store(kLdsLayout.missing_at, 1);
-        row = row < a.seqlen_k ? in_page.row : 0;
-      }
+  // The lane's box of a tile: where it is in the tensor map. is_missed: some key of it is attended,
+  // and its page does not exist.
+  struct Box {
+    Int64 row;
+    int batch;
+    bool is_missed;
+  };
+  FULMEN_DEVICE Box box_of(Int64 key) const {
+    if constexpr (!kPaged) return {key, place.batch, false};
+    if (lane_id() >= kBoxes) return {0, 0, false};
+    const Int64 row = key + lane_id() * kBoxRows;
+    // Past the last key the table may end: what comes from there is masked.
+    const PagedRow in_page = PagedRow::of(a, row < a.seqlen_k ? row : a.seqlen_k - 1);
+    const bool exists = in_page.exists(a),
+               attended = row < split.any.end && row + kBoxRows > split.any.begin;
+    return {row < a.seqlen_k ? in_page.row : 0, exists ? static_cast<int>(in_page.page) : 0,
+            attended && !exists};
+  }
+  template <int kCount>
+  FULMEN_DEVICE void load(int to, const TensorMap& map, const Box& box, int barrier) const {
+    if (lane_id() == 0) mbarrier_arrive_expect(barrier, kCount * kBlockN * kPanelRowBytes);
+    if constexpr (kBoxes > 1) wave_barrier();
+    if (lane_id() >= kBoxes) return;
 #pragma unroll
-      for (int p = 0; p < kCount; ++p) {
-        tma_load(to + (p * kBlockN + box * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns, row,
-                 place.kv_heads, batch, barrier, once);
-      }
+    for (int p = 0; p < kCount; ++p) {
+      tma_load(to + (p * kBlockN + lane_id() * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns,
+               box.row, place.kv_heads, box.batch, barrier, once);
     }
   }
   // Values of keys that no row attends are not to be multiplied, not even with 0: they may be NaN.
-  FULMEN_DEVICE void values(Int64 key) {
+  FULMEN_DEVICE void values(Int64 key, const Box& box) {
     const int to = kLdsLayout.values_at + ring.buffer * kLdsLayout.value_bytes,
               full = kValuesFull + 8 * ring.buffer;
     const bool patched = key < split.any.begin || key + kBlockN > split.any.end;
     mbarrier_wait(kValuesEmpty + 8 * ring.buffer, ring.parity ^ 1);
-    if (lane_id() == 0) load<kPanelsV, true>(to, call.v_map, key, patched ? kPatch : full);
+    load<kPanelsV>(to, call.v_map, box, patched ? kPatch : full);
     if (!patched) return;
     mbarrier_wait(kPatch, patch_parity);
     patch_parity ^= 1;

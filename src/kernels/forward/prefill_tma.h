@@ -23,6 +23,7 @@
 // LDS: up to 128 dims 2 x Q, kBuffers x K, kBuffers x V and the outputs, which the TMA stores;
 // wider heads have one Q, and their outputs go from registers to memory. Then mbarriers. Registers
 // of a lane: S kBlockN / 2, O d_v / 2, P kBlockN / 4.
+#include "forward/parts/next_tile.h"
 #include "forward/parts/tma_epilogue.h"
 #include "forward/parts/tma_loaders.h"
 #include "forward/parts/tma_splits.h"
@@ -66,11 +67,12 @@ struct Consumer {
   }
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
-    const RowMap map{arguments, t.batch, t.head, arguments.seqlen_q};
+    const ForwardArguments& a = t.sequence(arguments);
+    const RowMap map{a, t.batch, t.head, a.seqlen_q};
     const Int64 group_row = t.row_begin + rows_of_group(group, query_ring),
                 wave_row = group_row + wave_id() % 4 * kScoreTile;
-    const Int64 row_end = group_row + 64 < arguments.seqlen_q ? group_row + 64 : arguments.seqlen_q;
-    const algorithm::KeyRange keys = band_of(arguments).any(group_row, row_end);
+    const Int64 row_end = group_row + 64 < a.seqlen_q ? group_row + 64 : a.seqlen_q;
+    const algorithm::KeyRange keys = band_of(a).any(group_row, row_end);
     bool any = group_row < row_end && keys.end > keys.begin;
     int n = any ? t.order.passed_over(keys.end) : t.order.count;
     WaveRows rows = {};
@@ -98,10 +100,8 @@ struct Consumer {
     if (any) last(rows);
     if (kSplits && t.split != kWholeTile) {
       store_split(map, wave_row, t.split, rows);
-    } else if constexpr (kStoresByTma) {
-      give_to_tma(*this, map, wave_row, rows);
     } else {
-      store(map, wave_row, rows);
+      store_outputs(arguments, t, map, wave_row, rows);
     }
   }
   // Waits until the TMA has stored the last tile's outputs.
@@ -184,22 +184,6 @@ struct Consumer {
     release_values();
   }
 };
-
-// Visits a workgroup's tiles. kIsKeyLoader: this warp takes tiles from the counter, others are
-// told.
-template <bool kIsKeyLoader, class Visit>
-FULMEN_DEVICE void for_each_tile(const ForwardArguments& a, const Visit& visit) {
-  QueryTiles tiles(a);
-  NextTile next;
-  do {
-    visit(QueryTile::of(a, tiles.block(), tiles.split()));
-    if constexpr (kDynamicTiles) {
-      tiles.place(kIsKeyLoader ? next.take(a) : next.told());
-    } else {
-      tiles.advance();
-    }
-  } while (kPersistent && tiles.there());
-}
 
 FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
   if (thread_id() == 0) {

@@ -10,6 +10,7 @@ namespace fulmen::kernels {
 // panels (targets/sm90/target.h); and the mbarriers, of 8 bytes each.
 struct TmaPrefillLayout {
   static constexpr int kBarrierBytes = 8;
+  static constexpr int kHeadTileBytes = 48;    // parts/sequence_tiles.h: a work tile and its head
   int queries_at, query_bytes, query_buffers;  // wide heads leave room for one
   int keys_at, key_bytes;                      // a tile's
   int values_at, value_bytes;
@@ -18,7 +19,7 @@ struct TmaPrefillLayout {
   int barriers_at, next_at, total;
 
   FULMEN_ALGORITHM static TmaPrefillLayout of(int head_dim, int head_dim_v, int block_m,
-                                              int block_n, int buffers) {
+                                              int block_n, int buffers, bool variable) {
     TmaPrefillLayout l{};
     l.query_bytes = block_m * 2 * head_dim;
     l.key_bytes = block_n * 2 * head_dim;
@@ -34,7 +35,8 @@ struct TmaPrefillLayout {
     // next tile's number, and one for values to be cleared.
     l.next_at = l.barriers_at +
                 (2 * l.query_buffers * (block_m / 64) + 1 + 4 * buffers + 2) * kBarrierBytes;
-    l.total = l.next_at + kBarrierBytes;
+    if (variable) l.next_at = (l.next_at + 15) / 16 * 16;
+    l.total = l.next_at + (variable ? kHeadTileBytes : kBarrierBytes);
     return l;
   }
 };

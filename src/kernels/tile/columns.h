@@ -1,6 +1,7 @@
 // Tiles of columns in flight from memory to LDS, as rows and, on AMD, transposed. As tile/stage.h,
 // for any tensor:
-//   fetch(...)          starts a tile's loads; rows past the end repeat the last one
+//   fetch(...)          starts a tile's loads, from a ColumnSource or what has the same members;
+//                       rows past the end repeat the last one
 //   commit_columns()    ends what one step fetches; columns_arrived() waits for it
 //   publish(...)        the tile is in LDS after the barrier that follows
 // Rows that `alive` says no to become 0.

@@ -465,6 +465,13 @@ bool on_host(const Array& array) {
          array.device.type == kDlRocmHost;
 }
 
+bool is_addressable(const Array& array) {
+  if (std::find(array.shape, array.shape + array.ndim, 0) != array.shape + array.ndim) return true;
+  const bool is_half = array.dtype == FULMEN_FP16 || array.dtype == FULMEN_BF16;
+  const std::uintptr_t bytes = array.dtype == FULMEN_BOOLEAN ? 1 : is_half ? 2 : 4;
+  return array.data != nullptr && reinterpret_cast<std::uintptr_t>(array.data) % bytes == 0;
+}
+
 std::string device_of(const Array& array, const char* name) {
   switch (array.device.type) {
     case kDlCpu:

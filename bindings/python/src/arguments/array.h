@@ -66,6 +66,9 @@ Array read_output(nb::handle object, const char* name);
 nb::handle numpy_int32();
 
 bool on_host(const Array& array);
+// Whether the address can be one of the array's dtype: not null, unless it is empty, and aligned.
+// torch's storages may lose their memory (resize_).
+bool is_addressable(const Array& array);
 
 // "cuda:1" or "hip:0": what the C ABI calls the place where the array is. Empty for a host array:
 // the default device.

@@ -167,6 +167,21 @@ Call::Call(const Arguments& given, bool writes)
   if (given.same_heads && tensors.q.shape[2] != tensors.k.shape[2])
     throw ArgumentError("q and k have different numbers of heads");
   if (!given.device.is_valid()) device = device_of(arrays[kQ], "q");
+  options.trust_pointers = is_torch_alone(backward);
+}
+
+bool Call::is_torch_alone(bool backward) const {
+  for (int at = 0; at < kPlaces; ++at) {
+    const auto place = static_cast<Place>(at);
+    if (!has(place)) continue;
+    const Array& array = arrays[at];
+    const bool own_memory =
+        array.device.type == kDlCpu || array.device.type == kDlCuda || array.device.type == kDlRocm;
+    if (array.framework != Framework::torch || !own_memory || is_written(place, backward) ||
+        !is_addressable(array))
+      return false;
+  }
+  return true;
 }
 
 void Call::set(Place place, nb::handle object, bool is_output) {

@@ -171,6 +171,10 @@ struct Call {
 
  private:
   void set(Place place, nb::handle object, bool is_output);
+  // Whether all arrays are torch's, which answers for the device of their memory, and none is
+  // written: results are then made for the call, apart from each other and from the inputs. A GPU's
+  // driver need not be asked about each address.
+  bool is_torch_alone(bool backward) const;
 };
 
 // Whether there is no sequence, or none with a query.

@@ -53,7 +53,7 @@ void read(Pass pass, const Call& call, Key& key) {
   key.append(o.softmax_scale), key.append(o.softcap), key.append(o.causal),
       key.append(o.window_left);
   key.append(o.window_right), key.append(o.num_threads), key.append(o.verify),
-      key.append(o.validate), key.append(o.dropout);
+      key.append(o.validate), key.append(o.dropout), key.append(o.trust_pointers);
   key.append(o.deterministic), key.append(o.max_seqlen_q), key.append(o.max_seqlen_k);
   for (int place = 0; place < kPlaces; ++place) {
     if (!call.has(static_cast<Place>(place))) continue;

@@ -112,6 +112,10 @@ nb::object new_torch_bytes(nb::handle object, const Array& like, int64_t bytes) 
 
 nb::handle torch_float32() { return dtype_object(FULMEN_FP32); }
 
+bool torch_is_16_bit_float(nb::handle dtype) {
+  return dtype.is(dtype_object(FULMEN_BF16)) || dtype.is(dtype_object(FULMEN_FP16));
+}
+
 nb::handle torch_int32() { return dtype_object(FULMEN_INT32); }
 
 void torch_is_written(nb::handle tensor) {

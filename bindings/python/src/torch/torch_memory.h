@@ -24,6 +24,7 @@ nb::object new_torch_bytes(nb::handle object, const Array& like, int64_t bytes);
 // torch's dtypes of sinks and of lengths.
 nb::handle torch_float32();
 nb::handle torch_int32();
+bool torch_is_16_bit_float(nb::handle dtype);
 
 // Tells autograd that the tensor is written: a backward pass for which it was saved must not use
 // the new contents.

@@ -2,7 +2,9 @@
 // numbers are exact in fp32 and are added in the order of k, as in the emulator of the source; the
 // hardware's order is not documented.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <span>
 
 #include "emulator/machine_code/instructions/matrix_product.h"
 #include "emulator/machine_code/instructions/table.h"
@@ -67,6 +69,28 @@ void check_halves_equal(const Wave& w, const Operand& o) {
   }
 }
 
+// WMMA's modifiers of C: its magnitude (neg_hi) and its negation (neg_lo). A and B of 16 bits have
+// some, too, which no compiler here makes.
+class AddendModifiers {
+ public:
+  explicit AddendModifiers(const Instruction& i)
+      : magnitude_((i.neg_hi & kOfC) != 0), negation_((i.neg_lo & kOfC) != 0) {
+    if (((i.neg_lo | i.neg_hi) & ~kOfC) != 0)
+      fail("modifies A or B, which is not known to the emulator");
+  }
+  void apply(std::span<float> addends) const {
+    if (!magnitude_ && !negation_) return;
+    for (float& x : addends) {
+      if (magnitude_) x = std::fabs(x);
+      if (negation_) x = -x;
+    }
+  }
+
+ private:
+  static constexpr int kOfC = 1 << 2;
+  bool magnitude_, negation_;
+};
+
 template <class Layout, class T, bool kNeedsAllLanes, bool kRepeated>
 void multiply(Wave& w, const Instruction& i) {
   constexpr int kSize = Layout::kSize;
@@ -80,6 +104,7 @@ void multiply(Wave& w, const Instruction& i) {
   read_operand<Layout, T>(w, i.operand[2], b);
   const Operand &c = i.operand[3], &d = i.operand[0];
   const auto constant = std::bit_cast<float>(scalar32(w, c));
+  const AddendModifiers modifiers(i);
   alignas(64) float result[kSize][kSize];
   for (int r = 0; r < Layout::kResults; ++r) {
     for (int block = 0; block < Layout::kWave / kSize; ++block) {
@@ -89,6 +114,7 @@ void multiply(Wave& w, const Instruction& i) {
       } else {
         std::fill_n(to, kSize, constant);
       }
+      modifiers.apply({to, kSize});
     }
   }
   add_product<kSize>(a, b, result, Layout::kMmaK);

@@ -1,13 +1,13 @@
-// Adds the parts of the bias's gradient in a fixed order: some lanes an element, each every so many
-// parts, so that all of these are in flight at once. Where a row is known to be whole, a lane
-// adds four neighbours.
+// Adds the parts of the bias's gradient in a fixed order: four lanes an element, each every fourth
+// part, so that all of these are in flight at once, or, where parts are few, one lane. Where rows
+// are known to be multiples of four keys, a lane adds four neighbours.
 #include "backward/parts/bias.h"
 
 namespace fulmen::kernels {
 
-constexpr int kLanesOfSum = 4, kWidth = kWholeTiles ? 4 : 1;
+constexpr int kLanesOfSum = kLdsBytes == 0 ? 1 : 4, kWidth = kWholeTiles || kWholeBias ? 4 : 1;
 constexpr int kElementsOfGroup = kWorkgroup / kLanesOfSum * kWidth;
-static_assert(kLdsBytes == 4 * kLanesOfSum * kElementsOfGroup,
+static_assert(kLanesOfSum == 1 || kLdsBytes == 4 * kLanesOfSum * kElementsOfGroup,
               "backward_bias_sum: the host reserves LDS for each lane's sums");
 
 // Where an element is. Divisions of 64 bits take longer than all else.
@@ -54,6 +54,17 @@ FULMEN_DEVICE Neighbours sum_of_terms(int terms, int share, const Term& term) {
   return sums;
 }
 
+// Neighbours of a row, from element `index` on.
+FULMEN_DEVICE void store_sums(const BackwardArguments& a, const BiasShape& shape, Int64 index,
+                              Int64 rows, Int64 columns, Int64 all, const Neighbours& sums) {
+  const BiasPlace place = BiasPlace::of(index, rows, columns, all);
+  auto* to = const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, place.batch_head / shape.heads,
+                                                        place.i, place.batch_head % shape.heads));
+#pragma unroll
+  for (int n = 0; n < kWidth; ++n)
+    global_store(to + place.j + n, from_float<BiasGradient>(bits_float(sums.word[n])));
+}
+
 FULMEN_DEVICE void backward_bias_sum(const BackwardArguments& a) {
   const BiasShape shape = BiasShape::of(a, kBlockM);
   const Int64 columns = kWholeTiles ? kBlockN : a.seqlen_k;
@@ -79,6 +90,10 @@ FULMEN_DEVICE void backward_bias_sum(const BackwardArguments& a) {
     sums = sum_of_terms(a.bias_parts * kBlockM, share, [&](int m) {
       return from + (m / kBlockM * part_floats + m % kBlockM * columns);
     });
+  }
+  if constexpr (kLanesOfSum == 1) {
+    if (first + kWidth * group < all) store_sums(a, shape, added, rows, columns, all, sums);
+    return;
   }
   lds_store(4 * (share * kElementsOfGroup + kWidth * group), sums);
   barrier();

@@ -1,6 +1,7 @@
 // What the backward kernels need of each query row, before them: lse in the scores' units, and
 // delta = sum of dout * out - dlse. 8 lanes a row. In natural units also its share: where the LSE
 // is rounded, by another pass over the row's keys.
+#include "backward/parts/make_block_table.h"
 #include "core/row_statistics.h"
 #include "core/scores.h"
 
@@ -101,12 +102,20 @@ FULMEN_DEVICE RowBase base_of(const BackwardArguments& a, Int64 batch, Int64 hea
 
 FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
   const Int64 rows = static_cast<Int64>(call.batch) * call.num_heads * call.seqlen_q;
-  const Int64 asked = workgroup_id() * (kWorkgroup / kLanesOfRow) + thread_id() / kLanesOfRow;
+  Int64 workgroup = workgroup_id();
+  if constexpr (kMakesBlockTable) {
+    if (workgroup == 0) {
+      BlockTableMaker(call).run();
+      return;
+    }
+    --workgroup;
+  }
+  const Int64 asked = workgroup * (kWorkgroup / kLanesOfRow) + thread_id() / kLanesOfRow;
   // The sums that atomics add to begin with 0, or the counters behind those that the first block of
   // keys stores.
   const Int64 kept = call.query_counters > 0 ? call.query_sum_floats - call.query_counters : 0;
   const Int64 lanes = tiles_of(rows, kWorkgroup / kLanesOfRow) * kWorkgroup;
-  for (Int64 n = kept + 4 * (workgroup_id() * kWorkgroup + thread_id()); n < call.query_sum_floats;
+  for (Int64 n = kept + 4 * (workgroup * kWorkgroup + thread_id()); n < call.query_sum_floats;
        n += 4 * lanes) {
     global_store(reinterpret_cast<Words<4>*>(call.query_sums + n), Words<4>{});
   }
@@ -134,6 +143,8 @@ FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
   if (a.dlse != nullptr)
     delta -= global_load(a.dlse + batch * a.dlse_batch + head * a.dlse_head + i * a.dlse_row);
   if constexpr (!kNaturalUnits) base.offset = offset_of(global_load(at_lse));
+  // What remains of a sequence that was cut is NaN, for kernels that do not see its scale.
+  if constexpr (kMakesBlockTable) base.offset += 0.0F * a.scale;
   global_store(RowStatistics::first_of(a, batch, head) + i,
                RowStatistics{base.offset, delta}.words());
   if constexpr (kNaturalUnits) global_store(RowShares::first_of(a, batch, head) + i, base.share);

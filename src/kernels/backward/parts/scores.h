@@ -150,7 +150,14 @@ FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const Sco
   return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended,
                         keeps, share);
 }
-// Without the query's share.
+// Without the query's share. scaled_bias: what the bias adds, in the scores' units.
+FULMEN_DEVICE float probability_with(const BackwardArguments& a, float scaled_bias,
+                                     ScoreInputs inputs, float offset, float dot, bool attended) {
+  const float alibi = kAlibi ? inputs.slope * absolute(inputs.distance) : 0.0F;
+  float slope;
+  const float probability = probability_of(a, scaled_bias, alibi, offset, dot, slope);
+  return attended ? probability : 0.0F;
+}
 FULMEN_DEVICE float probability_of(const BackwardArguments& a, const ScoreInputs& inputs,
                                    float offset, float dot, bool attended) {
   const ScoreTerms terms = ScoreTerms::of(inputs, attended);

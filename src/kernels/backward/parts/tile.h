@@ -166,6 +166,11 @@ struct TileScores {
   }
 };
 
+// No biases of a tile's elements are known.
+struct NoBias {
+  FULMEN_DEVICE float operator()(int /*e*/) const { return 0; }
+};
+
 struct BackwardTask {
   const BackwardArguments& arguments;
   Int64 batch;
@@ -216,8 +221,8 @@ struct BackwardTask {
             static_cast<int>(algorithm::Band::clamp(band.first(row) - first_column, 0, kBlockN));
         tile.high[slot] = static_cast<int>(
             algorithm::Band::clamp(band.last_plus_one(row) - first_column, 0, kBlockN));
-        // A row beyond the end has no share of the columns' gradient.
-        if (kAddsDq && asked >= row_end) tile.high[slot] = 0;
+        // A row beyond the end has no share of the columns' gradient, or of a sum over queries.
+        if ((kAddsDq || kGivesDbias) && asked >= row_end) tile.high[slot] = 0;
       }
       const Int64 i = kRowsAreKeys ? first_column : row, j = kRowsAreKeys ? row : first_column;
       if constexpr (kBias) tile.bias[slot] = at<BiasElement>(a.bias, batch, i, head) + j;
@@ -260,20 +265,25 @@ struct BackwardTask {
                           : row_statistics[row_slot(e)].offset;
     });
   }
-  // offset_of(e): of the query of element e.
-  template <bool kMasked, class Offset>
+  // offset_of(e): of the query of element e. bias_of(e): where kBiasKnown, the element's bias.
+  template <bool kMasked, bool kBiasKnown = false, class Offset, class BiasOf = NoBias>
   FULMEN_DEVICE void probabilities(const TileScores& tile, int first_column,
-                                   float (&score)[kElements], const Offset& offset_of) const {
+                                   float (&score)[kElements], const Offset& offset_of,
+                                   const BiasOf& bias_of = {}) const {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const int slot = row_slot(e), column = first_column + tile_column(e);
       const float offset = offset_of(e);
       const bool in_band = !kMasked || (column >= tile.low[slot] && column < tile.high[slot]);
       const bool attended = in_band && tile.keeps(first_column, e);
-      score[e] = probability_of(
-          arguments,
-          tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column),
-          offset, score[e], attended);
+      const ScoreInputs inputs =
+          tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column);
+      if constexpr (kBiasKnown) {
+        score[e] = probability_with(arguments, kUnitsOfScore * bias_of(e), inputs, offset, score[e],
+                                    attended);
+      } else {
+        score[e] = probability_of(arguments, inputs, offset, score[e], attended);
+      }
     }
     for_rounded_rows<kMasked>(tile, first_column, offset_of,
                               [&](int e, float share) { score[e] *= share; });

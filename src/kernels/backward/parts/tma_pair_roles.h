@@ -32,6 +32,7 @@ constexpr int kHalfPanels = kHalfDims / kPanelColumns, kHalfPanelsV = kHalfDimsV
 static_assert(kHalfPanels <= 2 && kHalfPanelsV <= 2,
               "backward_tma_wide: a warpgroup has a panel, or half of one");
 constexpr int kOrderingWarps = 2;
+static_assert(Block::kBytes <= kLdsLayout.block_bytes, "backward_tma_wide: a block's place");
 
 // mbarriers, at which the workgroup's own waves arrive; at kGradientsEmpty the peer's, too, which
 // read what was sent to them. All waves of both arrive at the first workgroup's kBlockEmpty.
@@ -93,23 +94,21 @@ class ScheduledBlocks {
   FULMEN_DEVICE void for_each(const Visit& visit) {
 #pragma unroll 1
     while (true) {
-      const BlockId id = next();
-      if (!id.exists(arguments_)) return;
-      visit(Work::of(arguments_, id));
+      const Block block = next();
+      if (!block.exists(arguments_)) return;
+      visit_block(arguments_, block, visit);
     }
   }
-  FULMEN_DEVICE BlockId next() {
+  FULMEN_DEVICE Block next() {
     mbarrier_wait(kBlockFull + 8 * ring_.buffer, ring_.parity);
-    const BlockId id =
-        scheduled_block(kLdsLayout.blocks_at + kLdsLayout.block_bytes * ring_.buffer);
+    const Block block = Block::load(kLdsLayout.blocks_at + kLdsLayout.block_bytes * ring_.buffer);
     arrive_at(0, kBlockEmpty + 8 * ring_.buffer);
     ring_.advance();
-    return id;
+    return block;
   }
   // The second workgroup's loader says what comes from the first one.
   FULMEN_DEVICE void expect() const {
-    if (lane_id() == 0)
-      mbarrier_arrive_expect(kBlockFull + 8 * ring_.buffer, kLdsLayout.block_bytes);
+    if (lane_id() == 0) mbarrier_arrive_expect(kBlockFull + 8 * ring_.buffer, Block::kBytes);
     wave_barrier();
   }
 
@@ -122,32 +121,32 @@ class ScheduledBlocks {
 class Loader {
  public:
   FULMEN_DEVICE Loader(const TmaBackwardArguments& a, int rank)
-      : arguments_(a), rank_(rank), scheduled_(a) {}
+      : arguments_(a), rank_(rank), scheduled_(a), finder_(a) {}
   FULMEN_DEVICE void run() {
 #pragma unroll 1
     while (true) {
-      const BlockId id = rank_ == 0 ? take() : receive();
-      if (!id.exists(arguments_)) break;
-      block(Work::of(arguments_, id));
+      const Block next = rank_ == 0 ? take() : receive();
+      if (!next.exists(arguments_)) break;
+      visit_block(arguments_, next, [&](const Work& work) { block(work); });
     }
   }
 
  private:
-  FULMEN_DEVICE BlockId take() {
-    const BlockId id = take_block(arguments_);
+  FULMEN_DEVICE Block take() {
+    const Block block = take_block(arguments_, finder_);
     const int full = kBlockFull + 8 * blocks_.buffer,
               at = kLdsLayout.blocks_at + kLdsLayout.block_bytes * blocks_.buffer;
     mbarrier_wait(kBlockEmpty + 8 * blocks_.buffer, blocks_.parity ^ 1);
     if (lane_id() == 0) {
-      lds_store(at, Words<4>{{id.head, id.tile}});
+      block.store(at);
       lds_fence_for_matrices();
-      cluster_copy(1, at, at, kLdsLayout.block_bytes, full);
+      cluster_copy(1, at, at, Block::kBytes, full);
       mbarrier_arrive(full);
     }
     blocks_.advance();
-    return id;
+    return block;
   }
-  FULMEN_DEVICE BlockId receive() {
+  FULMEN_DEVICE Block receive() {
     scheduled_.expect();
     return scheduled_.next();
   }
@@ -177,14 +176,14 @@ class Loader {
                peers = AttendedKeys<kBlockM>::of(work, peer_first);
     const bool patched = own.hides_some(work.row_end) || peers.hides_some(work.row_end);
     const int arrives = patched ? kPatch : kKeysFull;
+    const TensorRows rows = work.block.key_rows(a, work.batch);
     const L2Policy once = L2Policy::evict_first();
     const auto load_values = [&](int to, int dim) {
-      load_panels<kHalfPanelsV, kBlockM>(to, {a.v_map, dim, first, work.kv_head, work.batch},
-                                         arrives, once);
+      load_panels<kHalfPanelsV, kBlockM>(to, {a.v_map, dim, rows, first, work.kv_head}, arrives,
+                                         once);
     };
     const auto load_keys = [&](int to, int dim, Int64 row) {
-      load_panels<kHalfPanels, kBlockM>(to, {a.k_map, dim, row, work.kv_head, work.batch}, arrives,
-                                        once);
+      load_panels<kHalfPanels, kBlockM>(to, {a.k_map, dim, rows, row, work.kv_head}, arrives, once);
     };
     mbarrier_wait(kValuesEmpty, keys_parity_ ^ 1);
     expect(arrives, 3 * kLdsLayout.half_bytes + 2 * kLdsLayout.half_bytes_v);
@@ -215,30 +214,48 @@ class Loader {
   // In the order in which they are needed.
   FULMEN_DEVICE void queries(const Work& work, int head, int tile) {
     const TmaBackwardArguments& a = arguments_;
-    const Int64 first = Int64{tile} * kBlockN;
-    const StatisticsInFlight statistics(a, work.batch, head, first);  // while the buffer is in use
+    const QueryRow first = QueryRow{tile} * kBlockN;
+    const StatisticsInFlight statistics(work, head, first);  // while the buffer is in use
     const auto place = [&](const TensorMap& map, int column) {
-      return TensorPlace{map, column, first, head, work.batch};
+      return TensorPlace{map, column, work.block.query_rows(a, work.batch), first, head};
     };
+    const bool clears = has_others_queries(work, first);
+    const int own = queries_there(work, first);
     const int full = kQueriesFull + 8 * queries_.buffer, dout_full = kDoutFull + 8 * dout_.buffer;
+    const int queries_at = kLdsLayout.queries_at + queries_.buffer * kLdsLayout.half_bytes,
+              dout_at = kLdsLayout.dout_at + dout_.buffer * kLdsLayout.half_bytes_v;
+    const int q_arrives = clears ? kPatch : full, dout_arrives = clears ? kPatch : dout_full;
     mbarrier_wait(kQueriesEmpty + 8 * queries_.buffer, queries_.parity ^ 1);
-    expect(full, 2 * kLdsLayout.half_bytes);
-    load<kHalfPanels>(kLdsLayout.queries_at + queries_.buffer * kLdsLayout.half_bytes, full,
-                      place(a.q_map, own_dim(kHalfDims)));
+    expect(q_arrives, 2 * kLdsLayout.half_bytes);
+    load<kHalfPanels>(queries_at, q_arrives, place(a.q_map, own_dim(kHalfDims)));
     statistics.store(kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes);
     arrive(full);
     mbarrier_wait(kOtherQueriesEmpty, other_parity_ ^ 1);
-    load<kHalfPanels>(kLdsLayout.other_queries_at, full, place(a.q_map, other_dim(kHalfDims)));
+    load<kHalfPanels>(kLdsLayout.other_queries_at, q_arrives, place(a.q_map, other_dim(kHalfDims)));
+    if (clears) clear_others<kHalfPanels>(queries_at, kLdsLayout.other_queries_at, own, full);
     mbarrier_wait(kOtherDoutEmpty, other_parity_ ^ 1);
     mbarrier_wait(kDoutEmpty + 8 * dout_.buffer, dout_.parity ^ 1);
-    expect(dout_full, 2 * kLdsLayout.half_bytes_v);
-    load<kHalfPanelsV>(kLdsLayout.other_dout_at, dout_full,
+    expect(dout_arrives, 2 * kLdsLayout.half_bytes_v);
+    load<kHalfPanelsV>(kLdsLayout.other_dout_at, dout_arrives,
                        place(a.dout_map, other_dim(kHalfDimsV)));
-    load<kHalfPanelsV>(kLdsLayout.dout_at + dout_.buffer * kLdsLayout.half_bytes_v, dout_full,
-                       place(a.dout_map, own_dim(kHalfDimsV)));
+    load<kHalfPanelsV>(dout_at, dout_arrives, place(a.dout_map, own_dim(kHalfDimsV)));
+    if (clears) clear_others<kHalfPanelsV>(dout_at, kLdsLayout.other_dout_at, own, dout_full);
     other_parity_ ^= 1;
     queries_.advance();
     dout_.advance();
+  }
+  // Both halves of a tile, of which `own` rows are the sequence's, become full without the others.
+  template <int kCount>
+  FULMEN_DEVICE void clear_others(int half_at, int other_half_at, int own, int full) {
+    mbarrier_wait(kPatch, patch_parity_);
+    patch_parity_ ^= 1;
+    wave_barrier();
+    for_each_row_behind(own, [&](int at) {
+      clear_in_panels<kCount, kBlockN>(half_at + at);
+      clear_in_panels<kCount, kBlockN>(other_half_at + at);
+    });
+    lds_fence_for_matrices();
+    arrive(full);
   }
   FULMEN_DEVICE static void expect(int full, int bytes) {
     if (lane_id() == 0) mbarrier_arrive_expect(full, bytes);
@@ -252,7 +269,8 @@ class Loader {
   const TmaBackwardArguments& arguments_;
   int rank_;
   ScheduledBlocks scheduled_;  // the second workgroup's
-  BlockRing blocks_;           // the first one's
+  Block::Finder finder_;       // the first one's
+  BlockRing blocks_;           // the same
   QueryRing queries_;
   DoutRing dout_;
   bool is_first_ = true;

@@ -5,7 +5,7 @@
 // memory, each every second or third tile, from its own buffer.
 //
 // A counter of each part of a tile of dQ says how many blocks have been added to it. Blocks are
-// added in the order in which they are taken (BlockId::nth), so that the sum has the same bits in
+// added in the order in which they are taken (Block::nth), so that the sum has the same bits in
 // every run; the first block is stored. The earliest block that is still computed waits for none,
 // so there is no deadlock. Without adds_in_order blocks wait for the first one alone.
 //
@@ -86,6 +86,10 @@ FULMEN_DEVICE void initialise_barriers() {
   }
   mbarrier_init_fence();
 }
+static_assert(Block::kBytes <= TmaBackwardLayout::kBlockBytes, "backward_tma: a block's place");
+FULMEN_DEVICE int block_at(const BlockRing& ring) {
+  return kLdsLayout.blocks_at + TmaBackwardLayout::kBlockBytes * ring.buffer;
+}
 // The blocks that the loader takes from the tile counter: another wave's view.
 class ScheduledBlocks {
  public:
@@ -95,11 +99,11 @@ class ScheduledBlocks {
 #pragma unroll 1
     while (true) {
       mbarrier_wait(kBlockFull + 8 * ring_.buffer, ring_.parity);
-      const BlockId id = scheduled_block(kLdsLayout.blocks_at + 8 * ring_.buffer);
+      const Block block = Block::load(block_at(ring_));
       arrive(kBlockEmpty + 8 * ring_.buffer);
       ring_.advance();
-      if (!id.exists(arguments_)) return;
-      visit(Work::of(arguments_, id));
+      if (!block.exists(arguments_)) return;
+      visit_block(arguments_, block, visit);
     }
   }
 
@@ -111,27 +115,28 @@ class ScheduledBlocks {
 // One wave.
 class Loader {
  public:
-  FULMEN_DEVICE explicit Loader(const TmaBackwardArguments& a) : arguments_(a) {}
+  FULMEN_DEVICE explicit Loader(const TmaBackwardArguments& a) : arguments_(a), finder_(a) {}
   FULMEN_DEVICE void run() {
 #pragma unroll 1
     while (true) {
-      const BlockId id = take();
-      if (!id.exists(arguments_)) break;
-      block(Work::of(arguments_, id));
+      const Block next = take();
+      if (!next.exists(arguments_)) break;
+      visit_block(arguments_, next, [&](const Work& work) { block(work); });
     }
     fence_until(tiles_);
   }
 
  private:
-  FULMEN_DEVICE BlockId take() {
-    const BlockId id = take_block(arguments_);
+  FULMEN_DEVICE Block take() {
+    const Block block = take_block(arguments_, finder_);
+    clear_others_queries();
     mbarrier_wait(kBlockEmpty + 8 * blocks_.buffer, blocks_.parity ^ 1);
     if (lane_id() == 0) {
-      lds_store(kLdsLayout.blocks_at + 8 * blocks_.buffer, Words<2>{{id.head, id.tile}});
+      block.store(block_at(blocks_));
       mbarrier_arrive(kBlockFull + 8 * blocks_.buffer);
     }
     blocks_.advance();
-    return id;
+    return block;
   }
   // The first tiles of queries are prefetched while the block before is computed; the keys follow
   // when it has ended.
@@ -164,6 +169,7 @@ class Loader {
   // before: tiles of the blocks before, which must have ended. Keys that no query attends, and
   // their values, may be NaN, and are taken times 0: they become 0.
   FULMEN_DEVICE void keys(const Work& work, unsigned before) {
+    clear_others_queries();
     fence_until(before);
     mbarrier_wait(kKeysEmpty, keys_parity_ ^ 1);
     keys_parity_ ^= 1;
@@ -173,13 +179,12 @@ class Loader {
     if (lane_id() == 0) {
       const int arrives = patched ? kPatch : kKeysFull;
       const L2Policy once = L2Policy::evict_first();
+      const TensorRows rows = work.block.key_rows(arguments_, work.batch);
       mbarrier_arrive_expect(arrives, kLdsLayout.key_bytes + kLdsLayout.value_bytes);
-      load_panels<kPanels, kBlockM>(kLdsLayout.keys_at,
-                                    {arguments_.k_map, 0, first, work.kv_head, work.batch}, arrives,
-                                    once);
-      load_panels<kPanelsV, kBlockM>(kLdsLayout.values_at,
-                                     {arguments_.v_map, 0, first, work.kv_head, work.batch},
-                                     arrives, once);
+      load_panels<kPanels, kBlockM>(
+          kLdsLayout.keys_at, {arguments_.k_map, 0, rows, first, work.kv_head}, arrives, once);
+      load_panels<kPanelsV, kBlockM>(
+          kLdsLayout.values_at, {arguments_.v_map, 0, rows, first, work.kv_head}, arrives, once);
     }
     if (!patched) return;
     mbarrier_wait(kPatch, patch_parity_);
@@ -193,33 +198,61 @@ class Loader {
     arrive(kKeysFull);
   }
   FULMEN_DEVICE void queries(const Work& work, int head, int tile) {
-    const BackwardArguments& a = arguments_;
-    const Int64 first = Int64{tile} * kBlockN;
-    const StatisticsInFlight statistics(a, work.batch, head, first);  // while the buffer is in use
+    const QueryRow first = QueryRow{tile} * kBlockN;
+    clear_others_queries();
+    const StatisticsInFlight statistics(work, head, first);  // while the buffer is in use
     // The tile whose buffer this one takes is in use until the products of the tile after it have
     // begun, which need its dS^T.
     fence_until(tiles_ + 1 - kBuffers);
     ++tiles_;
     const int full = kQueriesFull + 8 * ring_.buffer;
     mbarrier_wait(kQueriesEmpty + 8 * ring_.buffer, ring_.parity ^ 1);
+    const bool clears = has_others_queries(work, first);
+    if (clears) {
+      others_buffer_ = ring_.buffer;
+      own_queries_ = queries_there(work, first);
+    }
     if (lane_id() == 0) {
+      const int arrives = clears ? kPatch : full;
       const L2Policy again = L2Policy::evict_last();
-      mbarrier_arrive_expect(full, kLdsLayout.query_bytes + kLdsLayout.dout_bytes);
+      const TensorRows rows = work.block.query_rows(arguments_, work.batch);
+      mbarrier_arrive_expect(arrives, kLdsLayout.query_bytes + kLdsLayout.dout_bytes);
       load_panels<kPanels, kBlockN>(kLdsLayout.queries_at + ring_.buffer * kLdsLayout.query_bytes,
-                                    {arguments_.q_map, 0, first, head, work.batch}, full, again);
+                                    {arguments_.q_map, 0, rows, first, head}, arrives, again);
       load_panels<kPanelsV, kBlockN>(kLdsLayout.dout_at + ring_.buffer * kLdsLayout.dout_bytes,
-                                     {arguments_.dout_map, 0, first, head, work.batch}, full,
-                                     again);
+                                     {arguments_.dout_map, 0, rows, first, head}, arrives, again);
     }
     statistics.store(kLdsLayout.statistics_at + ring_.buffer * kLdsLayout.statistic_bytes);
     arrive(full);
     ring_.advance();
   }
 
+  // The tile that was asked for last, if it has rows of another sequence, becomes full without
+  // them. That can wait until the loader would wait for others.
+  FULMEN_DEVICE void clear_others_queries() {
+    if constexpr (kVariable) {
+      if (others_buffer_ < 0) return;
+      mbarrier_wait(kPatch, patch_parity_);
+      patch_parity_ ^= 1;
+      wave_barrier();
+      const int queries = kLdsLayout.queries_at + others_buffer_ * kLdsLayout.query_bytes,
+                dout = kLdsLayout.dout_at + others_buffer_ * kLdsLayout.dout_bytes;
+      for_each_row_behind(own_queries_, [&](int at) {
+        clear_in_panels<kPanels, kBlockN>(queries + at);
+        clear_in_panels<kPanelsV, kBlockN>(dout + at);
+      });
+      lds_fence_for_matrices();
+      arrive(kQueriesFull + 8 * others_buffer_);
+      others_buffer_ = -1;
+    }
+  }
+
   const TmaBackwardArguments& arguments_;
+  Block::Finder finder_;
   BlockRing blocks_;
   QueryRing ring_;
   GradientRing gradients_;
+  int others_buffer_ = -1, own_queries_ = 0;  // of a tile that has rows of another sequence
   // Tiles that were asked for, and fenced, so far; both may wrap around.
   unsigned tiles_ = 0, fenced_ = 0;
   int keys_parity_ = 0, patch_parity_ = 0;
@@ -230,7 +263,7 @@ class Loader {
 // to the L2 and back.
 class Adder {
  public:
-  FULMEN_DEVICE Adder(const BackwardArguments& a, int buffer) : arguments_(a), buffer_(buffer) {}
+  FULMEN_DEVICE explicit Adder(int buffer) : buffer_(buffer) {}
   FULMEN_DEVICE void run(const Work& work) {
     const AddOrder order(work);
     work.for_each_tile([&](int head, int tile) {
@@ -252,11 +285,10 @@ class Adder {
   }
   FULMEN_DEVICE void add_to_memory(const Work& work, const AddOrder& order, int head,
                                    int tile) const {
-    const BackwardArguments& a = arguments_;
     int before = order.before(tile);
-    const bool is_awaited = a.adds_in_order != 0 || before == 0;
+    const bool is_awaited = work.call.adds_in_order != 0 || before == 0;
     if (!is_awaited) before = 1;
-    const QuerySums sums = QuerySums::of(a, work.batch, head);
+    const QuerySums sums = QuerySums::of(work.arguments, work.batch, head);
     const Int64 first = Int64{tile} * (kBlockN / kScoreTile);
     const int rows = at_most(sums.tiles - first, kBlockN / kScoreTile);  // by 16
     int* const counters = order.counters<kSumParts>(head, tile);
@@ -288,7 +320,6 @@ class Adder {
     }
   }
 
-  const BackwardArguments& arguments_;
   int buffer_;
   int turn_ = 0, parity_ = 0;
 };

@@ -2,6 +2,7 @@
 // backward_tma.h and backward_tma_wide.h brings.
 #pragma once
 
+#include "backward/parts/tma_bias.h"
 #include "backward/parts/tma_tiles.h"
 
 namespace fulmen::kernels {
@@ -53,13 +54,25 @@ FULMEN_DEVICE void wait_for_probabilities(const BackwardTask& task, int head, In
                                           float (&score)[kTiles][kElements]) {
   if constexpr (kSplitStatistics) {
     const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_query);
+    BiasPairs bias(task, head, first_query);
+    bias.load<kMasked>(first);
+    if constexpr (kTiles > 1) bias.load<kMasked>(first + kScoreTile);
     wgmma_wait<kLater>();
     wgmma_hold(score);
     statistics.load_deltas();
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
-      task.probabilities<kMasked>(tile, first + kScoreTile * f, score[f],
-                                  [&](int e) { return statistics.offset(f, e); });
+      const auto offset_of = [&](int e) { return statistics.offset(f, e); };
+      const int columns = first + kScoreTile * f;
+      if constexpr (kBiasInPairs) {
+        unsigned words[4];
+        bias.transpose(columns, words);
+        if (f + 2 < kTiles) bias.load<kMasked>(columns + 2 * kScoreTile);
+        task.probabilities<kMasked, true>(tile, columns, score[f], offset_of,
+                                          [&](int e) { return BiasPairs::of(words, e); });
+      } else {
+        task.probabilities<kMasked>(tile, columns, score[f], offset_of);
+      }
     }
   }
 }

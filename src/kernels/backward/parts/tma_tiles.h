@@ -8,7 +8,7 @@
 
 namespace fulmen::kernels {
 
-static_assert(kAddsDq && !kGivesDbias && !kVariable && kKeepMask == kMaskBits && kWholeRows,
+static_assert(kAddsDq && !kGivesDbias && !kPaged && kKeepMask == kMaskBits && kWholeRows,
               "backward_tma: what the TMA can read");
 static_assert(kWarpgroups == 2 && kWorkgroup == 384,
               "backward_tma: two warpgroups multiply, a third one brings tiles");
@@ -25,30 +25,33 @@ FULMEN_DEVICE void arrive(int barrier) {
 
 // Dynamic tile scheduler, whose work tiles are blocks of keys: takes the next one from the atomic
 // tile counter.
-FULMEN_DEVICE BlockId take_block(const BackwardArguments& a) {
-  const int n = counter_fetch_add(reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - 1);
-  return BlockId::nth(a, static_cast<unsigned>(n));
+FULMEN_DEVICE Block take_block(const BackwardArguments& a, const Block::Finder& finder) {
+  return Block::nth(
+      a, finder, counter_fetch_add(reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - 1));
 }
-// The block that the loader took, from LDS; the same for all lanes.
-FULMEN_DEVICE BlockId scheduled_block(int at) {
-  const auto words = lds_load<Words<2>>(at);
-  return {static_cast<unsigned>(broadcast(static_cast<int>(words.word[0]))),
-          static_cast<unsigned>(broadcast(static_cast<int>(words.word[1])))};
+// Visits a block's work.
+template <class Visit>
+FULMEN_DEVICE void visit_block(const BackwardArguments& call, const Block& block,
+                               const Visit& visit) {
+  const BackwardArguments& a = block.sequence_in(call);
+  visit(Work::of(call, a, block));
 }
 
-// Where a tile lies in a tensor.
+// Where a tile lies in a tensor: `row` is the sequence's own.
 struct TensorPlace {
   const TensorMap& map;
   int column;
-  Int64 row, head, batch;
+  TensorRows sequence;
+  Int64 row, head;
 };
 // kCount panels of kRows rows, by one lane.
 template <int kCount, int kRows>
 FULMEN_DEVICE void load_panels(int to, const TensorPlace& from, int barrier, L2Policy policy) {
 #pragma unroll
   for (int p = 0; p < kCount; ++p) {
-    tma_load(to + p * kRows * kPanelRowBytes, &from.map, from.column + p * kPanelColumns, from.row,
-             static_cast<int>(from.head), static_cast<int>(from.batch), barrier, policy);
+    tma_load(to + p * kRows * kPanelRowBytes, &from.map, from.column + p * kPanelColumns,
+             from.sequence.row + from.row, static_cast<int>(from.head), from.sequence.batch,
+             barrier, policy);
   }
 }
 // Which of kRows keys some query attends. Keys that none attends, and their values, may be NaN, and
@@ -85,8 +88,10 @@ class AttendedKeys {
     }
     return keys;
   }
-  // end: behind the last key that there is.
+  // end: behind the last key that there is. What lies behind it is 0, or, where sequences are
+  // packed, the next one's.
   FULMEN_DEVICE bool hides_some(Int64 end) const {
+    if (kVariable && first_ + kRows > end) return true;
     if constexpr (!kMaskBits) return kBand && (range_.begin > first_ || range_.end < end);
     unsigned every = ~0U;
 #pragma unroll
@@ -121,16 +126,32 @@ FULMEN_DEVICE void clear_in_panels(int at) {
   for (int p = 0; p < kCount; ++p) lds_store(at + p * kRows * kPanelRowBytes, Words<4>{});
 }
 
+// How many of a tile's queries the sequence has. What lies behind them is 0, or, where sequences
+// are packed, the next one's, which may be NaN and is taken times 0: the loader clears it.
+FULMEN_DEVICE int queries_there(const Work& work, QueryRow first_query) {
+  return at_most(work.block.queries(work.call) - first_query, kBlockN);
+}
+FULMEN_DEVICE bool has_others_queries(const Work& work, QueryRow first_query) {
+  return kVariable && queries_there(work, first_query) < kBlockN;
+}
+// Calls clear(at) for each row behind the first `there`: as for_each_hidden().
+template <class Clear>
+FULMEN_DEVICE void for_each_row_behind(int there, const Clear& clear) {
+  for (int row = there + lane_id() / 8; row < kBlockN; row += kWaveSize / 8)
+    clear(row * kPanelRowBytes + lane_id() % 8 * 16);
+}
+
 // Row statistics of a tile of queries, from memory to LDS, by a wave.
 class StatisticsInFlight {
  public:
-  FULMEN_DEVICE StatisticsInFlight(const BackwardArguments& a, Int64 batch, Int64 head,
-                                   Int64 first_query) {
+  FULMEN_DEVICE StatisticsInFlight(const Work& work, Int64 head, QueryRow first_query) {
+    const BackwardArguments& a = work.arguments;
+    const QueryRow end = work.block.queries(work.call);
 #pragma unroll
     for (int n = 0; n < kBlockN / kWaveSize; ++n) {
-      const Int64 i = first_query + n * kWaveSize + lane_id();
+      const QueryRow i = first_query + n * kWaveSize + lane_id();
       pairs_[n] =
-          i < a.seqlen_q ? global_load(RowStatistics::first_of(a, batch, head) + i) : Words<2>{};
+          i < end ? global_load(RowStatistics::first_of(a, work.batch, head) + i) : Words<2>{};
     }
   }
   FULMEN_DEVICE void store(int at) const {

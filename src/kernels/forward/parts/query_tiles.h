@@ -2,7 +2,7 @@
 // a tile's keys.
 #pragma once
 
-#include "core/sequence.h"
+#include "forward/parts/sequence_tiles.h"
 #include "tile/order.h"
 #include "tile/sources.h"
 
@@ -36,12 +36,17 @@ struct MaskedFirst {
 
 // A workgroup's tile of queries, and the keys that it goes over.
 constexpr int kWholeTile = -1;
+struct BoxPlace {
+  Int64 row;
+  int batch;
+};
 struct QueryTile {
   int batch, head;
   Int64 row_begin;
   int split;                 // kSplits: which part of the keys; kWholeTile: all
   algorithm::KeyRange keys;  // that some row attends
   MaskedFirst order;
+  WorkTile work;  // kVariable: where the sequence lies
 
   FULMEN_DEVICE static QueryTile of(const ForwardArguments& a, const QueryBlock& block, int split) {
     const Int64 row_end =
@@ -55,8 +60,32 @@ struct QueryTile {
       whole = keys;
       whole.end = keys.begin + (keys.end - keys.begin) / kBlockN * kBlockN;
     }
-    return {block.batch, block.head, block.row_begin,
-            split,       keys,       MaskedFirst::of(tile_range(keys), whole)};
+    const MaskedFirst order = MaskedFirst::of(tile_range(keys), whole);
+    return {block.batch, block.head, block.row_begin, split, keys, order, {}};
+  }
+  FULMEN_DEVICE static QueryTile of(const ForwardArguments& call, const HeadTile& next) {
+    const WorkTile& work = next.tile;
+    QueryTile t = of(arguments_at(call, work.batch, PlacedSequence::of(work)),
+                     {work.batch, next.head, Int64{work.tile} * kBlockM}, kWholeTile);
+    t.work = work;
+    return t;
+  }
+  // The arguments that the sequence would have if it were alone.
+  FULMEN_DEVICE decltype(auto) sequence(const ForwardArguments& call) const {
+    if constexpr (!kVariable) {
+      return (call);
+    } else {
+      return arguments_at(call, batch, PlacedSequence::of(work));
+    }
+  }
+  // Where the sequence's row 0 is in q's and k's tensor maps. Packed tensors are one batch.
+  FULMEN_DEVICE BoxPlace queries_in_map(const ForwardArguments& call) const {
+    if constexpr (!kVariable) return {0, batch};
+    return {work.q_row, call.sequences.cu_seqlens_q != nullptr ? 0 : batch};
+  }
+  FULMEN_DEVICE BoxPlace keys_in_map(const ForwardArguments& call) const {
+    if constexpr (!kVariable) return {0, batch};
+    return {work.k_row, call.sequences.cu_seqlens_k != nullptr ? 0 : batch};
   }
 };
 

@@ -11,9 +11,8 @@ constexpr bool kStoresByTma = kLdsLayout.output_bytes > 0;
 constexpr int kOutputPanelBytes = kScoreTile * kPanelRowBytes;
 
 // Through the wave's panels of 16 rows in LDS.
-template <class Consumer>
-FULMEN_DEVICE void give_to_tma(const Consumer& consumer, const RowMap& map, Int64 wave_row,
-                               const WaveRows& rows) {
+FULMEN_DEVICE void give_to_tma(const TmaForwardArguments& call, const QueryTile& t,
+                               const RowMap& map, Int64 wave_row, const WaveRows& rows) {
   const ForwardArguments& a = map.arguments;
   float factor[kRowsPerLane];
   end_rows(map, wave_row, rows.state, factor);
@@ -35,10 +34,11 @@ FULMEN_DEVICE void give_to_tma(const Consumer& consumer, const RowMap& map, Int6
   lds_fence_for_matrices();
   wave_barrier();
   if (lane_id() == 0 && wave_row < a.seqlen_q) {
+    const BoxPlace place = t.queries_in_map(call);
 #pragma unroll
     for (int p = 0; p < kPanelsV; ++p) {
-      tma_store(&consumer.arguments.out_map, panels_at + p * kOutputPanelBytes, p * kPanelColumns,
-                wave_row, map.first_head, map.batch);
+      tma_store(&call.out_map, panels_at + p * kOutputPanelBytes, p * kPanelColumns,
+                place.row + wave_row, t.head, place.batch);
     }
   }
 }
@@ -69,6 +69,15 @@ FULMEN_DEVICE void store(const RowMap& map, Int64 wave_row, const WaveRows& rows
       }
     }
   }
+}
+FULMEN_DEVICE void store_outputs(const TmaForwardArguments& call, const QueryTile& t,
+                                 const RowMap& map, Int64 wave_row, const WaveRows& rows) {
+  if constexpr (kStoresByTma) {
+    // Of packed sequences the rows behind the end are the next one's.
+    if (!kVariable || wave_row + kScoreTile <= map.end)
+      return give_to_tma(call, t, map, wave_row, rows);
+  }
+  store(map, wave_row, rows);
 }
 
 }  // namespace fulmen::kernels

@@ -4,6 +4,7 @@
 
 #include "forward/parts/query_tiles.h"
 #include "forward/parts/tma_masks.h"
+#include "forward/parts/tma_pages.h"
 #include "forward/prefill_tma_layout.h"
 #include "tile/nvidia/register_shares.h"
 #include "tile/rings.h"
@@ -14,7 +15,7 @@ namespace fulmen::kernels {
 constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns,
               kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
 constexpr TmaPrefillLayout kLdsLayout = TmaPrefillLayout::of(
-    kPanels * kPanelColumns, kPanelsV* kPanelColumns, kBlockM, kBlockN, kBuffers);
+    kPanels * kPanelColumns, kPanelsV* kPanelColumns, kBlockM, kBlockN, kBuffers, kVariable);
 static_assert(kLdsLayout.total == kLdsBytes,
               "prefill_tma: the host reserves the LDS that the tiles need");
 constexpr int kWarpgroups = kBlockM / 64;  // that multiply
@@ -22,8 +23,8 @@ static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1),
               "prefill_tma: a warpgroup has 64 rows, one has none");
 static_assert(kBlockN % kScoreTile == 0 && kWholeRows,
               "prefill_tma: keys are whole tiles of products, of rows that the TMA can read");
-static_assert(!kVariable && kKeepMask == kMaskBits,
-              "prefill_tma: a tile's rows are neighbours; the keep-mask comes as bits");
+static_assert(kKeepMask == kMaskBits && !(kVariable && (kMaskBits || !kDynamicTiles)),
+              "prefill_tma: the keep-mask comes as bits, sequences' tiles by the tile counter");
 static_assert(!kSplits || (!kBand && !kMaskBits && kLdsLayout.output_bytes > 0),
               "prefill_tma: splits are of as many keys, up to 128 dims");
 
@@ -42,32 +43,6 @@ constexpr int kPatch = kValuesEmpty + 8 * kBuffers, kNextFull = kPatch + 8,
 
 using QueryRing = Ring<kQueryBuffers>;
 using TileRing = Ring<kBuffers>;
-
-// Dynamic scheduler: the warp that loads keys takes the next tile when it has requested all of this
-// one, and tells the other warps.
-struct NextTile {
-  int parity = 0;
-
-  FULMEN_DEVICE unsigned take(const ForwardArguments& a) {
-    const auto nth = static_cast<unsigned>(a.step_tile + counter_fetch_add(a.tile_counter));
-    mbarrier_wait(kNextEmpty, parity ^ 1);
-    if (lane_id() == 0) {
-      lds_store(kLdsLayout.next_at, nth);
-      mbarrier_arrive(kNextFull);
-    }
-    parity ^= 1;
-    return nth;
-  }
-  FULMEN_DEVICE unsigned told() {
-    mbarrier_wait(kNextFull, parity);
-    const auto nth =
-        static_cast<unsigned>(broadcast(static_cast<int>(lds_load<unsigned>(kLdsLayout.next_at))));
-    wave_barrier();
-    if (lane_id() == 0) mbarrier_arrive(kNextEmpty);
-    parity ^= 1;
-    return nth;
-  }
-};
 
 // Which 64 of a tile's rows a warpgroup takes. With a band the first ones often have fewer keys
 // than the last: warpgroups change ends from tile to tile.
@@ -109,8 +84,10 @@ struct QueryLoader {
         const int full = queries_barrier(kQueriesFull, ring, group),
                   to = queries_at(ring) + group * 64 * kPanelRowBytes;
         mbarrier_arrive_expect(full, kLdsLayout.query_bytes / kWarpgroups);
-        load<kPanels, 64, kBlockM>(to, arguments.q_map, t.row_begin + rows_of_group(group, ring),
-                                   t.head, t.batch, full, once);
+        const BoxPlace place = t.queries_in_map(arguments);
+        load<kPanels, 64, kBlockM>(to, arguments.q_map,
+                                   place.row + t.row_begin + rows_of_group(group, ring), t.head,
+                                   place.batch, full, once);
       }
     }
     ring.advance();
@@ -130,50 +107,75 @@ struct KeyLoader {
       load_kept_tiles(*this, t, kv_head);
       return;
     }
-    keys(t, t.order.first_key(0), kv_head);
+    // The next tile's pages are looked up while this one is requested.
+    TilePages now = pages(t, 0), ahead = pages(t, 1);
+    keys(t, t.order.first_key(0), kv_head, now);
 #pragma unroll 1
     for (int n = 1; n < t.order.count; ++n) {
-      keys(t, t.order.first_key(n), kv_head);
-      values(t, t.order.first_key(n - 1), kv_head);
+      const TilePages before = now;
+      now = ahead;
+      ahead = pages(t, n + 1);
+      keys(t, t.order.first_key(n), kv_head, now);
+      values(t, t.order.first_key(n - 1), kv_head, before);
     }
-    values(t, t.order.first_key(t.order.count - 1), kv_head);
+    values(t, t.order.first_key(t.order.count - 1), kv_head, now);
+  }
+  FULMEN_DEVICE TilePages pages(const QueryTile& t, int n) const {
+    return TilePages::of(arguments, t, t.order.first_key(n < t.order.count ? n : 0));
   }
 
-  FULMEN_DEVICE void keys(const QueryTile& t, Int64 first_key, int kv_head) {
+  FULMEN_DEVICE void keys(const QueryTile& t, Int64 first_key, int kv_head,
+                          const TilePages& pages = {}) {
+    const int to = kLdsLayout.keys_at + key_ring.buffer * kLdsLayout.key_bytes,
+              full = kKeysFull + 8 * key_ring.buffer;
+    const bool patched = pages.misses(t);
     mbarrier_wait(kKeysEmpty + 8 * key_ring.buffer, key_ring.parity ^ 1);
-    if (lane_id() == 0) {
-      const int full = kKeysFull + 8 * key_ring.buffer;
-      mbarrier_arrive_expect(full, kLdsLayout.key_bytes);
-      load<kPanels, kBlockN, kBlockN>(kLdsLayout.keys_at + key_ring.buffer * kLdsLayout.key_bytes,
-                                      arguments.k_map, first_key, kv_head, t.batch, full, again);
-    }
+    request<kPanels>(to, arguments.k_map, t, first_key, kv_head, pages, patched ? kPatch : full);
+    if (patched) patch(full, [&] { pages.make_missing<kPanels>(to); });
     key_ring.advance();
   }
   // hidden: kMaskBits, some keys of the tile are attended by no row.
-  FULMEN_DEVICE void values(const QueryTile& t, Int64 first_key, int kv_head, bool hidden = false) {
+  FULMEN_DEVICE void values(const QueryTile& t, Int64 first_key, int kv_head,
+                            const TilePages& pages = {}, bool hidden = false) {
     const int to = kLdsLayout.values_at + value_ring.buffer * kLdsLayout.value_bytes,
               full = kValuesFull + 8 * value_ring.buffer;
     mbarrier_wait(kValuesEmpty + 8 * value_ring.buffer, value_ring.parity ^ 1);
-    // Past the last key are zeros.
+    // Past the last key are zeros; of a sequence, what lies behind it.
     const bool before = first_key < t.keys.begin,
-               after = t.keys.end < arguments.seqlen_k && first_key + kBlockN > t.keys.end;
+               after = (kVariable || t.keys.end < arguments.seqlen_k) &&
+                       first_key + kBlockN > t.keys.end;
     const bool patched = kMaskBits ? hidden : before || after;
-    if (lane_id() == 0) {
-      const int arrives = patched ? kPatch : full;
-      mbarrier_arrive_expect(arrives, kLdsLayout.value_bytes);
-      load<kPanelsV, kBlockN, kBlockN>(to, arguments.v_map, first_key, kv_head, t.batch, arrives,
-                                       again);
-    }
+    request<kPanelsV>(to, arguments.v_map, t, first_key, kv_head, pages, patched ? kPatch : full);
     if (patched) {
-      mbarrier_wait(kPatch, patch_parity);
-      patch_parity ^= 1;
-      wave_barrier();
-      clear_hidden_values<kPanelsV>(arguments, t, to, first_key, before, after);
-      lds_fence_for_matrices();
-      wave_barrier();
-      if (lane_id() == 0) mbarrier_arrive(full);
+      patch(full,
+            [&] { clear_hidden_values<kPanelsV>(arguments, t, to, first_key, before, after); });
     }
     value_ring.advance();
+  }
+  // kBlockN rows of kCount panels.
+  template <int kCount>
+  FULMEN_DEVICE void request(int to, const TensorMap& map, const QueryTile& t, Int64 first_key,
+                             int kv_head, const TilePages& pages, int barrier) const {
+    if (lane_id() == 0) mbarrier_arrive_expect(barrier, kCount * kBlockN * kPanelRowBytes);
+    if constexpr (kPaged) {
+      wave_barrier();
+      pages.load<kCount>(to, map, kv_head, barrier, again);
+    } else if (lane_id() == 0) {
+      const BoxPlace place = t.keys_in_map(arguments);
+      load<kCount, kBlockN, kBlockN>(to, map, place.row + first_key, kv_head, place.batch, barrier,
+                                     again);
+    }
+  }
+  // What the TMA brings is changed in LDS before it counts as full.
+  template <class Change>
+  FULMEN_DEVICE void patch(int full, const Change& change) {
+    mbarrier_wait(kPatch, patch_parity);
+    patch_parity ^= 1;
+    wave_barrier();
+    change();
+    lds_fence_for_matrices();
+    wave_barrier();
+    if (lane_id() == 0) mbarrier_arrive(full);
   }
 };
 

@@ -24,11 +24,11 @@ FULMEN_DEVICE void load_kept_tiles(Loader& loader, const QueryTile& t, int kv_he
   for (int n = 0; n < t.order.count; ++n) {
     if (!tiles.is_kept(n)) continue;
     loader.keys(t, t.order.first_key(n), kv_head);
-    if (before >= 0) loader.values(t, t.order.first_key(before), kv_head, !before_is_full);
+    if (before >= 0) loader.values(t, t.order.first_key(before), kv_head, {}, !before_is_full);
     before = n;
     before_is_full = tiles.has_all_keys(n);
   }
-  if (before >= 0) loader.values(t, t.order.first_key(before), kv_head, !before_is_full);
+  if (before >= 0) loader.values(t, t.order.first_key(before), kv_head, {}, !before_is_full);
 }
 
 // The tiles that some of the workgroup's rows attend. Returns whether the warpgroup's own do.

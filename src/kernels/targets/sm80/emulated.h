@@ -82,6 +82,13 @@ FULMEN_DEVICE Words<4> ldmatrix_x4_trans(int lds_offset, Position at = Position:
   return x;
 }
 
+FULMEN_DEVICE unsigned transpose_pairs(unsigned pair, Position at = Position::here()) {
+  const auto* lanes = all_lanes("transpose_pairs", pair, at);
+  const int column = lane_id() / 4, first = 2 * (lane_id() % 4);
+  return halves(lanes[4 * first + column / 2], lanes[4 * (first + 1) + column / 2],
+                column % 2 != 0);
+}
+
 FULMEN_DEVICE void copy_async_16(int lds_offset, const void* from, bool valid,
                                  Position at = Position::here()) {
   emulator->copy_async(lds_offset, from, 16, valid ? 16 : 0, at.file, at.line);

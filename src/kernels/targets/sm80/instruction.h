@@ -53,6 +53,11 @@ FULMEN_DEVICE Words<4> ldmatrix_x4_trans(int lds_offset) {
                : "memory");
   return x;
 }
+FULMEN_DEVICE unsigned transpose_pairs(unsigned pair) {
+  unsigned transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+  return transposed;
+}
 // 16 or 8 bytes from global memory, or zeros; there after the wait. The L2 fetches whole lines:
 // rows of 64 bytes share one with another head's, which another workgroup copies at about the same
 // time.

@@ -15,11 +15,11 @@ FULMEN_DEVICE void columns_arrived() {}
 // Lanes take neighbouring pieces of a row; where the tile is transposed, too, kGroup neighbouring
 // positions of that and 8 dims. kLanes: of the workgroup, whose other lanes bring another tile
 // meanwhile.
-template <int kDims, bool kValues, int kLanes = kWorkgroup>
+template <int kDims, bool kValues, int kLanes = kWorkgroup, int kRows = kBlockN>
 class ColumnTile {
  public:
-  template <class Alive>
-  FULMEN_DEVICE void fetch(const ColumnSource& source, int /*at*/, int /*values_at*/, int /*pitch*/,
+  template <class Source, class Alive>
+  FULMEN_DEVICE void fetch(const Source& source, int /*at*/, int /*values_at*/, int /*pitch*/,
                            const Alive& alive) {
     const Buffer buffer(source.rows,
                         static_cast<unsigned>(source.last * source.stride + source.dims) * 2);
@@ -60,8 +60,8 @@ class ColumnTile {
             words.word[m] = halves(pieces_[n][2 * m].word[d / 2], pieces_[n][2 * m + 1].word[d / 2],
                                    d % 2 != 0);
           }
-          lds_store(values_at + algorithm::transposed_row(lane_dim, kBlockN) +
-                        algorithm::transposed_row(fixed, kBlockN) + d * kValuePitch + 2 * position,
+          lds_store(values_at + algorithm::transposed_row(lane_dim, kRows) +
+                        algorithm::transposed_row(fixed, kRows) + d * kValuePitch + 2 * position,
                     words);
         }
       }
@@ -70,11 +70,11 @@ class ColumnTile {
 
  private:
   static constexpr int kRowPieces = kDims / 8;
-  static constexpr int kGroup = !kValues ? 1 : kBlockN / 4 * kRowPieces >= kLanes ? 4 : 2;
-  static constexpr int kAcross = kBlockN / kGroup;
+  static constexpr int kGroup = !kValues ? 1 : kRows / 4 * kRowPieces >= kLanes ? 4 : 2;
+  static constexpr int kAcross = kRows / kGroup;
   static constexpr int kAll = kAcross * kRowPieces;
   static constexpr int kRounds = (kAll + kLanes - 1) / kLanes;
-  static constexpr int kValuePitch = algorithm::transposed_pitch(kBlockN);
+  static constexpr int kValuePitch = algorithm::transposed_pitch(kRows);
   // Each tile has the same addresses, which compilers keep in registers: not where those are too
   // few, as where half of the lanes bring a tile of rows that begin anywhere.
   static constexpr bool kAnew = !kEarlyLoads || (kLanes < kWorkgroup && !kWholeRows);
@@ -127,6 +127,8 @@ struct LdsRows {
   FULMEN_DEVICE static RowOperand operand(int at, int depth) {
     return lds_row_operand(at + 2 * kMmaK * depth, kPitch);
   }
+  FULMEN_DEVICE static QueryOperand query_operand(int at, int depth) { return operand(at, depth); }
+  FULMEN_DEVICE static KeyOperand key_operand(int at, int depth) { return operand(at, depth); }
 };
 // 16 rows of a transposed tile of columns as values, and 16 dims.
 template <int kDims, int kValuePitch>

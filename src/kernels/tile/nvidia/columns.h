@@ -12,14 +12,14 @@ namespace fulmen::kernels {
 FULMEN_DEVICE void commit_columns() { copy_commit(); }
 FULMEN_DEVICE void columns_arrived() { copy_wait<0>(); }
 
-// kDims, rounded up, of each row. All lanes copy.
-template <int kDims, bool kValues, int kLanes = kWorkgroup>
+// kRows rows of kDims, rounded up. All lanes copy.
+template <int kDims, bool kValues, int kLanes = kWorkgroup, int kRows = kBlockN>
 class ColumnTile {
   static_assert(kLanes == kWorkgroup);
 
  public:
-  template <class Alive>
-  FULMEN_DEVICE void fetch(const ColumnSource& source, int at, int /*values_at*/, int /*pitch*/,
+  template <class Source, class Alive>
+  FULMEN_DEVICE void fetch(const Source& source, int at, int /*values_at*/, int /*pitch*/,
                            const Alive& alive) {
     for_pieces([&](int row, int dim) {
       const int from = source.clamp(row), to = at + SwizzledRows<kDims>::place(row, 2 * dim);
@@ -37,7 +37,7 @@ class ColumnTile {
  private:
   template <class Body>
   FULMEN_DEVICE static void for_pieces(const Body& body) {
-    constexpr int kPieces = kDims / 8, kAll = kBlockN * kPieces;
+    constexpr int kPieces = kDims / 8, kAll = kRows * kPieces;
 #pragma unroll
     for (int n = 0; n < (kAll + kWorkgroup - 1) / kWorkgroup; ++n) {
       const int index = thread_id() + n * kWorkgroup;
@@ -49,7 +49,7 @@ class ColumnTile {
 };
 
 // Rows of kDims in LDS: where byte `byte` of a row lies, from the first of 8 on; 16 rows and kMmaK
-// dims as an operand.
+// dims as an operand, or kTileMmaK dims in the registers that the instruction wants.
 template <int kDims>
 struct LdsRows {
   static constexpr int kPitch = SwizzledRows<kDims>::kPitch;
@@ -58,6 +58,12 @@ struct LdsRows {
   }
   FULMEN_DEVICE static RowOperand operand(int at, int depth, unsigned lane = lane_id()) {
     return SwizzledRows<kDims>::rows(lane, at, depth);
+  }
+  FULMEN_DEVICE static QueryOperand query_operand(int at, int depth) {
+    return SwizzledRows<kDims>::queries(lane_id(), at, 0, depth);
+  }
+  FULMEN_DEVICE static KeyOperand key_operand(int at, int depth) {
+    return SwizzledRows<kDims>::keys(lane_id(), at, 0, depth);
   }
 };
 // 16 rows of a tile of columns as values, and 16 dims.

@@ -1,0 +1,72 @@
+#include "gpu/launch/prefill_tma_shapes.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "gpu/launch/tail_wave.h"
+#include "gpu/launch/work_tiles.h"
+
+namespace fulmen::gpu {
+
+Support takes_mask(const Problem& p, const PrefillTmaShape& shape) {
+  constexpr int kMostOfThree = 64;
+  if (!p.keep_mask.present) return {};
+  if (shape.block_n % 32 != 0)
+    return Support::no("a keep_mask's tiles are of whole words of 32 keys");
+  if (shape.warpgroups > 2 && shape.block_n > kMostOfThree)
+    return Support::no("three warpgroups have registers for a keep_mask's bits of 64 keys");
+  return {};
+}
+
+Support takes_pages(const Problem& p, const PrefillTmaShape& shape) {
+  constexpr int64_t kLeastPage = 16, kMostPage = 1024;
+  if (!p.paged()) return {};
+  const int64_t size = p.page_size;
+  if (size < kLeastPage || size > kMostPage || (size & (size - 1)) != 0)
+    return Support::no("page_size " + std::to_string(size) +
+                       ": the TMA brings pages of 16, 32, ... 1024 rows");
+  if (p.leftpad_k.present) return Support::no("leftpad_k moves a tile's keys across pages");
+  if (p.num_pages == 0) return Support::no("the TMA reads tensors that have a row");
+  if (size % shape.block_n == 0 || shape.block_n % size == 0) return {};
+  return Support::no("tiles of " + std::to_string(shape.block_n) + " keys are no whole pages");
+}
+
+namespace {
+
+// How many keys a window lets a query attend.
+int64_t window_of(const Problem& p) {
+  return p.window_left >= 0 && p.window_right >= 0 ? p.window_left + p.window_right + 1
+                                                   : std::numeric_limits<int64_t>::max();
+}
+
+const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem& p,
+                              int compute_units) {
+  const int64_t dim = std::max(p.head_dim, p.head_dim_v);
+  const bool more_registers =
+      p.bias.present || p.alibi_slopes.present || p.keep_mask.present || p.dropout > 0;
+  const auto row = std::find_if(rows.begin(), rows.end() - 1, [&](const PrefillTmaRow& r) {
+    return dim <= r.max_head_dim && r.band.value_or(has_band(p)) == has_band(p) &&
+           p.seqlen_k >= r.min_keys && p.seqlen_k <= r.max_keys && window_of(p) <= r.max_window &&
+           (!r.sequences || p.variable_lengths()) &&
+           (!r.one_wave || tiles_of_queries(p, r.shape.warpgroups) <= compute_units) &&
+           !(r.no_spare_registers && more_registers) && takes_mask(p, r.shape).yes &&
+           takes_pages(p, r.shape).yes &&
+           !(r.skip_if_tail_wave && small_tiles_take_less_time(p, r.shape, compute_units));
+  });
+  return *row;
+}
+
+}  // namespace
+
+const PrefillTmaRow& row_for(const Problem& call, const Target& target, int compute_units) {
+  const Problem p = with_mean_lengths(call);
+  const PrefillTmaRow& row = first_of(target.prefill_tma->rows, p, compute_units);
+  // Sequences of few queries, such as those that generate beside chunks of prompts, would leave a
+  // larger tile's rows empty.
+  const bool short_rows = p.variable_lengths() && p.seqlen_q <= kWarpgroupRows;
+  const bool few = short_rows || 2 * tiles_of_queries(p, row.shape.warpgroups) <= compute_units;
+  return few ? first_of(target.prefill_tma->few, p, compute_units) : row;
+}
+
+}  // namespace fulmen::gpu

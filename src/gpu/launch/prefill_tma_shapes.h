@@ -1,0 +1,17 @@
+// Which tile shape of prefill_tma.h a problem takes.
+#pragma once
+
+#include "gpu/launch/family.h"
+#include "gpu/targets/target.h"
+
+namespace fulmen::gpu {
+
+// A keep-mask's bits of a tile are whole words of 32 keys, which two warpgroups have registers for.
+Support takes_mask(const Problem& problem, const PrefillTmaShape& shape);
+// A box of the TMA lies in a page, and a tile is whole boxes.
+Support takes_pages(const Problem& problem, const PrefillTmaShape& shape);
+// The first row of the target's table that serves the problem. Where a device has room for twice as
+// many tiles as there are, they have a warpgroup each.
+const PrefillTmaRow& row_for(const Problem& problem, const Target& target, int compute_units);
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,19 @@
+// kernels/sequences/work_tiles.h: the list of work tiles of sequences of different lengths, which
+// persistent kernels take by a tile counter.
+#pragma once
+
+#include "gpu/launch/family.h"
+
+namespace fulmen::gpu {
+
+// The problem as if all sequences had their mean length, where packed tensors tell it.
+Problem with_mean_lengths(const Problem& problem);
+// How many tiles a head has at most; backward tiles are blocks of keys.
+int64_t most_work_tiles(const Problem& problem, int tile_rows);
+// Puts the launch that makes the list, and clears the tile counter, before the launch numbered
+// `products`, and reserves the workspace that the list takes. Sets section_heads.
+void add_work_tiles(const Problem& problem, std::size_t products, LaunchPlan& plan);
+// Where the list is, in the plan's room at `at`.
+void set_work_table(const LaunchPlan& plan, float* at, kernels::WorkTable& work);
+
+}  // namespace fulmen::gpu

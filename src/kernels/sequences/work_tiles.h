@@ -1,0 +1,119 @@
+// Lists the work tiles of sequences of different lengths, in the launch before the kernel that
+// takes them (forward/parts/sequence_tiles.h), and clears its tile counter. One workgroup.
+//
+//   tiles of sequence 0, of sequence 1, ...      forward from the first queries on; backward, whose
+//                                                tiles are blocks of keys, from the last keys on
+//   in runs of run_tiles, each sorted by cost    the larger first, else in that order
+//
+// A tile's place in its run is the number of the run's tiles before it, which each lane counts. A
+// run's lanes are the workgroup's.
+#include "core/sequence.h"
+#include "sequences/work_tile_moves.h"
+
+namespace fulmen::kernels {
+
+static_assert(kVariable && kWorkgroup == kMostRunTiles, "work_tiles: a lane a tile of a run");
+constexpr int kSumsAt = 0, kCostsAt = 4 * kWorkgroup;
+static_assert(kLdsBytes == 8 * kWorkgroup, "work_tiles: the host reserves LDS for sums and costs");
+
+constexpr bool kTilesOfKeys = kConfig.outputs != 0;
+constexpr int kTileRows = kTilesOfKeys ? kBlockM * kConfig.dim_groups : kBlockM;
+
+FULMEN_DEVICE int tiles_of_sequence(const PlacedSequence& s) {
+  return static_cast<int>(tiles_of(kTilesOfKeys ? s.k_len : s.q_len, kTileRows));
+}
+
+// Each lane's sum of the lanes' numbers before it; `sum`: of all.
+FULMEN_DEVICE int sum_before(int number, int& sum) {
+  const int lane = thread_id();
+  int before = 0;
+  lds_store(kSumsAt + 4 * lane, number);
+  barrier();
+#pragma unroll 1
+  for (int step = 1; step < kWorkgroup; step *= 2) {
+    if (lane >= step) before += lds_load<int>(kSumsAt + 4 * (lane - step));
+    barrier();
+    lds_store(kSumsAt + 4 * lane, number + before);
+    barrier();
+  }
+  sum = lds_load<int>(kSumsAt + 4 * (kWorkgroup - 1));
+  barrier();
+  return before;
+}
+
+// Tiles of keys that the tile's queries attend; backward its place among the sequence's blocks, so
+// that blocks go from the last keys to the first.
+FULMEN_DEVICE int cost_of(const ForwardArguments& call, const PlacedSequence& s, int tile) {
+  if constexpr (kTilesOfKeys) return tile;
+  const Int64 begin = Int64{tile} * kTileRows,
+              end = begin + kTileRows < s.q_len ? begin + kTileRows : s.q_len;
+  const algorithm::KeyRange keys =
+      s.band(call.top_left != 0, call.window_left, call.window_right).any(begin, end);
+  return keys.end > keys.begin ? static_cast<int>(tiles_of(keys.end - keys.begin, kBlockN)) : 0;
+}
+
+// Writes the tiles of sequences [first, first + kWorkgroup), of which a lane's begin at `place`.
+FULMEN_DEVICE void list_sequences(const ForwardArguments& call, int first, int place) {
+  constexpr int kWaves = kWorkgroup / kWaveSize;
+  lds_store(kSumsAt + 4 * thread_id(), place);
+  barrier();
+  for (int n = wave_id(); n < kWorkgroup && first + n < call.batch; n += kWaves) {
+    const PlacedSequence s = PlacedSequence::of(call, first + n);
+    const int count = tiles_of_sequence(s), begin = lds_load<int>(kSumsAt + 4 * n);
+    for (int m = lane_id(); m < count && begin + m < call.work.capacity; m += kWaveSize) {
+      const int tile = kTilesOfKeys ? count - 1 - m : m;
+      const auto row = [](Int64 x) { return static_cast<int>(x); };
+      store_work_tile(call.work.tiles + begin + m,
+                      {first + n, tile, row(s.q_row), row(s.q_len), row(s.k_row), row(s.k_len),
+                       s.cut ? 1 : 0, cost_of(call, s, tile)});
+    }
+  }
+  barrier();
+}
+
+// Sorts a run's `count` tiles.
+FULMEN_DEVICE void sort_run(WorkTile* run, int count) {
+  constexpr int kAtOnce = 4;
+  const int lane = thread_id();
+  const WorkTile own = lane < count ? load_work_tile(run + lane) : WorkTile{};
+  // What is not there counts as less than all.
+  lds_store(kCostsAt + 4 * lane, lane < count ? own.cost : -1);
+  barrier();
+  int before = 0;
+#pragma unroll 4
+  for (int n = 0; n < count; n += kAtOnce) {
+    const auto costs = lds_load<Words<kAtOnce>>(kCostsAt + 4 * n);
+#pragma unroll
+    for (int m = 0; m < kAtOnce; ++m) {
+      const int cost = static_cast<int>(costs.word[m]);
+      before += cost > own.cost || (cost == own.cost && n + m < lane) ? 1 : 0;
+    }
+  }
+  barrier();
+  if (lane < count) store_work_tile(run + before, own);
+}
+
+FULMEN_DEVICE void work_tiles(const ForwardArguments& call) {
+  int all = 0;
+#pragma unroll 1
+  for (int first = 0; first < call.batch; first += kWorkgroup) {
+    const int b = first + thread_id();
+    const int count = b < call.batch ? tiles_of_sequence(PlacedSequence::of(call, b)) : 0;
+    int sum = 0;
+    const int before = sum_before(count, sum);
+    list_sequences(call, first, all + before);
+    // Tables that name rows twice are cut off at what there is room for.
+    all = sum < call.work.capacity - all ? all + sum : call.work.capacity;
+  }
+#pragma unroll 1
+  for (int first = 0; first < all; first += call.work.run_tiles)
+    sort_run(call.work.tiles + first, at_most(all - first, call.work.run_tiles));
+  if (thread_id() == 0) {
+    global_store(call.work.count, all);
+    if (call.tile_counter != nullptr) global_store(call.tile_counter, 0);
+  }
+}
+
+}  // namespace fulmen::kernels
+
+FULMEN_KERNEL(fulmen::kernels::ForwardArguments, fulmen::kernels::work_tiles)
