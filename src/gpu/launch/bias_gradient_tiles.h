@@ -21,8 +21,8 @@ struct BiasGradientTiles {
   std::span<const BiasGradientShape> shapes;
 };
 
-// The tables of the targets. On RDNA 32 dims leave registers for sums and bias of 64
-// keys, 64 dims for those of 32. Above, q and dout wait in LDS, of which a workgroup has 64 KiB.
+// The tables of the targets. On RDNA 32 dims leave registers for sums and bias of 64 keys, 64 dims
+// for those of 32. Above, q and dout wait in LDS, of which a workgroup has 64 KiB.
 inline constexpr BiasGradientShape kGfx11BiasGradient[]{
     {.max_head_dim = 32,
      .block_m = 128,
