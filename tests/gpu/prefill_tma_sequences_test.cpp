@@ -112,7 +112,8 @@ TEST_P(GpuPrefillTmaSequences, TilesOfAnyShape) {
   for (const std::string shape :
        {"block_m=64,block_n=64,min_workgroups=2,ping_pong=0", "block_m=192,block_n=80",
         "block_m=256,block_n=64,buffers=4", "block_m=128,block_n=128"}) {
-    CaseSpec s = ragged(DType::bf16, 64, random.between(130, 500), random.between(130, 500), random);
+    CaseSpec s =
+        ragged(DType::bf16, 64, random.between(130, 500), random.between(130, 500), random);
     s.batch = 6;
     s.packed_q = s.packed_k = true;
     s.causal = random.pick({Causal::bottom_right, Causal::none});

@@ -8,8 +8,8 @@ namespace fulmen::kernels {
 
 constexpr int kBoxRows = kPageSize > 0 && kPageSize < kBlockN ? kPageSize : kBlockN,
               kBoxes = kBlockN / kBoxRows;
-// Few boxes of a tile are looked up a tile ahead, and one lane asks for them. Of many each lane asks
-// for its own: their places take more registers than a loader has.
+// Few boxes of a tile are looked up a tile ahead, and one lane asks for them. Of many each lane
+// asks for its own: their places take more registers than a loader has.
 constexpr bool kFewBoxes = kBoxes <= 2;
 static_assert(!kPaged || (kPageSize > 0 && kPageSize % kBoxRows == 0 && kBlockN % kBoxRows == 0 &&
                           kBoxRows % 8 == 0 && kBoxes <= kWaveSize),
