@@ -1,6 +1,7 @@
 """Runs the suite `models`: forward and backward of each call, Fulmen beside every way to say it in
 PyTorch, in turns."""
 
+import argparse
 import statistics
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ import torch
 from fulmen_library import Library
 from implementations import Unsupported
 from models import MAKERS, Call, Maker, Tensors
-from turns import BOUND, DTYPES, one_turn
+from turns import BOUND, CLOCKS, DTYPES, one_turn
 
 ROWS = ("q", "k", "v", "out", "dout")  # which PyTorch has with heads before rows
 
@@ -112,11 +113,12 @@ def check(name: str, call: Call, got: list, want: list, dtype: str) -> float:
     return worst
 
 
-def time_all(running: dict[str, Callable], seconds: float, rounds: int) -> dict:
+def time_all(running: dict[str, Callable], arguments: argparse.Namespace) -> dict:
     times: dict[str, list[float]] = {name: [] for name in running}
-    for _ in range(rounds):
+    for _ in range(arguments.rounds):
         for name, run in running.items():
-            times[name] += one_turn(run, seconds / rounds)
+            seconds = arguments.seconds / arguments.rounds
+            times[name] += one_turn(run, seconds, CLOCKS[arguments.clock])
     return {
         name: {"best_s": min(x), "median_s": statistics.median(x), "calls": len(x)}
         for name, x in times.items()
@@ -134,9 +136,13 @@ def add_ratios(row: dict) -> dict:
     return row
 
 
-def measure(library: Library, make: Callable, dtype: str, arguments: object) -> list[dict]:
+def measure(
+    library: Library, make: Callable, dtype: str, arguments: argparse.Namespace
+) -> list[dict]:
     """A row for the forward and, where there is one, for the backward pass."""
     call = make(Maker(DTYPES[dtype], arguments.seed))
+    if arguments.only not in call.name:
+        return []
     torch.set_num_threads(arguments.threads)
     forward = ours_forward(library, call, arguments.threads, with_lse=False)
     dout = Maker(DTYPES[dtype], arguments.seed + 1).rows(
@@ -177,7 +183,7 @@ def measure(library: Library, make: Callable, dtype: str, arguments: object) -> 
                 continue
             check(name, call, got, want[1:] if backward else want[:1], dtype)
             running[name] = run
-        for name, times in time_all(running, arguments.seconds, arguments.rounds).items():
+        for name, times in time_all(running, arguments).items():
             row["results"].setdefault(name, {}).update(times)
         rows.append(add_ratios(row))
     return rows
@@ -191,7 +197,7 @@ def line(row: dict) -> str:
     )
 
 
-def run(library: Library, dtypes: list[str], arguments: object) -> list[dict]:
+def run(library: Library, dtypes: list[str], arguments: argparse.Namespace) -> list[dict]:
     print("\n| call | | ms | to PyTorch, best | median | by |")
     print("|---|---|---:|---:|---:|---|", flush=True)
     rows = []

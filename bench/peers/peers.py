@@ -18,7 +18,7 @@ import onnxruntime
 import torch
 from cases import Case, cases, exact, make_inputs
 from implementations import Unsupported, onnx_runtime, pytorch
-from turns import BOUND, one_turn
+from turns import BOUND, CLOCKS, one_turn
 
 HEADER = ("case", "Fulmen", "PyTorch", "ONNX Runtime", "Fulmen, median", "to the better peer")
 
@@ -30,16 +30,14 @@ def chip() -> str:
     return "unknown chip"
 
 
-def measure(
-    case: Case, implementations: dict, threads: int, seconds: float, rounds: int, seed: int
-) -> dict:
-    inputs = make_inputs(case, seed)
+def measure(case: Case, implementations: dict, arguments: argparse.Namespace) -> dict:
+    inputs = make_inputs(case, arguments.seed)
     reference = exact(case, inputs)
     row = {"case": case.name, **case.__dict__, "flops": case.flops, "results": {}}
     running = {}
     for name, prepare in implementations.items():
         try:
-            run, output = prepare(case, inputs, threads)
+            run, output = prepare(case, inputs, arguments.threads)
             run()
         except Unsupported as reason:
             row["results"][name] = {"unsupported": str(reason)}
@@ -52,9 +50,9 @@ def measure(
             )
         row["results"][name] = {"max_error": error, "kernel": getattr(run, "kernel", "")}
         running[name] = (run, output, [])  # output keeps the memory that run writes
-    for _ in range(rounds):
+    for _ in range(arguments.rounds):
         for run, _, times in running.values():
-            times += one_turn(run, seconds / rounds)
+            times += one_turn(run, arguments.seconds / arguments.rounds, CLOCKS[arguments.clock])
     for name, (_, _, times) in running.items():
         row["results"][name] |= {
             "best_s": min(times),
@@ -111,6 +109,15 @@ def main() -> int:
         "--seconds", type=float, default=1.0, help="time for each implementation and case"
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--clock",
+        choices=tuple(CLOCKS),
+        default="wall",
+        help="processor: on a machine with other users, beside --threads 1",
+    )
+    parser.add_argument(
+        "--only", default="", help="of the suite models: calls whose names have these words"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -129,14 +136,7 @@ def main() -> int:
         print("|---" + "|---:" * (len(HEADER) - 1) + "|", flush=True)
     rows, missing = [], {}
     for case in cases(arguments.suite, arguments.dtype):
-        row = measure(
-            case,
-            implementations,
-            arguments.threads,
-            arguments.seconds,
-            arguments.rounds,
-            arguments.seed,
-        )
+        row = measure(case, implementations, arguments)
         rows.append(row)
         for name, result in row["results"].items():
             if "unsupported" in result:
@@ -148,6 +148,7 @@ def main() -> int:
         print(f"\n{name} has no figure from `{where}` on: {reason}")
     if arguments.json:
         figures = {"chip": chip(), "versions": versions, "threads": arguments.threads, "rows": rows}
+        figures["clock"] = arguments.clock
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
 

@@ -15,15 +15,19 @@ class StreamAhead {
  public:
   FULMEN_INLINE explicit StreamAhead(const StreamPrefetch<Walk>& stream) : stream_(stream) {}
   FULMEN_INLINE void begin(int /*group*/) {}
-  FULMEN_INLINE void next_head() {}
+  // The second four query rows of a KV head read what the first ones have read.
+  FULMEN_INLINE void next_quad() { reads_again_ = true; }
+  FULMEN_INLINE void next_head() { reads_again_ = false; }
   template <class Isa, int kKeys, int kBytes>
   FULMEN_INLINE void read(int /*row*/, int64_t /*element*/) {
+    if (reads_again_) return;
     constexpr int kWholeLines = kKeys * kBytes / 64, kLines = kWholeLines > 0 ? kWholeLines : 1;
     stream_.template lines<Isa, kLines>();
   }
 
  private:
   StreamPrefetch<Walk> stream_;
+  bool reads_again_ = false;
 };
 
 // A block of keys or of values, at the task's first head.
@@ -69,6 +73,7 @@ class BlockAhead {
       at_[i] = blocks_[i % 2].rows[row < last_ ? row : last_];
     }
   }
+  FULMEN_INLINE void next_quad() const {}
   FULMEN_INLINE void next_head() {
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) at_[i] += blocks_[i % 2].head_stride;

@@ -208,21 +208,37 @@ class DecodeTileTask : private DecodeTileRows<Isa> {
         tensor, spec, first, count, offsets));
   }
 
+  // How many rows from `row` on follow each other as in a tensor without pages.
+  static FULMEN_INLINE int run_of(const StridedRows<T>& /*rows*/, int row, int count, int64_t) {
+    return count - row;
+  }
+  static FULMEN_INLINE int run_of(const ListedRows<T>& rows, int row, int count, int64_t stride) {
+    int run = 1;
+    while (row + run < count && rows[row + run] == rows[row] + run * stride) ++run;
+    return run;
+  }
+
   template <class Rows, class Ahead>
   FULMEN_INLINE void score(Rows rows, int count, int head, int lines, Ahead& ahead) {
-    const float* keys = packed_;
-    int64_t stride = round_up(words_, kLanes);
-    bool in_place = false;
-    if constexpr (kWholeWords && std::is_same_v<Rows, StridedRows<T>>) {
-      in_place = problem_.head_dim % kGroup == 0 && rows.stride % kGroup == 0;
-      if (in_place) {
-        keys = reinterpret_cast<const float*>(rows.first);
-        stride = rows.stride / kGroup;
+    const float* queries = transposed_queries_ + head * head_slots_;
+    const int64_t stride = problem_.k.strides[1];
+    if constexpr (kWholeWords) {
+      constexpr int64_t kShortRun = 16;  // a few register blocks of keys
+      if (problem_.head_dim % kGroup == 0 && stride % kGroup == 0 &&
+          (!Ahead::kPaged || call_.pages.page_size >= kShortRun)) {
+        for (int key = 0, run = 0; key < count; key += run) {
+          run = run_of(rows, key, count, stride);
+          score_tile<Isa>(queries, head_slots_, reinterpret_cast<const float*>(rows[key]),
+                          stride / kGroup, words_, run,
+                          RawScores<Isa, Ahead>{raw_ + key * kBlockM, lines, &ahead});
+        }
+        return;
       }
     }
-    if (!in_place) pack_keys<Isa>(rows, count, problem_.head_dim, packed_, stride);
-    score_tile<Isa>(transposed_queries_ + head * head_slots_, head_slots_, keys, stride, words_,
-                    count, RawScores<Isa, Ahead>{raw_, lines, &ahead});
+    const int64_t packed_stride = round_up(words_, kLanes);
+    pack_keys<Isa>(rows, count, problem_.head_dim, packed_, packed_stride);
+    score_tile<Isa>(queries, head_slots_, packed_, packed_stride, words_, count,
+                    RawScores<Isa, Ahead>{raw_, lines, &ahead});
   }
 
   template <class Rows, class Ahead>
@@ -232,11 +248,12 @@ class DecodeTileTask : private DecodeTileRows<Isa> {
     const float* values = packed_;
     int64_t stride = layout_.value_stride;
     bool in_place = false;
-    if constexpr (kGroup == 1 && std::is_same_v<Rows, StridedRows<float>>) {
-      in_place = !masked && problem_.head_dim_v % kLanes == 0;
+    if constexpr (kGroup == 1 && std::is_same_v<T, float>) {
+      in_place = !masked && problem_.head_dim_v % kLanes == 0 &&
+                 run_of(rows, 0, count, problem_.v.strides[1]) == count;
       if (in_place) {
-        values = rows.first;
-        stride = rows.stride;
+        values = rows[0];
+        stride = problem_.v.strides[1];
       }
     }
     if (!in_place) {

@@ -122,6 +122,7 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
         q += kQuad * query_stride;
         out += static_cast<int64_t>(kQuad) * kDecodeRow;
         left -= kQuad;
+        ahead.next_quad();
         if (left == 0) {
           left = head_slots;
           head_keys += head_stride;
@@ -205,6 +206,7 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
         out += kQuad * value_stride;
         p += static_cast<int64_t>(kQuad) * kDecodeRow;
         left -= kQuad;
+        ahead.next_quad();
         if (left == 0) {
           left = head_slots;
           values.step(head_stride);

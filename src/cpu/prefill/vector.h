@@ -71,7 +71,7 @@ class PrefillTiles {
     int64_t count = end - first < most ? end - first : most;
     const int64_t size = element_bytes_;
     const char *k = nullptr, *v = nullptr;
-    if (call_.pages.pages != nullptr) {  // of small pages the first one of the tile
+    if (call_.pages.pages != nullptr) {  // no further than the first one's page
       const PageWalk k_walk(call_.pages, problem_.k, first), v_walk(call_.pages, problem_.v, first);
       k = element_address(tensors_.k, problem_.k, size, 0, 0, kv_head_) + size * k_walk.offset();
       v = element_address(tensors_.v, problem_.v, size, 0, 0, kv_head_) + size * v_walk.offset();
@@ -83,6 +83,19 @@ class PrefillTiles {
     ahead_[0] = fetch_rows(k, problem_.k.strides[1] * size, problem_.head_dim * size, count);
     ahead_[1] = fetch_rows(v, problem_.v.strides[1] * size, problem_.head_dim_v * size, count);
     ahead_rows_ = static_cast<int>((2 * most + times - 1) / times);
+  }
+
+  // What a query tile fetches of the next key tile: the first one all of it, over the products of
+  // all; a page each where pages are smaller.
+  void fetch_part(int64_t next, int64_t end, int tile) {
+    const int steps = call_.block_n / Isa::kQkKeys;
+    const int64_t page = call_.pages.pages == nullptr ? call_.block_n : call_.pages.page_size;
+    if (page >= call_.block_n) {
+      if (tile == 0) fetch_ahead(next, end, call_.block_n, tiles_ * steps);
+      return;
+    }
+    fetch_ahead(next + tile * page, next + call_.block_n < end ? next + call_.block_n : end, page,
+                steps);
   }
 
   // What a query tile attends of a key tile.
@@ -264,8 +277,10 @@ class PrefillTask : protected PrefillTiles<Isa> {
           static_cast<int>(keys.end - first < call_.block_n ? keys.end - first : call_.block_n);
       load_keys_and_values(first, count);
       next = this->next_attended(first + call_.block_n, keys.end);
-      this->fetch_ahead(next, keys.end, call_.block_n, tiles_ * (call_.block_n / Isa::kQkKeys));
-      for (int tile = 0; tile < tiles_; ++tile) this->attend(tile, first, count);
+      for (int tile = 0; tile < tiles_; ++tile) {
+        this->fetch_part(next, keys.end, tile);
+        this->attend(tile, first, count);
+      }
     }
     for (int tile = 0; tile < tiles_; ++tile) {
       this->clear_unless_started(tile);

@@ -195,56 +195,64 @@ __attribute__((noinline)) void add_place(const AdditivePlace& place, int rows, i
   }
 }
 
+// A vector of keys by one of rows, of which `valid` rows and `count` keys are there, transposed.
+template <class Isa, class BiasT>
+FULMEN_INLINE void additive_block(const BiasT* bias, int64_t bias_stride, const uint8_t* keep,
+                                  int64_t keep_stride, int valid, int count, float* out) {
+  constexpr int kLanes = Isa::kLanes;
+  typename Isa::Vec block[kLanes];
+  const bool whole = valid == kLanes && count == kLanes;
+  if (whole && keep == nullptr) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) block[i] = Isa::load_as_float(bias + i * bias_stride);
+  } else if (whole && bias == nullptr) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i)
+      block[i] = load_additive<Isa, BiasT>(nullptr, keep + i * keep_stride, kLanes);
+  } else {
+    for (int i = 0; i < kLanes; ++i) {
+      const int64_t row = i < valid ? i : 0;
+      block[i] = load_additive<Isa>(bias == nullptr ? bias : bias + row * bias_stride,
+                                    keep == nullptr ? keep : keep + row * keep_stride, count);
+    }
+  }
+  Isa::transpose(block);
+  if (count == kLanes) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) Isa::store(out + i * kBlockM, block[i]);
+  } else {
+    for (int i = 0; i < count; ++i) Isa::store(out + i * kBlockM, block[i]);
+  }
+}
+
 template <class Isa, class BiasT>
 __attribute__((noinline)) void build_additive(const AdditiveTile<BiasT>& tile, int rows, int keys,
                                               float* out) {
-  using Vec = typename Isa::Vec;
   constexpr int kLanes = Isa::kLanes;
   const BiasT* bias = tile.bias.data;
   const uint8_t* keep = tile.keep.data;
-  const int padded_rows = static_cast<int>(round_up(rows, kLanes));
-  const bool varies = (bias != nullptr && tile.bias.row_stride != 0) ||
-                      (keep != nullptr && tile.keep.row_stride != 0);
-  for (int key = 0; key < keys; key += kLanes) {
-    const int count = keys - key < kLanes ? keys - key : kLanes;
-    if (!varies) {
+  const int64_t bias_stride = tile.bias.row_stride, keep_stride = tile.keep.row_stride;
+  const auto count_of = [&](int key) { return keys - key < kLanes ? keys - key : kLanes; };
+  if ((bias != nullptr && bias_stride != 0) || (keep != nullptr && keep_stride != 0)) {
+    // A row's keys one after the other: the processor fetches what follows in a row by itself.
+    for (int row = 0; row < rows; row += kLanes) {
+      const int valid = rows - row < kLanes ? rows - row : kLanes;
+      for (int key = 0; key < keys; key += kLanes) {
+        additive_block<Isa>(bias == nullptr ? bias : bias + row * bias_stride + key, bias_stride,
+                            keep == nullptr ? keep : keep + row * keep_stride + key, keep_stride,
+                            valid, count_of(key), out + key * kBlockM + row);
+      }
+    }
+  } else {
+    const int padded_rows = static_cast<int>(round_up(rows, kLanes));
+    for (int key = 0; key < keys; key += kLanes) {
       alignas(64) float line[kLanes];
       Isa::store(line, load_additive<Isa>(bias == nullptr ? bias : bias + key,
-                                          keep == nullptr ? keep : keep + key, count));
-      for (int i = 0; i < count; ++i) {
-        const Vec x = Isa::broadcast(line + i);
+                                          keep == nullptr ? keep : keep + key, count_of(key)));
+      for (int i = 0; i < count_of(key); ++i) {
+        const auto x = Isa::broadcast(line + i);
         for (int row = 0; row < padded_rows; row += kLanes)
           Isa::store(out + (key + i) * kBlockM + row, x);
-      }
-      continue;
-    }
-    for (int row = 0; row < padded_rows; row += kLanes) {
-      const int valid = rows - row < kLanes ? rows - row : kLanes;
-      Vec block[kLanes];
-      if (valid == kLanes && count == kLanes && keep == nullptr) {
-        const BiasT* p = bias + row * tile.bias.row_stride + key;
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i)
-          block[i] = Isa::load_as_float(p + i * tile.bias.row_stride);
-      } else if (valid == kLanes && count == kLanes && bias == nullptr) {
-        const uint8_t* p = keep + row * tile.keep.row_stride + key;
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i)
-          block[i] = load_additive<Isa, BiasT>(nullptr, p + i * tile.keep.row_stride, kLanes);
-      } else {
-        for (int i = 0; i < kLanes; ++i) {
-          const int64_t r = row + (i < valid ? i : 0);
-          block[i] = load_additive<Isa>(
-              bias == nullptr ? bias : bias + r * tile.bias.row_stride + key,
-              keep == nullptr ? keep : keep + r * tile.keep.row_stride + key, count);
-        }
-      }
-      Isa::transpose(block);
-      if (count == kLanes) {
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) Isa::store(out + (key + i) * kBlockM + row, block[i]);
-      } else {
-        for (int i = 0; i < count; ++i) Isa::store(out + (key + i) * kBlockM + row, block[i]);
       }
     }
   }
