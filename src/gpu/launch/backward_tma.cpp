@@ -12,8 +12,9 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int64_t kTileCounters = 1;  // of the dynamic tile scheduler
-constexpr int64_t kProductDims = 16;  // of a warpgroup product
+constexpr int64_t kTileCounters = 1;               // of the dynamic tile scheduler
+constexpr int64_t kProductDims = 16;               // of a warpgroup product
+constexpr int kFromLastTile = 1, kTileByTile = 2;  // Configuration::query_order
 // Two warpgroups that multiply, and one that asks for tiles.
 constexpr int kBackwardTmaLanes = 3 * kWarpgroupLanes;
 // Of blocks: problems of up to so many rounds have all heads' blocks in two parts, others those of
@@ -91,7 +92,6 @@ class BackwardTma final : public Family {
       order_blocks(p, s, compute_units, whole);
     }
     whole.backward.adds_in_order = p.deterministic ? 1 : 0;
-    whole.backward.tiles_down = p.window_right >= 0 && p.window_left < 0 ? 1 : 0;
     whole.unaligned =
         std::make_shared<LaunchPlan>(backward_wgmma_plan(p, target(), chip, compute_units));
     return whole;
@@ -121,6 +121,9 @@ class BackwardTma final : public Family {
     set_buffers(s, largest <= panel ? tiles_.narrow_buffers : tiles_.buffers);
     specialise_for(p, s);
     read_mask_as_bits(p, s);
+    // Under a causal mask, and where heads share keys (docs/lab/nvidia_backward.md).
+    if (!wide && p.window_right >= 0 && p.window_left < 0)
+      s.query_order = p.group_size() > 1 ? kTileByTile : kFromLastTile;
     return s;
   }
   // Order of the dynamic tile scheduler, whose work tiles are blocks of keys. Heads are taken

@@ -148,6 +148,7 @@ std::string to_string(const Specialisation& s) {
   if (s.persistent != 0) text += " persistent";
   if (s.ping_pong != 0) text += " ping-pong";
   if (s.band != 0) text += " band";
+  if (s.query_order != 0) text += s.query_order == 1 ? " down" : " tile by tile";
   if (s.bias >= 0) text += fmt::format(" bias={}", fulmen::to_string(static_cast<DType>(s.bias)));
   if (s.batch_bias != 0) text += " of each batch";
   if (s.keep_mask != 0) text += " keep_mask";

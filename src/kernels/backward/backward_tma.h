@@ -81,9 +81,14 @@ class Consumer {
     bool second = kPipelined;  // is to come
 #pragma unroll 1
     while (true) {
-      if (++head == end_head) {
-        head = first_head;
-        if (++n == order.count) break;
+      if constexpr (kTileByTile) {
+        if (++head == end_head) {
+          head = first_head;
+          if (++n == order.count) break;
+        }
+      } else if (++n == order.count) {
+        n = 0;
+        if (++head == end_head) break;
       }
       const int tile = order.tile(n);
       if (kPipelined && second) {

@@ -101,9 +101,9 @@ class Consumer {
 #pragma unroll 1
     while (true) {
       const int last_head = head, last_tile = tile;
-      if (++head == end_head) {
-        head = first_head;
-        if (++n == order.count) {
+      if (++n == order.count) {
+        n = 0;
+        if (++head == end_head) {
           finish(task, last_head, last_tile);
           return;
         }

@@ -121,7 +121,6 @@ struct BackwardArguments : ForwardArguments {
   // whole heads.
   int last_heads, first_blocks, middle_heads;
   int adds_in_order;  // backward_tma.h: dq's sums have the same bits in every run
-  int tiles_down;     // backward_tma.h: blocks go from the last queries to the first
   // Sequences of different lengths (backward/parts/block_table.h): how many blocks run at once, and
   // how many of the last ones are taken in two parts, 0 for none.
   int block_slots, last_blocks;

@@ -37,6 +37,7 @@ constexpr bool kQueriesInLds = kConfig.queries_in_lds != 0;
 constexpr bool kPersistent = kConfig.persistent != 0, kDynamicTiles = kConfig.persistent == 2;
 constexpr bool kPingPong = kConfig.ping_pong != 0;
 constexpr bool kTensorMaps = kConfig.tensor_maps != 0;
+constexpr bool kTilesDown = kConfig.query_order > 0, kTileByTile = kConfig.query_order == 2;
 constexpr bool kWholeBias = kConfig.whole_bias != 0;
 constexpr bool kBatchBias = kConfig.batch_bias != 0, kBatchDbias = kConfig.batch_dbias != 0;
 constexpr bool kWholeTiles = kConfig.whole_tiles != 0;

@@ -13,12 +13,12 @@ namespace fulmen::kernels {
 // Under a causal mask from the last one to the first: blocks that run at once, which begin with
 // different queries, then read the same ones.
 struct QueryOrder {
-  int first_tile, step, count;  // of the sequence's tiles
-  int whole_begin, whole_end;   // tiles that need no masks
+  int first_tile, count;       // of the sequence's tiles
+  int whole_begin, whole_end;  // tiles that need no masks
 
   // queries: that attend some key of the block; whole: that attend all of them.
   FULMEN_DEVICE static QueryOrder of(const algorithm::KeyRange& queries,
-                                     const algorithm::KeyRange& whole, Int64 seqlen_q, bool down) {
+                                     const algorithm::KeyRange& whole, Int64 seqlen_q) {
     const auto begin = static_cast<int>(queries.begin / kBlockN),
                end = static_cast<int>((queries.end + kBlockN - 1) / kBlockN);
     // Rows behind the last query are 0, those of q, dout and their statistics, and add nothing. A
@@ -27,10 +27,9 @@ struct QueryOrder {
     const auto whole_begin = static_cast<int>((whole.begin + kBlockN - 1) / kBlockN),
                whole_end = static_cast<int>((whole.end + behind) / kBlockN);
     const int count = queries.end > queries.begin ? end - begin : 0;
-    if (kBand && down) return {end - 1, -1, count, whole_begin, whole_end};
-    return {begin, 1, count, whole_begin, whole_end};
+    return {kTilesDown ? end - 1 : begin, count, whole_begin, whole_end};
   }
-  FULMEN_DEVICE int tile(int n) const { return kBand ? first_tile + step * n : first_tile + n; }
+  FULMEN_DEVICE int tile(int n) const { return kTilesDown ? first_tile - n : first_tile + n; }
   FULMEN_DEVICE bool is_masked(int tile) const { return tile < whole_begin || tile >= whole_end; }
 };
 
@@ -56,28 +55,37 @@ struct Work {
     const algorithm::Band band = column_band(a);
     // Keys beyond the end have no share in dQ: all tiles are masked.
     const bool partial = end - begin < kBlockKeys;
-    return {
-        call,
-        a,
-        block,
-        block.batch(call),
-        block.kv_head(call),
-        begin,
-        end,
-        band,
-        QueryOrder::of(band.any(begin, end), partial ? algorithm::KeyRange{} : band.all(begin, end),
-                       a.seqlen_q, call.tiles_down != 0)};
+    return {call,
+            a,
+            block,
+            block.batch(call),
+            block.kv_head(call),
+            begin,
+            end,
+            band,
+            QueryOrder::of(band.any(begin, end),
+                           partial ? algorithm::KeyRange{} : band.all(begin, end), a.seqlen_q)};
   }
   FULMEN_DEVICE int first_head() const { return kv_head * arguments.group_size; }
-  // Visits the tiles of all query heads in order, each tile of all heads before the next one.
+  // Visits the tiles of all query heads in order. Heads that share keys have queries, dout and dQ
+  // that the L2 does not hold for all blocks that run at once: kTileByTile. Where heads come one
+  // after the other, compilers compute what depends on a head once.
   template <class Visit>
   FULMEN_DEVICE void for_each_tile(const Visit& visit) const {
     const int first = first_head();
+    if constexpr (kTileByTile) {
 #pragma unroll 1
-    for (int n = 0; n < order.count; ++n) {
+      for (int n = 0; n < order.count; ++n) {
 #pragma unroll 1
-      for (int head = first; head < first + arguments.group_size; ++head)
-        visit(head, order.tile(n));
+        for (int head = first; head < first + arguments.group_size; ++head)
+          visit(head, order.tile(n));
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int head = first; head < first + arguments.group_size; ++head) {
+#pragma unroll 1
+      for (int n = 0; n < order.count; ++n) visit(head, order.tile(n));
     }
   }
 };
