@@ -31,9 +31,9 @@ struct Configuration {
   // forward/short.h loads V before it computes scores, backward.h the next columns before these;
   // backward_wgmma.h has both tensors of several tiles of columns in LDS.
   int early_loads = 0;
-  // backward_tma.h: in what order a block of keys goes over its tiles of queries: 0 from the first to
-  // the last, head after head; 1 from the last to the first; 2 the same, and each tile of all heads
-  // before the next one.
+  // backward_tma.h: in what order a block of keys goes over its tiles of queries: 0 from the first
+  // to the last, head after head; 1 from the last to the first; 2 the same, and each tile of all
+  // heads before the next one.
   int query_order = 0;
   int packed_rows = 0;   // a tile's rows are the query heads of a KV head, query after query
   int splits = 0;        // partial results, for forward/decode_combine.h
