@@ -48,7 +48,8 @@ TEST_F(CompileTest, CountsWhatMachineCodeExecutes) {
   EXPECT_EQ(fulmen({"counts", "--arch", "sm_80"}).exit_code, 2);
   const Outcome none = fulmen({"counts", "--arch", "gfx1100", "--family", "long"});
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_NE(none.err.find("--family long: prefill, short, decode"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("--family long: prefill, prefill_fp32, short"), std::string::npos)
+      << none.err;
 }
 
 TEST_F(CompileTest, ReportsListsAndClears) {
