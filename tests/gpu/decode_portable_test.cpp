@@ -100,14 +100,14 @@ TEST_P(GpuDecodePortable, Lengths) {
 TEST_P(GpuDecodePortable, IsChosenForFewQueries) {
   EXPECT_EQ(planned(few(DType::fp32, 64, 1, 300)).config().kernel, kernel());
   EXPECT_EQ(planned(few(DType::fp32, 64, 5, 100)).config().kernel, kernel());
-  const std::string tiles = device().substr(0, device().find(':')) + ".prefill.portable";
+  const std::string tiles = device().substr(0, device().find(':')) + ".prefill_fp32.";
   const Plan many = planned(few(DType::fp32, 64, 6, 300));
-  EXPECT_EQ(many.config().kernel, tiles);
+  EXPECT_TRUE(many.config().kernel.starts_with(tiles)) << many.config().kernel;
   EXPECT_NE(many.explain().find("18 query rows share a KV head"), std::string::npos)
       << many.explain();
   CaseSpec s = few(DType::fp32, 64, 1, 300);
   s.dropout = 0.25F;
-  EXPECT_EQ(planned(s).config().kernel, tiles);
+  EXPECT_TRUE(planned(s).config().kernel.starts_with(tiles)) << planned(s).config().kernel;
 }
 
 INSTANTIATE_TEST_SUITE_P(On, GpuDecodePortable,

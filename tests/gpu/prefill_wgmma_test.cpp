@@ -125,7 +125,7 @@ TEST_P(GpuPrefillWgmma, IsChosenForWideRows) {
   for (const int64_t dim : {32, 128}) {
     for (const int64_t seqlen : {64, 150}) {
       CaseSpec s = spec_of(DType::bf16, dim, seqlen, 150, random);
-      s.used_k = true;  // the TMA's kernel takes no lengths that may differ
+      s.used_k = s.keep = true;  // the TMA's kernel takes no mask where lengths may differ
       const Case c(s, random);
       const Result<Plan> planned = plan(c.problem(), device(), c.options);
       ASSERT_TRUE(planned.ok()) << planned.status().message();
