@@ -13,9 +13,11 @@ struct Range {
   int first = -1, last = -1;  // of mask registers; -1: none
 };
 
-// "s3", "s[4:7]", "vcc", "vcc_lo", "exec", "exec_lo".
+// "s3", "s[4:7]", "vcc", "vcc_lo", "vcc_hi", "exec", "exec_lo".
 Range mask_registers(std::string_view operand) {
-  if (operand.starts_with("vcc")) return {kVcc, kVcc};
+  if (operand == "vcc") return {kVcc, kVcc + 1};
+  if (operand == "vcc_lo") return {kVcc, kVcc};
+  if (operand == "vcc_hi") return {kVcc + 1, kVcc + 1};
   if (operand.starts_with("exec")) return {kExec, kExec};
   if (!operand.starts_with('s') || operand.size() < 2) return {};
   operand.remove_prefix(1);
@@ -109,7 +111,7 @@ void MaskSteps::set(MaskRegisters& masks, std::string_view operand, int mask) co
       pairs_ && range.first > 0 && range.first < kSgprs ? range.first - 1 : range.first;
   for (int r = begin; r <= range.last; ++r)
     masks[static_cast<std::size_t>(r)] = ExecMasks::kUnknown;
-  if (operand.ends_with("_hi")) mask = ExecMasks::kUnknown;
+  if (operand == "exec_hi") mask = ExecMasks::kUnknown;
   masks[static_cast<std::size_t>(range.first)] = mask;
 }
 

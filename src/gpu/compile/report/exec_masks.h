@@ -56,9 +56,9 @@ class ExecMasks {
   std::map<std::tuple<int, int, bool, int>, int> numbers_;
 };
 
-// The registers that hold masks: SGPRs, VCC and EXEC. A mask of 64 lanes is named by its lower
-// register.
-constexpr int kSgprs = 128, kVcc = kSgprs, kExec = kSgprs + 1, kMaskRegisters = kSgprs + 2;
+// The registers that hold masks: SGPRs, the two of VCC among them, and EXEC. A mask of 64 lanes is
+// named by its lower register. Code for waves of 32 lanes keeps masks in either half of VCC.
+constexpr int kSgprs = 128, kVcc = 106, kExec = kSgprs, kMaskRegisters = kSgprs + 1;
 using MaskRegisters = std::array<int, kMaskRegisters>;
 
 }  // namespace fulmen::gpu
