@@ -4,7 +4,7 @@
 
 namespace fulmen::algorithm {
 
-// A tile of one sequence: of its queries, in the backward pass of its keys. 32 bytes.
+// A tile of a sequence's queries. 32 bytes.
 struct alignas(16) WorkTile {
   int batch, tile;
   // Where the sequence lies (algorithm/sequences.h), clamped to the tensors; cut: 1 where that

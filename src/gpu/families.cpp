@@ -87,11 +87,6 @@ Support takes_matrix_instructions(const Problem& p) {
   if (p.dtype != DType::fp32) return {};
   return Support::no("it multiplies fp16 and bf16");
 }
-Support takes_fp32(const Problem& p) {
-  if (p.dtype == DType::fp32 && p.kv_dtype == DType::fp32) return {};
-  return Support::no("it multiplies parts of fp32");
-}
-
 int64_t query_tile_workgroups(const Problem& p, const Specialisation& s) {
   return tiles_of(p.seqlen_q, s.block_m) * p.batch * p.num_heads;
 }

@@ -3,35 +3,14 @@
 #include <cmath>
 #include <limits>
 
-#include "gpu/gpu_devices.h"
-#include "support/run_kernel.h"
+#include "gpu/fp32_test.h"
 
 namespace fulmen::testing {
 namespace {
 
-class GpuPrefillFp32 : public GpuTest {
+class GpuPrefillFp32 : public Fp32Test {
  protected:
-  static CaseSpec spec_of(int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k) {
-    CaseSpec s;
-    s.head_dim = s.head_dim_v = head_dim;
-    s.seqlen_q = seqlen_q;
-    s.seqlen_k = seqlen_k;
-    return s;
-  }
-  // Runs this family's kernel, if it supports the case; returns true if it does.
-  static bool check(Case& c, std::size_t shift = 0) {
-    for (const std::string& kernel : kernels_for(c.problem(), device())) {
-      if (kernel.find(".prefill_fp32.") == std::string::npos) continue;
-      EXPECT_TRUE(verified(c, kernel, {device(), shift})) << to_string(c.spec);
-      return true;
-    }
-    return false;
-  }
-  static bool check(const CaseSpec& s, Random& random, std::size_t shift = 0) {
-    Case c(s, random);
-    c.make_inputs_read_only();
-    return check(c, shift);
-  }
+  GpuPrefillFp32() : Fp32Test("prefill_fp32", false) {}
 };
 
 TEST_P(GpuPrefillFp32, ShapesAndLayouts) {

@@ -193,14 +193,7 @@ class Backward final : public Family {
     s.target = &target();
     s.head_dim = dims(p.head_dim);
     s.head_dim_v = dims(p.head_dim_v);
-    s.block_m = shape.block_m;
-    s.block_n = shape.block_n;
-    s.workgroup = shape.waves * chip.wave_size;
-    s.buffers = shape.buffers;
-    s.queries_in_lds = shape.rows_in_lds;
-    s.early_loads = !shape.late;
-    s.min_waves = shape.min_waves;
-    s.min_workgroups = shape.min_workgroups;
+    set_shape(shape, chip, s);
     s.outputs = outputs;
     s.lds_bytes = lds_bytes(s);
     specialise_for(p, s);

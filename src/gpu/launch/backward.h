@@ -74,6 +74,8 @@ class AtomicFamily : public Family {
 LaunchPlan backward_wgmma_plan(const Problem& problem, const Target& target, const Chip& chip,
                                int compute_units);
 
+void set_shape(const BackwardShape& shape, const Chip& chip, Specialisation& s);
+
 // Which of dq, dk and dv a problem asks for: Specialisation::outputs.
 int outputs_of(const Problem& problem);
 

@@ -20,12 +20,8 @@ class BackwardFp32 final : public Family {
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
-    if (Support support = takes_fp32(p); !support.yes) return support;
-    const int most = tiles_.shapes.back().max_head_dim;
-    if (std::max(p.head_dim, p.head_dim_v) > most) {
-      return Support::no("parts of fp32 leave no room for more than " + std::to_string(most) +
-                         " dims on " + std::string(target().name));
-    }
+    if (Support support = takes_fp32(p, target(), tiles_.shapes.back().max_head_dim); !support.yes)
+      return support;
     const BackwardShapes& shapes = shapes_for(p, chip);
     for (const int outputs : {kGivesDq, shapes.split_keys ? kGivesDk : kGivesKeys}) {
       const Specialisation s = specialisation(p, chip, shapes, outputs);
@@ -124,14 +120,7 @@ class BackwardFp32 final : public Family {
     s.head_dim = static_cast<int>(round_up(p.head_dim, target().mma_k));
     s.head_dim_v =
         static_cast<int>(round_up(p.head_dim_v, std::max(tiles_.value_dims, target().mma_k)));
-    s.block_m = shape.block_m;
-    s.block_n = shape.block_n;
-    s.workgroup = shape.waves * chip.wave_size;
-    s.buffers = shape.buffers;
-    s.queries_in_lds = shape.rows_in_lds;
-    s.early_loads = !shape.late;
-    s.min_waves = shape.min_waves;
-    s.min_workgroups = shape.min_workgroups;
+    set_shape(shape, chip, s);
     s.outputs = outputs;
     const bool dv = (outputs & kGivesDv) != 0, first = (outputs & (kGivesDq | kGivesDk)) != 0;
     s.lds_bytes = kernels::BackwardFp32Layout::of({.planes = target().transposed_values,
@@ -145,9 +134,7 @@ class BackwardFp32 final : public Family {
                                                    .second_values = dv,
                                                    .needs_dout = first})
                       .total;
-    specialise_for(p, s);
-    s.whole_rows = strides_are_whole(p);
-    s.whole_bias = s.whole_rows && bias_is_whole(p) && !s.variable;
+    specialise_fp32_for(p, s);
     read_mask_as_bits(p, s);
     return s;
   }

@@ -84,7 +84,7 @@ void BackwardPlan::add_with_query_sums(const Specialisation& s, int64_t workgrou
 
 void BackwardPlan::add_block_table(int block_keys) {
   if (!p_.variable_lengths()) return;
-  // Of each sequence 12 bytes; more than these are taken in turn.
+  // Each sequence takes 12 bytes; more than these are taken in turn.
   constexpr int kTableLds = 12 * 512;
   constexpr int64_t kHeaderWords = 4, kRunWords = 12, kRunsOfSequence = 2;
   KernelLaunch& statistics = plan_.launches.front();
@@ -165,6 +165,17 @@ void BackwardPlan::add_sinks(const Specialisation& products) {
   s.lds_bytes = static_cast<int>(sizeof(float)) * kSinkLanes;
   if (natural_units(p_)) s.bias = products.bias;
   plan_.launches.push_back({s, p_.num_heads});
+}
+
+void set_shape(const BackwardShape& shape, const Chip& chip, Specialisation& s) {
+  s.block_m = shape.block_m;
+  s.block_n = shape.block_n;
+  s.workgroup = shape.waves * chip.wave_size;
+  s.buffers = shape.buffers;
+  s.queries_in_lds = shape.rows_in_lds;
+  s.early_loads = !shape.late;
+  s.min_waves = shape.min_waves;
+  s.min_workgroups = shape.min_workgroups;
 }
 
 int outputs_of(const Problem& p) {

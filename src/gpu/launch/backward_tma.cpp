@@ -6,6 +6,7 @@
 #include <string>
 
 #include "gpu/launch/backward.h"
+#include "gpu/launch/work_tiles.h"
 #include "kernels/backward/backward_tma_layout.h"
 #include "kernels/backward/backward_tma_wide_layout.h"
 
@@ -76,13 +77,10 @@ class BackwardTma final : public Family {
     plan.add_row_statistics(s);
     // In a pair, each workgroup counts its half of the dims.
     const int parts = is_pair(s) ? s.dim_groups : layout_of(s).sum_parts;
-    const int64_t blocks =
-        most_tiles(p.packed_k(), p.total_k, p.batch, p.seqlen_k, tiles_.block_m) * p.num_kv_heads;
+    const int64_t blocks = most_key_tiles(p, tiles_.block_m) * p.num_kv_heads;
     plan.add_with_query_sums(s, std::min<int64_t>(blocks, slots(s, compute_units)) * s.dim_groups);
     plan.add_block_table(static_cast<int>(tiles_.block_m));
-    plan.add_counters(most_tiles(p.packed_q(), p.total_q, p.batch, p.seqlen_q, s.block_n) *
-                          p.num_heads * parts +
-                      kTileCounters);
+    plan.add_counters(most_query_tiles(p, s.block_n) * p.num_heads * parts + kTileCounters);
     plan.add_bias(target(), chip);
     plan.add_sinks(s);
     LaunchPlan whole = plan.take();
@@ -155,8 +153,7 @@ class BackwardTma final : public Family {
   void order_sequences(const Problem& p, const Specialisation& s, int compute_units,
                        LaunchPlan& plan) const {
     const int64_t units = slots(s, compute_units);
-    const int64_t blocks =
-        most_tiles(p.packed_k(), p.total_k, p.batch, p.seqlen_k, tiles_.block_m) * p.num_kv_heads;
+    const int64_t blocks = most_key_tiles(p, tiles_.block_m) * p.num_kv_heads;
     const bool unequal = has_unequal_blocks(p);
     plan.arguments.section_heads =
         unequal && is_pair(s) ? 1 : static_cast<int>(std::max<int64_t>(1, p.num_kv_heads));
@@ -170,11 +167,6 @@ class BackwardTma final : public Family {
   // kernel counts on blocks of earlier keys that add to each tile that a later one adds to.
   static bool has_unequal_blocks(const Problem& p) {
     return p.window_right >= 0 && p.window_left < 0;
-  }
-  // Of all sequences; each of those that are packed begins with a tile of its own.
-  static int64_t most_tiles(bool packed, int64_t total, int64_t batch, int64_t longest,
-                            int64_t rows) {
-    return packed ? total / rows + batch : batch * tiles_of(longest, rows);
   }
   Specialisation tuned(const Problem& p, std::span<const int> v) const {
     Specialisation s = specialisation(p);

@@ -44,7 +44,7 @@ class DecodeTma final : public Family {
           std::to_string(kDecodeTmaMostTiles * kWarpgroupRows) + " are served");
     }
     const Specialisation s = specialisation(p, 1, 1);
-    if (Support support = keys_lie_in_boxes(p, s); !support.yes) return support;
+    if (Support support = keys_lie_in_boxes(p); !support.yes) return support;
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(groups(p, 1) * most_splits(p, tiles_.min_split_keys));
   }
@@ -67,13 +67,10 @@ class DecodeTma final : public Family {
 
  private:
   // A tile of keys lies in a page, or pages lie in a tile.
-  static Support keys_lie_in_boxes(const Problem& p, const Specialisation& s) {
+  static Support keys_lie_in_boxes(const Problem& p) {
     if (Support support = tma_takes_strides("k", p.k, p.k_shape()); !support.yes) return support;
     if (Support support = tma_takes_strides("v", p.v, p.v_shape()); !support.yes) return support;
-    constexpr int kLeastRows = 16;
-    if (!p.paged() || s.page_size >= kLeastRows) return {};
-    return Support::no("page_size " + std::to_string(p.page_size) +
-                       ": the TMA brings pages of 16, 32, ... 1024 rows");
+    return tma_takes_pages(p);
   }
   const DecodeTmaShape& shape_for(const Problem& p, int heads) const {
     const int64_t dim = std::max(p.head_dim, p.head_dim_v) * heads;

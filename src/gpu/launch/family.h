@@ -26,6 +26,9 @@ inline int64_t key_bytes(const Problem& p) {
   return size_of(p.kv_dtype) * (p.head_dim + p.head_dim_v);
 }
 
+// Of the L2, for keys and values.
+inline constexpr int64_t kL2Bytes = 32 << 20;
+
 // One launch of a plan.
 struct KernelLaunch {
   Specialisation specialisation;
@@ -126,6 +129,8 @@ Support tma_takes_strides(const char* name, const TensorSpec& spec, const Proble
 // Yes if the TMA can read q, k and v, and store out, or read dout of the backward pass; else why
 // not. Pointers are checked when a plan runs.
 Support tma_reads(const Problem& problem);
+// Yes if boxes of the TMA fill pages of that size, or if there are none.
+Support tma_takes_pages(const Problem& problem);
 // Yes for fp16 and bf16; fp32 is multiplied by parts, in families of its own (launch/fp32.h).
 Support takes_matrix_instructions(const Problem& problem);
 

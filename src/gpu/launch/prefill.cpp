@@ -5,6 +5,7 @@
 
 #include "gpu/launch/board_shapes.h"
 #include "gpu/launch/mask_bits.h"
+#include "gpu/launch/prefill_space.h"
 #include "kernels/forward/prefill_layout.h"
 
 namespace fulmen::gpu {
@@ -41,37 +42,24 @@ class Forward final : public Family {
                          {1, 2, 3, 4}}};
     tuning::include_usual(space);
     space.takes = [this, p, chip, values = space.usual()](std::span<const int> v) -> Support {
-      return std::equal(v.begin(), v.end(), values.begin()) ? Support{}
-                                                            : takes(p, chip, shape_of(v, chip));
+      return std::equal(v.begin(), v.end(), values.begin())
+                 ? Support{}
+                 : takes(p, chip, prefill_shape_of(v, chip));
     };
     return space;
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
                         std::span<const int> values) const override {
-    return plan_of(p, specialisation(p, chip, shape_of(values, chip), false), compute_units);
+    return plan_of(p, specialisation(p, chip, prefill_shape_of(values, chip), false),
+                   compute_units);
   }
 
  private:
-  // The shape that a space's values give, in the space's order.
-  static PrefillShape shape_of(std::span<const int> v, const Chip& chip) {
-    const bool amd = chip.vendor == Vendor::amd;
-    return {256, v[0], v[1], v[2], v[3], v[4] != 0, amd ? v[5] : 1, amd ? 1 : v[5]};
-  }
   // What static_asserts of the kernel demand, LDS and registers.
   Support takes(const Problem& p, const Chip& chip, const PrefillShape& shape) const {
     const int rows = shape.block_m / shape.waves;
-    if (rows != 16 && rows != 32) {
-      return Support::no("a wave has 16 or 32 rows, and these are " +
-                         std::to_string(shape.block_m) + " rows of " + std::to_string(shape.waves) +
-                         " waves");
-    }
-    // NVIDIA: 8 lanes copy a row, and all lanes copy.
-    const int copied = shape.waves * chip.wave_size / 8;
-    if (chip.vendor == Vendor::nvidia &&
-        (copied % 8 != 0 || shape.block_n % copied != 0 || shape.block_m % copied != 0)) {
-      return Support::no("the workgroup's lanes copy " + std::to_string(copied) +
-                         " rows at once, of which tiles have whole numbers");
-    }
+    if (Support support = takes_wave_rows(shape); !support.yes) return support;
+    if (Support support = takes_copied_rows(shape, chip); !support.yes) return support;
     const Specialisation s = specialisation(p, chip, shape, false);
     if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
       return support;
@@ -119,13 +107,7 @@ class Forward final : public Family {
     s.target = &target();
     s.head_dim = static_cast<int>(round_up(p.head_dim, target().mma_k));
     s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, tiles_.value_dims));
-    s.block_m = shape.block_m;
-    s.block_n = shape.block_n;
-    s.workgroup = shape.waves * chip.wave_size;
-    s.buffers = shape.buffers;
-    s.queries_in_lds = shape.queries_in_lds;
-    s.min_waves = shape.min_waves;
-    s.min_workgroups = shape.min_workgroups;
+    set_shape(shape, chip, s);
     s.persistent = persistent;
     s.lds_bytes = kernels::PrefillLayout::of({.transposed_values = target().transposed_values,
                                               .head_dim = s.head_dim,

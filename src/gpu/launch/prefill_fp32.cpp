@@ -5,6 +5,7 @@
 
 #include "gpu/launch/fp32.h"
 #include "gpu/launch/mask_bits.h"
+#include "gpu/launch/prefill_space.h"
 #include "kernels/tile/fp32/layout.h"
 
 namespace fulmen::gpu {
@@ -17,12 +18,8 @@ class PrefillFp32 final : public Family {
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
-    if (Support support = takes_fp32(p); !support.yes) return support;
-    const int most = tiles_.shapes.back().max_head_dim;
-    if (std::max(p.head_dim, p.head_dim_v) > most) {
-      return Support::no("parts of fp32 leave no room for more than " + std::to_string(most) +
-                         " dims on " + std::string(target().name));
-    }
+    if (Support support = takes_fp32(p, target(), tiles_.shapes.back().max_head_dim); !support.yes)
+      return support;
     const Specialisation s = specialisation(p, chip);
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(query_tile_workgroups(p, s));
@@ -45,38 +42,25 @@ class PrefillFp32 final : public Family {
                          {1, 2, 3}}};
     tuning::include_usual(space);
     space.takes = [this, p, chip, values = space.usual()](std::span<const int> v) -> Support {
-      return std::equal(v.begin(), v.end(), values.begin()) ? Support{}
-                                                            : takes(p, chip, shape_of(v, chip));
+      return std::equal(v.begin(), v.end(), values.begin())
+                 ? Support{}
+                 : takes(p, chip, prefill_shape_of(v, chip));
     };
     return space;
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/,
                         std::span<const int> values) const override {
-    return plan_of(p, specialisation(p, chip, shape_of(values, chip)));
+    return plan_of(p, specialisation(p, chip, prefill_shape_of(values, chip)));
   }
 
  private:
-  // The shape that a space's values give, in the space's order.
-  static PrefillShape shape_of(std::span<const int> v, const Chip& chip) {
-    const bool amd = chip.vendor == Vendor::amd;
-    return {256, v[0], v[1], v[2], v[3], v[4] != 0, amd ? v[5] : 1, amd ? 1 : v[5]};
-  }
   // What static_asserts of the kernel demand, LDS and registers.
   Support takes(const Problem& p, const Chip& chip, const PrefillShape& shape) const {
     const int rows = shape.block_m / shape.waves;
-    if (rows != 16 && rows != 32) {
-      return Support::no("a wave has 16 or 32 rows, and these are " +
-                         std::to_string(shape.block_m) + " rows of " + std::to_string(shape.waves) +
-                         " waves");
-    }
-    const bool nvidia = chip.vendor == Vendor::nvidia;
-    if (nvidia && !shape.queries_in_lds) return Support::no("queries are read from LDS");
-    // NVIDIA: 8 lanes copy a row, and all lanes copy.
-    const int copied = shape.waves * chip.wave_size / 8;
-    if (nvidia && (copied % 8 != 0 || shape.block_n % copied != 0 || shape.block_m % copied != 0)) {
-      return Support::no("the workgroup's lanes copy " + std::to_string(copied) +
-                         " rows at once, of which tiles have whole numbers");
-    }
+    if (Support support = takes_wave_rows(shape); !support.yes) return support;
+    if (chip.vendor == Vendor::nvidia && !shape.queries_in_lds)
+      return Support::no("queries are read from LDS");
+    if (Support support = takes_copied_rows(shape, chip); !support.yes) return support;
     const Specialisation s = specialisation(p, chip, shape);
     if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
       return support;
@@ -107,13 +91,7 @@ class PrefillFp32 final : public Family {
     s.target = &target();
     s.head_dim = static_cast<int>(round_up(p.head_dim, target().mma_k));
     s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, tiles_.value_dims));
-    s.block_m = shape.block_m;
-    s.block_n = shape.block_n;
-    s.workgroup = shape.waves * chip.wave_size;
-    s.buffers = shape.buffers;
-    s.queries_in_lds = shape.queries_in_lds;
-    s.min_waves = shape.min_waves;
-    s.min_workgroups = shape.min_workgroups;
+    set_shape(shape, chip, s);
     s.lds_bytes = kernels::PrefillFp32Layout::of({.planes = target().transposed_values,
                                                   .head_dim = s.head_dim,
                                                   .head_dim_v = s.head_dim_v,
@@ -122,9 +100,7 @@ class PrefillFp32 final : public Family {
                                                   .buffers = s.buffers,
                                                   .queries_in_lds = s.queries_in_lds != 0})
                       .total;
-    specialise_for(p, s);
-    s.whole_rows = strides_are_whole(p);
-    s.whole_bias = s.whole_rows && bias_is_whole(p) && !s.variable;
+    specialise_fp32_for(p, s);
     read_mask_as_bits(p, s);
     s.early_loads = loads_early(s, chip);
     return s;

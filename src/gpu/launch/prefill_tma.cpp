@@ -15,7 +15,6 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int64_t kProductDims = 16, kMostProductDims = 192;  // of one product of P V
-constexpr int64_t kCacheBytes = 32 << 20;                     // of the L2, for keys and values
 
 // slots: workgroups that run at once.
 TileScheduler scheduler_for(const Problem& p, const PrefillTmaRow& row, int64_t slots) {
@@ -112,7 +111,7 @@ int l2_section_heads(const Problem& p) {
   const int64_t head_bytes = p.seqlen_k * key_bytes(p) / p.group_size();
   const int64_t heads = std::max<int64_t>(1, p.batch * p.num_heads);
   return static_cast<int>(
-      std::clamp(kCacheBytes / std::max<int64_t>(1, head_bytes), int64_t{1}, heads));
+      std::clamp(kL2Bytes / std::max<int64_t>(1, head_bytes), int64_t{1}, heads));
 }
 
 // Adds the launch that clears the dynamic scheduler's tile counter, before the one that counts.
@@ -136,9 +135,9 @@ LaunchPlan plan_of(const Problem& p, const Target& target, const Chip& chip, con
   plan.arguments.section_heads = l2_section_heads(p);
   if (p.variable_lengths()) {
     KernelLaunch& launch = plan.launches.front();
-    launch.workgroups = std::min(most_work_tiles(p, s.block_m) * p.num_heads, slots);
+    launch.workgroups = std::min(most_query_tiles(p, s.block_m) * p.num_heads, slots);
     plan.arguments.step_tile = static_cast<int>(launch.workgroups);
-    add_work_tiles(p, 0, plan);
+    add_work_tiles(p, plan);
   } else if (choice.scheduler == TileScheduler::static_persistent && last.splits == 1) {
     make_persistent(p, plan, slots);
   } else {

@@ -20,15 +20,10 @@ Support takes_mask(const Problem& p, const PrefillTmaShape& shape) {
 }
 
 Support takes_pages(const Problem& p, const PrefillTmaShape& shape) {
-  constexpr int64_t kLeastPage = 16, kMostPage = 1024;
-  if (!p.paged()) return {};
-  const int64_t size = p.page_size;
-  if (size < kLeastPage || size > kMostPage || (size & (size - 1)) != 0)
-    return Support::no("page_size " + std::to_string(size) +
-                       ": the TMA brings pages of 16, 32, ... 1024 rows");
+  if (Support support = tma_takes_pages(p); !support.yes || !p.paged()) return support;
   if (p.leftpad_k.present) return Support::no("leftpad_k moves a tile's keys across pages");
   if (p.num_pages == 0) return Support::no("the TMA reads tensors that have a row");
-  if (size % shape.block_n == 0 || shape.block_n % size == 0) return {};
+  if (p.page_size % shape.block_n == 0 || shape.block_n % p.page_size == 0) return {};
   return Support::no("tiles of " + std::to_string(shape.block_n) + " keys are no whole pages");
 }
 

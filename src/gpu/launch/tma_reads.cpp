@@ -15,6 +15,14 @@ Support tma_takes_strides(const char* name, const TensorSpec& spec, const Proble
   return {};
 }
 
+Support tma_takes_pages(const Problem& p) {
+  constexpr int64_t kLeast = 16, kMost = 1024;
+  const int64_t size = p.page_size;
+  if (!p.paged() || (size >= kLeast && size <= kMost && (size & (size - 1)) == 0)) return {};
+  return Support::no("page_size " + std::to_string(size) +
+                     ": the TMA brings pages of 16, 32, ... 1024 rows");
+}
+
 Support tma_reads(const Problem& p) {
   if (!strides_are_whole(p))
     return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");

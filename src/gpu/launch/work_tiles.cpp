@@ -7,7 +7,6 @@ namespace {
 
 constexpr int64_t kCounterFloats = 16;  // the tile counter, and how many tiles there are
 constexpr int64_t kTileFloats = sizeof(kernels::WorkTile) / sizeof(float);
-constexpr int64_t kCacheBytes = 32 << 20;  // of the L2, for keys and values
 constexpr int64_t kLeastRunTiles = 64;
 
 }  // namespace
@@ -20,40 +19,37 @@ Problem with_mean_lengths(const Problem& p) {
   return mean;
 }
 
-int64_t most_work_tiles(const Problem& p, int tile_rows) {
-  const bool of_keys = p.pass == Pass::backward;
-  if (of_keys ? p.packed_k() : p.packed_q())
-    return (of_keys ? p.total_k : p.total_q) / tile_rows + p.batch;
-  return tiles_of(of_keys ? p.seqlen_k : p.seqlen_q, tile_rows) * p.batch;
+int64_t most_query_tiles(const Problem& p, int64_t rows) {
+  return p.packed_q() ? p.total_q / rows + p.batch : p.batch * tiles_of(p.seqlen_q, rows);
+}
+int64_t most_key_tiles(const Problem& p, int64_t rows) {
+  return p.packed_k() ? p.total_k / rows + p.batch : p.batch * tiles_of(p.seqlen_k, rows);
 }
 
-void add_work_tiles(const Problem& p, std::size_t products, LaunchPlan& plan) {
-  const Specialisation& s = plan.launches[products].specialisation;
-  const int64_t tiles = most_work_tiles(p, s.block_m * s.dim_groups);
+void add_work_tiles(const Problem& p, LaunchPlan& plan) {
+  const Specialisation& s = plan.launches.front().specialisation;
+  const int64_t tiles = most_query_tiles(p, s.block_m);
   // A run's keys and values, and the heads that share these, stay in the L2.
   const int64_t keys = p.packed_k() ? p.total_k : p.batch * p.seqlen_k;
   const int64_t tile_bytes =
       std::max<int64_t>(1, keys * key_bytes(p) / std::max<int64_t>(1, tiles));
   const int64_t run =
-      std::clamp(kCacheBytes / tile_bytes, kLeastRunTiles, int64_t{kernels::kMostRunTiles});
-  const int64_t kv_heads = std::clamp(kCacheBytes / (tile_bytes * std::min(run, tiles)), int64_t{1},
+      std::clamp(kL2Bytes / tile_bytes, kLeastRunTiles, int64_t{kernels::kMostRunTiles});
+  const int64_t kv_heads = std::clamp(kL2Bytes / (tile_bytes * std::min(run, tiles)), int64_t{1},
                                       std::max<int64_t>(1, p.num_kv_heads));
   kernels::ForwardArguments& a = plan.arguments;
   a.work.capacity = static_cast<int>(tiles);
   a.work.run_tiles = static_cast<int>(run);
-  const bool of_queries = p.pass == Pass::forward;
-  a.section_heads = static_cast<int>(kv_heads * (of_queries ? p.group_size() : 1));
+  a.section_heads = static_cast<int>(kv_heads * p.group_size());
   plan.tile_counter_floats = kCounterFloats + kTileFloats * tiles;
 
   Specialisation list = helper_kernel(s, "sequences/work_tiles.h", kernels::kMostRunTiles);
   list.dtype = list.kv_dtype = static_cast<int>(DType::fp16);  // nothing depends on it
   list.head_dim = list.head_dim_v = 0;
   list.sinks = list.splits = 0;
-  list.dim_groups = s.dim_groups;
-  list.outputs = s.outputs;
   list.lds_bytes = 2 * static_cast<int>(sizeof(int)) * kernels::kMostRunTiles;
-  plan.launches[products].programmatic_launch = true;
-  plan.launches.insert(plan.launches.begin() + static_cast<std::ptrdiff_t>(products), {list, 1});
+  plan.launches.front().programmatic_launch = true;
+  plan.launches.insert(plan.launches.begin(), {list, 1});
 }
 
 void set_work_table(const LaunchPlan& plan, float* at, kernels::WorkTable& work) {

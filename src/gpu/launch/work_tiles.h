@@ -8,11 +8,13 @@ namespace fulmen::gpu {
 
 // The problem as if all sequences had their mean length, where packed tensors tell it.
 Problem with_mean_lengths(const Problem& problem);
-// How many tiles a head has at most; backward tiles are blocks of keys.
-int64_t most_work_tiles(const Problem& problem, int tile_rows);
-// Puts the launch that makes the list, and clears the tile counter, before the launch numbered
-// `products`, and reserves the workspace that the list takes. Sets section_heads.
-void add_work_tiles(const Problem& problem, std::size_t products, LaunchPlan& plan);
+// How many tiles of so many queries, or keys, a head's sequences have together at most: each of
+// those that are packed begins with a tile of its own.
+int64_t most_query_tiles(const Problem& problem, int64_t rows);
+int64_t most_key_tiles(const Problem& problem, int64_t rows);
+// Puts the launch that makes the list, and clears the tile counter, before the plan's, and reserves
+// the workspace that the list takes. Sets section_heads.
+void add_work_tiles(const Problem& problem, LaunchPlan& plan);
 // Where the list is, in the plan's room at `at`.
 void set_work_table(const LaunchPlan& plan, float* at, kernels::WorkTable& work);
 

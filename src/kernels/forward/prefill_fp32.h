@@ -44,7 +44,7 @@ class WholeWalk {
 };
 using TileWalk = Either<kKnowsTiles, KeptWalk<TileOrder>, WholeWalk>;
 
-// Tiles of keys and values on their way to LDS.
+// Tiles of keys and values in flight to LDS.
 class FloatStage {
  public:
   FULMEN_DEVICE explicit FloatStage(const StageSource& source) : source_(source) {}

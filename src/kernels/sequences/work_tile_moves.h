@@ -30,7 +30,7 @@ FULMEN_DEVICE void lds_store_work_tile(int at, const WorkTile& tile) {
   lds_store(at, words.half[0]);
   lds_store(at + 16, words.half[1]);
 }
-// Of a wave, the same for all lanes.
+// All lanes of a wave get the same.
 FULMEN_DEVICE WorkTile lds_load_work_tile(int at) {
   WorkTileWords words{{lds_load<Words<4>>(at), lds_load<Words<4>>(at + 16)}};
 #pragma unroll

@@ -1,8 +1,7 @@
 // Lists the work tiles of sequences of different lengths, in the launch before the kernel that
 // takes them (forward/parts/sequence_tiles.h), and clears its tile counter. One workgroup.
 //
-//   tiles of sequence 0, of sequence 1, ...      forward from the first queries on; backward, whose
-//                                                tiles are blocks of keys, from the last keys on
+//   tiles of sequence 0, of sequence 1, ...      from the first queries on
 //   in runs of run_tiles, each sorted by cost    the larger first, else in that order
 //
 // A tile's place in its run is the number of the run's tiles before it, which each lane counts. A
@@ -16,11 +15,8 @@ static_assert(kVariable && kWorkgroup == kMostRunTiles, "work_tiles: a lane a ti
 constexpr int kSumsAt = 0, kCostsAt = 4 * kWorkgroup;
 static_assert(kLdsBytes == 8 * kWorkgroup, "work_tiles: the host reserves LDS for sums and costs");
 
-constexpr bool kTilesOfKeys = kConfig.outputs != 0;
-constexpr int kTileRows = kTilesOfKeys ? kBlockM * kConfig.dim_groups : kBlockM;
-
 FULMEN_DEVICE int tiles_of_sequence(const PlacedSequence& s) {
-  return static_cast<int>(tiles_of(kTilesOfKeys ? s.k_len : s.q_len, kTileRows));
+  return static_cast<int>(tiles_of(s.q_len, kBlockM));
 }
 
 // Each lane's sum of the lanes' numbers before it; `sum`: of all.
@@ -41,12 +37,10 @@ FULMEN_DEVICE int sum_before(int number, int& sum) {
   return before;
 }
 
-// Tiles of keys that the tile's queries attend; backward its place among the sequence's blocks, so
-// that blocks go from the last keys to the first.
+// Tiles of keys that the tile's queries attend.
 FULMEN_DEVICE int cost_of(const ForwardArguments& call, const PlacedSequence& s, int tile) {
-  if constexpr (kTilesOfKeys) return tile;
-  const Int64 begin = Int64{tile} * kTileRows,
-              end = begin + kTileRows < s.q_len ? begin + kTileRows : s.q_len;
+  const Int64 begin = Int64{tile} * kBlockM,
+              end = begin + kBlockM < s.q_len ? begin + kBlockM : s.q_len;
   const algorithm::KeyRange keys =
       s.band(call.top_left != 0, call.window_left, call.window_right).any(begin, end);
   return keys.end > keys.begin ? static_cast<int>(tiles_of(keys.end - keys.begin, kBlockN)) : 0;
@@ -60,10 +54,10 @@ FULMEN_DEVICE void list_sequences(const ForwardArguments& call, int first, int p
   for (int n = wave_id(); n < kWorkgroup && first + n < call.batch; n += kWaves) {
     const PlacedSequence s = PlacedSequence::of(call, first + n);
     const int count = tiles_of_sequence(s), begin = lds_load<int>(kSumsAt + 4 * n);
-    for (int m = lane_id(); m < count && begin + m < call.work.capacity; m += kWaveSize) {
-      const int tile = kTilesOfKeys ? count - 1 - m : m;
+    for (int tile = lane_id(); tile < count && begin + tile < call.work.capacity;
+         tile += kWaveSize) {
       const auto row = [](Int64 x) { return static_cast<int>(x); };
-      store_work_tile(call.work.tiles + begin + m,
+      store_work_tile(call.work.tiles + begin + tile,
                       {first + n, tile, row(s.q_row), row(s.q_len), row(s.k_row), row(s.k_len),
                        s.cut ? 1 : 0, cost_of(call, s, tile)});
     }
@@ -110,7 +104,7 @@ FULMEN_DEVICE void work_tiles(const ForwardArguments& call) {
     sort_run(call.work.tiles + first, at_most(all - first, call.work.run_tiles));
   if (thread_id() == 0) {
     global_store(call.work.count, all);
-    if (call.tile_counter != nullptr) global_store(call.tile_counter, 0);
+    global_store(call.tile_counter, 0);
   }
 }
 

@@ -203,7 +203,7 @@ FULMEN_DEVICE void load_bias(const BackwardArguments& a, const BiasSum::Term& te
   }
 }
 
-// The tiles of a term on their way to LDS.
+// The tiles of a term in flight to LDS.
 class TermTiles {
  public:
   // row: the first query.

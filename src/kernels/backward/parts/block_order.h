@@ -9,9 +9,8 @@
 
 namespace fulmen::kernels {
 
-// A block's tiles of queries.
-// Under a causal mask from the last one to the first: blocks that run at once, which begin with
-// different queries, then read the same ones.
+// A block's tiles of queries, under a causal mask from the last one to the first: blocks that run
+// at once, which begin with different queries, then read the same ones.
 struct QueryOrder {
   int first_tile, count;       // of the sequence's tiles
   int whole_begin, whole_end;  // tiles that need no masks

@@ -1,5 +1,5 @@
 // What backward_fp32.h has in LDS and in registers: a workgroup's rows, their gradients, and the
-// columns' tiles on their way.
+// columns' tiles in flight.
 #pragma once
 
 #include "backward/parts/tile.h"

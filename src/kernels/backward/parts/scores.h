@@ -153,17 +153,9 @@ FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const Sco
   return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended,
                         keeps, share);
 }
-// Without the query's share. scaled_bias: what the bias adds, in the scores' units.
-FULMEN_DEVICE float probability_with(const BackwardArguments& a, float scaled_bias,
-                                     ScoreInputs inputs, float offset, float dot, bool attended) {
-  const float alibi = kAlibi ? inputs.slope * absolute(inputs.distance) : 0.0F;
-  float slope;
-  const float probability = probability_of(a, scaled_bias, alibi, offset, dot, slope);
-  return attended ? probability : 0.0F;
-}
-FULMEN_DEVICE float probability_of(const BackwardArguments& a, const ScoreInputs& inputs,
-                                   float offset, float dot, bool attended) {
-  const ScoreTerms terms = ScoreTerms::of(inputs, attended);
+// Without the query's share.
+FULMEN_DEVICE float probability_of(const BackwardArguments& a, const ScoreTerms& terms,
+                                   float offset, float dot) {
   float slope;
   const float probability = probability_of(a, terms.bias, terms.alibi, offset, dot, slope);
   return terms.attended ? probability : 0.0F;

@@ -279,12 +279,9 @@ struct BackwardTask {
       const bool attended = in_band && tile.keeps(first_column, e);
       const ScoreInputs inputs =
           tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column);
-      if constexpr (kBiasKnown) {
-        score[e] = probability_with(arguments, kUnitsOfScore * bias_of(e), inputs, offset, score[e],
-                                    attended);
-      } else {
-        score[e] = probability_of(arguments, inputs, offset, score[e], attended);
-      }
+      ScoreTerms terms = ScoreTerms::of<!kBiasKnown>(inputs, attended);
+      if constexpr (kBiasKnown) terms.bias = kUnitsOfScore * bias_of(e);
+      score[e] = probability_of(arguments, terms, offset, score[e]);
     }
     for_rounded_rows<kMasked>(tile, first_column, offset_of,
                               [&](int e, float share) { score[e] *= share; });

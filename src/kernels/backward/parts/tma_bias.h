@@ -43,7 +43,7 @@ class BiasPairs {
       }
     }
   }
-  // Of that tile, once loaded: each lane's elements as those of S^T.
+  // Transposes that tile, once it is loaded: each lane has the elements that it has of S^T.
   FULMEN_DEVICE void transpose(int first, unsigned (&words)[4]) const {
 #pragma unroll
     for (int w = 0; w < 4; ++w)

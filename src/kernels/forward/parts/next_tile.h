@@ -8,26 +8,18 @@ namespace fulmen::kernels {
 // Dynamic scheduler: the warp that loads keys takes the next tile when it has requested all of this
 // one, and tells the other warps.
 struct NextTile {
-  int parity = 0;
+  TileRelay<kNextFull, kNextEmpty> relay;
 
   FULMEN_DEVICE unsigned take(const ForwardArguments& a) {
     const auto nth = static_cast<unsigned>(a.step_tile + counter_fetch_add(a.tile_counter));
-    mbarrier_wait(kNextEmpty, parity ^ 1);
-    if (lane_id() == 0) {
-      lds_store(kLdsLayout.next_at, nth);
-      mbarrier_arrive(kNextFull);
-    }
-    parity ^= 1;
+    relay.tell([&] { lds_store(kLdsLayout.next_at, nth); });
     return nth;
   }
   FULMEN_DEVICE unsigned told() {
-    mbarrier_wait(kNextFull, parity);
-    const auto nth =
-        static_cast<unsigned>(broadcast(static_cast<int>(lds_load<unsigned>(kLdsLayout.next_at))));
-    wave_barrier();
-    if (lane_id() == 0) mbarrier_arrive(kNextEmpty);
-    parity ^= 1;
-    return nth;
+    return relay.told([] {
+      return static_cast<unsigned>(
+          broadcast(static_cast<int>(lds_load<unsigned>(kLdsLayout.next_at))));
+    });
   }
 };
 

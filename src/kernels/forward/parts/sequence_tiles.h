@@ -33,29 +33,48 @@ struct HeadTile {
   }
 };
 
-// The key loader takes the next tile and tells the other waves, through LDS at kAt and two
-// mbarriers.
-template <int kAt, int kFull, int kEmpty>
-struct NextHeadTile {
-  static constexpr int kHeadAt = kAt + static_cast<int>(sizeof(WorkTile));
+// The wave that takes tiles tells the other waves of the next one, through LDS and two mbarriers.
+template <int kFull, int kEmpty>
+struct TileRelay {
   int parity = 0;
 
-  FULMEN_DEVICE void tell(const HeadTile& next) {
+  // store(): one lane's, to LDS.
+  template <class Store>
+  FULMEN_DEVICE void tell(const Store& store) {
     mbarrier_wait(kEmpty, parity ^ 1);
     if (lane_id() == 0) {
-      lds_store_work_tile(kAt, next.tile);
-      lds_store(kHeadAt, next.head);
+      store();
       mbarrier_arrive(kFull);
     }
     parity ^= 1;
   }
-  FULMEN_DEVICE HeadTile told() {
+  // load(): what the lanes of a wave get, the same for all.
+  template <class Load>
+  FULMEN_DEVICE auto told(const Load& load) {
     mbarrier_wait(kFull, parity);
-    const HeadTile next{lds_load_work_tile(kAt), broadcast(lds_load<int>(kHeadAt))};
+    const auto next = load();
     wave_barrier();
     if (lane_id() == 0) mbarrier_arrive(kEmpty);
     parity ^= 1;
     return next;
+  }
+};
+
+// In LDS at kAt.
+template <int kAt, int kFull, int kEmpty>
+struct NextHeadTile {
+  static constexpr int kHeadAt = kAt + static_cast<int>(sizeof(WorkTile));
+  TileRelay<kFull, kEmpty> relay;
+
+  FULMEN_DEVICE void tell(const HeadTile& next) {
+    relay.tell([&] {
+      lds_store_work_tile(kAt, next.tile);
+      lds_store(kHeadAt, next.head);
+    });
+  }
+  FULMEN_DEVICE HeadTile told() {
+    return relay.told(
+        [] { return HeadTile{lds_load_work_tile(kAt), broadcast(lds_load<int>(kHeadAt))}; });
   }
 };
 
@@ -65,7 +84,7 @@ FULMEN_DEVICE void for_each_head_tile(const ForwardArguments& a, Next next, cons
   HeadTile now = HeadTile::nth(a, static_cast<unsigned>(workgroup_id()));
   while (now.exists()) {
     if constexpr (kTakes) {
-      // Its number, and then its entry, are on their way while this one's keys are requested.
+      // Its number, and then its entry, are in flight while this one's keys are requested.
       const auto later = static_cast<unsigned>(a.step_tile + counter_fetch_add(a.tile_counter));
       const HeadTile following = HeadTile::nth(a, later);
       visit(now);

@@ -73,7 +73,7 @@ FULMEN_DEVICE void store(const RowMap& map, Int64 wave_row, const WaveRows& rows
 FULMEN_DEVICE void store_outputs(const TmaForwardArguments& call, const QueryTile& t,
                                  const RowMap& map, Int64 wave_row, const WaveRows& rows) {
   if constexpr (kStoresByTma) {
-    // Of packed sequences the rows behind the end are the next one's.
+    // The rows behind a packed sequence's end are the next one's.
     if (!kVariable || wave_row + kScoreTile <= map.end)
       return give_to_tma(call, t, map, wave_row, rows);
   }

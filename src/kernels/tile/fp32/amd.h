@@ -16,7 +16,7 @@ constexpr int kParts = 3;
 static_assert(kHeadDim % kMmaK == 0 && kHeadDimV % kScoreTile == 0,
               "fp32: rows are whole operands");
 
-// Each element is looked at on its way to LDS.
+// Each element is looked at before it is stored to LDS.
 constexpr bool kGuardsAlways = true;
 
 // 8 elements of a row, and their parts.
@@ -203,7 +203,7 @@ FULMEN_DEVICE void multiply_values(FloatSums<kDims>& sums, int values_at,
   }
 }
 
-// A tile of kBlockN rows on its way to LDS: memory to registers early, registers to LDS a tile
+// A tile of kBlockN rows in flight to LDS: memory to registers early, registers to LDS a tile
 // later. A lane takes 8 dims of a row, or of kGroup neighbouring positions of transposed rows.
 template <int kDims, bool kAsRows, bool kAsValues>
 class FloatTile {

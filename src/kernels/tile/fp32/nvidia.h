@@ -199,7 +199,7 @@ FULMEN_DEVICE void copy_float_rows(int at, int dims, const Row& row_at, const Va
   }
 }
 
-// A tile of kBlockN rows on its way to LDS; fetches end with commit_floats().
+// A tile of kBlockN rows in flight to LDS; fetches end with commit_floats().
 template <int kDims, bool kAsRows, bool kAsValues>
 class FloatTile {
  public:

@@ -1,4 +1,4 @@
-// Tiles of fp32 on their way to LDS, and their products by parts: FloatTile, HeldRows, FloatSums,
+// Tiles of fp32 in flight to LDS, and their products by parts: FloatTile, HeldRows, FloatSums,
 // multiply_columns(), multiply_values().
 #pragma once
 

@@ -1,0 +1,43 @@
+// What the tests of the families of fp32 by parts share.
+#pragma once
+
+#include <string>
+
+#include "gpu/gpu_devices.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+
+class Fp32Test : public GpuTest {
+ protected:
+  // family: "prefill_fp32". backward: the pass of what spec_of() makes.
+  Fp32Test(const char* family, bool backward) : family_(family), backward_(backward) {}
+  CaseSpec spec_of(int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k) const {
+    CaseSpec s;
+    s.backward = backward_;
+    s.head_dim = s.head_dim_v = head_dim;
+    s.seqlen_q = seqlen_q;
+    s.seqlen_k = seqlen_k;
+    return s;
+  }
+  // Runs this family's kernel, if it supports the case; returns true if it does.
+  bool check(Case& c, std::size_t shift = 0) const {
+    for (const std::string& kernel : kernels_for(c.problem(), device())) {
+      if (kernel.find("." + std::string(family_) + ".") == std::string::npos) continue;
+      EXPECT_TRUE(verified(c, kernel, {device(), shift})) << to_string(c.spec);
+      return true;
+    }
+    return false;
+  }
+  bool check(const CaseSpec& s, Random& random, std::size_t shift = 0) const {
+    Case c(s, random);
+    c.make_inputs_read_only();
+    return check(c, shift);
+  }
+
+ private:
+  const char* family_;
+  bool backward_;
+};
+
+}  // namespace fulmen::testing
