@@ -7,6 +7,7 @@
 //   kValueDepth             keys of a product P V: kScoreTile, or 2 * kScoreTile
 //   kCopiesToLds kTransposedValues   how tile/stage.h brings K and V to LDS
 //   kAnyAlignment           vectors are loaded from any address (AMD)
+//   kFlushesSubnormals      subnormal operands of products count as 0
 //   kRowsPerLane            query rows of a tile that a lane owns; row_slot(e) says which of them
 //                           element e belongs to
 //   kElements               elements of a tile that a lane holds. The same map serves scores and

@@ -37,6 +37,22 @@ void packed_floats(Wave& w, const Instruction& i) {
     store_lanes<W>(row<W>(w, i.operand[0].index + half), r[half], w.exec());
 }
 
+// v_pk_mov_b32: a word of the first source and one of the second, as op_sel says.
+template <int W>
+void move_words(Wave& w, const Instruction& i) {
+  alignas(64) float words[2][W];
+  alignas(64) uint32_t r[W];
+  for (int half = 0; half < 2; ++half) {
+    Instruction choice = i;
+    choice.op_sel_hi = i.op_sel;
+    pair_source<W>(w, choice, half + 1, half != 0, words[half]);
+  }
+  for (int half = 0; half < 2; ++half) {
+    for (int l = 0; l < W; ++l) r[l] = std::bit_cast<uint32_t>(words[half][l]);
+    store_lanes<W>(row<W>(w, i.operand[0].index + half), r, w.exec());
+  }
+}
+
 // Returns half a register, for v_pk_*_f16 and v_fma_mix.
 template <int W>
 void half_source(const Wave& w, const Instruction& i, int n, bool second, bool negative,
@@ -133,6 +149,7 @@ void add_packed_instructions(Table& t) {
   add_floats<2>(t, "v_pk_add_f32", [](float a, float b, float /*c*/) { return a + b; });
   add_floats<2>(t, "v_pk_mul_f32", [](float a, float b, float /*c*/) { return a * b; });
   add_floats<3>(t, "v_pk_fma_f32", [](float a, float b, float c) { return std::fma(a, b, c); });
+  t.add("v_pk_mov_b32", {nullptr, move_words<64>, Kind::valu, false});
   add_halves<2>(t, "v_pk_add_f16", [](uint16_t a, uint16_t b, uint16_t /*c*/) {
     return to_half(wide(a) + wide(b)).bits;
   });

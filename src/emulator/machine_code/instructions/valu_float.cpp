@@ -46,6 +46,12 @@ void add_float_arithmetic(Table& t) {
   const auto fma = [](float a, float b, float c) { return std::fma(a, b, c); };
   for (const char* name : {"v_fma_f32", "v_fmaak_f32", "v_fmamk_f32"}) t.lanes(name, fma);
   t.lanes<1, true>("v_fmac_f32", fma);
+  // gfx9's and gfx10.1's that round the product, too. Subnormal numbers count as 0.
+  const auto mad = [](float a, float b, float c) {
+    return flushed(flushed(flushed(a) * flushed(b)) + flushed(c));
+  };
+  for (const char* name : {"v_mad_f32", "v_madak_f32", "v_madmk_f32"}) t.lanes(name, mad);
+  t.lanes<1, true>("v_mac_f32", mad);
   for (const char* name : {"v_max_f32", "v_max_num_f32"})
     t.lanes(name, [](float a, float b) { return maximum(a, b); });
   for (const char* name : {"v_min_f32", "v_min_num_f32"})

@@ -19,6 +19,7 @@ namespace fulmen::kernels {
 constexpr bool kCopiesToLds = false;
 constexpr bool kTransposedValues = true;
 constexpr bool kAnyAlignment = true;
+constexpr bool kFlushesSubnormals = false;
 constexpr int kScoreTile = 16;
 constexpr int kRowsPerLane = 1;
 constexpr int kElements = 8;
