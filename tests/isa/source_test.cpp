@@ -22,6 +22,7 @@ class IsaAndSource : public ::testing::TestWithParam<std::string> {
       GTEST_SKIP() << status.message();
     if (const Status status = gpu::emulated_driver().available(); !status.ok())
       GTEST_SKIP() << status.message();
+    if (const std::string why = why_not_drawn(GetParam()); !why.empty()) GTEST_SKIP() << why;
   }
 
   static std::vector<float> values(Case& c, const std::string& backend, const std::string& family) {

@@ -21,6 +21,7 @@ inline constexpr std::string_view kTestChips[]{"gfx90a"};
 inline constexpr Target kCdna2 = [] {
   Target target = kCdna3;
   target.name = "cdna2";
+  target.like = &kCdna3;
   target.chips = cdna2::kChips;
   target.test_chips = cdna2::kTestChips;
   return target;

@@ -56,6 +56,7 @@ struct Target {
   std::string_view name;            // of kernels/targets/<name>/, and in public names of kernels
   std::optional<Vendor> vendor;     // none: chips of either
   const Target* extends = nullptr;  // whose kernels run on this one's chips, too
+  const Target* like = nullptr;     // whose kernels are these but for the instruction itself
   int mma_k = 0;                    // dims that an operand of q.k covers; 0: no matrix instructions
   bool transposed_values = false;   // V^T in LDS
   int operand_copies = 1;           // lanes of a wave that hold the same elements of an operand

@@ -12,6 +12,7 @@
 // nothing is added by atomics.
 #include "backward/parts/bias.h"
 #include "backward/parts/tile.h"
+#include "backward/parts/weight_lift.h"
 
 namespace fulmen::kernels {
 
@@ -69,6 +70,7 @@ struct RowsTask : BackwardTask {
             staying(dropout, wave_row + kScoreTile * t, first_column + kScoreTile * f);
         gradients<kMasked>(tile[t], kScoreTile * f, at + kBackward.numbers_at + 8 * kScoreTile * f,
                            stays, rest, score[t], gradient[t], bias[t][kGivesDbias ? f : 0]);
+        if constexpr (kGivesDv) lift(score[t], weight_lift(arguments));
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
       }
@@ -163,7 +165,8 @@ FULMEN_DEVICE void store_gradients(const BackwardArguments& call, Int64 batch, I
   const BackwardTask stored{a, batch, task.band, task.wave_row, end_of_rows(a, row_begin), 0, 0};
   if constexpr (kGivesDq) stored.store(a.dq, head, 0, a.head_dim, a.softmax_scale, rows.first_sum);
   if constexpr (kGivesDk) stored.store(a.dk, head, 0, a.head_dim, a.softmax_scale, rows.first_sum);
-  if constexpr (kGivesDv) stored.store(a.dv, head, 0, a.head_dim_v, 1.0F, rows.second_sum);
+  if constexpr (kGivesDv)
+    stored.store(a.dv, head, 0, a.head_dim_v, undone_lift(a), rows.second_sum);
 }
 
 // dq, or dk and dv, of kBlockM rows of one head. call: the kernel's arguments.

@@ -9,6 +9,7 @@
 // Five products, each tensor is read once, nothing is added by atomics. dbias, where it is a sum
 // over batches: in registers over the run.
 #include "backward/parts/short_bias.h"
+#include "backward/parts/weight_lift.h"
 #include "tile/dropout_tile.h"
 #include "tile/modified_scores.h"
 #include "tile/outputs.h"
@@ -319,8 +320,7 @@ FULMEN_DEVICE void weights_and_gradients(const BackwardArguments& a, int batch, 
 }
 
 // To LDS, for the products over queries.
-FULMEN_DEVICE void leave_for_keys(unsigned lane, int wave, const Scores& weight,
-                                  const Scores& gradient) {
+FULMEN_DEVICE void leave_for_keys(unsigned lane, int wave, Scores& weight, const Scores& gradient) {
 #pragma unroll
   for (int f = 0; f < kTiles; ++f) {
     if constexpr (kGivesDv)
@@ -338,9 +338,9 @@ FULMEN_DEVICE void give_keys_and_values(const Again& arguments, int batch, int h
   if (wave < kWaves / 2) {
     if constexpr (kGivesDv) {
       const BackwardArguments& a = arguments();
-      give_key_rows<kHeadDimV, DoutTile>(a, wave, lane, kShort.weights_at, at + kShort.dout_at,
-                                         at + kShort.dout_values_at, at + kShort.v_at,
-                                         Board::of(a.dv, batch, head), a.head_dim_v, 1.0F);
+      give_key_rows<kHeadDimV, DoutTile>(
+          a, wave, lane, kShort.weights_at, at + kShort.dout_at, at + kShort.dout_values_at,
+          at + kShort.v_at, Board::of(a.dv, batch, head), a.head_dim_v, undone_lift(a));
     }
   } else {
     if constexpr (kGivesDk) {
@@ -438,6 +438,11 @@ class BoardRun {
     }
     const unsigned lane = own_lane();
     if constexpr (kTransposedValues) barrier();  // the rows have been read, and are overwritten
+    if constexpr (kGivesDv && kLiftsWeights) {
+      const float by = weight_lift(arguments());
+#pragma unroll
+      for (int f = 0; f < kTiles; ++f) lift(weight[f], by);
+    }
     leave_for_keys(lane, wave_, weight, gradient);
     query_rows(batch, at, lane, gradient);
     if constexpr (kFetchHalves) {

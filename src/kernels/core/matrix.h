@@ -59,6 +59,10 @@ constexpr int kStepTiles = kValueDepth / kScoreTile;  // key tiles of a product 
 static_assert(kValueDepth == kStepTiles * kScoreTile && (kStepTiles == 1 || kStepTiles == 2),
               "matrix: a product P V takes one or two key tiles");
 
+// Whether small numbers are lost as factors.
+template <class T>
+constexpr bool kLosesSmall = kIsHalf<T> && kFlushesSubnormals;
+
 // A row of tiles in accumulators: a lane's elements of [kScoreTile, kScoreTile * kColumns].
 template <int kColumns>
 using TileRow = float[kColumns][kElements];

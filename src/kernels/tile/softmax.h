@@ -10,10 +10,9 @@ namespace fulmen::kernels {
 // own probabilities. Probabilities are e^(score - reference): the reference follows the running
 // maximum only when that is more than 2^kSlack away, so that most tiles need no rescaling of what
 // was summed before.
-constexpr bool kLosesSmall = kIsHalf<Element> && kFlushesSubnormals;  // of probabilities
-constexpr float kSlack = kLosesSmall ? 2.0F : 8.0F;
+constexpr float kSlack = kLosesSmall<Element> ? 2.0F : 8.0F;
 // In natural units. 2^5.8 takes no register on AMD.
-constexpr float kNaturalSlack = kLosesSmall ? 1.0F : 4.0F;
+constexpr float kNaturalSlack = kLosesSmall<Element> ? 1.0F : 4.0F;
 struct RowState {
   float reference[kRowsPerLane];
   float sum[kRowsPerLane];
@@ -29,7 +28,7 @@ struct RowState {
 
 // Probabilities and their sums are 2^kShift too large where their rounding wants that, and 2^kLift
 // of it where subnormal numbers are lost: what is lost is then below 2^-27 of the largest one.
-constexpr float kLift = kLosesSmall ? 13.0F : 0.0F;
+constexpr float kLift = kLosesSmall<Element> ? 13.0F : 0.0F;
 constexpr float kShift = kIsHalf<Element> ? kLift + kHalfShift : 0.0F;
 // A row's sum, still 2^kLift too large.
 FULMEN_DEVICE float total(float sum) {
