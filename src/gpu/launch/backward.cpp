@@ -178,7 +178,7 @@ class Backward final : public Family {
     BackwardShape shape = outputs == kGivesDq ? shapes_for(p).queries : keys_shape(p);
     const bool by_score = p.bias.present || p.keep_mask.present;
     const bool narrow = by_score && std::max(p.head_dim, p.head_dim_v) > shapes_for(p).narrow_above;
-    if (narrow && outputs != kGivesDq) shape.block_n = 16;
+    if (narrow && outputs != kGivesDq) shape.block_n = target().value_depth;
     if (outputs == kGivesDq && score_registers(p) >= shapes_for(p).late_from) shape.late = true;
     // No wave without rows: chess boards have 64.
     const int64_t rows = outputs == kGivesDq ? p.seqlen_q : p.seqlen_k;

@@ -72,12 +72,23 @@ struct Fragment {
 };
 
 // The operand of the step-th product P V, from a row of probabilities.
-template <class T, bool kShifted, int kColumns>
+template <class T, bool kShifted = false, int kColumns>
 FULMEN_DEVICE ProbabilityOperand step_operand(const TileRow<kColumns>& p, int step) {
   if constexpr (kStepTiles == 2) {
     return to_operand<T, kShifted>(p[2 * step], p[2 * step + 1]);
   } else {
     return to_operand<T, kShifted>(p[step]);
+  }
+}
+
+// The same of row tile t, from the key tiles of one product.
+template <class T, int kTiles, int kRows>
+FULMEN_DEVICE ProbabilityOperand row_operand(const float (&p)[kTiles][kRows][kElements], int t) {
+  static_assert(kTiles == kStepTiles, "row_operand: a product's key tiles");
+  if constexpr (kTiles == 2) {
+    return to_operand<T>(p[0][t], p[1][t]);
+  } else {
+    return to_operand<T>(p[0][t]);
   }
 }
 

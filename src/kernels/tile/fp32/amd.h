@@ -154,21 +154,28 @@ FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
   }
 }
 
-// The parts of a tile of weights, as operands.
+// The parts of weights, as operands of the step-th product.
 struct WeightParts {
   ProbabilityOperand part[kParts];
 
-  FULMEN_DEVICE static WeightParts of(const float (&weights)[kElements]) {
+  template <int kColumns>
+  FULMEN_DEVICE static WeightParts of(const TileRow<kColumns>& weights, int step) {
     WeightParts parts;
-    float rest[kElements];
+    TileRow<kStepTiles> rest;
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) rest[e] = weights[e];
+    for (int f = 0; f < kStepTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) rest[f][e] = weights[kStepTiles * step + f][e];
+    }
 #pragma unroll
     for (int n = 0; n < kParts; ++n) {
-      parts.part[n] = to_operand<LeadingBits>(rest);
+      parts.part[n] = step_operand<LeadingBits>(rest, 0);
       if (n + 1 == kParts) break;
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) rest[e] -= leading(rest[e]);
+      for (int f = 0; f < kStepTiles; ++f) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) rest[f][e] -= leading(rest[f][e]);
+      }
     }
     return parts;
   }
@@ -180,10 +187,10 @@ FULMEN_DEVICE void multiply_values(FloatSums<kDims>& sums, int values_at,
                                    const FloatScores& weights) {
   constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockN, false, true);
 #pragma unroll
-  for (int step = 0; step < kFloatColumnTiles; ++step) {
+  for (int step = 0; step < kFloatColumnTiles / kStepTiles; ++step) {
     WeightParts weight[kFloatRowTiles];
 #pragma unroll
-    for (int t = 0; t < kFloatRowTiles; ++t) weight[t] = WeightParts::of(weights[t][step]);
+    for (int t = 0; t < kFloatRowTiles; ++t) weight[t] = WeightParts::of(weights[t], step);
 #pragma unroll
     for (int d = 0; d < kDims / kScoreTile; ++d) {
       ValueOperand values[kParts];
