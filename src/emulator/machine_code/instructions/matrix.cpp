@@ -39,6 +39,12 @@ struct Mfma16 {
   static int depth(int block, int e) { return 4 * block + e; }
   static int result_row(int block, int r) { return 4 * block + r; }
 };
+// CDNA4: twice the depth.
+struct Mfma16Deep {
+  static constexpr int kWave = 64, kSize = 16, kMmaK = 32, kElements = 8, kResults = 4;
+  static int depth(int block, int e) { return 8 * block + e; }
+  static int result_row(int block, int r) { return 4 * block + r; }
+};
 struct Mfma32 {
   static constexpr int kWave = 64, kSize = 32, kMmaK = 8, kElements = 4, kResults = 16;
   static int depth(int block, int e) { return 4 * block + e; }
@@ -145,6 +151,10 @@ void add_matrix_instructions(Table& t) {
         {nullptr, multiply<Mfma16, Fp16, false, false>, Kind::matrix, false});
   t.add("v_mfma_f32_16x16x16_bf16",
         {nullptr, multiply<Mfma16, Bf16, false, false>, Kind::matrix, false});
+  t.add("v_mfma_f32_16x16x32_f16",
+        {nullptr, multiply<Mfma16Deep, Fp16, false, false>, Kind::matrix, false});
+  t.add("v_mfma_f32_16x16x32_bf16",
+        {nullptr, multiply<Mfma16Deep, Bf16, false, false>, Kind::matrix, false});
   t.add("v_mfma_f32_32x32x8_f16",
         {nullptr, multiply<Mfma32, Fp16, false, false>, Kind::matrix, false});
   t.add("v_mfma_f32_32x32x8_bf16",
