@@ -163,7 +163,7 @@ class Backward final : public Family {
     return s.lds_bytes <= chip.lds_bytes;
   }
   int lds_bytes(const Specialisation& s) const {
-    return kernels::BackwardLayout::of({.transposed_values = target().transposed_values,
+    return kernels::BackwardLayout::of({.transposed_depth = target().transposed_depth(),
                                         .head_dim = s.head_dim,
                                         .head_dim_v = s.head_dim_v,
                                         .block_m = s.block_m,

@@ -123,7 +123,7 @@ class BackwardFp32 final : public Family {
     set_shape(shape, chip, s);
     s.outputs = outputs;
     const bool dv = (outputs & kGivesDv) != 0, first = (outputs & (kGivesDq | kGivesDk)) != 0;
-    s.lds_bytes = kernels::BackwardFp32Layout::of({.planes = target().transposed_values,
+    s.lds_bytes = kernels::BackwardFp32Layout::of({.planes_depth = target().transposed_depth(),
                                                    .head_dim = s.head_dim,
                                                    .head_dim_v = s.head_dim_v,
                                                    .block_m = s.block_m,

@@ -109,7 +109,7 @@ class Forward final : public Family {
     s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, tiles_.value_dims));
     set_shape(shape, chip, s);
     s.persistent = persistent;
-    s.lds_bytes = kernels::PrefillLayout::of({.transposed_values = target().transposed_values,
+    s.lds_bytes = kernels::PrefillLayout::of({.transposed_depth = target().transposed_depth(),
                                               .head_dim = s.head_dim,
                                               .head_dim_v = s.head_dim_v,
                                               .block_m = s.block_m,

@@ -92,7 +92,7 @@ class PrefillFp32 final : public Family {
     s.head_dim = static_cast<int>(round_up(p.head_dim, target().mma_k));
     s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, tiles_.value_dims));
     set_shape(shape, chip, s);
-    s.lds_bytes = kernels::PrefillFp32Layout::of({.planes = target().transposed_values,
+    s.lds_bytes = kernels::PrefillFp32Layout::of({.planes_depth = target().transposed_depth(),
                                                   .head_dim = s.head_dim,
                                                   .head_dim_v = s.head_dim_v,
                                                   .block_m = s.block_m,

@@ -88,6 +88,8 @@ struct Target {
   std::optional<LoopBudget> loop_budget{};  // AMD
 
   bool is_portable() const { return mma_k == 0; }
+  // value_depth where values lie transposed, else 0.
+  int transposed_depth() const { return transposed_values ? value_depth : 0; }
 };
 
 // Every target with matrix instructions, in the order of their chips' names.

@@ -55,6 +55,8 @@
 namespace fulmen::kernels {
 
 constexpr int kStepTiles = kValueDepth / kScoreTile;  // key tiles of a product P V
+// Where values lie transposed in LDS, else 0.
+constexpr int kTransposedDepth = kTransposedValues ? kValueDepth : 0;
 static_assert(kValueDepth == kStepTiles * kScoreTile && (kStepTiles == 1 || kStepTiles == 2),
               "matrix: a product P V takes one or two key tiles");
 

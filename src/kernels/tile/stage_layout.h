@@ -23,7 +23,7 @@ static_assert(kBlockN % kValueDepth == 0 && kHeadDim % kTileMmaK == 0 &&
               "prefill: tiles are whole operands");
 
 constexpr PrefillLayout kLayout =
-    PrefillLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers,
+    PrefillLayout::of({kTransposedDepth, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers,
                        kQueriesInLds, kPersistent});
 static_assert(kLayout.total == kLdsBytes, "prefill: the host reserves the LDS that the tiles need");
 

@@ -27,7 +27,7 @@ constexpr bool kBiasInLds = kHoldsBias && kCopiesToLds;
 constexpr bool kReadsOut = !(kGivesDbias && !kDropout && !kSoftcap);
 
 constexpr ShortBackwardLayout kShort = ShortBackwardLayout::of(
-    {kTransposedValues, kHeadDim, kHeadDimV, kBlockN, kBuffers, kBiasInLds, kReadsOut});
+    {kTransposedDepth, kHeadDim, kHeadDimV, kBlockN, kBuffers, kBiasInLds, kReadsOut});
 static_assert(kShort.total == kLdsBytes,
               "short_backward: the host reserves the LDS that the tiles need");
 

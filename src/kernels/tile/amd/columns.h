@@ -60,8 +60,8 @@ class ColumnTile {
             words.word[m] = halves(pieces_[n][2 * m].word[d / 2], pieces_[n][2 * m + 1].word[d / 2],
                                    d % 2 != 0);
           }
-          lds_store(values_at + algorithm::transposed_row(lane_dim, kRows) +
-                        algorithm::transposed_row(fixed, kRows) + d * kValuePitch + 2 * position,
+          lds_store(values_at + algorithm::transposed_row(lane_dim, kRows, kValueDepth) +
+                        algorithm::transposed_row(fixed, kRows, kValueDepth) + d * kValuePitch + 2 * position,
                     words);
         }
       }
@@ -74,7 +74,7 @@ class ColumnTile {
   static constexpr int kAcross = kRows / kGroup;
   static constexpr int kAll = kAcross * kRowPieces;
   static constexpr int kRounds = (kAll + kLanes - 1) / kLanes;
-  static constexpr int kValuePitch = algorithm::transposed_pitch(kRows);
+  static constexpr int kValuePitch = algorithm::transposed_pitch(kRows, kValueDepth);
   // Each tile has the same addresses, which compilers keep in registers: not where those are too
   // few, as where half of the lanes bring a tile of rows that begin anywhere.
   static constexpr bool kAnew = !kEarlyLoads || (kLanes < kWorkgroup && !kWholeRows);

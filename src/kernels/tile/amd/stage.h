@@ -124,7 +124,7 @@ class Stage {
           words.word[m] =
               halves(values_[n][2 * m].word[d / 2], values_[n][2 * m + 1].word[d / 2], d % 2 != 0);
         }
-        lds_store(values_at(buffer) + algorithm::transposed_row(dim, kBlockN) +
+        lds_store(values_at(buffer) + algorithm::transposed_row(dim, kBlockN, kValueDepth) +
                       d * kLayout.value_pitch + 2 * position,
                   words);
       }

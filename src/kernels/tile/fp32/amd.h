@@ -109,7 +109,7 @@ struct FloatSums {
 template <int kDims>
 struct HeldRows {
   static constexpr int kSteps = kDims / kMmaK;
-  static constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockM, true, false);
+  static constexpr Fp32Tile kTile = Fp32Tile::of(kTransposedDepth, kDims, kBlockM, true, false);
   int at;
   RowOperand held[kQueriesInLds ? 1 : kFloatRowTiles][kQueriesInLds ? 1 : kSteps][kParts];
 
@@ -125,7 +125,7 @@ struct HeldRows {
 template <bool kGuarded, int kDims>
 FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
                                     FloatScores& product) {
-  constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockN, true, false);
+  constexpr Fp32Tile kTile = Fp32Tile::of(kTransposedDepth, kDims, kBlockN, true, false);
   product = {};
 #pragma unroll
   for (int d = 0; d < kDims / kMmaK; ++d) {
@@ -185,7 +185,7 @@ struct WeightParts {
 template <bool kGuarded, int kDims>
 FULMEN_DEVICE void multiply_values(FloatSums<kDims>& sums, int values_at,
                                    const FloatScores& weights) {
-  constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockN, false, true);
+  constexpr Fp32Tile kTile = Fp32Tile::of(kTransposedDepth, kDims, kBlockN, false, true);
 #pragma unroll
   for (int step = 0; step < kFloatColumnTiles / kStepTiles; ++step) {
     WeightParts weight[kFloatRowTiles];
@@ -272,7 +272,7 @@ class FloatTile {
   }
 
  private:
-  static constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockN, kAsRows, kAsValues);
+  static constexpr Fp32Tile kTile = Fp32Tile::of(kTransposedDepth, kDims, kBlockN, kAsRows, kAsValues);
   static constexpr int kRowPieces = kDims / 8;
   static constexpr int kGroup = !kAsValues ? 1 : (kBlockN / 4) * kRowPieces >= kWorkgroup ? 4 : 2;
   static constexpr int kItems = kBlockN / kGroup * kRowPieces;
@@ -318,7 +318,7 @@ class FloatTile {
     Buffer buffer_;
   };
   FULMEN_DEVICE static void store_values(int at, int index, const PieceParts (&parts)[kGroup]) {
-    const int row = at + algorithm::transposed_row(dim(index), kBlockN) + 2 * position(index);
+    const int row = at + algorithm::transposed_row(dim(index), kBlockN, kValueDepth) + 2 * position(index);
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
 #pragma unroll
