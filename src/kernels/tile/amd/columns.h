@@ -88,12 +88,15 @@ class ColumnTile {
   // Eight lanes write pieces of eight rows at once, whose distances leave them two to four groups
   // of banks. As many rows further on they take the next piece instead, or the one after it.
   FULMEN_DEVICE static int in_other_banks(int piece, int position) {
-    constexpr int kStep = kAcross >= 8 && value_key(1) == 1 ? 1 : 2;
     constexpr int kSwapped = kRowPieces % 8 == 0   ? 8
                              : kRowPieces % 4 == 0 ? 4
                              : kRowPieces % 2 == 0 ? 2
                                                    : 1;
-    return piece ^ (row_of(position) / 8 * kStep % kSwapped);
+    const int row = row_of(position);
+    // Neighbouring groups of positions are 16 rows apart where a product takes two tiles.
+    if constexpr (kStepTiles == 2) return piece ^ ((row / 16 % 2 + row / 8 % 2 * 2) % kSwapped);
+    constexpr int kStep = kAcross >= 8 && value_key(1) == 1 ? 1 : 2;
+    return piece ^ (row / 8 * kStep % kSwapped);
   }
   template <class Body>
   FULMEN_DEVICE static void for_groups(const Body& body) {
