@@ -229,7 +229,7 @@ TEST(GpuTargets, FamiliesWithoutTilesSaySo) {
   static constexpr gpu::Target kFresh{.name = "gfx99",
                                       .vendor = gpu::Vendor::amd,
                                       .mma_k = 16,
-                                      .transposed_depth = 16,
+                                      .transposed_values = true,
                                       .decode = gpu::DecodeTiles{.min_split_keys = 512}};
   static const auto& families =
       *new auto(gpu::make_families(std::array<const gpu::Target*, 1>{&kFresh}));

@@ -59,6 +59,7 @@ class Forward final : public Family {
   Support takes(const Problem& p, const Chip& chip, const PrefillShape& shape) const {
     const int rows = shape.block_m / shape.waves;
     if (Support support = takes_wave_rows(shape); !support.yes) return support;
+    if (Support support = keys_fill_products(shape.block_n, target()); !support.yes) return support;
     if (Support support = takes_copied_rows(shape, chip); !support.yes) return support;
     const Specialisation s = specialisation(p, chip, shape, false);
     if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)

@@ -58,6 +58,7 @@ class PrefillFp32 final : public Family {
   Support takes(const Problem& p, const Chip& chip, const PrefillShape& shape) const {
     const int rows = shape.block_m / shape.waves;
     if (Support support = takes_wave_rows(shape); !support.yes) return support;
+    if (Support support = keys_fill_products(shape.block_n, target()); !support.yes) return support;
     if (chip.vendor == Vendor::nvidia && !shape.queries_in_lds)
       return Support::no("queries are read from LDS");
     if (Support support = takes_copied_rows(shape, chip); !support.yes) return support;
