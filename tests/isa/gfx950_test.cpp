@@ -94,9 +94,8 @@ TEST_F(Gfx950, ThreeBitsLookUpTheirResult) {
   expect_table(0xf0 | 0xcc | 0xaa, [](U a, U b, U c) { return a | b | c; });
   expect_table(0xf0 ^ 0xcc ^ 0xaa, [](U a, U b, U c) { return a ^ b ^ c; });
   expect_table((0xf0 & 0xcc) ^ 0xaa, [](U a, U b, U c) { return (a & b) ^ c; });
-  expect_table((0xf0 & 0xcc) | (~0xf0 & 0xaa & 0xff), [](U a, U b, U c) {
-    return (a & b) | (~a & c);
-  });
+  expect_table((0xf0 & 0xcc) | (~0xf0 & 0xaa & 0xff),
+               [](U a, U b, U c) { return (a & b) | (~a & c); });
 }
 
 TEST_F(Gfx950, WordsOfAPairAreChosenByTheirBits) {

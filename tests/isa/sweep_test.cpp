@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "gpu/compile/cache/cache.h"
-#include "gpu/compile/toolchains/first_llvm.h"
 #include "gpu/compile/kernel_source.h"
 #include "gpu/compile/report/report.h"
+#include "gpu/compile/toolchains/first_llvm.h"
 #include "gpu/drivers/isa/driver.h"
 #include "gpu/launch/family.h"
 #include "support/run_kernel.h"

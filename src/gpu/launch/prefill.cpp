@@ -111,6 +111,7 @@ class Forward final : public Family {
     set_shape(shape, chip, s);
     s.persistent = persistent;
     s.lds_bytes = kernels::PrefillLayout::of({.transposed_depth = target().transposed_depth(),
+                                              .reads_transposed = target().reads_transposed,
                                               .head_dim = s.head_dim,
                                               .head_dim_v = s.head_dim_v,
                                               .block_m = s.block_m,

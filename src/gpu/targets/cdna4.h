@@ -51,6 +51,7 @@ inline constexpr Target kCdna4{
     .mma_k = 32,
     .value_depth = 32,
     .transposed_values = true,
+    .reads_transposed = true,
     .decode = DecodeTiles{.block_n = 32, .min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = cdna4::kPrefill},

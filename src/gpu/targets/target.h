@@ -59,6 +59,7 @@ struct Target {
   int mma_k = 0;                    // dims that an operand of q.k covers; 0: no matrix instructions
   int value_depth = 16;             // keys of a product of probabilities and values
   bool transposed_values = false;   // V^T in LDS
+  bool reads_transposed = false;    // LDS transposes while it is read: prefill's V lies as rows
   int operand_copies = 1;           // lanes of a wave that hold the same elements of an operand
   int panel_columns = 0;            // of the panels in which operands of warpgroup products lie in
                                     // LDS; 0: there are no such products

@@ -44,7 +44,7 @@ struct RowsTask : BackwardTask {
 #pragma unroll
     for (int step = 0; step < kColumnTiles / kStepTiles; ++step) {
       float score[kStepTiles][kRowTiles][kElements] = {},
-          gradient[kStepTiles][kRowTiles][kElements] = {};
+            gradient[kStepTiles][kRowTiles][kElements] = {};
 #pragma unroll
       for (int n = 0; n < kStepTiles; ++n) {
         column_tile<kMasked>(rows, bias, tile, dropout, kStepTiles * step + n, first_column, at,
@@ -99,12 +99,12 @@ struct RowsTask : BackwardTask {
         for (int e = 0; e < kElements; ++e) gradient[t][e] = -numbers[t][row_slot(e)].delta;
       }
     }
-    multiply<kFirstMmaSteps>(rows.first, wave_first_at,
-                             at + kScoreTile * f * kBackward.first_pitch, score);
+    multiply<kFirstMmaSteps>(rows.first, wave_first_at, at + kScoreTile * f * kBackward.first_pitch,
+                             score);
     if constexpr (kNeedsDout) {
-      multiply<kSecondMmaSteps>(
-          rows.second, wave_second_at,
-          at + kBackward.second_at + kScoreTile * f * kBackward.second_pitch, gradient);
+      multiply<kSecondMmaSteps>(rows.second, wave_second_at,
+                                at + kBackward.second_at + kScoreTile * f * kBackward.second_pitch,
+                                gradient);
     }
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {

@@ -35,13 +35,15 @@ struct BackwardLayout {
     l.second_at = s.block_n * l.first_pitch;
     l.first_values_at = l.second_at + s.block_n * l.second_pitch;
     l.second_values_at =
-        l.first_values_at + (s.transposed_depth > 0 && s.first_values
-                                 ? round(algorithm::transposed_row(s.head_dim, s.block_n, s.transposed_depth))
-                                 : 0);
+        l.first_values_at +
+        (s.transposed_depth > 0 && s.first_values
+             ? round(algorithm::transposed_row(s.head_dim, s.block_n, s.transposed_depth))
+             : 0);
     l.numbers_at =
-        l.second_values_at + (s.transposed_depth > 0 && s.second_values
-                                  ? round(algorithm::transposed_row(s.head_dim_v, s.block_n, s.transposed_depth))
-                                  : 0);
+        l.second_values_at +
+        (s.transposed_depth > 0 && s.second_values
+             ? round(algorithm::transposed_row(s.head_dim_v, s.block_n, s.transposed_depth))
+             : 0);
     l.buffer_bytes = l.numbers_at + round(8 * s.block_n);
     l.first_rows_at = s.buffers * l.buffer_bytes;
     l.second_rows_at = l.first_rows_at + (s.rows_in_lds ? s.block_m * l.first_pitch : 0);

@@ -43,8 +43,11 @@ struct ShortBackwardLayout {
     if (s.transposed_depth > 0) {
       // The rows have been read when the probabilities come, and these take their place.
       const int rows = l.out_at > 2 * square_bytes ? l.out_at : 2 * square_bytes;
-      const int bytes = (algorithm::transposed_row(s.head_dim, s.block, s.transposed_depth) + 15) / 16 * 16,
-                bytes_v = (algorithm::transposed_row(s.head_dim_v, s.block, s.transposed_depth) + 15) / 16 * 16;
+      const int bytes = (algorithm::transposed_row(s.head_dim, s.block, s.transposed_depth) + 15) /
+                        16 * 16,
+                bytes_v =
+                    (algorithm::transposed_row(s.head_dim_v, s.block, s.transposed_depth) + 15) /
+                    16 * 16;
       l.k_values_at = rows;
       l.q_values_at = l.k_values_at + bytes;
       l.dout_values_at = l.q_values_at + bytes;

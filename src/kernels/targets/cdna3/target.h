@@ -7,6 +7,7 @@
 #pragma once
 
 #include "targets/cdna3/lanes.h"
+#include "targets/no_transposed_reads.h"
 
 #if defined(FULMEN_PLATFORM_EMULATED)
 #include "targets/cdna3/emulated.h"

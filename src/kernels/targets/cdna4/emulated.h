@@ -1,4 +1,4 @@
-// CDNA4's matrix instruction for the host, from AMD's documented layout. Products are exact in
+// CDNA4's matrix instruction and its transposing read of LDS for the host, from AMD's documented layout. Products are exact in
 // fp32; they are added in the order of k (the hardware's order is not documented).
 #pragma once
 
@@ -23,6 +23,20 @@ FULMEN_DEVICE void mfma_f32_16x16x32(float (&d)[4], const Words<4>& a, const Wor
       d[e] += element<T>(lanes[i + 16 * (k / 8)].a, k % 8) *
               element<T>(lanes[j + 16 * (k / 8)].b, k % 8);
   }
+}
+
+// Lane i of a block of 16 has element i % 4 of what the lanes i / 4, i / 4 + 4, i / 4 + 8 and
+// i / 4 + 12 of the block have read.
+FULMEN_DEVICE Words<2> lds_load_transposed(int offset, Position at = Position::here()) {
+  const auto own = lds_load<Words<2>>(offset, at);
+  const auto* lanes = all_lanes("lds_load_transposed", own, at);
+  const int l = lane_id(), block = l / 16 * 16, i = l % 16;
+  Words<2> column{};
+  for (int r = 0; r < 4; ++r) {
+    const unsigned word = lanes[block + 4 * r + i / 4].word[i % 4 / 2];
+    column.word[r / 2] |= (word >> (16 * (i % 2)) & 0xFFFFU) << (16 * (r % 2));
+  }
+  return column;
 }
 
 }  // namespace fulmen::kernels

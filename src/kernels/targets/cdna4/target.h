@@ -27,9 +27,10 @@ struct ProbabilityOperand {
 template <class T, bool kShifted = false>
 FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements],
                                             const float (&next)[kElements]) {
-  return {{{pack_probabilities<T, kShifted>(p[0], p[1]), pack_probabilities<T, kShifted>(p[2], p[3]),
-            pack_probabilities<T, kShifted>(next[0], next[1]),
-            pack_probabilities<T, kShifted>(next[2], next[3])}}};
+  return {
+      {{pack_probabilities<T, kShifted>(p[0], p[1]), pack_probabilities<T, kShifted>(p[2], p[3]),
+        pack_probabilities<T, kShifted>(next[0], next[1]),
+        pack_probabilities<T, kShifted>(next[2], next[3])}}};
 }
 using ValuePiece = Words<4>;
 struct ValueOperand {
@@ -40,6 +41,9 @@ FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOpe
                                    const ValueOperand& v) {
   mfma_f32_16x16x32<T>(out, v.piece[0], p.words);
 }
+
+// Prefill keeps V as rows in LDS.
+constexpr bool kReadsTransposed = true;
 
 // V^T in LDS, [dim][position]: a lane reads 16 bytes of 32 keys, 4 of each key tile.
 constexpr int kValueDepth = 32;

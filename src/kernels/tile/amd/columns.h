@@ -61,7 +61,8 @@ class ColumnTile {
                                    d % 2 != 0);
           }
           lds_store(values_at + algorithm::transposed_row(lane_dim, kRows, kValueDepth) +
-                        algorithm::transposed_row(fixed, kRows, kValueDepth) + d * kValuePitch + 2 * position,
+                        algorithm::transposed_row(fixed, kRows, kValueDepth) + d * kValuePitch +
+                        2 * position,
                     words);
         }
       }

@@ -272,7 +272,8 @@ class FloatTile {
   }
 
  private:
-  static constexpr Fp32Tile kTile = Fp32Tile::of(kTransposedDepth, kDims, kBlockN, kAsRows, kAsValues);
+  static constexpr Fp32Tile kTile =
+      Fp32Tile::of(kTransposedDepth, kDims, kBlockN, kAsRows, kAsValues);
   static constexpr int kRowPieces = kDims / 8;
   static constexpr int kGroup = !kAsValues ? 1 : (kBlockN / 4) * kRowPieces >= kWorkgroup ? 4 : 2;
   static constexpr int kItems = kBlockN / kGroup * kRowPieces;
@@ -318,7 +319,8 @@ class FloatTile {
     Buffer buffer_;
   };
   FULMEN_DEVICE static void store_values(int at, int index, const PieceParts (&parts)[kGroup]) {
-    const int row = at + algorithm::transposed_row(dim(index), kBlockN, kValueDepth) + 2 * position(index);
+    const int row =
+        at + algorithm::transposed_row(dim(index), kBlockN, kValueDepth) + 2 * position(index);
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
 #pragma unroll
