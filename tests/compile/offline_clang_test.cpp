@@ -9,6 +9,7 @@
 
 #include "gpu/compile/kernel_source.h"
 #include "gpu/compile/toolchains/compiler.h"
+#include "gpu/compile/toolchains/first_llvm.h"
 #include "runtime/run_program.h"
 #include "tiny_kernel.h"
 
@@ -40,8 +41,10 @@ TEST(OfflineClang, EveryRuntimeLoadsItsCodeObjects) {
 // The disassembly of a kernel's code by llvm-objdump; empty without that program.
 std::string disassembly(const std::string& source, const std::string& arch) {
   std::string disassembler;
-  for (const char* name : {"llvm-objdump-19", "llvm-objdump"}) {
-    if (disassembler.empty()) disassembler = find_program(name);
+  for (const char* name : {"llvm-objdump-19", "llvm-objdump-22", "llvm-objdump"}) {
+    const int version = gpu::version_in_name(name);
+    const bool knows_it = version == 0 || version >= gpu::first_llvm(arch);
+    if (disassembler.empty() && knows_it) disassembler = find_program(name);
   }
   if (disassembler.empty()) return {};
   const auto compiler = gpu::offline_clang_compiler();

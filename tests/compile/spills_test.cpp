@@ -12,6 +12,7 @@
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/report/amd_metadata.h"
 #include "gpu/compile/report/report.h"
+#include "gpu/compile/toolchains/first_llvm.h"
 #include "gpu/launch/family.h"
 #include "gpu/shipped.h"
 #include "support/random.h"
@@ -80,6 +81,10 @@ void Spills::expect_none(const gpu::Chip& chip, const std::vector<gpu::Specialis
     // All features at once, on rows anywhere: one scalar register is kept in a lane of a vector
     // register, which costs no memory.
     if (message.ends_with("any rows: 0 vector and 1 scalar registers spilled, 0 bytes of scratch"))
+      continue;
+    // So does clang 22 with some, for chips that 19 does not know.
+    if (gpu::first_llvm(chip.arch) > 19 && message.find(": 0 vector and ") != std::string::npos &&
+        message.ends_with(", 0 bytes of scratch"))
       continue;
     EXPECT_EQ(message, "");
   }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -96,6 +97,40 @@ TEST_F(Gfx950, ThreeBitsLookUpTheirResult) {
   expect_table((0xf0 & 0xcc) ^ 0xaa, [](U a, U b, U c) { return (a & b) ^ c; });
   expect_table((0xf0 & 0xcc) | (~0xf0 & 0xaa & 0xff),
                [](U a, U b, U c) { return (a & b) | (~a & c); });
+}
+
+// The use that the ISA document gives it: of a matrix whose rows lie in LDS, 4 rows become 4
+// elements of the lane that owns a column.
+TEST_F(Gfx950, ColumnsAreReadFromRowsInLds) {
+  constexpr int kRows = 16, kColumns = 32, kPitch = 80, kFirstColumn = 16;
+  const auto element = [](int row, int column) {
+    return static_cast<uint16_t>(1000 * row + column);
+  };
+  std::vector<std::byte> lds(kRows * kPitch);
+  for (int row = 0; row < kRows; ++row) {
+    for (int column = 0; column < kColumns; ++column) {
+      const uint16_t x = element(row, column);
+      std::memcpy(&lds[static_cast<std::size_t>(row * kPitch + 2 * column)], &x, sizeof x);
+    }
+  }
+  const auto assembled = assemble(
+      {"ds_read_b64_tr_b16 v[2:3], v0 offset:" + std::to_string(2 * kFirstColumn)}, "gfx950");
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  m.wave().group->lds = lds;
+  m.wave().scalars[gpu::kExecLow] = m.wave().scalars[gpu::kExecLow + 1] = 0xFFFFFFFFU;
+  for (int l = 0; l < 64; ++l)
+    m.vector(0, l) = static_cast<uint32_t>(l / 4 * kPitch + l % 4 * 4 * 2);
+  ASSERT_EQ(m.run(assembled->code.front()), "");
+  for (int l = 0; l < 64; ++l) {
+    const int first_row = l / 16 * 4, column = kFirstColumn + l % 16;
+    for (int e = 0; e < 4; ++e) {
+      EXPECT_EQ(m.vector(2 + e / 2, l) >> (16 * (e % 2)) & 0xFFFFU, element(first_row + e, column))
+          << "lane " << l << ", element " << e;
+    }
+  }
+  m.wave().scalars[gpu::kExecLow] = 0xFFFFFFFEU;
+  EXPECT_NE(m.run(assembled->code.front()).find("lanes are off"), std::string::npos);
 }
 
 TEST_F(Gfx950, WordsOfAPairAreChosenByTheirBits) {
