@@ -64,10 +64,10 @@ TEST(AmdCheck, KnowsTheInstructionsThatReadOtherLanes) {
   const auto under_a_branch = [](const char* instruction) {
     return findings({"v_cmpx_gt_u32_e32 16, v0", instruction, "s_endpgm"});
   };
-  for (const char* wrong :
-       {"ds_bpermute_b32 v0, v1, v2", "ds_permute_b32 v0, v1, v2",
-        "ds_swizzle_b32 v0, v1 offset:swizzle(SWAP,16)", "v_permlane16_b32 v0, v1, s0, s1",
-        "v_add_f32_dpp v0, v1, v2 row_shr:1 row_mask:0xf bank_mask:0xf"}) {
+  for (const char* wrong : {"ds_bpermute_b32 v0, v1, v2", "ds_permute_b32 v0, v1, v2",
+                            "ds_swizzle_b32 v0, v1 offset:swizzle(SWAP,16)",
+                            "ds_read_b64_tr_b16 v[0:1], v2", "v_permlane16_b32 v0, v1, s0, s1",
+                            "v_add_f32_dpp v0, v1, v2 row_shr:1 row_mask:0xf bank_mask:0xf"}) {
     EXPECT_EQ(under_a_branch(wrong), 1U) << wrong;
   }
   for (const char* right :

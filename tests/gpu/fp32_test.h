@@ -19,8 +19,8 @@ class Fp32Test : public GpuTest {
     gpu::Chip chip{};
     if (IsSkipped() || !gpu::find_chip(device().substr(device().find(':') + 1), storage, chip))
       return;
-    const bool has = backward_ ? chip.target->backward_fp32.has_value()
-                               : chip.target->prefill_fp32.has_value();
+    const bool has =
+        backward_ ? chip.target->backward_fp32.has_value() : chip.target->prefill_fp32.has_value();
     if (!has && chip.target->extends == nullptr)
       GTEST_SKIP() << chip.target->name << " has no such tiles";
   }

@@ -59,7 +59,7 @@ class IsaAndSource : public ::testing::TestWithParam<std::string> {
   }
 
   static void expect_equal_without_contraction(const CaseSpec& s, const std::string& family) {
-    const AlteredCompiler compiler("no contraction", "", "-ffp-contract=off");
+    const AlteredCompiler compiler("no contraction", "", "-ffp-contract=off", GetParam());
     if (!compiler.found()) GTEST_SKIP() << "no clang";
     Random random(2123);
     Case c(s, random);

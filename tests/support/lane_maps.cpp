@@ -42,6 +42,12 @@ const std::vector<LaneMap>& lane_maps() {
        16, 16, 8, 64, 2, 2, 4, [](int i, int k) { return Places{{i + 16 * (k / 2), k % 2}}; },
        [](int k, int j) { return Places{{j + 16 * (k / 2), k % 2}}; },
        [](int i, int j) { return LanePlace{j + 16 * (i / 4), i % 4}; }, true},
+      // Eight consecutive k a lane.
+      {"gfx950_mfma_f32_16x16x32", "cdna4", "mfma_f32_16x16x32", "v_mfma_f32_16x16x32_f16",
+       "v_mfma_f32_16x16x32_bf16", 16, 16, 32, 64, 8, 8, 4,
+       [](int i, int k) { return Places{{i + 16 * (k / 8), k % 8}}; },
+       [](int k, int j) { return Places{{j + 16 * (k / 8), k % 8}}; },
+       [](int i, int j) { return LanePlace{j + 16 * (i / 4), i % 4}; }},
       // groupID = lane / 4, threadID_in_group = lane % 4
       {"sm80_mma_f32_16x8x16", "sm80", "mma_f32_16x8x16", nullptr, nullptr, 16, 8, 16, 32, 8, 4, 4,
        [](int i, int k) {

@@ -27,6 +27,8 @@ static_assert(kBackward.total == kLdsBytes,
 constexpr bool kStartsAtDelta =
     !kRowsAreKeys && !kDropout && kTransposedValues && (kPlainScale || kHeadDim + kHeadDimV <= 128);
 
+static_assert(kBlockN % kValueDepth == 0, "backward: columns are whole operands");
+
 using BiasTiles = float[kRowTiles][kGivesDbias ? kColumnTiles : 1][kElements];
 
 struct RowsTask : BackwardTask {
@@ -41,45 +43,26 @@ struct RowsTask : BackwardTask {
     for (int t = 0; t < kRowTiles; ++t)
       tile[t] = tile_scores<kMasked>(head, wave_row + kScoreTile * t, first_column);
 #pragma unroll
-    for (int f = 0; f < kColumnTiles; ++f) {
-      float score[kRowTiles][kElements] = {}, gradient[kRowTiles][kElements] = {};
-      if constexpr (kStartsAtDelta) {
+    for (int step = 0; step < kColumnTiles / kStepTiles; ++step) {
+      float score[kStepTiles][kRowTiles][kElements] = {},
+            gradient[kStepTiles][kRowTiles][kElements] = {};
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-          for (int e = 0; e < kElements; ++e) gradient[t][e] = -numbers[t][row_slot(e)].delta;
-        }
-      }
-      multiply<kFirstMmaSteps>(rows.first, wave_first_at,
-                               at + kScoreTile * f * kBackward.first_pitch, score);
-      if constexpr (kNeedsDout) {
-        multiply<kSecondMmaSteps>(
-            rows.second, wave_second_at,
-            at + kBackward.second_at + kScoreTile * f * kBackward.second_pitch, gradient);
+      for (int n = 0; n < kStepTiles; ++n) {
+        column_tile<kMasked>(rows, bias, tile, dropout, kStepTiles * step + n, first_column, at,
+                             numbers, score[n], gradient[n]);
       }
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        RowStatistics rest[kRowsPerLane];
-#pragma unroll
-        for (int slot = 0; slot < kRowsPerLane; ++slot) {
-          rest[slot] = numbers[t][slot];
-          if constexpr (kStartsAtDelta) rest[slot].delta = 0;
-        }
-        const auto stays =
-            staying(dropout, wave_row + kScoreTile * t, first_column + kScoreTile * f);
-        gradients<kMasked>(tile[t], kScoreTile * f, at + kBackward.numbers_at + 8 * kScoreTile * f,
-                           stays, rest, score[t], gradient[t], bias[t][kGivesDbias ? f : 0]);
-        if constexpr (kGivesDv) lift(score[t], weight_lift(arguments));
-        p[t] = to_operand<Element>(score[t]);
-        ds[t] = to_operand<Element>(gradient[t]);
+        p[t] = row_operand<Element>(score, t);
+        ds[t] = row_operand<Element>(gradient, t);
       }
       constexpr bool kTransposed = kTransposedValues;
       if constexpr (kGivesDv) {
 #pragma unroll
         for (int d = 0; d < kSecondTiles; ++d) {
           const ValueOperand values = column_values<kHeadDimV, kBackward.value_pitch>(
-              at + (kTransposed ? kBackward.second_values_at : kBackward.second_at), f, d);
+              at + (kTransposed ? kBackward.second_values_at : kBackward.second_at), step, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t)
             multiply_output<Element>(rows.second_sum[t][d], p[t], values);
@@ -90,13 +73,52 @@ struct RowsTask : BackwardTask {
 #pragma unroll
         for (int d = 0; d < kFirstTiles; ++d) {
           const ValueOperand values = column_values<kHeadDim, kBackward.value_pitch>(
-              at + (kTransposed ? kBackward.first_values_at : 0), f, d);
+              at + (kTransposed ? kBackward.first_values_at : 0), step, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t)
             multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
           if (kTightRegisters || d % 2 == 1) schedule_fence();
         }
       }
+    }
+  }
+
+ private:
+  using Tiles = float[kRowTiles][kElements];
+
+  // Probabilities and scores' gradients of column tile f, in place of zeros.
+  template <bool kMasked>
+  FULMEN_DEVICE void column_tile(const WaveRows& rows, BiasTiles& bias,
+                                 const TileScores (&tile)[kRowTiles], const DropoutMask& dropout,
+                                 int f, Int64 first_column, int at,
+                                 const RowStatistics (&numbers)[kRowTiles][kRowsPerLane],
+                                 Tiles& score, Tiles& gradient) const {
+    if constexpr (kStartsAtDelta) {
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) gradient[t][e] = -numbers[t][row_slot(e)].delta;
+      }
+    }
+    multiply<kFirstMmaSteps>(rows.first, wave_first_at, at + kScoreTile * f * kBackward.first_pitch,
+                             score);
+    if constexpr (kNeedsDout) {
+      multiply<kSecondMmaSteps>(rows.second, wave_second_at,
+                                at + kBackward.second_at + kScoreTile * f * kBackward.second_pitch,
+                                gradient);
+    }
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      RowStatistics rest[kRowsPerLane];
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        rest[slot] = numbers[t][slot];
+        if constexpr (kStartsAtDelta) rest[slot].delta = 0;
+      }
+      const auto stays = staying(dropout, wave_row + kScoreTile * t, first_column + kScoreTile * f);
+      gradients<kMasked>(tile[t], kScoreTile * f, at + kBackward.numbers_at + 8 * kScoreTile * f,
+                         stays, rest, score[t], gradient[t], bias[t][kGivesDbias ? f : 0]);
+      if constexpr (kGivesDv) lift(score[t], weight_lift(arguments));
     }
   }
 };

@@ -209,15 +209,15 @@ struct GradientShare {
   int row;
   float sum[kRowTiles][kDimTiles][kElements] = {};
 
-  // += factors . values of the tile's 16 rows in LDS
+  // += factors . values of the step's kValueDepth rows in LDS
   template <class Tile, class Factors>
-  FULMEN_DEVICE void add(unsigned lane, int at, int values_at, int tile, const Factors& factors) {
+  FULMEN_DEVICE void add(unsigned lane, int at, int values_at, int step, const Factors& factors) {
     ProbabilityOperand factor[kRowTiles];
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) factor[t] = factors(row / kScoreTile + t);
 #pragma unroll
     for (int d = 0; d < kDimTiles; ++d) {
-      const ValueOperand values = Tile::values(lane, at, values_at, tile, d);
+      const ValueOperand values = Tile::values(lane, at, values_at, step, d);
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(sum[t][d], factor[t], values);
       if (d % 2 == 1) schedule_fence();
@@ -288,9 +288,9 @@ FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned 
   constexpr int kRowTiles = kTiles < 2 ? 1 : 2;
   GradientShare<kDims, kRowTiles> share{kScoreTile * kRowTiles * wave};
 #pragma unroll
-  for (int f = 0; f < kTiles; ++f) {
-    share.template add<Tile>(lane, at, values_at, f, [&](int tile) {
-      return transposed_operand<kShort.square_pitch>(lane, transposed_at, f, tile);
+  for (int step = 0; step < kValueSteps; ++step) {
+    share.template add<Tile>(lane, at, values_at, step, [&](int tile) {
+      return transposed_operand<kShort.square_pitch>(lane, transposed_at, step, tile);
     });
   }
   give(share, free_at, board, a.seqlen_k, dims, scale);
@@ -464,9 +464,9 @@ class BoardRun {
     };
     if constexpr (kGivesDq) {
 #pragma unroll
-      for (int f = 0; f < kTiles; ++f) {
-        dq.template add<QueriesTile>(lane, at, at + kShort.k_values_at, f,
-                                     [&](int) { return to_operand<Element>(gradient[f]); });
+      for (int step = 0; step < kValueSteps; ++step) {
+        dq.template add<QueriesTile>(lane, at, at + kShort.k_values_at, step,
+                                     [&](int) { return step_operand<Element>(gradient, step); });
       }
       if constexpr (!kOutputsThroughLds) give_dq();
     }

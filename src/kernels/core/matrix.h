@@ -6,6 +6,9 @@
 //                           dims of outputs
 //   kValueDepth             keys of a product P V: kScoreTile, or 2 * kScoreTile
 //   kCopiesToLds kTransposedValues   how tile/stage.h brings K and V to LDS
+//   kReadsTransposed        AMD: LDS transposes while it is read, by lds_load_transposed(at): lane i
+//                           of a block of 16 reads columns 4 (i % 4) to 4 (i % 4) + 3 of row i / 4,
+//                           of 4 rows, and has then the 4 rows of column i
 //   kAnyAlignment           vectors are loaded from any address (AMD)
 //   kFlushesSubnormals      subnormal operands of products count as 0
 //   kRowsPerLane            query rows of a tile that a lane owns; row_slot(e) says which of them
@@ -56,6 +59,8 @@
 namespace fulmen::kernels {
 
 constexpr int kStepTiles = kValueDepth / kScoreTile;  // key tiles of a product P V
+// Where values lie transposed in LDS, else 0.
+constexpr int kTransposedDepth = kTransposedValues ? kValueDepth : 0;
 static_assert(kValueDepth == kStepTiles * kScoreTile && (kStepTiles == 1 || kStepTiles == 2),
               "matrix: a product P V takes one or two key tiles");
 
@@ -77,12 +82,23 @@ struct Fragment {
 };
 
 // The operand of the step-th product P V, from a row of probabilities.
-template <class T, bool kShifted, int kColumns>
+template <class T, bool kShifted = false, int kColumns>
 FULMEN_DEVICE ProbabilityOperand step_operand(const TileRow<kColumns>& p, int step) {
   if constexpr (kStepTiles == 2) {
     return to_operand<T, kShifted>(p[2 * step], p[2 * step + 1]);
   } else {
     return to_operand<T, kShifted>(p[step]);
+  }
+}
+
+// The same of row tile t, from the key tiles of one product.
+template <class T, int kTiles, int kRows>
+FULMEN_DEVICE ProbabilityOperand row_operand(const float (&p)[kTiles][kRows][kElements], int t) {
+  static_assert(kTiles == kStepTiles, "row_operand: a product's key tiles");
+  if constexpr (kTiles == 2) {
+    return to_operand<T>(p[0][t], p[1][t]);
+  } else {
+    return to_operand<T>(p[0][t]);
   }
 }
 

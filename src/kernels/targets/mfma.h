@@ -1,4 +1,4 @@
-// The terms of CDNA's targets: products of 16 x 16 x 16 by v_mfma_f32, wave64. A target defines
+// The terms of CDNA1 to CDNA3: products of 16 x 16 x 16. A target defines
 // mfma_f32_16x16x16<T>(d, a, b) before.
 //   operands A[i][k], B[k][j]   i, j = l % 16, k = 4 (l / 16) + e (4 elements)
 //   accumulator D[i][j]         i = 4 (l / 16) + e, j = l % 16
@@ -7,43 +7,11 @@
 // bytes: the order of dims is free where both operands share it.
 #pragma once
 
-#include "core/base.h"
+#include "targets/mfma_lanes.h"
+#include "targets/no_transposed_reads.h"
 
 namespace fulmen::kernels {
 
-constexpr bool kCopiesToLds = false;
-constexpr bool kTransposedValues = true;
-constexpr bool kAnyAlignment = true;
-constexpr int kScoreTile = 16;
-constexpr int kRowsPerLane = 1;
-constexpr int kElements = 4;
-FULMEN_DEVICE constexpr int row_slot(int /*e*/) { return 0; }
-FULMEN_DEVICE int tile_row(int /*slot*/) { return lane_id() % 16; }
-constexpr int kColumnRun = 4;
-FULMEN_DEVICE int tile_column(int e) { return 4 * (lane_id() / 16) + e; }
-FULMEN_DEVICE constexpr int block_sharer(bool /*rows_are_keys*/, int n) { return 1 << n; }
-constexpr int kOutputRun = 4;
-FULMEN_DEVICE int output_column(int e) { return tile_column(e); }
-FULMEN_DEVICE float row_max(float x) {
-  x = larger(x, shuffle_xor(x, 16));
-  return larger(x, shuffle_xor(x, 32));
-}
-FULMEN_DEVICE float row_sum(float x) {
-  x += shuffle_xor(x, 16);
-  return x + shuffle_xor(x, 32);
-}
-
-constexpr int kMmaK = 32;
-constexpr int kPieces = 1;
-FULMEN_DEVICE int piece_row(int /*p*/) { return lane_id() % 16; }
-FULMEN_DEVICE int piece_dim(int /*p*/) { return 8 * (lane_id() / 16); }
-struct RowOperand {
-  Words<4> piece[kPieces];
-};
-// What tiles in LDS are read as: the same.
-constexpr int kTileMmaK = kMmaK;
-using QueryOperand = RowOperand;
-using KeyOperand = RowOperand;
 template <class T>
 FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys,
                                    const RowOperand& queries) {
@@ -73,18 +41,12 @@ FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOpe
 
 // V^T in LDS, [dim][position]: a lane reads 8 bytes of 16 keys.
 constexpr int kValueDepth = 16;
-constexpr int kValuePieces = 1;
-FULMEN_DEVICE int value_dim() { return lane_id() % 16; }
 FULMEN_DEVICE int value_piece(int /*p*/) { return 4 * (lane_id() / 16); }
 FULMEN_DEVICE constexpr int value_key(int position) { return position; }
 FULMEN_DEVICE int value_position(int key) { return key; }
 
-constexpr int kDirectDims = 16;
-constexpr int kDirectElements = 4;
 constexpr int kDirectKeys = 4;
-FULMEN_DEVICE int direct_lane() { return lane_id() % 16; }
 FULMEN_DEVICE int direct_key(int m) { return 4 * (lane_id() / 16) + m; }
-FULMEN_DEVICE int direct_column(int e) { return tile_column(e); }
 template <class T>
 FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const ProbabilityOperand& p,
                                    const unsigned (&pairs)[2]) {

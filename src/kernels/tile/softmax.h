@@ -42,8 +42,7 @@ FULMEN_DEVICE float softmax_scale(const ForwardArguments& a) {
 // A row's maximum, as end_row() and forward/decode_combine.h take it: that of which total() is the
 // sum.
 FULMEN_DEVICE float row_maximum(const RowState& rows, float scale, int slot) {
-  return kNaturalUnits ? rows.reference[slot] - kLift * kLn2
-                       : rows.reference[slot] * scale - kLift;
+  return kNaturalUnits ? rows.reference[slot] - kLift * kLn2 : rows.reference[slot] * scale - kLift;
 }
 
 // The rows' maxima of a tile's scores, and whether the reference is to follow one of this lane's.

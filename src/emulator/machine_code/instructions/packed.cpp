@@ -37,22 +37,6 @@ void packed_floats(Wave& w, const Instruction& i) {
     store_lanes<W>(row<W>(w, i.operand[0].index + half), r[half], w.exec());
 }
 
-// v_pk_mov_b32: a word of the first source and one of the second, as op_sel says.
-template <int W>
-void move_words(Wave& w, const Instruction& i) {
-  alignas(64) float words[2][W];
-  alignas(64) uint32_t r[W];
-  for (int half = 0; half < 2; ++half) {
-    Instruction choice = i;
-    choice.op_sel_hi = i.op_sel;
-    pair_source<W>(w, choice, half + 1, half != 0, words[half]);
-  }
-  for (int half = 0; half < 2; ++half) {
-    for (int l = 0; l < W; ++l) r[l] = std::bit_cast<uint32_t>(words[half][l]);
-    store_lanes<W>(row<W>(w, i.operand[0].index + half), r, w.exec());
-  }
-}
-
 // Returns half a register, for v_pk_*_f16 and v_fma_mix.
 template <int W>
 void half_source(const Wave& w, const Instruction& i, int n, bool second, bool negative,
@@ -75,6 +59,23 @@ void packed_halves(Wave& w, const Instruction& i) {
       r[l] |= uint32_t{Fn{}(source[0][l], source[1][l], source[2][l])} << (16 * half);
   }
   store_lanes<W>(row<W>(w, i.operand[0].index), r, w.exec());
+}
+
+// Two words, of either source one: op_sel selects them.
+template <int W>
+void move_pair(Wave& w, const Instruction& i) {
+  alignas(64) uint32_t r[2][W];
+  for (int half = 0; half < 2; ++half) {
+    const Operand& o = i.operand[static_cast<std::size_t>(half) + 1];
+    const bool second = bit(i.op_sel, half);
+    const auto scalar = static_cast<uint32_t>(scalar64(w, o) >> (second ? 32 : 0));
+    for (int l = 0; l < W; ++l) {
+      r[half][l] =
+          o.source == Operand::Source::vector ? row<W>(w, o.index + (second ? 1 : 0))[l] : scalar;
+    }
+  }
+  for (int half = 0; half < 2; ++half)
+    store_lanes<W>(row<W>(w, i.operand[0].index + half), r[half], w.exec());
 }
 
 // op_sel_hi: the source is an fp16 number, with op_sel in the upper half; otherwise it is fp32.
@@ -149,7 +150,7 @@ void add_packed_instructions(Table& t) {
   add_floats<2>(t, "v_pk_add_f32", [](float a, float b, float /*c*/) { return a + b; });
   add_floats<2>(t, "v_pk_mul_f32", [](float a, float b, float /*c*/) { return a * b; });
   add_floats<3>(t, "v_pk_fma_f32", [](float a, float b, float c) { return std::fma(a, b, c); });
-  t.add("v_pk_mov_b32", {nullptr, move_words<64>, Kind::valu, false});
+  t.add("v_pk_mov_b32", {move_pair<32>, move_pair<64>, Kind::valu, false});
   add_halves<2>(t, "v_pk_add_f16", [](uint16_t a, uint16_t b, uint16_t /*c*/) {
     return to_half(wide(a) + wide(b)).bits;
   });

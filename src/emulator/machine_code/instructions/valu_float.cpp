@@ -131,6 +131,11 @@ void add_conversions(Table& t) {
       return truncate_to_half(a) | uint32_t{truncate_to_half(b)} << 16U;
     });
   }
+  t.lanes("v_cvt_pk_f16_f32",
+          [](float a, float b) { return to_half(a).bits | uint32_t{to_half(b).bits} << 16U; });
+  t.lanes("v_cvt_pk_bf16_f32", [](float a, float b) {
+    return reference::to_bf16(a) | uint32_t{reference::to_bf16(b)} << 16U;
+  });
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ class RuntimeCompiler final : public Compiler {
     build_ = build();
   }
   std::string_view name() const noexcept override { return kind_.name; }
-  std::string identity() const override {
+  std::string identity(std::string_view /*arch*/) const override {
     return fmt::format("{} {}.{} {} {}{}", kind_.name, major_, minor_, build_,
                        fmt::join(kind_.options, " "), kind_.family_options.text());
   }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "core/base.h"
+#include "targets/no_transposed_reads.h"
 
 #if defined(FULMEN_PLATFORM_EMULATED)
 #include "targets/gfx11/emulated.h"

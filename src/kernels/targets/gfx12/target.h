@@ -10,6 +10,7 @@
 #pragma once
 
 #include "core/base.h"
+#include "targets/no_transposed_reads.h"
 
 #if defined(FULMEN_PLATFORM_EMULATED)
 #include "targets/gfx12/emulated.h"

@@ -19,6 +19,7 @@ namespace fulmen::kernels {
 
 constexpr bool kCopiesToLds = true;
 constexpr bool kTransposedValues = false;
+constexpr bool kReadsTransposed = false;
 constexpr bool kAnyAlignment = false;
 constexpr bool kFlushesSubnormals = false;
 constexpr int kScoreTile = 16;
