@@ -18,6 +18,21 @@ inline constexpr ChipFacts kChips[]{
      .vector_registers = 255,
      .register_file = 65536,
      .products = "RTX 20, T4"},
+    {.arch = "gfx906",
+     .wave_size = 64,
+     .register_file = 256 * 64,
+     .products = "Radeon VII, Instinct MI50, MI60"},
+    {.arch = "gfx1010", .register_file = 1024 * 32, .products = "RX 5700, 5600"},
+    {.arch = "gfx1011", .register_file = 1024 * 32, .products = "Radeon Pro V520"},
+    {.arch = "gfx1012", .register_file = 1024 * 32, .products = "RX 5500, 5300"},
+    {.arch = "gfx1013", .register_file = 1024 * 32, .products = "BC-250"},
+    {.arch = "gfx1030", .register_file = 1024 * 32, .products = "RX 6900, 6800"},
+    {.arch = "gfx1031", .register_file = 1024 * 32, .products = "RX 6700"},
+    {.arch = "gfx1032", .register_file = 1024 * 32, .products = "RX 6600"},
+    {.arch = "gfx1033", .register_file = 1024 * 32, .products = "Steam Deck"},
+    {.arch = "gfx1034", .register_file = 1024 * 32, .products = "RX 6500, 6400"},
+    {.arch = "gfx1035", .register_file = 1024 * 32, .products = "Radeon 680M, 660M"},
+    {.arch = "gfx1036", .register_file = 1024 * 32, .products = "Radeon Graphics (Ryzen 7000)"},
 };
 
 }  // namespace portable

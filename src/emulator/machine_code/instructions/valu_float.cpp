@@ -21,6 +21,12 @@ float minimum(float a, float b) {
 // v_exp_f32 and v_log_f32 take subnormal numbers for 0.
 float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0F, x) : x; }
 
+// A product that the host's compiler does not fuse with a sum.
+float rounded(float product) {
+  const volatile float kept = flushed(product);
+  return kept;
+}
+
 // Rounds toward zero. A number that does not fit becomes the nearest one that does, NaN becomes 0.
 template <class T>
 T to_integer(float x) {
@@ -46,6 +52,12 @@ void add_float_arithmetic(Table& t) {
   const auto fma = [](float a, float b, float c) { return std::fma(a, b, c); };
   for (const char* name : {"v_fma_f32", "v_fmaak_f32", "v_fmamk_f32"}) t.lanes(name, fma);
   t.lanes<1, true>("v_fmac_f32", fma);
+  // GCN: the product is rounded, too; subnormal numbers are flushed.
+  const auto mad = [](float a, float b, float c) {
+    return flushed(rounded(flushed(a) * flushed(b)) + flushed(c));
+  };
+  for (const char* name : {"v_mad_f32", "v_madak_f32", "v_madmk_f32"}) t.lanes(name, mad);
+  t.lanes<1, true>("v_mac_f32", mad);
   for (const char* name : {"v_max_f32", "v_max_num_f32"})
     t.lanes(name, [](float a, float b) { return maximum(a, b); });
   for (const char* name : {"v_min_f32", "v_min_num_f32"})
