@@ -37,6 +37,8 @@ struct Configuration {
   int query_order = 0;
   int packed_rows = 0;   // a tile's rows are the query heads of a KV head, query after query
   int splits = 0;        // partial results, for forward/decode_combine.h
+  int chunk = 0;         // tile/square.h: dims of the columns that are in LDS at once
+  int pair_products = 0;  // the same: fp16 numbers are multiplied in pairs
   int heads_in_row = 1;  // decode_tma.h: KV heads that are neighbours in memory are read as one;
                          // head_dim_v is of both then
 
