@@ -5,6 +5,9 @@
 namespace fulmen::gpu {
 namespace {
 
+// Sums of dk and dv, of so many dims each, have room in registers.
+constexpr int64_t kMostDimsOfBoth = 128;
+
 class PortableBackward final : public Family {
  public:
   using Family::Family;
@@ -21,7 +24,13 @@ class PortableBackward final : public Family {
     BackwardPlan plan(p, compute_units);
     plan.add_row_statistics(s);
     plan.add_rows(s, p.dq.present ? kGivesDq : 0);
-    plan.add_rows(s, (p.dk.present ? kGivesDk : 0) | (p.dv.present ? kGivesDv : 0));
+    const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;
+    if (std::max(p.head_dim, p.head_dim_v) > kMostDimsOfBoth) {
+      plan.add_rows(s, dk);
+      plan.add_rows(s, dv);
+    } else {
+      plan.add_rows(s, dk | dv);
+    }
     plan.add_bias(s, kGivesDbias);
     plan.add_sinks(s);
     return plan.take();

@@ -141,9 +141,10 @@ struct SquareSums {
 };
 
 template <bool kMasked>
-FULMEN_DEVICE void add_tile(const BackwardArguments& a, Int64 batch, Int64 head,
-                            const SquareSide& own, RowRange rows, const SquareSide& other,
+FULMEN_DEVICE void add_tile(const BackwardArguments& a, Int64 batch, Int64 head, RowRange rows,
                             RowRange columns, SquareSums& sums) {
+  const SquareSide own = SquareSide::rows(a, batch, head),
+                   other = SquareSide::columns(a, batch, head);
   RowsByColumns p = {}, ds = {};
   tile_gradients<kMasked>(a, batch, head, own, rows, other, columns, p, ds);
   const Int64 row_end = rows.first + kBlockM < rows.end ? rows.first + kBlockM : rows.end;
@@ -167,22 +168,21 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call) {
   const RowRange rows{tile * kBlockM, kRowsAreKeys ? a.seqlen_k : a.seqlen_q};
   if (kVariable && rows.first >= rows.end) return;
   const Int64 row_end = rows.first + kBlockM < rows.end ? rows.first + kBlockM : rows.end;
-  const algorithm::Band band = column_band(a);
-  const algorithm::KeyRange range = band.any(rows.first, row_end);
+  const algorithm::KeyRange range = column_band(a).any(rows.first, row_end);
 
   const Int64 first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
   const Int64 last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;
-  const SquareSide own = SquareSide::rows(a, batch, first_head);
-  stage_staying_rows(own, rows);
+  stage_staying_rows(SquareSide::rows(a, batch, first_head), rows);
   SquareSums sums = {};
   for (Int64 head = first_head; head < last_head; ++head) {
-    const SquareSide other = SquareSide::columns(a, batch, head);
     for (Int64 column = range.begin; column < range.end; column += kBlockN) {
+      // They need not stay in registers.
+      const BackwardArguments& now = sequence_of(reload(call, column), batch);
       const RowRange columns{column, range.end};
-      if (is_whole(band, rows, column)) {
-        add_tile<false>(a, batch, head, own, rows, other, columns, sums);
+      if (is_whole(column_band(now), rows, column)) {
+        add_tile<false>(now, batch, head, rows, columns, sums);
       } else {
-        add_tile<true>(a, batch, head, own, rows, other, columns, sums);
+        add_tile<true>(now, batch, head, rows, columns, sums);
       }
     }
   }

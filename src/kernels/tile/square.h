@@ -52,28 +52,42 @@ FULMEN_DEVICE float multiply_add(unsigned a, unsigned b, float sum) {
   return bits_float(a) * bits_float(b) + sum;
 }
 
+// Two steps of a product may be in registers at once: the compiler would load more before it
+// multiplies, and spill. So would it without a loop.
+constexpr int kStepsAhead = kHeadDim > 128 || kHeadDimV > 128 ? 1 : 2;
+FULMEN_DEVICE constexpr int unrolled_steps(int steps) { return steps > 4 ? 4 : 2; }
+FULMEN_DEVICE void end_step(int step) {
+  if (step % kStepsAhead == kStepsAhead - 1) schedule_fence();
+}
+
 // product += rows . columns of a chunk of dims.
 template <int kRowPitch>
 FULMEN_DEVICE void multiply_chunk(int rows_at, int columns_at, RowsByColumns& product) {
   rows_at += lane_row() * kRowPitch;
   columns_at += lane_column() * kColumnPitch;
-#pragma unroll 4
-  for (int at = 0; at < 4 * kChunk / kInWord; at += 16) {
-    Words<4> row[kRows], column[kColumns];
+  constexpr int kSteps = kChunk / kInWord / 4, kUnrolledSteps = unrolled_steps(kSteps);
+#pragma unroll 1
+  for (int first = 0; first < 16 * kSteps; first += 16 * kUnrolledSteps) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r)
-      row[r] = lds_load<Words<4> >(rows_at + r * kSide * kRowPitch + at);
+    for (int step = 0; step < kUnrolledSteps; ++step) {
+      const int at = first + 16 * step;
+      Words<4> row[kRows], column[kColumns];
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c)
-      column[c] = lds_load<Words<4> >(columns_at + c * kSide * kColumnPitch + at);
+      for (int r = 0; r < kRows; ++r)
+        row[r] = lds_load<Words<4> >(rows_at + r * kSide * kRowPitch + at);
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
+      for (int c = 0; c < kColumns; ++c)
+        column[c] = lds_load<Words<4> >(columns_at + c * kSide * kColumnPitch + at);
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
+      for (int w = 0; w < 4; ++w) {
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c)
-          product[r][c] = multiply_add(row[r].word[w], column[c].word[w], product[r][c]);
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+          for (int c = 0; c < kColumns; ++c)
+            product[r][c] = multiply_add(row[r].word[w], column[c].word[w], product[r][c]);
+        }
       }
+      end_step(step);
     }
   }
 }
@@ -84,26 +98,32 @@ FULMEN_DEVICE void accumulate_chunk(int weights_at, int values_at, int chunk,
                                     RowsByDims<kCount>& sum) {
   weights_at += lane_row() * kWeightPitch;
   values_at += 4 * kChunkDims * lane_column();
-#pragma unroll 4
-  for (int at = 0; at < kBlockN / kInWord; at += 4) {
-    Words<4> weight[kRows];
-    Words<kChunkDims> value[4];
+  constexpr int kSteps = kBlockN / kInWord / 4, kUnrolledSteps = unrolled_steps(kSteps);
+#pragma unroll 1
+  for (int first = 0; first < 4 * kSteps; first += 4 * kUnrolledSteps) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r)
-      weight[r] = lds_load<Words<4> >(weights_at + r * kSide * kWeightPitch + 4 * at);
+    for (int step = 0; step < kUnrolledSteps; ++step) {
+      const int at = first + 4 * step;
+      Words<4> weight[kRows];
+      Words<kChunkDims> value[4];
 #pragma unroll
-    for (int w = 0; w < 4; ++w)
-      value[w] = lds_load<Words<kChunkDims> >(values_at + (at + w) * kValuePitch);
+      for (int r = 0; r < kRows; ++r)
+        weight[r] = lds_load<Words<4> >(weights_at + r * kSide * kWeightPitch + 4 * at);
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
+      for (int w = 0; w < 4; ++w)
+        value[w] = lds_load<Words<kChunkDims> >(values_at + (at + w) * kValuePitch);
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
+      for (int w = 0; w < 4; ++w) {
 #pragma unroll
-        for (int e = 0; e < kChunkDims; ++e) {
-          float& x = sum[r][chunk][e];
-          x = multiply_add(weight[r].word[w], value[w].word[e], x);
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+          for (int e = 0; e < kChunkDims; ++e) {
+            float& x = sum[r][chunk][e];
+            x = multiply_add(weight[r].word[w], value[w].word[e], x);
+          }
         }
       }
+      end_step(step);
     }
   }
 }
