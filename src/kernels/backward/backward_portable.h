@@ -99,7 +99,7 @@ FULMEN_DEVICE void accumulate(const RowsByColumns& weight, const TensorRows& oth
 
 // P, or dbias's terms, and dS of a tile of rows and columns of one query head.
 template <bool kMasked>
-FULMEN_DEVICE void tile_gradients(const BackwardArguments& a, Int64 batch, Int64 head,
+FULMEN_DEVICE void tile_gradients(const BackwardArguments& a, Int64 batch, int head,
                                   const SquareSide& own, RowRange rows, const SquareSide& other,
                                   RowRange columns, RowsByColumns& p, RowsByColumns& ds) {
   multiply<kLayout.first_pitch, kMasked>(own.first, rows, 0, other.first, columns, kChunks, p);
@@ -117,13 +117,13 @@ FULMEN_DEVICE bool is_whole(const algorithm::Band& band, RowRange rows, Int64 fi
 }
 
 template <int kCount>
-FULMEN_DEVICE void store_rows(const View& view, Int64 batch, Int64 head, RowRange rows, int dims,
+FULMEN_DEVICE void store_rows(const View& view, Int64 batch, int head, RowRange rows, int dims,
                               float factor, const RowsByDims<kCount>& sum) {
+  const int count = at_most(rows.end - rows.first, kBlockM) - lane_row();
+  auto* row = const_cast<Element*>(at<Element>(view, batch, rows.first + lane_row(), head));
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const Int64 i = rows.first + lane_row() + kSide * r;
-    if (i >= rows.end) continue;
-    auto* row = const_cast<Element*>(at<Element>(view, batch, i, head));
+  for (int r = 0; r < kRows; ++r, row += kSide * view.row) {
+    if (kSide * r >= count) continue;
 #pragma unroll
     for (int chunk = 0; chunk < kCount; ++chunk) {
       float x[kChunkDims];
@@ -141,7 +141,7 @@ struct SquareSums {
 };
 
 template <bool kMasked>
-FULMEN_DEVICE void add_tile(const BackwardArguments& a, Int64 batch, Int64 head, RowRange rows,
+FULMEN_DEVICE void add_tile(const BackwardArguments& a, Int64 batch, int head, RowRange rows,
                             RowRange columns, SquareSums& sums) {
   const SquareSide own = SquareSide::rows(a, batch, head),
                    other = SquareSide::columns(a, batch, head);
@@ -158,23 +158,26 @@ FULMEN_DEVICE void add_tile(const BackwardArguments& a, Int64 batch, Int64 head,
 
 // dq, or dk and dv.
 FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call) {
-  const Int64 id = workgroup_id();
-  const Int64 tiles = tiles_of(kRowsAreKeys ? call.seqlen_k : call.seqlen_q, kBlockM);
-  const int heads = kRowsAreKeys ? call.num_kv_heads : call.num_heads;
+  // No launch has more than 2^31 - 1 workgroups, and divisions of 64 bits take long.
+  const auto id = static_cast<unsigned>(workgroup_id()),
+             tiles = static_cast<unsigned>(
+                 tiles_of(kRowsAreKeys ? call.seqlen_k : call.seqlen_q, kBlockM)),
+             heads = static_cast<unsigned>(kRowsAreKeys ? call.num_kv_heads : call.num_heads);
   // Under a causal mask the last queries, and the first keys, have most to do: they start first.
   const Int64 tile = kRowsAreKeys ? id % tiles : tiles - 1 - id % tiles;
-  const Int64 row_head = id / tiles % heads, batch = id / tiles / heads;
+  const int row_head = static_cast<int>(id / tiles % heads),
+            batch = static_cast<int>(id / tiles / heads);
   const BackwardArguments& a = sequence_of(call, batch);
   const RowRange rows{tile * kBlockM, kRowsAreKeys ? a.seqlen_k : a.seqlen_q};
   if (kVariable && rows.first >= rows.end) return;
   const Int64 row_end = rows.first + kBlockM < rows.end ? rows.first + kBlockM : rows.end;
   const algorithm::KeyRange range = column_band(a).any(rows.first, row_end);
 
-  const Int64 first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
-  const Int64 last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;
+  const int first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
+  const int last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;
   stage_staying_rows(SquareSide::rows(a, batch, first_head), rows);
   SquareSums sums = {};
-  for (Int64 head = first_head; head < last_head; ++head) {
+  for (int head = first_head; head < last_head; ++head) {
     for (Int64 column = range.begin; column < range.end; column += kBlockN) {
       // They need not stay in registers.
       const BackwardArguments& now = sequence_of(reload(call, column), batch);

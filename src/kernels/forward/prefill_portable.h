@@ -68,12 +68,14 @@ struct PortableTask {
   }
 
   FULMEN_DEVICE void store(const SquareRows& rows, const RowsByDims<kChunksV>& out) const {
+    const Int64 i = row_begin + lane_row();
+    const int count = at_most(row_end - row_begin, kBlockM) - lane_row();
+    auto* row = const_cast<Element*>(at<Element>(a.out, batch, i, head));
+    float* lse = a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const Int64 i = row_begin + lane_row() + kSide * r;
+    for (int r = 0; r < kRows; ++r, row += kSide * a.out.row, lse += kSide * a.lse_row) {
       const RowEnd end = rows.end(a, head, r);
-      if (i >= row_end) continue;
-      auto* row = const_cast<Element*>(at<Element>(a.out, batch, i, head));
+      if (kSide * r >= count) continue;
 #pragma unroll
       for (int chunk = 0; chunk < kChunksV; ++chunk) {
         float x[kChunkDims];
@@ -81,8 +83,7 @@ struct PortableTask {
         for (int e = 0; e < kChunkDims; ++e) x[e] = out[r][chunk][e] * end.output_factor;
         store_dims(row, chunk * kChunk + kChunkDims * lane_column(), a.head_dim_v, x);
       }
-      if (a.lse != nullptr && lane_column() == 0)
-        global_store(a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row, end.lse);
+      if (a.lse != nullptr && lane_column() == 0) global_store(lse, end.lse);
     }
   }
 
@@ -135,13 +136,16 @@ struct PortableTask {
 };
 
 FULMEN_DEVICE void portable(const ForwardArguments& call) {
-  const Int64 id = workgroup_id();
+  // No launch has more than 2^31 - 1 workgroups, and divisions of 64 bits take long.
+  const auto id = static_cast<unsigned>(workgroup_id()),
+             row_tiles = static_cast<unsigned>(call.row_tiles), batch_head = id / row_tiles;
+  const auto num_heads = static_cast<unsigned>(call.num_heads);
+  const int head = static_cast<int>(batch_head % num_heads),
+            batch = static_cast<int>(batch_head / num_heads);
   // The last rows attend most keys under a causal mask: they start first.
-  const Int64 tile = call.row_tiles - 1 - id % call.row_tiles;
-  const Int64 head = id / call.row_tiles % call.num_heads,
-              batch = id / call.row_tiles / call.num_heads;
+  const Int64 tile = row_tiles - 1 - id % row_tiles;
   const ForwardArguments& a = sequence_of(call, batch);
-  const Int64 kv_head = head / a.group_size;
+  const int kv_head = head / a.group_size;
   const Int64 row_begin = tile * kBlockM;
   if (kVariable && row_begin >= a.seqlen_q) return;
   const Int64 row_end = row_begin + kBlockM < a.seqlen_q ? row_begin + kBlockM : a.seqlen_q;

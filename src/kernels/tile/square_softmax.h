@@ -35,13 +35,15 @@ FULMEN_DEVICE float sum_of_row(float x) {
 // only when a score is more than 2^8 away, so that most tiles need neither the row's maximum nor a
 // rescaling of what was summed before.
 struct SquareRows {
-  float reference[kRows], sum[kRows];  // the sum: of the lane's own probabilities
+  float reference[kRows];
+  float shift[kRows];  // what the reference adds to an exponent; kNaturalUnits: to a score
+  float sum[kRows];    // of the lane's own probabilities
 
   FULMEN_DEVICE void clear() {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       reference[r] = -kInfinity;
-      sum[r] = 0;
+      shift[r] = sum[r] = 0;
     }
   }
 
@@ -62,23 +64,23 @@ struct SquareRows {
     if (__builtin_expect(any_lane(moves), 0)) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        const float moved = larger(reference[r], max_of_row(max[r]));
-        const float factor =
-            exp2((reference[r] - (moved == -kInfinity ? 0.0F : moved)) * scale);
+        const float moved = larger(reference[r], max_of_row(max[r])),
+                    offset = moved == -kInfinity ? 0.0F : moved;
+        const float factor = exp2((reference[r] - offset) * scale);
         reference[r] = moved;
+        shift[r] = kNaturalUnits ? -offset : kLift - offset * scale;
         sum[r] *= factor;
         FULMEN_INLINED rescale(r, factor);
       }
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const float offset = reference[r] == -kInfinity ? 0.0F : reference[r];
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         if constexpr (kNaturalUnits) {
-          score[r][c] = exp2((score[r][c] - offset) * scale + kLift);
+          score[r][c] = exp2((score[r][c] + shift[r]) * scale + kLift);
         } else {
-          score[r][c] = exp2(score[r][c] * scale + (kLift - offset * scale));
+          score[r][c] = exp2(score[r][c] * scale + shift[r]);
         }
         sum[r] += score[r][c];
       }
@@ -99,11 +101,14 @@ struct ScoreTile {
   template <bool kMasked>
   FULMEN_DEVICE void modify(Int64 first_key, RowsByColumns& score) const {
     if constexpr (!kMasked && kPlainScale) return;
+    // What rows may attend is not computed ahead of the loop: most tiles, or all, need no masks.
+    const int y = kMasked ? recompute(lane_row(), first_key) : lane_row();
     first_key += lane_column();
+    Int64 i = row_begin + y;
+    // Rows past the end have those of one that is there.
+    ScoreRow row = ScoreRow::of(a, batch, head, !kMasked || i < row_end ? i : row_end - 1);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const Int64 i = row_begin + lane_row() + kSide * r;
-      const ScoreRow row = ScoreRow::of(a, batch, head, i < row_end ? i : row_end - 1);
       // Of the row's keys, from the lane's first one on.
       const algorithm::KeyRange keys = kMasked ? band_of(a).any(i, i + 1) : algorithm::KeyRange{};
       const int begin = near(keys.begin - first_key),
@@ -121,6 +126,8 @@ struct ScoreTile {
         if constexpr (!kPlainScale) x = row.finish(a, x, bias, distance - j);
         score[r][c] = kept ? x : -kInfinity;
       }
+      i += kSide;
+      if (!kMasked || i < row_end) row.advance(a, kSide);
     }
   }
 

@@ -64,9 +64,11 @@ FULMEN_DEVICE void to_gradients(const BackwardArguments& a, Int64 batch, Int64 h
   DropoutMask dropout(a, batch, head);
   const algorithm::Band band = column_band(a);
   const Int64 lane_first = first_column + lane_column();
+  // What rows meet is not computed ahead of the loop: most tiles, or all, need no masks.
+  const int y = kMasked ? recompute(lane_row(), first_column) : lane_row();
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const Int64 row = rows.first + lane_row() + kSide * r;
+    const Int64 row = rows.first + y + kSide * r;
     MetColumns met{};
     if constexpr (kMasked) met = MetColumns::of(band, row, rows, lane_first);
 #pragma unroll
