@@ -18,6 +18,10 @@ int lds_bytes(const Specialisation& s, bool second_rows, int weights) {
 
 }  // namespace
 
+bool multiplies_pairs(const Problem& p, const Chip& chip) {
+  return chip.pair_products && p.dtype == DType::fp16 && p.kv_dtype == DType::fp16;
+}
+
 void specialise_square(const Problem& p, const Chip& chip, bool second_rows, int weights,
                        Specialisation& s) {
   const PortableTiles& tiles = *kPortable.portable;
@@ -29,7 +33,7 @@ void specialise_square(const Problem& p, const Chip& chip, bool second_rows, int
   specialise_for(p, s);
   s.whole_rows = strides_are_whole(p);
   s.whole_dims = s.whole_bias = s.tiles_in_pages = false;  // nothing depends on them
-  s.pair_products = chip.pair_products && p.dtype == DType::fp16 && p.kv_dtype == DType::fp16;
+  s.pair_products = multiplies_pairs(p, chip);
   // Rows that stay save a workgroup from fetching them again for each tile of columns; long chunks
   // have fewer barriers.
   const bool whole_chunks = s.head_dim % kLongChunk == 0 && s.head_dim_v % kLongChunk == 0;

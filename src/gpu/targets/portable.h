@@ -45,7 +45,7 @@ inline constexpr Target kPortable{
                               .block_n = 64,
                               .workgroup = 256,
                               .most_lds_bytes = 64 * kKiB},
-    .decode_portable = DecodePortableTiles{.waves = 8,
+    .decode_portable = DecodePortableTiles{.workgroup = 256,
                                            .block_n = 4,
                                            .block_m = 8,
                                            .narrow_above = 128,

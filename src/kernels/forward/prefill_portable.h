@@ -8,6 +8,7 @@
 //
 // Products are those of fp16 pairs where the chip has them, else of fp32.
 #include "core/dropout.h"
+#include "tile/kv_rows.h"
 #include "tile/square_softmax.h"
 #include "tile/square_stage.h"
 
@@ -71,7 +72,7 @@ struct PortableTask {
     const Int64 i = row_begin + lane_row();
     const int count = at_most(row_end - row_begin, kBlockM) - lane_row();
     auto* row = const_cast<Element*>(at<Element>(a.out, batch, i, head));
-    float* lse = a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row;
+    Int64 lse = batch * a.lse_batch + head * a.lse_head + i * a.lse_row;
 #pragma unroll
     for (int r = 0; r < kRows; ++r, row += kSide * a.out.row, lse += kSide * a.lse_row) {
       const RowEnd end = rows.end(a, head, r);
@@ -83,42 +84,19 @@ struct PortableTask {
         for (int e = 0; e < kChunkDims; ++e) x[e] = out[r][chunk][e] * end.output_factor;
         store_dims(row, chunk * kChunk + kChunkDims * lane_column(), a.head_dim_v, x);
       }
-      if (a.lse != nullptr && lane_column() == 0) global_store(lse, end.lse);
+      if (a.lse != nullptr && lane_column() == 0) global_store(a.lse + lse, end.lse);
     }
   }
 
  private:
-  // Rows of K or V that lie anywhere.
-  template <bool kValues>
-  struct PagedRows {
-    const PortableTask& task;
-    Int64 first_key;
-    int last;
-
-    template <bool kClamped>
-    FULMEN_DEVICE const KvElement* row(int n) const {
-      return kv_row<kValues>(task.a, kValues ? task.a.v : task.a.k,
-                             kValues ? task.v : task.k, first_key + (n < last ? n : last));
-    }
-  };
-
-  template <bool kValues>
-  FULMEN_DEVICE auto tile_rows(Int64 first_key, int last) const {
-    if constexpr (kPaged) {
-      return PagedRows<kValues>{*this, first_key, last};
-    } else {
-      const Int64 stride = kValues ? a.v.row : a.k.row;
-      return RowsAt<KvElement>{(kValues ? v : k) + first_key * stride, stride, last};
-    }
-  }
   template <bool kMasked>
   FULMEN_DEVICE void stage_tile_rows(Int64 first_key, int last, int chunk) const {
-    stage_rows<kMasked, kBlockN>(tile_rows<false>(first_key, last), chunk * kChunk, a.head_dim,
+    stage_rows<kMasked, kBlockN>(kv_rows<false>(a, k, first_key, last), chunk * kChunk, a.head_dim,
                                  kLayout.columns_at, kColumnPitch);
   }
   template <bool kMasked>
   FULMEN_DEVICE void stage_tile_values(Int64 first_key, int last, int chunk) const {
-    stage_values<kMasked>(tile_rows<true>(first_key, last), chunk * kChunk, a.head_dim_v,
+    stage_values<kMasked>(kv_rows<true>(a, v, first_key, last), chunk * kChunk, a.head_dim_v,
                           kLayout.columns_at, [&](int n) {
                             return any_row_keeps(a, batch, head, row_begin, row_end,
                                                  first_key + n);

@@ -1,25 +1,21 @@
 // What the kernels without matrix instructions share: products of tiles in LDS by 16 x 16 lanes.
 // Lane (y, x) has rows y + 16 r, and columns x + 16 c or a run of dims from kChunkDims x on.
 //
-// LDS holds words: two fp16 numbers where one instruction multiplies both and adds the products
-// (kPairs), else a number in fp32. A product of words is then one or two terms of a sum:
+// LDS holds words (tile/words.h):
 //   rows     [row][word of dims]     a pair is two neighbouring dims
 //   values   [word of columns][dim]  a pair is two columns, kSide apart
 //   weights  [row][word of columns]  the same: what a lane has of two products over rows
 #pragma once
 
-#include "core/config.h"
 #include "tile/square_layout.h"
+#include "tile/words.h"
 
 namespace fulmen::kernels {
 
 constexpr int kSide = 16;
-constexpr bool kPairs = kConfig.pair_products != 0;
-constexpr int kInWord = kPairs ? 2 : 1;  // numbers
 constexpr int kChunk = kConfig.chunk;
 constexpr bool kRowsStay = kConfig.queries_in_lds != 0;  // all dims of the rows are in LDS
 constexpr int kChunkDims = kChunk / kSide;
-constexpr int kPieceDims = 8, kPieceWords = kPieceDims / kInWord;  // of what a lane stages at once
 constexpr int kRows = kBlockM / kSide, kColumns = kBlockN / kSide;
 constexpr int kChunks = (kHeadDim + kChunk - 1) / kChunk;
 constexpr int kChunksV = (kHeadDimV + kChunk - 1) / kChunk;
@@ -46,11 +42,6 @@ using RowsByColumns = float[kRows][kColumns];
 // A lane's sums over columns: dims of every chunk.
 template <int kCount>
 using RowsByDims = float[kRows][kCount][kChunkDims];
-
-FULMEN_DEVICE float multiply_add(unsigned a, unsigned b, float sum) {
-  if constexpr (kPairs) return dot2(a, b, sum);
-  return bits_float(a) * bits_float(b) + sum;
-}
 
 // Two steps of a product may be in registers at once: the compiler would load more before it
 // multiplies, and spill. So would it without a loop.

@@ -6,14 +6,6 @@
 
 namespace fulmen::kernels {
 
-// Pairs of probabilities are rounded toward zero, and 2^kLift too large to make up for it.
-constexpr float kLift = kPairs ? kHalfShift : 0.0F, kUnlift = kPairs ? kHalfUnshift : 1.0F;
-struct ProbabilityPair {
-  FULMEN_DEVICE static unsigned pack(float a, float b) {
-    return pack_probabilities<Half, true>(a, b);
-  }
-};
-
 // Times a difference of what the softmax takes (q.k with kPlainScale, else scores): the exponent
 // of 2.
 FULMEN_DEVICE float exponent_scale(const ForwardArguments& a) {
