@@ -32,7 +32,8 @@ bool chosen(const gpu::Specialisation& s, const gpu::Chip& chip) {
   if (chip.arch != chip.target->test_chips.front() && s.head_dim != 128) return false;
   const bool backward = s.entry.starts_with("backward") || s.entry.starts_with("short_backward");
   if (backward) return (s.tensor_dtype() == DType::bf16 && !s.band) || s.bias >= 0;
-  return s.tensor_dtype() != DType::fp16 || (s.entry == "forward/prefill.h" && s.head_dim == 128);
+  return s.tensor_dtype() != DType::fp16 || chip.target->is_portable() ||
+         (s.entry == "forward/prefill.h" && s.head_dim == 128);
 }
 
 std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::Chip& chip,
@@ -81,6 +82,10 @@ void Spills::expect_none(const gpu::Chip& chip, const std::vector<gpu::Specialis
     // register, which costs no memory.
     if (message.ends_with("any rows: 0 vector and 1 scalar registers spilled, 0 bytes of scratch"))
       continue;
+    // Chips of which only the memory matters: masks of 64 lanes take two scalar registers each.
+    if (chip.target->is_portable() && message.find(": 0 vector and ") != std::string::npos &&
+        message.ends_with(" scalar registers spilled, 0 bytes of scratch"))
+      continue;
     EXPECT_EQ(message, "");
   }
 }
@@ -97,6 +102,23 @@ TEST_P(Spills, NoShippedKernelHasAny) {
   SCOPED_TRACE("repeat it: FULMEN_TEST_SEED=" + std::to_string(testing::test_seed()));
   expect_none(chip, random.sample(kernels, (kernels.size() + 7) / 8));
 }
+
+// Chips without matrix instructions. These kernels are larger, and take longer.
+class PortableSpills : public Spills {};
+
+TEST_P(PortableSpills, NoShippedKernelHasAny) {
+  std::string storage;
+  gpu::Chip chip{};
+  ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
+  std::vector<gpu::Specialisation> kernels = gpu::shipped_kernels(chip, true);
+  std::erase_if(kernels, [&](const gpu::Specialisation& s) { return !chosen(s, chip); });
+  testing::Random random(2 + std::hash<std::string>{}(GetParam()));
+  SCOPED_TRACE("repeat it: FULMEN_TEST_SEED=" + std::to_string(testing::test_seed()));
+  expect_none(chip, random.sample(kernels, (kernels.size() + 15) / 16));
+}
+
+INSTANTIATE_TEST_SUITE_P(Amd, PortableSpills, ::testing::ValuesIn(testing::portable_test_chips()),
+                         [](const auto& info) { return info.param; });
 
 // The second kernels of plans, which serve pointers that are no multiples of 16.
 TEST_P(Spills, NoMainKernelForAnyPointerHasAny) {

@@ -37,10 +37,8 @@ void specialise_square(const Problem& p, const Chip& chip, bool second_rows, int
   // Rows that stay save a workgroup from fetching them again for each tile of columns; long chunks
   // have fewer barriers.
   const bool whole_chunks = s.head_dim % kLongChunk == 0 && s.head_dim_v % kLongChunk == 0;
-  for (const auto& [stays, chunk] : {std::pair{true, kLongChunk},
-                                     {true, kChunk},
-                                     {false, kLongChunk},
-                                     {false, kChunk}}) {
+  for (const auto& [stays, chunk] :
+       {std::pair{true, kLongChunk}, {true, kChunk}, {false, kLongChunk}, {false, kChunk}}) {
     if (chunk == kLongChunk && !whole_chunks) continue;
     s.queries_in_lds = stays;
     s.chunk = chunk;

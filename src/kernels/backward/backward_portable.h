@@ -149,8 +149,7 @@ FULMEN_DEVICE void add_tile(const BackwardArguments& a, Int64 batch, int head, R
   tile_gradients<kMasked>(a, batch, head, own, rows, other, columns, p, ds);
   const Int64 row_end = rows.first + kBlockM < rows.end ? rows.first + kBlockM : rows.end;
   const auto alive = [&](int n) {
-    return kRowsAreKeys ||
-           any_row_keeps(a, batch, head, rows.first, row_end, columns.first + n);
+    return kRowsAreKeys || any_row_keeps(a, batch, head, rows.first, row_end, columns.first + n);
   };
   if constexpr (kGivesFirst) accumulate<kMasked>(ds, other.first, columns, alive, sums.first);
   if constexpr (kGivesDv) accumulate<kMasked>(p, other.second, columns, alive, sums.second);

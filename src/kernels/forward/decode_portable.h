@@ -40,7 +40,7 @@ constexpr int kOutputsAt = 2 * kWaves * kBlockM;  // [kWaves][kWaveFloats]
 constexpr int kProbabilities = 0, kRescales = kGroups * kScores,
               kStepFloats = kGroups * (kScores + kBlockM);
 constexpr int kWaveFloats =
-    kBlockM * kHeadDimV > 2 * kStepFloats ? kBlockM * kHeadDimV : 2 * kStepFloats;
+    kBlockM * kHeadDimV > 2 * kStepFloats ? kBlockM* kHeadDimV : 2 * kStepFloats;
 static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kWaveFloats),
               "decode_portable: the host reserves the LDS that waves merge in");
 
@@ -211,8 +211,7 @@ struct WaveTask {
       attended[m] = ballot(score[m] != -kInfinity) >> static_cast<unsigned>(kGroup * group_id());
 #pragma unroll
     for (int c = 0; c < kBlockN; ++c) {
-      const bool any =
-          (attended[c % kOwn] & (kOfFirst << static_cast<unsigned>(c / kOwn))) != 0;
+      const bool any = (attended[c % kOwn] & (kOfFirst << static_cast<unsigned>(c / kOwn))) != 0;
 #pragma unroll
       for (unsigned& word : value[c]) word = any ? word : 0U;
     }
@@ -401,8 +400,11 @@ FULMEN_DEVICE void decode_portable(const ForwardArguments& call) {
   const Int64 begin = band.begin > split_begin ? band.begin : split_begin,
               end = band.end < split_end ? band.end : split_end;
 
-  WaveTask task{a, OwnScores::of(a, place), head_rows(a.k, place.batch, place.kv_head),
-                head_rows(a.v, place.batch, place.kv_head), {}};
+  WaveTask task{a,
+                OwnScores::of(a, place),
+                head_rows(a.k, place.batch, place.kv_head),
+                head_rows(a.v, place.batch, place.kv_head),
+                {}};
 #pragma unroll
   for (int r = 0; r < kBlockM; ++r) {
     const Row row = Row::of(a, place.kv_head, place.first_row + r);

@@ -96,11 +96,9 @@ struct PortableTask {
   }
   template <bool kMasked>
   FULMEN_DEVICE void stage_tile_values(Int64 first_key, int last, int chunk) const {
-    stage_values<kMasked>(kv_rows<true>(a, v, first_key, last), chunk * kChunk, a.head_dim_v,
-                          kLayout.columns_at, [&](int n) {
-                            return any_row_keeps(a, batch, head, row_begin, row_end,
-                                                 first_key + n);
-                          });
+    stage_values<kMasked>(
+        kv_rows<true>(a, v, first_key, last), chunk * kChunk, a.head_dim_v, kLayout.columns_at,
+        [&](int n) { return any_row_keeps(a, batch, head, row_begin, row_end, first_key + n); });
   }
 
   FULMEN_DEVICE void drop(int r, Int64 first_key, DropoutMask& dropout,

@@ -60,8 +60,7 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   program.scratch_bytes = static_cast<int>(d.scratch_bytes);
   // gfx906 has no accumulators, and gives out its registers by four.
   const bool accumulators = program.is("gfx9") && !program.is("gfx906");
-  const int granted =
-      (static_cast<int>(d.resources1 & 63U) + 1) * (program.is("gfx906") ? 4 : 8);
+  const int granted = (static_cast<int>(d.resources1 & 63U) + 1) * (program.is("gfx906") ? 4 : 8);
   program.vector_registers = accumulators
                                  ? std::min(granted, (static_cast<int>(d.resources3 & 63U) + 1) * 4)
                                  : std::min(granted, 256);

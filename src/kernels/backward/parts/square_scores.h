@@ -82,8 +82,8 @@ FULMEN_DEVICE void to_gradients(const BackwardArguments& a, Int64 batch, Int64 h
           ScoreInputs::of(a, batch, head, attended ? i : 0, attended ? j : 0);
       const auto keeps = [&] { return dropout.keeps(i, j); };
       const float share = RowShares::load(inputs.share, numbers.offset);
-      const ScoreGradient g = score_gradient(a, inputs, numbers, dot[r][c], dprobability[r][c],
-                                             attended, keeps, share);
+      const ScoreGradient g =
+          score_gradient(a, inputs, numbers, dot[r][c], dprobability[r][c], attended, keeps, share);
       dot[r][c] = kGivesDbias ? g.bias : g.weight;
       dprobability[r][c] = g.dot;
     }
