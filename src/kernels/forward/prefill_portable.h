@@ -143,8 +143,10 @@ FULMEN_DEVICE void portable(const ForwardArguments& call) {
   if constexpr (kRowsStay) {
     for (int chunk = 0; chunk < kChunks; ++chunk) task.stage_queries(chunk);
   }
+  // A bias has no rows past the end.
+  const bool all_rows = !kBias || row_begin + kBlockM <= row_end;
   for (Int64 first_key = keys.begin; first_key < keys.end; first_key += kBlockN) {
-    if (!kKeepMask && first_key >= whole.begin && first_key + kBlockN <= whole.end) {
+    if (!kKeepMask && all_rows && first_key >= whole.begin && first_key + kBlockN <= whole.end) {
       task.step<kKeepMask>(first_key, dropout, rows, out);
     } else {
       task.step<true>(first_key, dropout, rows, out);
