@@ -1,5 +1,5 @@
-// Instructions as AMD's ISA documents (RDNA3, RDNA4, MI300; Vega 7nm, RDNA2) describe them: a table, and numbers
-// computed in double. It shares nothing with the emulator.
+// Instructions as AMD's ISA documents (RDNA2, RDNA3, RDNA4, MI300, Vega 7nm) describe them: a
+// table, and numbers computed in double. It shares nothing with the emulator.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
 // Forward for few queries without matrix instructions: any dtype, any head_dim, any chip. Reading K
 // and V is the work. A workgroup owns kBlockM rows - the query heads of a KV head are packed into
 // them - and a split of the keys. A wave is cut into groups of lanes, which have a key each: a lane
-// has 8 dims of it. Waves take steps round robin, kBlockN keys a group, and merge at the end through
-// LDS. A step of a group:
+// has 8 dims of it. Waves take steps round robin, kBlockN keys a group, and merge at the end
+// through LDS. A step of a group:
 //
 //   S[kBlockM, kBlockN] = Q K^T        every lane's products of its dims; a score's sum over the
 //                                      group ends in one of its lanes
@@ -115,8 +115,8 @@ struct Row {
   }
 };
 
-// What a lane keeps: of its own scores' row a reference (as tile/square_softmax.h) and a sum, of the
-// group's keys; its dims of all rows' outputs.
+// What a lane keeps: of its own scores' row a reference (as tile/square_softmax.h) and a sum, of
+// the group's keys; its dims of all rows' outputs.
 struct LaneState {
   float reference, sum, out[kBlockM][kPieceDims];
 };
@@ -150,8 +150,8 @@ struct WaveTask {
   const KvElement *k, *v;
   PieceOfWords query[kBlockM];
 
-  // Keys [first_key, first_key + kStepKeys); those from `end` on repeat the last one, with no weight.
-  // lds: of the step, in floats.
+  // Keys [first_key, first_key + kStepKeys); those from `end` on repeat the last one, with no
+  // weight. lds: of the step, in floats.
   FULMEN_DEVICE void step(Int64 first_key, Int64 end, int lds, LaneState& state) const {
     const int last = at_most(end - first_key, kStepKeys) - 1;
     const auto keys = kv_rows<false>(a, k, first_key, last);
