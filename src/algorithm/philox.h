@@ -50,8 +50,11 @@ struct DropoutHead {
                       key0, key1);
   }
   FULMEN_ALGORITHM static int number(const Philox& block, Index row, Index column) {
-    return static_cast<int>((block.word[column % 4] >> (16U * static_cast<Word>(row % 2))) &
-                            0xFFFFU);
+    // An index would put the words into a GPU's scratch memory.
+    const Word even = column % 4 < 2 ? block.word[0] : block.word[2],
+               odd = column % 4 < 2 ? block.word[1] : block.word[3];
+    const Word word = column % 2 == 0 ? even : odd;
+    return static_cast<int>((word >> (16U * static_cast<Word>(row % 2))) & 0xFFFFU);
   }
   FULMEN_ALGORITHM bool keeps(Index row, Index column, int dropout) const {
     return number(block(row / 2, column / 4), row, column) >= dropout;

@@ -29,7 +29,9 @@ class IsaDifferential : public ::testing::TestWithParam<std::string> {
       GTEST_SKIP() << clang.status().message();
   }
   static manual::Family family() {
-    return GetParam().starts_with("gfx9")    ? manual::Family::gfx9
+    return GetParam() == "gfx906"            ? manual::Family::gfx906
+           : GetParam().starts_with("gfx9")  ? manual::Family::gfx9
+           : GetParam().starts_with("gfx10") ? manual::Family::gfx10
            : GetParam().starts_with("gfx12") ? manual::Family::gfx12
                                              : manual::Family::gfx11;
   }
@@ -195,8 +197,7 @@ TEST_P(IsaDifferential, ExchangesOfLanes) {
       for (const Exchange& exchange : generator.exchanges()) {
         if (!has(exchange.text)) continue;
         whole.push_back(generator.exchange_step(row, exchange, false));
-        if (family() != manual::Family::gfx9)
-          fetching.push_back(generator.exchange_step(row, exchange, true));
+        if (!generator.is_gfx9()) fetching.push_back(generator.exchange_step(row, exchange, true));
       }
     }
   }
@@ -206,6 +207,8 @@ TEST_P(IsaDifferential, ExchangesOfLanes) {
 
 INSTANTIATE_TEST_SUITE_P(Chips, IsaDifferential,
                          ::testing::ValuesIn(test_chips(is_amd, Chips::one_of_each_target)),
+                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Portable, IsaDifferential, ::testing::ValuesIn(portable_test_chips()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -3,8 +3,33 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <set>
 
 namespace fulmen::testing::manual {
+
+namespace {
+
+// Names of gfx942's that gfx906 does not have, and of gfx11's that gfx10 does not have: where it
+// has the instruction, it is by gfx9's name.
+const std::set<std::string> kNotGfx906{"v_lshl_add_u64"};
+const std::set<std::string> kNotGfx10{
+    "s_and_not1_b32", "s_and_not1_b64",       "s_clz_i32_u32", "s_ctz_i32_b32",
+    "s_or_not1_b32",  "s_or_not1_b64",        "v_clz_i32_u32", "v_cls_i32",
+    "v_ctz_i32_b32",  "v_cvt_pk_rtz_f16_f32", "v_maxmin_f32",  "v_maxmin_i32",
+    "v_maxmin_u32",   "v_minmax_f32",         "v_minmax_i32",  "v_minmax_u32"};
+
+std::string text(const char* name) { return name == nullptr ? "" : name; }
+
+}  // namespace
+
+std::string name_of(const Names& names, Family family) {
+  const std::string own = text(names[static_cast<std::size_t>(family)]);
+  if (!own.empty() || (family != Family::gfx906 && family != Family::gfx10)) return own;
+  const std::string gfx9 = text(names[static_cast<std::size_t>(Family::gfx9)]),
+                    gfx11 = text(names[static_cast<std::size_t>(Family::gfx11)]);
+  if (family == Family::gfx906) return kNotGfx906.contains(gfx9) ? "" : gfx9;
+  return kNotGfx10.contains(gfx11) ? gfx9 : gfx11;
+}
 
 double number(uint64_t x, Format f) {
   const int exponent_bits = f.mantissa == 10 ? 5 : 8, most = (1 << exponent_bits) - 1;

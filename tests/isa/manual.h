@@ -1,18 +1,23 @@
-// Instructions as AMD's ISA documents (RDNA3, RDNA4, MI300) describe them: a table, and numbers
-// computed in double. It shares nothing with the emulator.
+// Instructions as AMD's ISA documents (RDNA2, RDNA3, RDNA4, MI300, Vega 7nm) describe them: a
+// table, and numbers computed in double. It shares nothing with the emulator.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace fulmen::testing::manual {
 
-enum class Family { gfx9, gfx11, gfx12 };
+enum class Family { gfx9, gfx11, gfx12, gfx906, gfx10 };
 
 using U = uint64_t;
-using Names = std::array<const char*, 3>;  // by family; null where there is none
+// By family; null where there is none. gfx906 and gfx10 have a name of their own only where gfx9's
+// and gfx11's is not theirs, see name_of().
+using Names = std::array<const char*, 5>;
 inline Names all(const char* name) { return {name, name, name}; }
+// The name in a family; "" where it has no such instruction.
+std::string name_of(const Names& names, Family family);
 inline int64_t s32(U x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
 
 // A floating point format: bits of mantissa, and the exponent of its smallest normal number.

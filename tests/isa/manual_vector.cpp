@@ -55,14 +55,13 @@ void add_floats(std::vector<VectorRow>& t) {
                [](U a, U b, U c) { return Result(to_f(odd_sum(f(a) * f(b), f(c)))); }});
   t.push_back({all("v_fmac_f32"), "fffd",
                [](U a, U b, U c) { return Result(to_f(odd_sum(f(a) * f(b), f(c)))); }});
-  // Before gfx942: the product is rounded, too, and subnormal numbers count as 0.
+  // Before gfx942: product and sum are rounded, subnormal numbers flushed.
   const auto mad = [](U a, U b, U c) {
-    const auto flushed = [](double x) { return std::fabs(x) < 0x1p-126 ? std::copysign(0, x) : x; };
-    const double product = flushed(f(to_f(flushed(f(a)) * flushed(f(b)))));
-    return Result(to_f(flushed(f(to_f(odd_sum(product, flushed(f(c))))))));
+    const double product = flush(f(to_f(flush(f(a)) * flush(f(b)))));
+    return Result(to_f(flush(f(to_f(product + flush(f(c)))))));
   };
-  t.push_back({{"v_mad_f32", nullptr, nullptr}, "ffff", mad});
-  t.push_back({{"v_mac_f32", nullptr, nullptr}, "fffd", mad});
+  t.push_back({{"v_mad_f32", nullptr, nullptr, "v_mad_f32"}, "ffff", mad});
+  t.push_back({{"v_mac_f32", nullptr, nullptr, "v_mac_f32"}, "fffd", mad});
   t.push_back({{"v_max_f32", "v_max_f32", "v_max_num_f32"}, "fff", [](U a, U b, U) {
                  return Result(to_f(most(f(a), f(b))));
                }});

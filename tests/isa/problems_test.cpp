@@ -165,6 +165,77 @@ TEST_P(IsaProblems, BiasGradient) {
   check(s, "backward");
 }
 
+// Chips without matrix instructions.
+class IsaPortableProblems : public IsaProblems {};
+
+TEST_P(IsaPortableProblems, Prefill) {
+  CaseSpec s = small(DType::fp16);
+  s.causal = Causal::bottom_right;
+  check(s, "prefill", true);
+  s.head_dim = 72;  // the second chunk in part
+  s.sinks = true;
+  check(s, "prefill", true);
+  s.dtype = DType::bf16;
+  s.keep = s.nan_in_masked = true;
+  check(s, "prefill", true);
+  s.dtype = DType::fp32;
+  s.head_dim = s.head_dim_v = 256;  // Q is fetched for each tile
+  s.keep = s.nan_in_masked = false;
+  check(s, "prefill", true);
+}
+
+// Scores far from each other: the reference moves in some tiles.
+TEST_P(IsaPortableProblems, LargeInputs) {
+  CaseSpec s = small(DType::fp16);
+  s.seqlen_k = 300;
+  s.q_size = 5;
+  s.kv_size = 3;
+  check(s, "prefill", true);
+  s.seqlen_q = 2;
+  check(s, "decode", true);
+}
+
+TEST_P(IsaPortableProblems, Boards) {
+  for (const DType dtype : {DType::fp16, DType::bf16}) {
+    CaseSpec s = small(dtype);
+    s.seqlen_q = s.seqlen_k = 64;
+    s.head_dim = s.head_dim_v = 32;
+    s.bias = true;
+    check(s, "prefill", true);
+  }
+}
+
+// Groups of 8, 16 and 32 lanes a key; rows of a lane's scores from 1 to 8.
+TEST_P(IsaPortableProblems, Decode) {
+  CaseSpec s = small(DType::fp16);
+  s.seqlen_q = 1;
+  s.seqlen_k = 300;
+  check(s, "decode", true);
+  s.num_heads = 8;
+  s.head_dim = 96;
+  s.keep = s.nan_in_masked = true;
+  check(s, "decode", true);
+  s.dtype = DType::bf16;
+  s.head_dim = s.head_dim_v = 200;
+  s.window_left = 130;
+  check(s, "decode", true);
+}
+
+TEST_P(IsaPortableProblems, Backward) {
+  for (const DType dtype : {DType::fp16, DType::bf16}) {
+    CaseSpec s = small(dtype);
+    s.backward = true;
+    s.causal = Causal::bottom_right;
+    check(s, "backward", true);
+    s.head_dim = 160;  // dk and dv by launches of their own
+    s.bias = true;
+    check(s, "backward", true);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Chips, IsaPortableProblems, ::testing::ValuesIn(portable_test_chips()),
+                         [](const auto& info) { return info.param; });
+
 INSTANTIATE_TEST_SUITE_P(Chips, IsaProblems, ::testing::ValuesIn(test_chips(is_amd)),
                          [](const auto& info) { return info.param; });
 

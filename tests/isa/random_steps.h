@@ -76,7 +76,7 @@ inline uint64_t read(const State& s, const Operand& o, char type, int lane) {
 class Generator {
  public:
   Generator(manual::Family family, std::mt19937_64& random)
-      : family_(family), lanes_(family == manual::Family::gfx9 ? 64 : 32), random_(random) {}
+      : family_(family), lanes_(is_gfx9() ? 64 : 32), random_(random) {}
 
   Step vector_step(const manual::VectorRow& row) {
     const std::string types = row.types;
@@ -150,6 +150,7 @@ class Generator {
         {"row_ror:" + std::to_string(n), [=](int l) { return in_row(l, (l + 16 - n) % 16); }},
         {"row_mirror", [=](int l) { return in_row(l, 15 - l % 16); }},
         {"row_half_mirror", [=](int l) { return in_row(l, l % 16 / 8 * 8 + 7 - l % 8); }}};
+    if (family_ == manual::Family::gfx906) return all;
     if (family_ == manual::Family::gfx9) {
       all.push_back({"row_newbcast:" + std::to_string(n), [=](int l) { return in_row(l, n); }});
     } else {
@@ -164,9 +165,9 @@ class Generator {
     return all;
   }
 
-  std::string name(const std::array<const char*, 3>& names) const {
-    const char* known = names[static_cast<std::size_t>(family_)];
-    return known == nullptr ? "" : known;
+  std::string name(const manual::Names& names) const { return manual::name_of(names, family_); }
+  bool is_gfx9() const {
+    return family_ == manual::Family::gfx9 || family_ == manual::Family::gfx906;
   }
   int below(int n) { return static_cast<int>(random_() % static_cast<uint64_t>(n)); }
 
@@ -175,7 +176,7 @@ class Generator {
               const std::vector<Operand>& sources, int to, int mask, bool clamp,
               const std::function<int(int)>& from) {
     const std::string types = row.types;
-    const bool zeroes_high = family_ == manual::Family::gfx9;
+    const bool zeroes_high = is_gfx9();
     Step step{text, {}, types[0] == 'm' ? -1 : to, types[0], row.approximate};
     step.apply = [=, compute = row.compute](State& s) {
       const State before = s;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/targets/portable.h"
 #include "gpu/targets/target.h"
 #include "support/random.h"
 
@@ -25,6 +26,11 @@ inline std::vector<std::string> test_chips(bool (*asked)(const gpu::Target&),
     names.insert(names.end(), list.begin(), list.end());
   }
   return names;
+}
+
+// AMD's without matrix instructions.
+inline std::vector<std::string> portable_test_chips() {
+  return {gpu::kPortable.test_chips.begin(), gpu::kPortable.test_chips.end()};
 }
 
 inline bool is_amd(const gpu::Target& target) { return target.vendor == gpu::Vendor::amd; }

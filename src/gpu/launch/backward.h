@@ -80,7 +80,7 @@ void set_shape(const BackwardShape& shape, const Chip& chip, Specialisation& s);
 int outputs_of(const Problem& problem);
 
 // kernels/backward/backward_portable.h for a problem, with the portable target's tiles.
-Specialisation backward_portable_kernel(const Problem& problem);
+Specialisation backward_portable_kernel(const Problem& problem, const Chip& chip);
 // kernels/backward/bias_gradient.h for a problem, beside a family for `target`; the portable kernel
 // where it has no tiles for it.
 Specialisation bias_gradient_kernel(const Problem& problem, const Target& target, const Chip& chip);

@@ -1,9 +1,12 @@
 // kernels/backward/backward_portable.h: gradients without matrix instructions.
 #include "gpu/launch/backward.h"
-#include "gpu/targets/portable.h"
+#include "gpu/launch/square.h"
 
 namespace fulmen::gpu {
 namespace {
+
+// Sums of dk and dv, of so many dims each, have room in registers.
+constexpr int64_t kMostDimsOfBoth = 128;
 
 class PortableBackward final : public Family {
  public:
@@ -16,12 +19,18 @@ class PortableBackward final : public Family {
     const int64_t rows = (std::max(p.seqlen_q, p.seqlen_k) + 15) / 16;
     return grid_fits(rows * p.batch * p.num_heads);
   }
-  LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int compute_units) const override {
-    const Specialisation s = backward_portable_kernel(p);
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    const Specialisation s = backward_portable_kernel(p, chip);
     BackwardPlan plan(p, compute_units);
     plan.add_row_statistics(s);
     plan.add_rows(s, p.dq.present ? kGivesDq : 0);
-    plan.add_rows(s, (p.dk.present ? kGivesDk : 0) | (p.dv.present ? kGivesDv : 0));
+    const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;
+    if (std::max(p.head_dim, p.head_dim_v) > kMostDimsOfBoth) {
+      plan.add_rows(s, dk);
+      plan.add_rows(s, dv);
+    } else {
+      plan.add_rows(s, dk | dv);
+    }
     plan.add_bias(s, kGivesDbias);
     plan.add_sinks(s);
     return plan.take();
@@ -30,19 +39,11 @@ class PortableBackward final : public Family {
 
 }  // namespace
 
-Specialisation backward_portable_kernel(const Problem& p) {
-  const auto& [block_m, block_n, chunk, workgroup] = *kPortable.portable;
+Specialisation backward_portable_kernel(const Problem& p, const Chip& chip) {
   Specialisation s;
   s.entry = "backward/backward_portable.h";
-  s.head_dim = static_cast<int>(round_up(p.head_dim, chunk));
-  s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, chunk));
-  s.block_m = block_m;
-  s.block_n = block_n;
-  s.workgroup = workgroup;
-  // Two chunks, rows one longer than a tile, P and dS.
-  s.lds_bytes = 4 * ((2 * chunk + 1) * (block_m + 1) + 2 * block_m * (block_n + 1));
-  specialise_for(p, s);
-  s.whole_rows = s.exact_dims = s.whole_bias = s.plain_scale = false;  // nothing depends on them
+  specialise_square(p, chip, true, 1, s);
+  s.plain_scale = false;  // nothing depends on it
   return s;
 }
 

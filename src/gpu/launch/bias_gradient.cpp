@@ -52,7 +52,7 @@ Specialisation of(const Problem& p, const Target& target, const Chip& chip,
 
 Specialisation bias_gradient_kernel(const Problem& p, const Target& family, const Chip& chip) {
   const Target* target = target_with_tiles(&family);
-  if (target == nullptr) return backward_portable_kernel(p);
+  if (target == nullptr) return backward_portable_kernel(p, chip);
   for (const BiasGradientShape& shape : target->bias_gradient->shapes) {
     if (std::max(p.head_dim, p.head_dim_v) > shape.max_head_dim ||
         (p.keep_mask.present && !shape.beside_mask))
@@ -60,7 +60,7 @@ Specialisation bias_gradient_kernel(const Problem& p, const Target& family, cons
     Specialisation s = of(p, *target, chip, shape);
     if (s.lds_bytes <= chip.lds_bytes) return s;
   }
-  return backward_portable_kernel(p);
+  return backward_portable_kernel(p, chip);
 }
 
 int64_t bias_gradient_parts(int64_t tiles, int64_t terms, int64_t most, int64_t slots) {

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "gpu/launch/decode.h"
+#include "gpu/launch/square.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -42,18 +43,20 @@ class DecodePortable final : public Family {
   LaunchPlan plan_of(const Problem& p, const Chip& chip, int num_splits) const {
     Specialisation s;
     s.entry = "forward/decode_portable.h";
-    s.head_dim = static_cast<int>(round_up(p.head_dim, chip.wave_size));
-    s.head_dim_v = head_dim_v(p, chip);
+    s.head_dim = s.head_dim_v = dims(p);
     s.block_m = rows(p);
     s.block_n = tiles_.block_n;
-    s.workgroup = tiles_.waves * chip.wave_size;
+    s.workgroup = tiles_.workgroup;
     s.lds_bytes = lds_bytes(p, chip);
     s.packed_rows = true;
     specialise_for(p, s);
-    s.whole_rows = s.whole_dims = s.exact_dims = s.whole_bias = s.plain_scale = s.tiles_in_pages =
+    s.whole_rows = strides_are_whole(p);
+    s.whole_dims = s.whole_bias = s.plain_scale = s.tiles_in_pages =
         false;  // nothing depends on them
+    s.pair_products = multiplies_pairs(p, chip);
     s.splits = num_splits > 1;
-    return split_plan(p, chip, s, row_tiles(p), num_splits, int64_t{tiles_.waves} * s.block_n);
+    return split_plan(p, chip, s, row_tiles(p), num_splits,
+                      int64_t{waves(chip)} * s.block_n * groups_of_lanes(p, chip));
   }
 
   // Rows of a workgroup: queries and outputs of so many have room in registers.
@@ -63,11 +66,21 @@ class DecodePortable final : public Family {
     return static_cast<int>(std::min<uint64_t>(
         std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(1, packed_rows(p)))), most));
   }
-  static int head_dim_v(const Problem& p, const Chip& chip) {
-    return static_cast<int>(round_up(p.head_dim_v, chip.wave_size));
+  // A lane has a piece of a row, and a power of two of them the row.
+  static int dims(const Problem& p) {
+    constexpr int64_t kPieceDims = 8, kLeast = 64;
+    const int64_t pieces = tiles_of(std::max({p.head_dim, p.head_dim_v, kLeast}), kPieceDims);
+    return static_cast<int>(kPieceDims) *
+           static_cast<int>(std::bit_ceil(static_cast<uint64_t>(pieces)));
   }
+  int waves(const Chip& chip) const { return tiles_.workgroup / chip.wave_size; }
+  static int groups_of_lanes(const Problem& p, const Chip& chip) {
+    return 8 * chip.wave_size / dims(p);
+  }
+  // Maxima and sums; outputs, or two steps' probabilities and factors of each group of lanes.
   int lds_bytes(const Problem& p, const Chip& chip) const {
-    return 4 * tiles_.waves * rows(p) * (2 + head_dim_v(p, chip));
+    const int steps = 2 * (tiles_.block_n + 1) * groups_of_lanes(p, chip);
+    return 4 * waves(chip) * rows(p) * (2 + std::max(dims(p), steps));
   }
   int64_t row_tiles(const Problem& p) const { return tiles_of(packed_rows(p), rows(p)); }
   int64_t groups(const Problem& p) const { return p.batch * p.num_kv_heads * row_tiles(p); }

@@ -6,8 +6,8 @@
 namespace fulmen::gpu {
 
 struct DecodePortableTiles {
-  int waves;
-  int block_n;       // keys of a wave's step, which are in flight at once
+  int workgroup;     // lanes
+  int block_n;       // keys of a lane, which are in flight at once
   int block_m;       // rows of a workgroup, whose queries and outputs registers hold
   int narrow_above;  // dims, above which a workgroup has half of block_m
   int most_rows;     // that share a KV head: each workgroup reads all of K and V

@@ -5,8 +5,9 @@ namespace fulmen::gpu {
 
 struct PortableTiles {
   int block_m, block_n;
-  int chunk;  // dims that are in LDS at once
   int workgroup;
+  // Of a workgroup. Chips have as much for two on a compute unit, or more for one.
+  int most_lds_bytes;
 };
 
 }  // namespace fulmen::gpu

@@ -1,5 +1,6 @@
 // kernels/forward/prefill_portable.h: the path without matrix instructions.
 #include "gpu/launch/family.h"
+#include "gpu/launch/square.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -13,19 +14,10 @@ class Portable final : public Family {
   Support supports(const Problem& p, const Chip& /*chip*/) const override {
     return grid_fits(workgroups(p));
   }
-  LaunchPlan plan(const Problem& p, const Chip& /*chip*/, int /*compute_units*/) const override {
+  LaunchPlan plan(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
     Specialisation s;
     s.entry = "forward/prefill_portable.h";
-    s.head_dim = static_cast<int>(round_up(p.head_dim, tiles_.chunk));
-    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, tiles_.chunk));
-    s.block_m = tiles_.block_m;
-    s.block_n = tiles_.block_n;
-    s.workgroup = tiles_.workgroup;
-    // Two chunks, rows one longer than a tile, and the probabilities.
-    s.lds_bytes = 4 * ((2 * tiles_.chunk + 1) * (s.block_m + 1) + s.block_m * (s.block_n + 1));
-    specialise_for(p, s);
-    s.whole_rows = s.whole_dims = s.exact_dims = s.whole_bias = s.plain_scale = s.tiles_in_pages =
-        false;  // nothing depends on them
+    specialise_square(p, chip, false, 1, s);
     LaunchPlan plan;
     plan.launches.push_back({s, workgroups(p)});
     plan.arguments = arguments_of(p);

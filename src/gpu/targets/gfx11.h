@@ -53,13 +53,28 @@ inline constexpr ShortBackwardShape kShortBackward[]{
 
 // Larger parts have 1536 x 32 registers a SIMD, small ones 1024 x 32.
 inline constexpr ChipFacts kChips[]{
-    {.arch = "gfx1100", .register_file = 1536 * 32, .products = "RX 7900"},
-    {.arch = "gfx1101", .register_file = 1536 * 32, .products = "RX 7800, 7700"},
-    {.arch = "gfx1102", .register_file = 1024 * 32, .products = "RX 7600"},
-    {.arch = "gfx1103", .register_file = 1024 * 32, .products = "Radeon 780M, 760M"},
-    {.arch = "gfx1150", .register_file = 1024 * 32, .products = "Radeon 890M (Ryzen AI 300)"},
-    {.arch = "gfx1151", .register_file = 1536 * 32, .products = "Radeon 8060S (Ryzen AI Max)"},
-    {.arch = "gfx1152", .register_file = 1024 * 32, .products = "Radeon 860M, 840M"},
+    {.arch = "gfx1100", .register_file = 1536 * 32, .pair_products = true, .products = "RX 7900"},
+    {.arch = "gfx1101",
+     .register_file = 1536 * 32,
+     .pair_products = true,
+     .products = "RX 7800, 7700"},
+    {.arch = "gfx1102", .register_file = 1024 * 32, .pair_products = true, .products = "RX 7600"},
+    {.arch = "gfx1103",
+     .register_file = 1024 * 32,
+     .pair_products = true,
+     .products = "Radeon 780M, 760M"},
+    {.arch = "gfx1150",
+     .register_file = 1024 * 32,
+     .pair_products = true,
+     .products = "Radeon 890M (Ryzen AI 300)"},
+    {.arch = "gfx1151",
+     .register_file = 1536 * 32,
+     .pair_products = true,
+     .products = "Radeon 8060S (Ryzen AI Max)"},
+    {.arch = "gfx1152",
+     .register_file = 1024 * 32,
+     .pair_products = true,
+     .products = "Radeon 860M, 840M"},
 };
 
 inline constexpr std::string_view kTestChips[]{"gfx1100", "gfx1151"};

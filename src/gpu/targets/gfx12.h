@@ -54,8 +54,8 @@ inline constexpr ShortBackwardShape kShortBackward[]{
 };
 
 inline constexpr ChipFacts kChips[]{
-    {.arch = "gfx1200", .register_file = 1536 * 32, .products = "RX 9060"},
-    {.arch = "gfx1201", .register_file = 1536 * 32, .products = "RX 9070"},
+    {.arch = "gfx1200", .register_file = 1536 * 32, .pair_products = true, .products = "RX 9060"},
+    {.arch = "gfx1201", .register_file = 1536 * 32, .pair_products = true, .products = "RX 9070"},
 };
 
 inline constexpr std::string_view kTestChips[]{"gfx1201"};

@@ -42,6 +42,7 @@ struct ChipFacts {
   int lds_bytes = 64 * kKiB;       // most LDS (shared memory) that one workgroup can have
   int vector_registers = 256;      // most 32-bit registers of a lane, accumulators included
   int register_file;               // 32-bit registers of a SIMD (AMD) or multiprocessor (NVIDIA)
+  bool pair_products = false;      // v_dot2_f32_f16: two products of fp16 numbers, added in fp32
   std::string_view products = {};  // "RX 7900": what people call it
 };
 

@@ -1,214 +1,208 @@
-// Gradients without matrix instructions: any dtype (computed in fp32), any head_dim, any chip. A
-// workgroup of 16 x 16 lanes owns kBlockM rows of one head, which are queries (dq, dbias) or keys
-// (dk, dv), and goes over the other side's rows, the columns; lane (y, x) computes rows y + 16 r
-// and columns, or dims, x + 16 c, from tiles in LDS:
+// Gradients without matrix instructions: any dtype, any head_dim, any chip. A workgroup of 16 x 16
+// lanes owns kBlockM rows of one head, which are queries (dq, dbias) or keys (dk, dv), and goes
+// over the other side's rows, the columns; a lane computes every 16th row, and of each every 16th
+// column, or runs of dims, from tiles in LDS (tile/square.h):
 //
 //   for each column tile:  S = q.k, D = dout.v      by chunks of kChunk dims
-//                          P and dS                  to LDS
+//                          P and dS                  in registers, then to LDS one after the other
 //                          dq += dS k  |  dv += P^T dout, dk += dS^T q     by chunks of kChunk dims
 //
 // dbias: a workgroup owns one tile of it and goes over what it is summed over instead.
 #include "backward/parts/bias.h"
-#include "backward/parts/scores.h"
-#include "tile/square.h"
+#include "backward/parts/square_scores.h"
+#include "tile/square_stage.h"
 
 namespace fulmen::kernels {
 
-constexpr int kRows = kBlockM / kSide;
-constexpr int kColumns = kBlockN / kSide;
-constexpr int kChunks = (kHeadDim + kChunk - 1) / kChunk;
-constexpr int kChunksV = (kHeadDimV + kChunk - 1) / kChunk;
 static_assert(kGivesOneSide, "backward_portable: rows are queries or keys");
-static_assert(kWorkgroup == kSide * kSide, "backward_portable: lanes form a square of 16 x 16");
 
-// LDS, in floats.
-constexpr int kRowsAt = 0;  // [kChunk][kPitch], transposed
-// [kChunk][kPitch], transposed; then [kBlockN][kChunk + 1]
-constexpr int kColumnsAt = kRowsAt + kChunk * kPitch;
-constexpr int kWeightsAt = kColumnsAt + (kChunk + 1) * kPitch;      // P [kBlockM][kBlockN + 1]
-constexpr int kGradientsAt = kWeightsAt + kBlockM * (kBlockN + 1);  // dS
-constexpr int kLdsFloats = kGradientsAt + kBlockM * (kBlockN + 1);
-static_assert(kLdsBytes == 4 * kLdsFloats,
+constexpr SquareLayout kLayout = SquareLayout::of(square_shape(true, 1));
+static_assert(kLdsBytes == kLayout.total,
               "backward_portable: the host reserves the LDS that the tiles need");
 
-using RowsByColumns = float[kRows][kColumns];
+// One tensor of a side: where its rows from `first` on are, and those that are there.
+struct TensorRows {
+  const Element* head;
+  Int64 stride;
+  int dims;
 
-// product += rows . columns over all dims.
-FULMEN_DEVICE void multiply(const Element* rows, Int64 row_stride, RowRange row_range,
-                            const Element* columns, Int64 column_stride, RowRange column_range,
-                            int chunks, int dims, RowsByColumns& product) {
+  FULMEN_DEVICE RowsAt<Element> at(RowRange range, int most) const {
+    return {head + range.first * stride, stride, at_most(range.end - range.first, most) - 1};
+  }
+};
+struct SquareSide {
+  TensorRows first, second;
+
+  FULMEN_DEVICE static SquareSide of(const BackwardArguments& a, const Side& side) {
+    return {{side.first, side.first_stride, a.head_dim},
+            {side.second, side.second_stride, a.head_dim_v}};
+  }
+  FULMEN_DEVICE static SquareSide rows(const BackwardArguments& a, Int64 batch, Int64 head) {
+    return of(a, kRowsAreKeys ? Side::keys(a, batch, head / a.group_size)
+                              : Side::queries(a, batch, head));
+  }
+  FULMEN_DEVICE static SquareSide columns(const BackwardArguments& a, Int64 batch, Int64 head) {
+    return of(a, kRowsAreKeys ? Side::queries(a, batch, head)
+                              : Side::keys(a, batch, head / a.group_size));
+  }
+};
+
+constexpr int kChunkBytes = 4 * kChunk / kInWord;  // of a row
+
+// A chunk of the workgroup's rows of a tensor to LDS; where they stay, all of them once.
+template <int kPitch>
+FULMEN_DEVICE void stage_own_rows(const TensorRows& tensor, RowRange rows, int chunk, int at) {
+  stage_rows<true, kBlockM>(tensor.at(rows, kBlockM), chunk * kChunk, tensor.dims,
+                            at + (kRowsStay ? kChunkBytes * chunk : 0), kPitch);
+}
+FULMEN_DEVICE void stage_staying_rows(const SquareSide& side, RowRange rows) {
+  if constexpr (!kRowsStay) return;
+  for (int chunk = 0; chunk < kChunks; ++chunk)
+    stage_own_rows<kLayout.first_pitch>(side.first, rows, chunk, 0);
+  for (int chunk = 0; chunk < kChunksV && kNeedsDout; ++chunk)
+    stage_own_rows<kLayout.second_pitch>(side.second, rows, chunk, kLayout.second_at);
+}
+
+// product += rows . columns over all dims of a tensor; rows_at: in LDS.
+template <int kPitch, bool kMasked>
+FULMEN_DEVICE void multiply(const TensorRows& own, RowRange rows, int rows_at,
+                            const TensorRows& other, RowRange columns, int chunks,
+                            RowsByColumns& product) {
   for (int chunk = 0; chunk < chunks; ++chunk) {
     barrier();
-    stage<kBlockM>(rows, row_stride, row_range, chunk * kChunk, dims, kRowsAt, 1, kPitch);
-    stage<kBlockN>(columns, column_stride, column_range, chunk * kChunk, dims, kColumnsAt, 1,
-                   kPitch);
+    if constexpr (!kRowsStay) stage_own_rows<kPitch>(own, rows, chunk, rows_at);
+    stage_rows<kMasked, kBlockN>(other.at(columns, kBlockN), chunk * kChunk, other.dims,
+                                 kLayout.columns_at, kColumnPitch);
     barrier();
-    for (int d = 0; d < kChunk; ++d) {
-      float row[kRows], column[kColumns];
+    multiply_chunk<kPitch>(rows_at + (kRowsStay ? kChunkBytes * chunk : 0), kLayout.columns_at,
+                           product);
+  }
+}
+
+// sum += weights . columns, where the weights are a lane's own; keys that no query of the tile
+// attends are taken for 0.
+template <bool kMasked, int kCount, class Alive>
+FULMEN_DEVICE void accumulate(const RowsByColumns& weight, const TensorRows& other,
+                              RowRange columns, const Alive& alive, RowsByDims<kCount>& sum) {
+  barrier();  // the last weights are read by now
 #pragma unroll
-      for (int r = 0; r < kRows; ++r)
-        row[r] = lds_float(kRowsAt + d * kPitch + lane_row() + kSide * r);
+  for (int r = 0; r < kRows; ++r) store_weights<RoundedPair>(kLayout.weights_at, r, weight[r]);
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c)
-        column[c] = lds_float(kColumnsAt + d * kPitch + lane_column() + kSide * c);
+  for (int chunk = 0; chunk < kCount; ++chunk) {
+    if (chunk > 0) barrier();
+    stage_values<kMasked>(other.at(columns, kBlockN), chunk * kChunk, other.dims,
+                          kLayout.columns_at, alive);
+    barrier();
+    accumulate_chunk(kLayout.weights_at, kLayout.columns_at, chunk, sum);
+  }
+}
+
+// P, or dbias's terms, and dS of a tile of rows and columns of one query head.
+template <bool kMasked>
+FULMEN_DEVICE void tile_gradients(const BackwardArguments& a, Int64 batch, int head,
+                                  const SquareSide& own, RowRange rows, const SquareSide& other,
+                                  RowRange columns, RowsByColumns& p, RowsByColumns& ds) {
+  multiply<kLayout.first_pitch, kMasked>(own.first, rows, 0, other.first, columns, kChunks, p);
+  if constexpr (kNeedsDout)
+    multiply<kLayout.second_pitch, kMasked>(own.second, rows, kLayout.second_at, other.second,
+                                            columns, kChunksV, ds);
+  to_gradients<kMasked>(a, batch, head, rows, columns.first, p, ds);
+}
+
+// Returns true if every row of a tile meets every column.
+FULMEN_DEVICE bool is_whole(const algorithm::Band& band, RowRange rows, Int64 first_column) {
+  const algorithm::KeyRange all = band.all(rows.first, rows.first + kBlockM);
+  return rows.first + kBlockM <= rows.end && first_column >= all.begin &&
+         first_column + kBlockN <= all.end;
+}
+
+template <int kCount>
+FULMEN_DEVICE void store_rows(const View& view, Int64 batch, int head, RowRange rows, int dims,
+                              float factor, const RowsByDims<kCount>& sum) {
+  const int count = at_most(rows.end - rows.first, kBlockM) - lane_row();
+  auto* row = const_cast<Element*>(at<Element>(view, batch, rows.first + lane_row(), head));
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kRows; ++r, row += kSide * view.row) {
+    if (kSide * r >= count) continue;
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c) product[r][c] += row[r] * column[c];
-      }
+    for (int chunk = 0; chunk < kCount; ++chunk) {
+      float x[kChunkDims];
+#pragma unroll
+      for (int e = 0; e < kChunkDims; ++e) x[e] = sum[r][chunk][e] * factor;
+      store_dims(row, chunk * kChunk + kChunkDims * lane_column(), dims, x);
     }
   }
 }
 
-// sum += factors . columns, where the factors are in LDS and the columns' rows are [column][dim];
-// keys that no query of the tile attends are taken for 0.
-template <int kChunkCount, class Alive>
-FULMEN_DEVICE void accumulate(int factors_at, const Element* columns, Int64 stride, RowRange range,
-                              int dims, const Alive& alive,
-                              float (&sum)[kRows][kChunkCount][kChunkDims]) {
-#pragma unroll
-  for (int chunk = 0; chunk < kChunkCount; ++chunk) {
-    barrier();
-    for (int index = thread_id(); index < kBlockN * kChunk; index += kWorkgroup) {
-      const int row = index / kChunk, d = index % kChunk;
-      const Int64 r = range.first + row;
-      float value = 0;
-      if (r < range.end && chunk * kChunk + d < dims && alive(r))
-        value = to_float(global_load(columns + r * stride + chunk * kChunk + d));
-      set_lds_float(kColumnsAt + row * (kChunk + 1) + d, value);
-    }
-    barrier();
-    for (int j = 0; j < kBlockN; ++j) {
-      float factor[kRows], value[kChunkDims];
-#pragma unroll
-      for (int r = 0; r < kRows; ++r)
-        factor[r] = lds_float(factors_at + (lane_row() + kSide * r) * (kBlockN + 1) + j);
-#pragma unroll
-      for (int c = 0; c < kChunkDims; ++c)
-        value[c] = lds_float(kColumnsAt + j * (kChunk + 1) + lane_column() + kSide * c);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-        for (int c = 0; c < kChunkDims; ++c) sum[r][chunk][c] += factor[r] * value[c];
-      }
-    }
-  }
-}
+// The sums of a workgroup's rows.
+struct SquareSums {
+  RowsByDims<kGivesFirst ? kChunks : 1> first;
+  RowsByDims<kGivesDv ? kChunksV : 1> second;
+};
 
-// P and dS of a tile of rows and columns of one query head; what(r, c, gradient) takes them.
-template <class What>
-FULMEN_DEVICE void tile_gradients(const BackwardArguments& a, Int64 batch, Int64 head,
-                                  RowRange rows, RowRange columns, const What& what) {
-  const Side queries = Side::queries(a, batch, head),
-             keys = Side::keys(a, batch, head / a.group_size);
-  const Side& row_side = kRowsAreKeys ? keys : queries;
-  const Side& column_side = kRowsAreKeys ? queries : keys;
-  RowsByColumns dot = {}, dprobability = {};
-  multiply(row_side.first, row_side.first_stride, rows, column_side.first, column_side.first_stride,
-           columns, kChunks, a.head_dim, dot);
-  if constexpr (kNeedsDout) {
-    multiply(row_side.second, row_side.second_stride, rows, column_side.second,
-             column_side.second_stride, columns, kChunksV, a.head_dim_v, dprobability);
-  }
-  DropoutMask dropout(a, batch, head);
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      const Int64 row = rows.first + lane_row() + kSide * r,
-                  column = columns.first + lane_column() + kSide * c;
-      const Int64 i = kRowsAreKeys ? column : row, j = kRowsAreKeys ? row : column;
-      bool attended = i < a.seqlen_q && in_band(a, i, j);
-      // A query without any key has no gradient, whatever its dout holds, which may reach dk and dv
-      // alone.
-      if constexpr (!kRowsAreKeys)
-        attended = attended && RowStatistics::of(a, batch, head, i).has_keys();
-      const ScoreInputs inputs =
-          ScoreInputs::of(a, batch, head, attended ? i : 0, attended ? j : 0);
-      const RowStatistics numbers = RowStatistics::of(a, batch, head, i);
-      const auto keeps = [&] { return dropout.keeps(i, j); };
-      const float share = RowShares::load(inputs.share, numbers.offset);
-      what(r, c,
-           score_gradient(a, inputs, numbers, dot[r][c], dprobability[r][c], attended, keeps,
-                          share));
-    }
-  }
-}
-
-template <int kChunkCount>
-FULMEN_DEVICE void store_rows(const View& view, Int64 batch, Int64 head, RowRange rows, int dims,
-                              float factor, const float (&sum)[kRows][kChunkCount][kChunkDims]) {
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const Int64 i = rows.first + lane_row() + kSide * r;
-    if (i >= rows.end) continue;
-    auto* row = const_cast<Element*>(at<Element>(view, batch, i, head));
-#pragma unroll
-    for (int chunk = 0; chunk < kChunkCount; ++chunk) {
-#pragma unroll
-      for (int c = 0; c < kChunkDims; ++c) {
-        const int d = chunk * kChunk + lane_column() + kSide * c;
-        if (d < dims) global_store(row + d, from_float<Element>(sum[r][chunk][c] * factor));
-      }
-    }
-  }
+template <bool kMasked>
+FULMEN_DEVICE void add_tile(const BackwardArguments& a, Int64 batch, int head, RowRange rows,
+                            RowRange columns, SquareSums& sums) {
+  const SquareSide own = SquareSide::rows(a, batch, head),
+                   other = SquareSide::columns(a, batch, head);
+  RowsByColumns p = {}, ds = {};
+  tile_gradients<kMasked>(a, batch, head, own, rows, other, columns, p, ds);
+  const Int64 row_end = rows.first + kBlockM < rows.end ? rows.first + kBlockM : rows.end;
+  const auto alive = [&](int n) {
+    return kRowsAreKeys || any_row_keeps(a, batch, head, rows.first, row_end, columns.first + n);
+  };
+  if constexpr (kGivesFirst) accumulate<kMasked>(ds, other.first, columns, alive, sums.first);
+  if constexpr (kGivesDv) accumulate<kMasked>(p, other.second, columns, alive, sums.second);
 }
 
 // dq, or dk and dv.
 FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call) {
-  const Int64 id = workgroup_id();
-  const Int64 tiles = tiles_of(kRowsAreKeys ? call.seqlen_k : call.seqlen_q, kBlockM);
-  const int heads = kRowsAreKeys ? call.num_kv_heads : call.num_heads;
+  // No launch has more than 2^31 - 1 workgroups, and divisions of 64 bits take long.
+  const auto id = static_cast<unsigned>(workgroup_id()),
+             tiles = static_cast<unsigned>(
+                 tiles_of(kRowsAreKeys ? call.seqlen_k : call.seqlen_q, kBlockM)),
+             heads = static_cast<unsigned>(kRowsAreKeys ? call.num_kv_heads : call.num_heads);
   // Under a causal mask the last queries, and the first keys, have most to do: they start first.
   const Int64 tile = kRowsAreKeys ? id % tiles : tiles - 1 - id % tiles;
-  const Int64 row_head = id / tiles % heads, batch = id / tiles / heads;
+  const int row_head = static_cast<int>(id / tiles % heads),
+            batch = static_cast<int>(id / tiles / heads);
   const BackwardArguments& a = sequence_of(call, batch);
   const RowRange rows{tile * kBlockM, kRowsAreKeys ? a.seqlen_k : a.seqlen_q};
   if (kVariable && rows.first >= rows.end) return;
   const Int64 row_end = rows.first + kBlockM < rows.end ? rows.first + kBlockM : rows.end;
-  const algorithm::Band band = column_band(a);
-  const algorithm::KeyRange range = band.any(rows.first, row_end);
-  constexpr int kFirstChunks = kGivesFirst ? kChunks : 1, kSecondChunks = kGivesDv ? kChunksV : 1;
-  float first[kRows][kFirstChunks][kChunkDims] = {}, second[kRows][kSecondChunks][kChunkDims] = {};
+  const algorithm::KeyRange range = column_band(a).any(rows.first, row_end);
 
-  const Int64 first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
-  const Int64 last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;
-  for (Int64 head = first_head; head < last_head; ++head) {
-    const Side side =
-        kRowsAreKeys ? Side::queries(a, batch, head) : Side::keys(a, batch, head / a.group_size);
+  const int first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
+  const int last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;
+  stage_staying_rows(SquareSide::rows(a, batch, first_head), rows);
+  SquareSums sums = {};
+  for (int head = first_head; head < last_head; ++head) {
     for (Int64 column = range.begin; column < range.end; column += kBlockN) {
+      // They need not stay in registers.
+      const BackwardArguments& now = sequence_of(reload(call, column), batch);
       const RowRange columns{column, range.end};
-      barrier();  // the last tile's factors are read by now
-      tile_gradients(a, batch, head, rows, columns, [&](int r, int c, const ScoreGradient& g) {
-        const int at = (lane_row() + kSide * r) * (kBlockN + 1) + lane_column() + kSide * c;
-        if constexpr (kGivesDv) set_lds_float(kWeightsAt + at, g.weight);
-        if constexpr (kGivesFirst) set_lds_float(kGradientsAt + at, g.dot);
-      });
-      const auto alive = [&](Int64 j) {
-        return kRowsAreKeys || any_row_keeps(a, batch, head, rows.first, row_end, j);
-      };
-      if constexpr (kGivesFirst)
-        accumulate(kGradientsAt, side.first, side.first_stride, columns, a.head_dim, alive, first);
-      if constexpr (kGivesDv)
-        accumulate(kWeightsAt, side.second, side.second_stride, columns, a.head_dim_v, alive,
-                   second);
+      if (is_whole(column_band(now), rows, column)) {
+        add_tile<false>(now, batch, head, rows, columns, sums);
+      } else {
+        add_tile<true>(now, batch, head, rows, columns, sums);
+      }
     }
   }
   const BackwardArguments& last = sequence_of(reload(call, rows.first), batch);
   const RowRange stored{rows.first, kRowsAreKeys ? last.seqlen_k : last.seqlen_q};
   if constexpr (kGivesDq)
-    store_rows(last.dq, batch, row_head, stored, last.head_dim, last.softmax_scale, first);
+    store_rows(last.dq, batch, row_head, stored, last.head_dim, last.softmax_scale, sums.first);
   if constexpr (kGivesDk)
-    store_rows(last.dk, batch, row_head, stored, last.head_dim, last.softmax_scale, first);
+    store_rows(last.dk, batch, row_head, stored, last.head_dim, last.softmax_scale, sums.first);
   if constexpr (kGivesDv)
-    store_rows(last.dv, batch, row_head, stored, last.head_dim_v, 1.0F, second);
+    store_rows(last.dv, batch, row_head, stored, last.head_dim_v, 1.0F, sums.second);
 }
 
 // dbias: one tile of it, and of what it is summed over one part.
 FULMEN_DEVICE void gradients_of_bias(const BackwardArguments& call) {
   const Int64 id = workgroup_id(), column_tiles = tiles_of(call.seqlen_k, kBlockN),
               tile = id / column_tiles;
-  const RowRange columns{id % column_tiles * kBlockN, call.seqlen_k};
+  const Int64 first_column = id % column_tiles * kBlockN;
   const BiasSum sum(call, kBlockM, tile);
   RowsByColumns total = {};
   for (Int64 term = sum.first_term; term < sum.last_term; ++term) {
@@ -216,9 +210,23 @@ FULMEN_DEVICE void gradients_of_bias(const BackwardArguments& call) {
     const BiasSum::Term t = sum.term(term);
     const Int64 row_end = t.row + kBlockM < a.seqlen_q ? t.row + kBlockM : a.seqlen_q;
     const algorithm::KeyRange keys = band_of(a).any(t.row, row_end);
-    if (keys.end <= columns.first || keys.begin >= columns.first + kBlockN) continue;
-    tile_gradients(a, t.batch, t.head, RowRange{t.row, a.seqlen_q}, columns,
-                   [&](int r, int c, const ScoreGradient& g) { total[r][c] += g.bias; });
+    if (keys.end <= first_column || keys.begin >= first_column + kBlockN) continue;
+    const RowRange rows{t.row, a.seqlen_q}, columns{first_column, a.seqlen_k};
+    const SquareSide own = SquareSide::rows(a, t.batch, t.head),
+                     other = SquareSide::columns(a, t.batch, t.head);
+    barrier();  // the last term's rows are read by now
+    stage_staying_rows(own, rows);
+    RowsByColumns dbias = {}, ds = {};
+    if (is_whole(band_of(a), rows, first_column)) {
+      tile_gradients<false>(a, t.batch, t.head, own, rows, other, columns, dbias, ds);
+    } else {
+      tile_gradients<true>(a, t.batch, t.head, own, rows, other, columns, dbias, ds);
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) total[r][c] += dbias[r][c];
+    }
   }
   const BackwardArguments& last = reload(call, id);
   const BiasSum stored(last, kBlockM, tile);
@@ -226,7 +234,7 @@ FULMEN_DEVICE void gradients_of_bias(const BackwardArguments& call) {
   for (int r = 0; r < kRows; ++r) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      const Int64 j = columns.first + lane_column() + kSide * c;
+      const Int64 j = first_column + lane_column() + kSide * c;
       if (j < last.seqlen_k) stored.store(last, lane_row() + kSide * r, j, total[r][c]);
     }
   }

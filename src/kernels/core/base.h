@@ -50,6 +50,8 @@
 //   pack_half_probabilities(a, b)            the same for numbers >= 0 that are 2^kHalfShift too
 //                                            large (kHalfUnshift undoes it)
 //   pack_bf16_probabilities(a, b)            the same for numbers >= 0, ties to either side
+//   dot2(a, b, sum)                          the products of two pairs of fp16 numbers, added to
+//                                            `sum` in fp32. AMD: of chips that have it
 //   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b
 #pragma once
 

@@ -35,10 +35,12 @@ struct Configuration {
   // to the last, head after head; 1 from the last to the first; 2 the same, and each tile of all
   // heads before the next one.
   int query_order = 0;
-  int packed_rows = 0;   // a tile's rows are the query heads of a KV head, query after query
-  int splits = 0;        // partial results, for forward/decode_combine.h
-  int heads_in_row = 1;  // decode_tma.h: KV heads that are neighbours in memory are read as one;
-                         // head_dim_v is of both then
+  int packed_rows = 0;    // a tile's rows are the query heads of a KV head, query after query
+  int splits = 0;         // partial results, for forward/decode_combine.h
+  int chunk = 0;          // tile/square.h: dims of the columns that are in LDS at once
+  int pair_products = 0;  // the same: fp16 numbers are multiplied in pairs
+  int heads_in_row = 1;   // decode_tma.h: KV heads that are neighbours in memory are read as one;
+                          // head_dim_v is of both then
 
   // What holds of the tensors; 0 or 1.
   int whole_rows = 0;   // rows are whole pieces of 16 bytes and start at multiples of 16: they move

@@ -12,7 +12,7 @@ constexpr int kLanesOfRow = kManyRows ? kWorkgroup / kBlockM : kWaveSize;
 static_assert(kWaveSize % kLanesOfRow == 0 && (!kManyRows || kWorkgroup == kBlockM * kLanesOfRow),
               "combine: a row is in one wave");
 // A lane has pieces of so many dims, every kLanesOfRow-th.
-constexpr int kPiece = kManyRows && kWholeRows ? 4 : 1;
+constexpr int kPiece = kManyRows && kWholeRows && sizeof(Element) == 2 ? 4 : 1;
 constexpr int kPieces = (kHeadDimV + kPiece * kLanesOfRow - 1) / (kPiece * kLanesOfRow),
               kLaneDims = kPieces * kPiece;
 // Splits of a wave whose loads are in flight at once.

@@ -1,85 +1,90 @@
-// Forward for few queries without matrix instructions: any dtype (computed in fp32), any head_dim,
-// any chip. Reading K and V is the work. A workgroup owns kBlockM rows - the query heads of a KV
-// head are packed into them - and a split of the keys. Lanes lie along the dims; waves take kBlockN
-// keys round robin, and merge at the end through LDS. A step of a wave:
+// Forward for few queries without matrix instructions: any dtype, any head_dim, any chip. Reading K
+// and V is the work. A workgroup owns kBlockM rows - the query heads of a KV head are packed into
+// them - and a split of the keys. A wave is cut into groups of lanes, which have a key each: a lane
+// has 8 dims of it. Waves take steps round robin, kBlockN keys a group, and merge at the end
+// through LDS. A step of a group:
 //
-//   S[kBlockM, kBlockN] = Q K^T        every lane's products of its dims; their sums over the wave
-//                                      end in a lane a score
-//   P = softmax step of S              that lane's, through the wave's part of the LDS to all lanes
+//   S[kBlockM, kBlockN] = Q K^T        every lane's products of its dims; a score's sum over the
+//                                      group ends in one of its lanes
+//   P = softmax step of S              that lane's, through the wave's part of the LDS to the group
 //   O[kBlockM, kHeadDimV] += P V       every lane's dims
 //
 // Registers of a lane: Q, O, and a step's K and V. With one split the result is final, else
 // forward/decode_combine.h merges the splits.
 #include "core/scores.h"
+#include "tile/kv_rows.h"
 
 namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
-constexpr int kLaneDims = kHeadDim / kWaveSize, kLaneDimsV = kHeadDimV / kWaveSize;
-constexpr int kScores = kBlockM * kBlockN;  // of a step
+constexpr int kGroup = kHeadDim / kPieceDims, kGroups = kWaveSize / kGroup;
+constexpr int kStepKeys = kGroups * kBlockN;  // of a wave
+constexpr int kScores = kBlockM * kBlockN;    // of a group's step
+// Scores of a lane: neighbouring keys of one row. kOwners lanes have them all.
+constexpr int kOwn = kScores > kGroup ? kScores / kGroup : 1, kOwners = kScores / kOwn;
+constexpr int kSharers = kBlockN / kOwn;  // lanes that have a row's keys
 static_assert(kBlockN == 4, "decode_portable: a row's probabilities are one vector of LDS");
-static_assert(kScores <= kWaveSize && (kScores & (kScores - 1)) == 0,
-              "decode_portable: a lane a score");
-static_assert(kHeadDim % kWaveSize == 0 && kHeadDimV % kWaveSize == 0,
-              "decode_portable: lanes have whole dims");
+static_assert(kHeadDim == kHeadDimV, "decode_portable: a lane has the same dims of K and of V");
+static_assert(kGroups >= 1 && kGroups * kGroup == kWaveSize && kOwn <= kBlockN,
+              "decode_portable: groups fill a wave, and a lane's scores are of one row");
+
+// A step's values are loaded once its keys need no registers any more.
+constexpr bool kValuesWait = kBlockM > 4 && !kPairs;
 
 // LDS, in floats: each wave's maxima and sums, then its outputs.
 constexpr int kMaximaAt = 0;                      // [kWaves][kBlockM]
 constexpr int kSumsAt = kWaves * kBlockM;         // [kWaves][kBlockM]
-constexpr int kOutputsAt = 2 * kWaves * kBlockM;  // [kWaves][kBlockM][kHeadDimV]
-static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kBlockM * kHeadDimV),
+constexpr int kOutputsAt = 2 * kWaves * kBlockM;  // [kWaves][kWaveFloats]
+// While keys stream, a wave's outputs have the probabilities of two steps of each group, and what
+// each row's sums are multiplied by.
+constexpr int kProbabilities = 0, kRescales = kGroups * kScores,
+              kStepFloats = kGroups * (kScores + kBlockM);
+constexpr int kWaveFloats =
+    kBlockM * kHeadDimV > 2 * kStepFloats ? kBlockM* kHeadDimV : 2 * kStepFloats;
+static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kWaveFloats),
               "decode_portable: the host reserves the LDS that waves merge in");
-// While keys stream, a wave's outputs have the probabilities of two steps, and what each row's sums
-// are multiplied by.
-constexpr int kProbabilities = 0, kRescales = kScores,
-              kStepFloats = (kScores + kBlockM + 3) / 4 * 4;
-static_assert(2 * kStepFloats <= kBlockM * kHeadDimV && kBlockM * kHeadDimV % 4 == 0,
-              "decode_portable: two steps fit");
 
-// Sums each of kCount numbers over the wave and returns the lane's own, number lane_id() % kScores:
-// in each step of the recursion a lane gives half of its numbers to the lane that keeps those.
+FULMEN_DEVICE int group_lane() { return lane_id() % kGroup; }
+FULMEN_DEVICE int group_id() { return lane_id() / kGroup; }
+// The first of a lane's scores, of [kBlockM][kBlockN].
+FULMEN_DEVICE int own_score() { return group_lane() * kOwn % kScores; }
+FULMEN_DEVICE bool owns_scores() { return group_lane() < kOwners; }
+
+// Sums each of kCount numbers over the group. The lane's own ones remain: in each step of the
+// recursion a lane gives half of its numbers to the lane that keeps those.
 template <int kCount>
-FULMEN_DEVICE float own_sum(const float (&x)[kCount]) {
-  if constexpr (kCount > 1) {
+FULMEN_DEVICE void own_sums(const float (&x)[kCount], float (&own)[kOwn]) {
+  if constexpr (kCount > kOwn) {
     constexpr int kHalf = kCount / 2;
-    const bool upper = (lane_id() & kHalf) != 0;
+    const bool upper = (lane_id() & (kHalf / kOwn)) != 0;
     float kept[kHalf];
 #pragma unroll
     for (int n = 0; n < kHalf; ++n) {
       // A choice of addresses would put the numbers into scratch memory.
       const float low = x[n], high = x[n + kHalf];
-      kept[n] = (upper ? high : low) + shuffle_xor(upper ? low : high, kHalf);
+      kept[n] = (upper ? high : low) + shuffle_xor(upper ? low : high, kHalf / kOwn);
     }
-    return own_sum<kHalf>(kept);
+    own_sums<kHalf>(kept, own);
   } else {
-    float sum = x[0];
 #pragma unroll
-    for (int mask = kScores; mask < kWaveSize; mask *= 2) sum += shuffle_xor(sum, mask);
-    return sum;
+    for (int m = 0; m < kOwn; ++m) {
+      own[m] = x[m];
+#pragma unroll
+      for (int mask = kOwners; mask < kGroup; mask *= 2) own[m] += shuffle_xor(own[m], mask);
+    }
   }
 }
 
 // Reductions over the lanes that have a row's keys.
 FULMEN_DEVICE float row_max(float x) {
 #pragma unroll
-  for (int mask = 1; mask < kBlockN; mask *= 2) x = larger(x, shuffle_xor(x, mask));
+  for (int mask = 1; mask < kSharers; mask *= 2) x = larger(x, shuffle_xor(x, mask));
   return x;
 }
 FULMEN_DEVICE float row_sum(float x) {
 #pragma unroll
-  for (int mask = 1; mask < kBlockN; mask *= 2) x += shuffle_xor(x, mask);
+  for (int mask = 1; mask < kSharers; mask *= 2) x += shuffle_xor(x, mask);
   return x;
-}
-
-// Dim n of a lane's.
-FULMEN_DEVICE int lane_dim(int n) { return n * kWaveSize + lane_id(); }
-
-// A lane's dims of a row; zeros beyond the row's end.
-template <int kDims, class T>
-FULMEN_DEVICE void load_row(const T* row, int dims, float (&value)[kDims]) {
-#pragma unroll
-  for (int n = 0; n < kDims; ++n)
-    value[n] = lane_dim(n) < dims ? to_float(global_load(row + lane_dim(n))) : 0.0F;
 }
 
 // What a workgroup has: rows of a KV head, query after query, and a split of its keys.
@@ -110,19 +115,20 @@ struct Row {
   }
 };
 
-// What a lane keeps: of its own score's row a maximum and a sum, and its dims of all rows' outputs.
+// What a lane keeps: of its own scores' row a reference (as tile/square_softmax.h) and a sum, of
+// the group's keys; its dims of all rows' outputs.
 struct LaneState {
-  float max, sum, out[kBlockM][kLaneDimsV];
+  float reference, sum, out[kBlockM][kPieceDims];
 };
 
-// The score that a lane owns in each step: its row, and which of the step's keys.
-struct OwnScore {
+// The scores that a lane owns in each step: their row, and the first one's key.
+struct OwnScores {
   Row row;
   int key;
   ScoreRow modifiers;
 
-  FULMEN_DEVICE static OwnScore of(const ForwardArguments& a, const Place& place) {
-    const int own = lane_id() % kScores;
+  FULMEN_DEVICE static OwnScores of(const ForwardArguments& a, const Place& place) {
+    const int own = own_score();
     const Row row = Row::of(a, place.kv_head, place.first_row + own / kBlockN);
     return {row, own % kBlockN, ScoreRow::of(a, place.batch, row.head, row.query)};
   }
@@ -140,92 +146,197 @@ struct OwnScore {
 
 struct WaveTask {
   const ForwardArguments& a;
-  OwnScore own;
-  float query[kBlockM][kLaneDims];
+  OwnScores own;
+  const KvElement *k, *v;
+  PieceOfWords query[kBlockM];
 
-  // Keys [first_key, first_key + kBlockN); those from `end` on repeat the last one, with no weight.
-  // lds: of the step, in floats.
-  FULMEN_DEVICE void step(const KvElement* k, const KvElement* v, Int64 first_key, Int64 end,
-                          int lds, LaneState& state) const {
-    float key[kBlockN][kLaneDims], value[kBlockN][kLaneDimsV], dot[kScores];
+  // Keys [first_key, first_key + kStepKeys); those from `end` on repeat the last one, with no
+  // weight. lds: of the step, in floats.
+  FULMEN_DEVICE void step(Int64 first_key, Int64 end, int lds, LaneState& state) const {
+    const int last = at_most(end - first_key, kStepKeys) - 1;
+    const auto keys = kv_rows<false>(a, k, first_key, last);
+    const auto values = kv_rows<true>(a, v, first_key, last);
+    const int dim = kPieceDims * group_lane();
+    PieceOfWords key[kBlockN], value[kBlockN];
+    const auto load_values = [&] {
 #pragma unroll
-    for (int c = 0; c < kBlockN; ++c) {
-      const Int64 j = first_key + c < end ? first_key + c : end - 1;
-      load_row(key_row(a, k, j), a.head_dim, key[c]);
-      load_row(value_row(a, v, j), a.head_dim_v, value[c]);
-    }
+      for (int c = 0; c < kBlockN; ++c)
+        load_words(values.template row<true>(key_of(c)), dim, a.head_dim_v, value[c]);
+    };
+#pragma unroll
+    for (int c = 0; c < kBlockN; ++c)
+      load_words(keys.template row<true>(key_of(c)), dim, a.head_dim, key[c]);
+    if constexpr (!kValuesWait) load_values();
+    float dot[kScores], score[kOwn];
 #pragma unroll
     for (int r = 0; r < kBlockM; ++r) {
 #pragma unroll
       for (int c = 0; c < kBlockN; ++c) {
-        dot[r * kBlockN + c] = 0;
+        float& sum = dot[r * kBlockN + c];
+        sum = 0;
 #pragma unroll
-        for (int n = 0; n < kLaneDims; ++n) dot[r * kBlockN + c] += query[r][n] * key[c][n];
+        for (int w = 0; w < kPieceWords; ++w) sum = multiply_add(query[r][w], key[c][w], sum);
       }
     }
-    const float score = own.finish(a, first_key + own.key, end, own_sum(dot));
-    exponentiate(score, lds, state);
-    // What no row attends may be NaN.
-    const unsigned long long attended = ballot(score != -kInfinity);
-#pragma unroll
-    for (int c = 0; c < kBlockN; ++c) {
-      const bool any = (attended & (kLanesOfFirstKey << static_cast<unsigned>(c))) != 0;
-#pragma unroll
-      for (int n = 0; n < kLaneDimsV; ++n) value[c][n] = any ? value[c][n] : 0.0F;
+    own_sums(dot, score);
+    if constexpr (kValuesWait) {
+      schedule_fence();
+      load_values();
     }
-    wave_barrier();
 #pragma unroll
-    for (int r = 0; r < kBlockM; ++r) add_values(r, lds, value, state.out[r]);
+    for (int m = 0; m < kOwn; ++m)
+      score[m] = own.finish(a, first_key + key_of(own.key + m), end, score[m]);
+    if constexpr (kKeepMask) forget_masked(score, value);
+    exponentiate(score, lds, state);
+    wave_barrier();
+    add_values(lds, value, state);
   }
 
  private:
-  // Every kBlockN-th lane, of those that own a score.
-  static constexpr unsigned long long kLanesOfFirstKey = 0x1111111111111111ULL >> (64U - kScores);
+  // Which of the step's keys is key c of the lane's group.
+  FULMEN_DEVICE static int key_of(int c) { return group_id() + kGroups * c; }
 
-  // The lane's probability, and of each row what its sums are multiplied by, to LDS.
-  FULMEN_DEVICE static void exponentiate(float score, int lds, LaneState& state) {
-    const float new_max = larger(state.max, row_max(score));
-    const float offset = new_max == -kInfinity ? 0.0F : new_max;
-    const float rescale = exp2(kLog2OfUnit * (state.max - offset)),
-                probability = exp2(kLog2OfUnit * (score - offset));
-    state.max = new_max;
-    state.sum = state.sum * rescale + probability;
-    const int own = lane_id();
-    if (own < kScores) lds_store(4 * (lds + kProbabilities + own), probability);
-    if (own < kScores && own % kBlockN == 0)
-      lds_store(4 * (lds + kRescales + own / kBlockN), rescale);
+  // Values that no row attends may be NaN.
+  FULMEN_DEVICE static void forget_masked(const float (&score)[kOwn],
+                                          PieceOfWords (&value)[kBlockN]) {
+    // Every kSharers-th lane of the group's owners.
+    constexpr unsigned long long kOfFirst = [] {
+      unsigned long long lanes = 0;
+      for (int l = 0; l < kOwners; l += kSharers) lanes |= 1ULL << static_cast<unsigned>(l);
+      return lanes;
+    }();
+    unsigned long long attended[kOwn];
+#pragma unroll
+    for (int m = 0; m < kOwn; ++m)
+      attended[m] = ballot(score[m] != -kInfinity) >> static_cast<unsigned>(kGroup * group_id());
+#pragma unroll
+    for (int c = 0; c < kBlockN; ++c) {
+      const bool any = (attended[c % kOwn] & (kOfFirst << static_cast<unsigned>(c / kOwn))) != 0;
+#pragma unroll
+      for (unsigned& word : value[c]) word = any ? word : 0U;
+    }
   }
 
-  FULMEN_DEVICE static void add_values(int r, int lds, const float (&value)[kBlockN][kLaneDimsV],
-                                       float (&out)[kLaneDimsV]) {
-    const auto probability = lds_load<Words<kBlockN>>(4 * (lds + kProbabilities + r * kBlockN));
-    const float rescale = lds_load<float>(4 * (lds + kRescales + r));
+  // The lane's probabilities to LDS.
+  FULMEN_DEVICE static void exponentiate(float (&score)[kOwn], int lds, LaneState& state) {
+    constexpr float kMost = kNaturalUnits ? 4.0F : 8.0F;  // as tile/square_softmax.h
+    float max = score[0];
 #pragma unroll
-    for (int n = 0; n < kLaneDimsV; ++n) {
-      out[n] *= rescale;
+    for (int m = 1; m < kOwn; ++m) max = larger(max, score[m]);
+    if (any_lane(max > state.reference + kMost)) {
+      rescale(larger(state.reference, row_max(max)), lds + kRescales, state);
+      wave_barrier();
+    }
+    const float offset = state.reference == -kInfinity ? 0.0F : state.reference;
 #pragma unroll
-      for (int c = 0; c < kBlockN; ++c) out[n] += bits_float(probability.word[c]) * value[c][n];
+    for (int m = 0; m < kOwn; ++m) {
+      score[m] = exp2(kLog2OfUnit * (score[m] - offset) + kLift);
+      state.sum += score[m];
+    }
+    if (!owns_scores()) return;
+    const int at = lds + kProbabilities + group_id() * kScores + own_score();
+#pragma unroll
+    for (int m = 0; m < kOwn; ++m) lds_store(4 * (at + m), score[m]);
+  }
+
+  template <int kWords>
+  FULMEN_DEVICE static void add_values(int lds, const unsigned (&value)[kBlockN][kWords],
+                                       LaneState& state) {
+    lds += kProbabilities + group_id() * kScores;
+    if constexpr (kWords < kPieceDims) {  // pairs of dims become pairs of keys
+      unsigned pair[kBlockN / 2][kPieceDims];
+#pragma unroll
+      for (int c = 0; c < kBlockN / 2; ++c) {
+#pragma unroll
+        for (int w = 0; w < kWords; ++w) {
+          pair[c][2 * w] = halves(value[2 * c][w], value[2 * c + 1][w], false);
+          pair[c][2 * w + 1] = halves(value[2 * c][w], value[2 * c + 1][w], true);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kBlockM; ++r) {
+        const auto p = lds_load<Words<kBlockN> >(4 * (lds + r * kBlockN));
+        unsigned weight[kBlockN / 2];
+#pragma unroll
+        for (int c = 0; c < kBlockN / 2; ++c)
+          weight[c] =
+              ProbabilityPair::pack(bits_float(p.word[2 * c]), bits_float(p.word[2 * c + 1]));
+        add_row(weight, pair, state.out[r]);
+      }
+    } else {
+#pragma unroll
+      for (int r = 0; r < kBlockM; ++r)
+        add_row(lds_load<Words<kBlockN> >(4 * (lds + r * kBlockN)).word, value, state.out[r]);
+    }
+  }
+  template <int kCount>
+  FULMEN_DEVICE static void add_row(const unsigned (&weight)[kCount],
+                                    const unsigned (&value)[kCount][kPieceDims],
+                                    float (&out)[kPieceDims]) {
+#pragma unroll
+    for (int c = 0; c < kCount; ++c) {
+#pragma unroll
+      for (int e = 0; e < kPieceDims; ++e) out[e] = multiply_add(weight[c], value[c][e], out[e]);
+    }
+  }
+
+ public:
+  // The row's reference becomes `moved`, and all sums follow; lds: [kGroups][kBlockM].
+  FULMEN_DEVICE static void rescale(float moved, int lds, LaneState& state) {
+    const float factor =
+        exp2(kLog2OfUnit * (state.reference - (moved == -kInfinity ? 0.0F : moved)));
+    state.reference = moved;
+    state.sum *= factor;
+    lds += group_id() * kBlockM;
+    if (owns_scores() && own_score() % kBlockN == 0)
+      lds_store(4 * (lds + own_score() / kBlockN), factor);
+    wave_barrier();
+#pragma unroll
+    for (int r = 0; r < kBlockM; ++r) {
+      const float x = lds_load<float>(4 * (lds + r));
+#pragma unroll
+      for (float& out : state.out[r]) out *= x;
     }
   }
 };
 
-FULMEN_DEVICE void leave_in_lds(const LaneState& state) {
-  const int own = lane_id(), first_row = wave_id() * kBlockM;
-  const float sum = row_sum(state.sum);
-  if (own < kScores && own % kBlockN == 0) {
-    lds_store(4 * (kMaximaAt + first_row + own / kBlockN), state.max);
-    lds_store(4 * (kSumsAt + first_row + own / kBlockN), sum);
+// The groups' states become one, which the first group leaves in LDS; lds: the wave's outputs.
+FULMEN_DEVICE void leave_in_lds(LaneState& state, int lds) {
+  float max = state.reference;
+#pragma unroll
+  for (int mask = kGroup; mask < kWaveSize; mask *= 2) max = larger(max, shuffle_xor(max, mask));
+  WaveTask::rescale(max, lds + kRescales, state);
+  float sum = row_sum(state.sum);
+#pragma unroll
+  for (int mask = kGroup; mask < kWaveSize; mask *= 2) {
+    sum += shuffle_xor(sum, mask);
+#pragma unroll
+    for (int r = 0; r < kBlockM; ++r) {
+#pragma unroll
+      for (float& out : state.out[r]) out += shuffle_xor(out, mask);
+    }
+  }
+  wave_barrier();
+  if (group_id() != 0) return;
+  const int own = own_score(), first_row = thread_id() / kWaveSize * kBlockM;
+  if (owns_scores() && own % kBlockN == 0) {
+    lds_store(4 * (kMaximaAt + first_row + own / kBlockN), max);
+    lds_store(4 * (kSumsAt + first_row + own / kBlockN), sum * kUnlift);
   }
 #pragma unroll
   for (int r = 0; r < kBlockM; ++r) {
+    const float(&out)[kPieceDims] = state.out[r];
+    const int at = 4 * (lds + r * kHeadDimV + kPieceDims * group_lane());
 #pragma unroll
-    for (int n = 0; n < kLaneDimsV; ++n) {
-      lds_store(4 * (kOutputsAt + (first_row + r) * kHeadDimV + lane_dim(n)), state.out[r][n]);
+    for (int e = 0; e < kPieceDims; e += 4) {
+      lds_store(at + 4 * e, Words<4>{{float_bits(out[e]), float_bits(out[e + 1]),
+                                      float_bits(out[e + 2]), float_bits(out[e + 3])}});
     }
   }
 }
 
-// Row r of all waves becomes one, and goes to memory: the result, or a split's part of it.
+// Row r of all waves becomes one, by one wave, and goes to memory: the result, or a split's part of
+// it.
 FULMEN_DEVICE void merge_row(const ForwardArguments& call, const ForwardArguments& a,
                              const Place& place, int r) {
   const Row row = Row::of(a, place.kv_head, place.first_row + r);
@@ -245,11 +356,11 @@ FULMEN_DEVICE void merge_row(const ForwardArguments& call, const ForwardArgument
                      row.query;
   const RowEnd end = end_row(a, row.head, max, sum);
   auto* out = const_cast<Element*>(at<Element>(a.out, place.batch, row.query, row.head));
-  for (int d = thread_id(); d < a.head_dim_v; d += kWorkgroup) {
+  for (int d = lane_id(); d < a.head_dim_v; d += kWaveSize) {
     float value = 0;
 #pragma unroll
     for (int w = 0; w < kWaves; ++w) {
-      value += weight[w] * lds_load<float>(4 * (kOutputsAt + (w * kBlockM + r) * kHeadDimV + d));
+      value += weight[w] * lds_load<float>(4 * (kOutputsAt + w * kWaveFloats + r * kHeadDimV + d));
     }
     if constexpr (kSplits) {
       global_store(a.partial_out + part * a.head_dim_v + d, value);
@@ -257,7 +368,7 @@ FULMEN_DEVICE void merge_row(const ForwardArguments& call, const ForwardArgument
       global_store(out + d, from_float<Element>(value * end.output_factor));
     }
   }
-  if (thread_id() != 0) return;
+  if (lane_id() != 0) return;
   if constexpr (kSplits) {
     global_store(a.partial_max + part, max);
     global_store(a.partial_sum + part, sum);
@@ -272,7 +383,7 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
   const ForwardArguments& call = reload(arguments, workgroup_id());
   const Place place = Place::of(call);
   const ForwardArguments& a = sequence_of(call, place.batch);
-  for (int r = 0; r < kBlockM && place.first_row + r < rows_of(a); ++r)
+  for (int r = wave_id(); r < kBlockM && place.first_row + r < rows_of(a); r += kWaves)
     merge_row(call, a, place, r);
 }
 
@@ -289,25 +400,28 @@ FULMEN_DEVICE void decode_portable(const ForwardArguments& call) {
   const Int64 begin = band.begin > split_begin ? band.begin : split_begin,
               end = band.end < split_end ? band.end : split_end;
 
-  WaveTask task{a, OwnScore::of(a, place), {}};
+  WaveTask task{a,
+                OwnScores::of(a, place),
+                head_rows(a.k, place.batch, place.kv_head),
+                head_rows(a.v, place.batch, place.kv_head),
+                {}};
 #pragma unroll
   for (int r = 0; r < kBlockM; ++r) {
     const Row row = Row::of(a, place.kv_head, place.first_row + r);
-    load_row(at<Element>(a.q, place.batch, row.query, row.head), a.head_dim, task.query[r]);
+    load_words(at<Element>(a.q, place.batch, row.query, row.head), kPieceDims * group_lane(),
+               a.head_dim, task.query[r]);
   }
   LaneState state = {};
-  state.max = -kInfinity;
-  const KvElement* k = head_rows(a.k, place.batch, place.kv_head);
-  const KvElement* v = head_rows(a.v, place.batch, place.kv_head);
+  state.reference = -kInfinity;
   // Double-buffered: a step does not overwrite what a lane still reads of the step before.
-  const int lds = kOutputsAt + wave_id() * kBlockM * kHeadDimV;
+  const int lds = kOutputsAt + wave_id() * kWaveFloats;
   int other = 0;
-  for (Int64 key = begin + wave_id() * kBlockN; key < end; key += kWaves * kBlockN) {
-    task.step(k, v, key, end, lds + other, state);
+  for (Int64 key = begin + wave_id() * kStepKeys; key < end; key += kWaves * kStepKeys) {
+    task.step(key, end, lds + other, state);
     other = kStepFloats - other;
   }
   wave_barrier();
-  leave_in_lds(state);
+  leave_in_lds(state, lds);
   barrier();
   merge(call);
 }

@@ -1,205 +1,158 @@
-// Forward without matrix instructions: any dtype (computed in fp32), any head_dim, any chip. A
-// workgroup of 16 x 16 lanes owns kBlockM query rows of one head; lane (y, x) computes rows y + 16
-// r and keys, or dims, x + 16 c, from tiles in LDS:
+// Forward without matrix instructions: any dtype, any head_dim, any chip. A workgroup of 16 x 16
+// lanes owns kBlockM query rows of one head; a lane computes every 16th row of them, and of each
+// every 16th key, or runs of dims, from tiles in LDS (tile/square.h):
 //
-//   for each key tile:   S = Q K^T   by chunks of kChunk dims
-//                        P = softmax step of S, to LDS
-//                        O += P V    by chunks of kChunk dims of V
+//   for each key tile:   S[kBlockM, kBlockN] = Q K^T     by chunks of kChunk dims of K
+//                        P = online softmax of S         in registers, then to LDS
+//                        O[kBlockM, kHeadDimV] += P V    by chunks of kChunk dims of V
+//
+// Products are those of fp16 pairs where the chip has them, else of fp32.
 #include "core/dropout.h"
-#include "core/scores.h"
-#include "tile/square.h"
+#include "tile/kv_rows.h"
+#include "tile/square_softmax.h"
+#include "tile/square_stage.h"
 
 namespace fulmen::kernels {
 
-constexpr int kRows = kBlockM / kSide;
-constexpr int kKeys = kBlockN / kSide;
-constexpr int kChunks = (kHeadDim + kChunk - 1) / kChunk;
-constexpr int kChunksV = (kHeadDimV + kChunk - 1) / kChunk;
-static_assert(kWorkgroup == kSide * kSide, "portable: lanes form a square of 16 x 16");
-static_assert(kBlockM % kSide == 0 && kBlockN % kSide == 0, "portable: tiles are multiples of 16");
-
-// LDS, in floats.
-constexpr int kQueriesAt = 0;  // [kChunk][kPitch], transposed
-// [kChunk][kPitch], transposed; then V [kBlockN][kChunk + 1]
-constexpr int kKeysAt = kQueriesAt + kChunk * kPitch;
-constexpr int kProbabilitiesAt = kKeysAt + (kChunk + 1) * kPitch;  // [kBlockM][kBlockN + 1]
-constexpr int kLdsFloats = kProbabilitiesAt + kBlockM * (kBlockN + 1);
-static_assert(kLdsBytes == 4 * kLdsFloats,
+constexpr SquareLayout kLayout = SquareLayout::of(square_shape(false, 1));
+static_assert(kLdsBytes == kLayout.total,
               "portable: the host reserves the LDS that the tiles need");
-
-FULMEN_DEVICE float over_row(float x, bool is_max) {
-#pragma unroll
-  for (int mask = 1; mask < kSide; mask *= 2) {
-    const float other = shuffle_xor(x, mask);
-    x = is_max ? larger(x, other) : x + other;
-  }
-  return x;
-}
-
-// What a lane keeps of its rows y + 16 r: the softmax's state, and dims x + 16 c of every chunk of
-// O.
-struct LaneRows {
-  float max[kRows], sum[kRows], out[kRows][kChunksV][kChunkDims];
-};
-using LaneScores = float[kRows][kKeys];
 
 // Rows [row_begin, row_end) of a head.
 struct PortableTask {
   const ForwardArguments& a;
   Int64 batch, head, row_begin, row_end;
+  const KvElement *k, *v;  // of the KV head, by head_rows()
   algorithm::KeyRange keys;
-  int x, y;
 
-  // S = Q K^T of the tile's keys.
-  FULMEN_DEVICE void multiply_keys(const Element* q, const KvElement* k, Int64 first_key,
-                                   LaneScores& score) const {
-    const auto key_at = [&](Int64 j) { return key_row(a, k, j); };
+  FULMEN_DEVICE void stage_queries(int chunk) const {
+    const RowsAt<Element> rows{at<Element>(a.q, batch, row_begin, head), a.q.row,
+                               at_most(row_end - row_begin, kBlockM) - 1};
+    stage_rows<true, kBlockM>(rows, chunk * kChunk, a.head_dim,
+                              kRowsStay ? 4 * kChunk / kInWord * chunk : 0, kLayout.first_pitch);
+  }
+
+  template <bool kMasked>
+  FULMEN_DEVICE void step(Int64 first_key, DropoutMask& dropout, SquareRows& rows,
+                          RowsByDims<kChunksV>& out) const {
+    RowsByColumns score = {};
+    const int last = at_most(keys.end - first_key, kBlockN) - 1;
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       barrier();
-      stage<kBlockM>(q, a.q.row, RowRange{row_begin, row_end}, chunk * kChunk, a.head_dim,
-                     kQueriesAt, 1, kPitch);
-      stage_rows<kBlockN>(key_at, RowRange{first_key, keys.end}, chunk * kChunk, a.head_dim,
-                          kKeysAt, 1, kPitch);
+      if constexpr (!kRowsStay) stage_queries(chunk);
+      stage_tile_rows<kMasked>(first_key, last, chunk);
       barrier();
-      for (int d = 0; d < kChunk; ++d) {
-        float query[kRows], key[kKeys];
-#pragma unroll
-        for (int r = 0; r < kRows; ++r)
-          query[r] = lds_float(kQueriesAt + d * kPitch + y + kSide * r);
-#pragma unroll
-        for (int c = 0; c < kKeys; ++c) key[c] = lds_float(kKeysAt + d * kPitch + x + kSide * c);
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-          for (int c = 0; c < kKeys; ++c) score[r][c] += query[r] * key[c];
-        }
-      }
+      multiply_chunk<kLayout.first_pitch>(kRowsStay ? 4 * kChunk / kInWord * chunk : 0,
+                                          kLayout.columns_at, score);
     }
-  }
-
-  // Masks row r of S and leaves its probabilities in LDS.
-  FULMEN_DEVICE void exponentiate(int r, Int64 first_key, DropoutMask& dropout, LaneScores& score,
-                                  LaneRows& rows) const {
-    const Int64 i = row_begin + y + kSide * r;
-    const ScoreRow modifiers = ScoreRow::of(a, batch, head, i < row_end ? i : row_end - 1);
-    float tile_max = -kInfinity;
-#pragma unroll
-    for (int c = 0; c < kKeys; ++c) {
-      const Int64 j = first_key + x + kSide * c;
-      const bool attended = i < row_end && in_band(a, i, j);
-      float bias = 0;
-      if constexpr (kBias)
-        bias = attended ? kUnitsOfScore * to_float(global_load(modifiers.bias + j)) : 0.0F;
-      bool kept = attended;
-      if constexpr (kKeepMask) kept = attended && global_load(modifiers.keep_mask + j) != 0;
-      score[r][c] =
-          kept ? modifiers.finish(a, score[r][c], bias, modifiers.distance(j)) : -kInfinity;
-      tile_max = larger(tile_max, score[r][c]);
-    }
-    const float new_max = larger(rows.max[r], over_row(tile_max, true));
-    const float offset = new_max == -kInfinity ? 0.0F : new_max;
-    const float rescale = exp2(kLog2OfUnit * (rows.max[r] - offset));
-    float tile_sum = 0;
-#pragma unroll
-    for (int c = 0; c < kKeys; ++c) {
-      const float p = exp2(kLog2OfUnit * (score[r][c] - offset));
-      tile_sum += p;
-      const float weight = dropout.keeps(i, first_key + x + kSide * c) ? p : 0.0F;
-      set_lds_float(kProbabilitiesAt + (y + kSide * r) * (kBlockN + 1) + x + kSide * c, weight);
-    }
-    rows.max[r] = new_max;
-    rows.sum[r] = rows.sum[r] * rescale + over_row(tile_sum, false);
-#pragma unroll
-    for (int chunk = 0; chunk < kChunksV; ++chunk) {
-#pragma unroll
-      for (int c = 0; c < kChunkDims; ++c) rows.out[r][chunk][c] *= rescale;
-    }
-  }
-
-  // O += P V, for a chunk of dims.
-  FULMEN_DEVICE void multiply_values(const KvElement* v, Int64 first_key, int chunk,
-                                     LaneRows& rows) const {
-    barrier();
-    for (int index = thread_id(); index < kBlockN * kChunk; index += kWorkgroup) {
-      const int row = index / kChunk, d = index % kChunk;
-      const Int64 j = first_key + row;
-      float value = 0;
-      if (j < keys.end && chunk * kChunk + d < a.head_dim_v &&
-          any_row_keeps(a, batch, head, row_begin, row_end, j)) {
-        value = to_float(global_load(value_row(a, v, j) + chunk * kChunk + d));
-      }
-      set_lds_float(kKeysAt + row * (kChunk + 1) + d, value);
-    }
-    barrier();
-    for (int j = 0; j < kBlockN; ++j) {
-      float p[kRows], value[kChunkDims];
-#pragma unroll
-      for (int r = 0; r < kRows; ++r)
-        p[r] = lds_float(kProbabilitiesAt + (y + kSide * r) * (kBlockN + 1) + j);
-#pragma unroll
-      for (int c = 0; c < kChunkDims; ++c)
-        value[c] = lds_float(kKeysAt + j * (kChunk + 1) + x + kSide * c);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-        for (int c = 0; c < kChunkDims; ++c) rows.out[r][chunk][c] += p[r] * value[c];
-      }
-    }
-  }
-
-  FULMEN_DEVICE void store(const LaneRows& rows) const {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const Int64 i = row_begin + y + kSide * r;
-      if (i >= row_end) continue;
-      const RowEnd end = end_row(a, head, rows.max[r], rows.sum[r]);
-      auto* row = const_cast<Element*>(at<Element>(a.out, batch, i, head));
+    const ScoreTile tile{a, batch, head, row_begin, row_end};
+    tile.modify<kMasked>(first_key, score);
+    rows.exponentiate(exponent_scale(a), score, [&](int r, float factor) {
 #pragma unroll
       for (int chunk = 0; chunk < kChunksV; ++chunk) {
 #pragma unroll
-        for (int c = 0; c < kChunkDims; ++c) {
-          const int d = chunk * kChunk + x + kSide * c;
-          if (d < a.head_dim_v)
-            global_store(row + d, from_float<Element>(rows.out[r][chunk][c] * end.output_factor));
-        }
+        for (float& x : out[r][chunk]) x *= factor;
       }
-      if (a.lse != nullptr && x == 0)
-        global_store(a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row, end.lse);
+    });
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if constexpr (kDropout) drop(r, first_key, dropout, score[r]);
+      store_weights<ProbabilityPair>(kLayout.weights_at, r, score[r]);
+    }
+#pragma unroll
+    for (int chunk = 0; chunk < kChunksV; ++chunk) {
+      barrier();
+      stage_tile_values<kMasked>(first_key, last, chunk);
+      barrier();
+      accumulate_chunk(kLayout.weights_at, kLayout.columns_at, chunk, out);
+    }
+  }
+
+  FULMEN_DEVICE void store(const SquareRows& rows, const RowsByDims<kChunksV>& out) const {
+    const Int64 i = row_begin + lane_row();
+    const int count = at_most(row_end - row_begin, kBlockM) - lane_row();
+    auto* row = const_cast<Element*>(at<Element>(a.out, batch, i, head));
+    Int64 lse = batch * a.lse_batch + head * a.lse_head + i * a.lse_row;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r, row += kSide * a.out.row, lse += kSide * a.lse_row) {
+      const RowEnd end = rows.end(a, head, r);
+      if (kSide * r >= count) continue;
+#pragma unroll
+      for (int chunk = 0; chunk < kChunksV; ++chunk) {
+        float x[kChunkDims];
+#pragma unroll
+        for (int e = 0; e < kChunkDims; ++e) x[e] = out[r][chunk][e] * end.output_factor;
+        store_dims(row, chunk * kChunk + kChunkDims * lane_column(), a.head_dim_v, x);
+      }
+      if (a.lse != nullptr && lane_column() == 0) global_store(a.lse + lse, end.lse);
+    }
+  }
+
+ private:
+  template <bool kMasked>
+  FULMEN_DEVICE void stage_tile_rows(Int64 first_key, int last, int chunk) const {
+    stage_rows<kMasked, kBlockN>(kv_rows<false>(a, k, first_key, last), chunk * kChunk, a.head_dim,
+                                 kLayout.columns_at, kColumnPitch);
+  }
+  template <bool kMasked>
+  FULMEN_DEVICE void stage_tile_values(Int64 first_key, int last, int chunk) const {
+    stage_values<kMasked>(
+        kv_rows<true>(a, v, first_key, last), chunk * kChunk, a.head_dim_v, kLayout.columns_at,
+        [&](int n) { return any_row_keeps(a, batch, head, row_begin, row_end, first_key + n); });
+  }
+
+  FULMEN_DEVICE void drop(int r, Int64 first_key, DropoutMask& dropout,
+                          float (&p)[kColumns]) const {
+    const Int64 i = row_begin + lane_row() + kSide * r;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      if (!dropout.keeps(i, first_key + lane_column() + kSide * c)) p[c] = 0;
     }
   }
 };
 
 FULMEN_DEVICE void portable(const ForwardArguments& call) {
-  const int x = lane_column(), y = lane_row();
-  const Int64 id = workgroup_id();
+  // No launch has more than 2^31 - 1 workgroups, and divisions of 64 bits take long.
+  const auto id = static_cast<unsigned>(workgroup_id()),
+             row_tiles = static_cast<unsigned>(call.row_tiles), batch_head = id / row_tiles;
+  const auto num_heads = static_cast<unsigned>(call.num_heads);
+  const int head = static_cast<int>(batch_head % num_heads),
+            batch = static_cast<int>(batch_head / num_heads);
   // The last rows attend most keys under a causal mask: they start first.
-  const Int64 tile = call.row_tiles - 1 - id % call.row_tiles;
-  const Int64 head = id / call.row_tiles % call.num_heads,
-              batch = id / call.row_tiles / call.num_heads;
+  const Int64 tile = row_tiles - 1 - id % row_tiles;
   const ForwardArguments& a = sequence_of(call, batch);
-  const Int64 kv_head = head / a.group_size;
+  const int kv_head = head / a.group_size;
   const Int64 row_begin = tile * kBlockM;
   if (kVariable && row_begin >= a.seqlen_q) return;
   const Int64 row_end = row_begin + kBlockM < a.seqlen_q ? row_begin + kBlockM : a.seqlen_q;
-  const algorithm::KeyRange keys = band_of(a).any(row_begin, row_end);
-  const auto* q = at<Element>(a.q, batch, 0, head);
-  const auto* k = head_rows(a.k, batch, kv_head);
-  const auto* v = head_rows(a.v, batch, kv_head);
-  const PortableTask task{a, batch, head, row_begin, row_end, keys, x, y};
+  const algorithm::KeyRange keys = band_of(a).any(row_begin, row_end),
+                            whole = band_of(a).all(row_begin, row_end);
+  const PortableTask task{a,
+                          batch,
+                          head,
+                          row_begin,
+                          row_end,
+                          head_rows(a.k, batch, kv_head),
+                          head_rows(a.v, batch, kv_head),
+                          keys};
 
   DropoutMask dropout(a, batch, head);
-  LaneRows rows = {};
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) rows.max[r] = -kInfinity;
-  for (Int64 first_key = keys.begin; first_key < keys.end; first_key += kBlockN) {
-    LaneScores score = {};
-    task.multiply_keys(q, k, first_key, score);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) task.exponentiate(r, first_key, dropout, score, rows);
-#pragma unroll
-    for (int chunk = 0; chunk < kChunksV; ++chunk) task.multiply_values(v, first_key, chunk, rows);
+  SquareRows rows;
+  rows.clear();
+  RowsByDims<kChunksV> out = {};
+  if constexpr (kRowsStay) {
+    for (int chunk = 0; chunk < kChunks; ++chunk) task.stage_queries(chunk);
   }
-  task.store(rows);
+  // A bias has no rows past the end.
+  const bool all_rows = !kBias || row_begin + kBlockM <= row_end;
+  for (Int64 first_key = keys.begin; first_key < keys.end; first_key += kBlockN) {
+    if (!kKeepMask && all_rows && first_key >= whole.begin && first_key + kBlockN <= whole.end) {
+      task.step<kKeepMask>(first_key, dropout, rows, out);
+    } else {
+      task.step<true>(first_key, dropout, rows, out);
+    }
+  }
+  task.store(rows, out);
 }
 
 }  // namespace fulmen::kernels

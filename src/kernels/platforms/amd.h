@@ -267,6 +267,13 @@ FULMEN_DEVICE unsigned pack_bf16(float a, float b) {
 }
 #endif
 
+// a.low b.low + a.high b.high + sum, of fp16 numbers: on chips with v_dot2_f32_f16.
+FULMEN_DEVICE float dot2(unsigned a, unsigned b, float sum) {
+  typedef _Float16 Halves __attribute__((ext_vector_type(2)));
+  return __builtin_amdgcn_fdot2(__builtin_bit_cast(Halves, a), __builtin_bit_cast(Halves, b), sum,
+                                false);
+}
+
 // The low, or the high, 16 bits of a, and above them those of b.
 FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
   return __builtin_amdgcn_perm(b, a, high ? 0x07060302U : 0x05040100U);

@@ -215,6 +215,14 @@ FULMEN_DEVICE unsigned round_bf16(float x) {
 }
 FULMEN_DEVICE unsigned pack_bf16(float a, float b) { return round_bf16(a) | round_bf16(b) << 16U; }
 
+// a.low b.low + a.high b.high + sum, of fp16 numbers.
+FULMEN_DEVICE float dot2(unsigned a, unsigned b, float sum) {
+  const auto number = [](unsigned bits) {
+    return half_to_float(static_cast<unsigned short>(bits));
+  };
+  return sum + number(a) * number(b) + number(a >> 16U) * number(b >> 16U);
+}
+
 // The low, or the high, 16 bits of a, and above them those of b.
 FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
   return high ? a >> 16U | (b & 0xFFFF0000U) : (a & 0xFFFFU) | b << 16U;

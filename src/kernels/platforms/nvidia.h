@@ -209,6 +209,14 @@ FULMEN_DEVICE unsigned pack_bf16(float a, float b) {
 #endif
 }
 
+// a.low b.low + a.high b.high + sum, of fp16 numbers.
+FULMEN_DEVICE float dot2(unsigned a, unsigned b, float sum) {
+  const auto number = [](unsigned bits) {
+    return half_to_float(static_cast<unsigned short>(bits));
+  };
+  return sum + number(a) * number(b) + number(a >> 16U) * number(b >> 16U);
+}
+
 // The low, or the high, 16 bits of a, and above them those of b.
 FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
   return __byte_perm(a, b, high ? 0x7632 : 0x5410);

@@ -7,10 +7,12 @@
 namespace fulmen::gpu::isa {
 namespace {
 
+// An address has 32 bits: clang lets a base begin below 0, which the offset makes up for, on every
+// chip but the first of GCN (AMDGPUSubtarget::hasUsableDSOffset).
 std::byte* lds_at(Wave& w, uint32_t base, int64_t offset, std::size_t bytes, std::string_view what,
                   int lane) {
-  const int64_t at = int64_t{base} + offset;
-  if (static_cast<uint64_t>(at) + bytes > w.group->lds.size()) {
+  const uint32_t at = base + static_cast<uint32_t>(offset);
+  if (uint64_t{at} + bytes > w.group->lds.size()) {
     fail(fmt::format("{} {} bytes of LDS at {} in lane {}: the workgroup has {}", what, bytes, at,
                      lane, w.group->lds.size()));
   }

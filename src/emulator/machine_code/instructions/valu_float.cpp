@@ -21,6 +21,12 @@ float minimum(float a, float b) {
 // v_exp_f32 and v_log_f32 take subnormal numbers for 0.
 float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0F, x) : x; }
 
+// A product that the host's compiler does not fuse with a sum.
+float rounded(float product) {
+  const volatile float kept = flushed(product);
+  return kept;
+}
+
 // Rounds toward zero. A number that does not fit becomes the nearest one that does, NaN becomes 0.
 template <class T>
 T to_integer(float x) {
@@ -48,7 +54,7 @@ void add_float_arithmetic(Table& t) {
   t.lanes<1, true>("v_fmac_f32", fma);
   // gfx9's and gfx10.1's that round the product, too. Subnormal numbers count as 0.
   const auto mad = [](float a, float b, float c) {
-    return flushed(flushed(flushed(a) * flushed(b)) + flushed(c));
+    return flushed(rounded(flushed(a) * flushed(b)) + flushed(c));
   };
   for (const char* name : {"v_mad_f32", "v_madak_f32", "v_madmk_f32"}) t.lanes(name, mad);
   t.lanes<1, true>("v_mac_f32", mad);

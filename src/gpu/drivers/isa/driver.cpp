@@ -51,11 +51,11 @@ Shared& shared() {
   return made.get();
 }
 
-// AMD's chips with matrix instructions, in the order of the table.
+// AMD's chips, in the order of the table.
 std::vector<Chip> isa_chips() {
   std::vector<Chip> known;
   for (const Chip& chip : chips()) {
-    if (chip.vendor == Vendor::amd && !chip.target->is_portable()) known.push_back(chip);
+    if (chip.vendor == Vendor::amd) known.push_back(chip);
   }
   return known;
 }
