@@ -10,7 +10,7 @@ namespace cdna4 {
 // 64 keys a tile: half as many turns of the loop as with 32.
 inline constexpr PrefillShape kPrefill[]{
     {.max_head_dim = 128, .block_m = 128, .block_n = 64, .waves = 4, .buffers = 2, .min_waves = 2},
-    {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 2, .min_waves = 2},
+    {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2},
 };
 
 inline constexpr BackwardShapes kBackward[]{

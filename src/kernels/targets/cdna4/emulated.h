@@ -1,5 +1,6 @@
-// CDNA4's matrix instruction and its transposing read of LDS for the host, from AMD's documented layout. Products are exact in
-// fp32; they are added in the order of k (the hardware's order is not documented).
+// CDNA4's matrix instruction and its transposing read of LDS for the host, by the layouts of
+// docs/internals/amd_facts.md. Products are exact in fp32; they are added in the order of k (the
+// hardware's order is not documented).
 #pragma once
 
 #include "core/base.h"
