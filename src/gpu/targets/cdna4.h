@@ -15,11 +15,11 @@ inline constexpr PrefillShape kPrefill[]{
 
 inline constexpr BackwardShapes kBackward[]{
     {.max_head_dim = 64,
-     .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
-     .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2}},
+     .queries = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2},
+     .keys = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2}},
     {.max_head_dim = 128,
-     .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
-     .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1}},
+     .queries = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2},
+     .keys = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1}},
     {.max_head_dim = 256,
      .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
      .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1}},
