@@ -14,8 +14,8 @@ namespace {
 
 class MainLoop : public ::testing::TestWithParam<std::string> {
  protected:
-  // Reports of the main kernels of the chip that `wanted` selects, compiled by clang 19, or 22 where
-  // 19 does not know the chip. Empty: the test was skipped, or failed.
+  // Reports of the main kernels of the chip that `wanted` selects, compiled by clang 19, or by 22
+  // where 19 does not know the chip. Empty: the test was skipped, or failed.
   template <class Wanted>
   void report(const Wanted& wanted) {
     const auto compiler = gpu::offline_clang_compiler();

@@ -189,7 +189,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"short_backward.cdna3", 7}}},
       {"gfx950",
        20000,
-       {{"backward.cdna4", 5},
+       {{"backward.cdna4", 6},
         {"backward.portable", 2},
         {"backward_fp32.cdna4", 4},
         {"decode.cdna4", 9},

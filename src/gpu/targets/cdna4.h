@@ -10,16 +10,16 @@ namespace cdna4 {
 // 64 keys a tile: half as many turns of the loop as with 32.
 inline constexpr PrefillShape kPrefill[]{
     {.max_head_dim = 128, .block_m = 128, .block_n = 64, .waves = 4, .buffers = 2, .min_waves = 2},
-    {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 2, .min_waves = 2},
+    {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2},
 };
 
 inline constexpr BackwardShapes kBackward[]{
     {.max_head_dim = 64,
-     .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
-     .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2}},
+     .queries = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2},
+     .keys = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2}},
     {.max_head_dim = 128,
-     .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
-     .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1}},
+     .queries = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2},
+     .keys = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1}},
     {.max_head_dim = 256,
      .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
      .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1}},

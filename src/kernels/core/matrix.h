@@ -6,9 +6,9 @@
 //                           dims of outputs
 //   kValueDepth             keys of a product P V: kScoreTile, or 2 * kScoreTile
 //   kCopiesToLds kTransposedValues   how tile/stage.h brings K and V to LDS
-//   kReadsTransposed        AMD: LDS transposes while it is read, by lds_load_transposed(at): lane i
-//                           of a block of 16 reads columns 4 (i % 4) to 4 (i % 4) + 3 of row i / 4,
-//                           of 4 rows, and has then the 4 rows of column i
+//   kReadsTransposed        AMD: LDS transposes while it is read, by lds_load_transposed(at): a
+//                           block of 16 lanes reads 4 rows, lane i 4 columns from 4 (i % 4) on of
+//                           row i / 4, and has then the 4 rows of column i
 //   kAnyAlignment           vectors are loaded from any address (AMD)
 //   kFlushesSubnormals      subnormal operands of products count as 0
 //   kRowsPerLane            query rows of a tile that a lane owns; row_slot(e) says which of them

@@ -1,7 +1,7 @@
 // CDNA's matrix instructions of 16 x 16, wave64: which lane holds what of scores, outputs and rows.
 //   accumulator D[i][j]         i = 4 (l / 16) + e, j = l % 16
-//   operands A[i][k], B[k][j]   i, j = l % 16; a lane reads 16 bytes of its row, as the order of dims
-//                               is free where both operands share it
+//   operands A[i][k], B[k][j]   i, j = l % 16; a lane reads 16 bytes of its row, as the order of
+//                               dims is free where both operands share it
 // Scores are K Q^T: a lane owns one query row and 4 neighbouring keys.
 #pragma once
 

@@ -35,9 +35,10 @@ class Compiler {
   virtual Result<CompiledCode> compile(const CompileRequest& request) const = 0;
 };
 
-// Compilers that need no GPU: NVRTC, and installed clangs (amdclang++, clang++-19, the newest, …)
-// for AMD, of which each chip has the first one that knows it. For `fulmen compile`, and clang also for the hip driver where there is no
-// hipRTC. Errors say what was looked for, where, and what installs it.
+// Compilers that need no GPU: NVRTC, and installed clangs (amdclang++, clang++-19, the newest, ...)
+// for AMD, of which each chip has the first one that knows it. For `fulmen compile`, and clang also
+// for the hip driver where there is no hipRTC. Errors say what was looked for, where, and what
+// installs it.
 Result<const Compiler*> nvrtc_compiler();
 Result<const Compiler*> offline_clang_compiler();
 // This clang, by its path or its name in PATH. Errors say why it is none.

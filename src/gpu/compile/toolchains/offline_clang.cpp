@@ -62,8 +62,9 @@ class OfflineClang final : public Compiler {
   OfflineClang(std::string path, std::string version)
       : path_(std::move(path)), version_(std::move(version)) {}
   std::string_view name() const noexcept override { return "clang"; }
-  std::string identity(std::string_view /*arch*/) const override {
-    return fmt::format("{} {}{}", version_, fmt::join(kHipOptions, " "), kRdna3Options.text());
+  std::string identity(std::string_view arch) const override {
+    return fmt::format("{} {} {}", version_, fmt::join(kHipOptions, " "),
+                       fmt::join(options_for(arch, kAmdFamilyOptions), " "));
   }
   Result<CompiledCode> compile(const CompileRequest& request) const override {
     const TemporaryDirectory directory;
@@ -76,8 +77,8 @@ class OfflineClang final : public Compiler {
       return status;
     std::vector<std::string> command{path_};
     command.insert(command.end(), kHipOptions.begin(), kHipOptions.end());
-    if (kRdna3Options.concern(request.arch))
-      command.insert(command.end(), kRdna3Options.options.begin(), kRdna3Options.options.end());
+    const std::vector<std::string> more = options_for(request.arch, kAmdFamilyOptions);
+    command.insert(command.end(), more.begin(), more.end());
     command.insert(command.end(), {"--offload-arch=" + request.arch, source, "-o", object});
     const Result<std::string> log = run_program(command, directory.path());
     if (!log.ok()) {

@@ -1,5 +1,5 @@
-// CDNA4's matrix instruction and its transposing read of LDS for the host, from AMD's documented
-// layout.
+// CDNA4's matrix instruction and its transposing read of LDS for the host, by the layouts of
+// docs/internals/amd_facts.md.
 #pragma once
 
 #include "targets/emulated_mfma.h"
