@@ -75,6 +75,10 @@ inline constexpr ChipFacts kChips[]{
      .register_file = 1024 * 32,
      .pair_products = true,
      .products = "Radeon 860M, 840M"},
+    {.arch = "gfx1153",
+     .register_file = 1024 * 32,
+     .pair_products = true,
+     .products = "Radeon 820M"},
 };
 
 inline constexpr std::string_view kTestChips[]{"gfx1100", "gfx1151"};
