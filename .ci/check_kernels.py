@@ -19,6 +19,9 @@ ROOT = (
     else pathlib.Path(__file__).resolve().parents[1] / "src/kernels"
 )
 COMPILER = os.environ.get("CLANG", "clang++-19")
+# For chips that clang 19 does not know.
+NEWER = os.environ.get("CLANG", "clang++-22")
+NEWER_CHIPS = {"--offload-arch=gfx950"}
 
 
 def fragments():
@@ -37,7 +40,8 @@ def check(path, flags):
         return (
             f"src/kernels/{name}: no configuration in .clangd, which a usual problem's kernel has\n"
         )
-    command = [COMPILER, "-fsyntax-only", *flags, *added, "-Wno-macro-redefined", "-Werror", name]
+    compiler = COMPILER if NEWER_CHIPS.isdisjoint(added) else NEWER
+    command = [compiler, "-fsyntax-only", *flags, *added, "-Wno-macro-redefined", "-Werror", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return f"src/kernels/{name}:\n{done.stderr}" if done.returncode else ""
 

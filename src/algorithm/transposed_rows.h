@@ -5,15 +5,21 @@
 
 namespace fulmen::algorithm {
 
-// Bytes from row to row of a transposed tile of block_n keys. They are read 8 bytes at a time by 16
-// lanes of 16 rows, and written 8 bytes at a time by 16 lanes: of one row with 64 keys, of two rows
-// 8 apart with 32. 8 bytes more put all of these in different banks.
-FULMEN_ALGORITHM int transposed_pitch(int block_n) { return 2 * block_n + 8; }
+// Bytes from row to row of a transposed tile of block_n keys, of which a product takes `depth`.
+// 16 keys: they are read 8 bytes at a time by 16 lanes of 16 rows, and written 8 bytes at a time by
+// 16 lanes: of one row with 64 keys, of two rows 8 apart with 32. 8 bytes more put all of these in
+// different banks. 32 keys: they are read 16 bytes at a time by 8 lanes of 8 rows.
+FULMEN_ALGORITHM int transposed_pitch(int block_n, int depth) {
+  return 2 * block_n + (depth == 32 ? 16 : 8);
+}
 
 // Where row `dim` begins. Tiles of 16 keys are written to four rows at once, 8 apart: the second
-// two would lie in the banks of the first.
-FULMEN_ALGORITHM int transposed_row(int dim, int block_n) {
-  return dim * transposed_pitch(block_n) + (block_n == 16 ? dim / 16 * 32 : 0);
+// two would lie in the banks of the first. So would the second of two rows of 32 keys, with the
+// pitch of a depth of 32.
+FULMEN_ALGORITHM int transposed_row(int dim, int block_n, int depth) {
+  const int row = dim * transposed_pitch(block_n, depth);
+  if (depth == 32) return row + (block_n == 32 ? dim / 8 * 64 : 0);
+  return row + (block_n == 16 ? dim / 16 * 32 : 0);
 }
 
 }  // namespace fulmen::algorithm

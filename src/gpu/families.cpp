@@ -111,6 +111,12 @@ Support lds_fits(int64_t bytes, const Chip& chip) {
                      " has " + std::to_string(chip.lds_bytes));
 }
 
+Support keys_fill_products(int block_n, const Target& target) {
+  if (block_n % target.value_depth == 0) return {};
+  return Support::no("tiles of " + std::to_string(block_n) + " keys: a product takes " +
+                     std::to_string(target.value_depth));
+}
+
 Support registers_fit(int64_t accumulators, const Chip& chip, int waves, int min_waves,
                       int min_workgroups) {
   const int64_t lanes =

@@ -148,7 +148,7 @@ class GpuKernel final : public Kernel {
             .configurations = {},
             .product = device.properties.name,
             .driver = software.substr(0, software.find(", ")),
-            .compiler = compiler.ok() ? compiler.value()->identity() : std::string()};
+            .compiler = compiler.ok() ? compiler.value()->identity(device.chip.arch) : std::string()};
   }
   const Driver& driver_;
   const Family& family_;

@@ -64,10 +64,10 @@ TEST(AmdCheck, KnowsTheInstructionsThatReadOtherLanes) {
   const auto under_a_branch = [](const char* instruction) {
     return findings({"v_cmpx_gt_u32_e32 16, v0", instruction, "s_endpgm"});
   };
-  for (const char* wrong :
-       {"ds_bpermute_b32 v0, v1, v2", "ds_permute_b32 v0, v1, v2",
-        "ds_swizzle_b32 v0, v1 offset:swizzle(SWAP,16)", "v_permlane16_b32 v0, v1, s0, s1",
-        "v_add_f32_dpp v0, v1, v2 row_shr:1 row_mask:0xf bank_mask:0xf"}) {
+  for (const char* wrong : {"ds_bpermute_b32 v0, v1, v2", "ds_permute_b32 v0, v1, v2",
+                            "ds_swizzle_b32 v0, v1 offset:swizzle(SWAP,16)",
+                            "ds_read_b64_tr_b16 v[0:1], v2", "v_permlane16_b32 v0, v1, s0, s1",
+                            "v_add_f32_dpp v0, v1, v2 row_shr:1 row_mask:0xf bank_mask:0xf"}) {
     EXPECT_EQ(under_a_branch(wrong), 1U) << wrong;
   }
   for (const char* right :
@@ -508,6 +508,11 @@ TEST(AmdCheck, FindsRegistersThatNothingHasWritten) {
   expect_marked({"v_dual_mov_b32 v1, v4 :: v_dual_mul_f32 v2, v0, v0", "?v_add_u32_e32 v3, v2, v1",
                  "s_endpgm"},
                 facts, what);
+  // gfx908 of clang 19: half of a pair is extended.
+  expect_marked({"s_mov_b32 s8, 1", "s_bfe_i64 s[4:5], s[8:9], 0x200000", "s_endpgm"}, facts, what);
+  expect_marked({"s_mov_b32 s9, 1", "s_bfe_u64 s[4:5], s[8:9], 0x100028", "s_endpgm"}, facts, what);
+  expect_marked({"s_mov_b32 s8, 1", "?s_bfe_i64 s[4:5], s[8:9], 0x210000", "s_endpgm"}, facts,
+                what);
   // Not looked at where the descriptor is not known.
   expect_marked({"s_add_u32 s4, s3, 1", "s_endpgm"}, {.arch = "gfx942"}, "");
 }

@@ -35,7 +35,7 @@ TEST_F(CacheTest, AForkedChildCompilesWhatAnotherThreadIsCompiling) {
   class WaitingCompiler final : public gpu::Compiler {
    public:
     std::string_view name() const noexcept override { return "fake"; }
-    std::string identity() const override { return "fake 1"; }
+    std::string identity(std::string_view /*arch*/) const override { return "fake 1"; }
     Result<gpu::CompiledCode> compile(const gpu::CompileRequest& /*request*/) const override {
       begun = true;
       while (!may_end) std::this_thread::yield();

@@ -27,7 +27,7 @@ class FakeCompiler final : public gpu::Compiler {
   explicit FakeCompiler(std::string version = "1", int milliseconds = 0)
       : version_(std::move(version)), milliseconds_(milliseconds) {}
   std::string_view name() const noexcept override { return "fake"; }
-  std::string identity() const override { return "fake " + version_; }
+  std::string identity(std::string_view /*arch*/) const override { return "fake " + version_; }
   Result<gpu::CompiledCode> compile(const gpu::CompileRequest& request) const override {
     ++calls;
     if (milliseconds_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds_));

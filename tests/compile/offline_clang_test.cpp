@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "gpu/compile/kernel_source.h"
 #include "gpu/compile/toolchains/compiler.h"
+#include "gpu/compile/toolchains/first_llvm.h"
 #include "runtime/run_program.h"
 #include "tiny_kernel.h"
 
@@ -39,8 +41,10 @@ TEST(OfflineClang, EveryRuntimeLoadsItsCodeObjects) {
 // The disassembly of a kernel's code by llvm-objdump; empty without that program.
 std::string disassembly(const std::string& source, const std::string& arch) {
   std::string disassembler;
-  for (const char* name : {"llvm-objdump-19", "llvm-objdump"}) {
-    if (disassembler.empty()) disassembler = find_program(name);
+  for (const char* name : {"llvm-objdump-19", "llvm-objdump-22", "llvm-objdump"}) {
+    const int version = gpu::version_in_name(name);
+    const bool knows_it = version == 0 || version >= gpu::first_llvm(arch);
+    if (disassembler.empty() && knows_it) disassembler = find_program(name);
   }
   if (disassembler.empty()) return {};
   const auto compiler = gpu::offline_clang_compiler();
@@ -179,6 +183,58 @@ TEST(OfflineClang, ErrorsNameKernelChipAndLine) {
     EXPECT_NE(bad.status().message().find(part), std::string::npos) << bad.status().message();
   }
   EXPECT_FALSE(compiler.value()->compile(tiny_request("gfx9999")).ok());
+}
+
+// Programs that are named like clangs of these versions and refuse everything.
+void make_clangs(const std::string& folder, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const std::string path = folder + "/" + name;
+    ASSERT_TRUE(write_file(path, "#!/bin/sh\necho \"" + name + " refuses\" >&2\nexit 1\n").ok());
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  }
+}
+
+// In a process of its own: a compiler that was found is kept.
+TEST(OfflineClangDeathTest, AChipGetsTheFirstClangThatKnowsIt) {
+  const TemporaryDirectory folder;
+  make_clangs(folder.path(), {"clang++-19", "clang++-22"});
+  const auto message = [](const std::string& arch) {
+    const auto compiler = gpu::offline_clang_compiler();
+    return compiler.ok() ? compiler.value()->compile(tiny_request(arch)).status().message()
+                         : compiler.status().message();
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        ::setenv("PATH", folder.path().c_str(), 1);
+        ::unsetenv("ROCM_PATH");
+        const auto compiler = gpu::offline_clang_compiler();
+        const bool right =
+            message("gfx1100").find("clang++-19 refuses") != std::string::npos &&
+            message("gfx950").find("clang++-22 refuses") != std::string::npos &&
+            compiler.value()->identity("gfx950") != compiler.value()->identity("gfx942") &&
+            compiler.value()->identity("gfx1100") == compiler.value()->identity("gfx942");
+        std::exit(right ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+TEST(OfflineClangDeathTest, AChipThatNoClangKnowsIsNamedWithTheVersionThatDoes) {
+  const TemporaryDirectory folder;
+  make_clangs(folder.path(), {"clang++-19"});
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        ::setenv("PATH", folder.path().c_str(), 1);
+        ::unsetenv("ROCM_PATH");
+        const auto compiled =
+            gpu::offline_clang_compiler().value()->compile(tiny_request("gfx950"));
+        const std::string said = compiled.status().message();
+        const bool right = compiled.status().code() == StatusCode::unavailable &&
+                           said.find("no installed clang knows gfx950, LLVM 20") != said.npos &&
+                           said.find("clang++-19") != said.npos;
+        std::exit(right ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST(OfflineClang, AFolderForTemporaryFilesThatIsNotThereIsNamed) {

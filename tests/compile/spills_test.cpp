@@ -12,6 +12,7 @@
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/report/amd_metadata.h"
 #include "gpu/compile/report/report.h"
+#include "gpu/compile/toolchains/first_llvm.h"
 #include "gpu/launch/family.h"
 #include "gpu/shipped.h"
 #include "support/random.h"
@@ -77,14 +78,18 @@ void Spills::expect_none(const gpu::Chip& chip, const std::vector<gpu::Specialis
   for (std::thread& thread : threads) thread = std::thread(work);
   work();
   for (std::thread& thread : threads) thread.join();
+  // Chips before gfx942 have six scalar registers fewer.
+  const bool fewer_scalars = chip.arch == "gfx90a" || chip.arch == "gfx908";
   for (const std::string& message : wrong) {
     // All features at once, on rows anywhere: one scalar register is kept in a lane of a vector
     // register, which costs no memory.
     if (message.ends_with("any rows: 0 vector and 1 scalar registers spilled, 0 bytes of scratch"))
       continue;
-    // Chips of which only the memory matters: masks of 64 lanes take two scalar registers each.
-    if (chip.target->is_portable() && message.find(": 0 vector and ") != std::string::npos &&
-        message.ends_with(" scalar registers spilled, 0 bytes of scratch"))
+    // So do some more where they are scarce: with clang 22 for chips that 19 does not know, and on
+    // chips without matrix units, of which masks of 64 lanes take two each.
+    if ((gpu::first_llvm(chip.arch) > 19 || chip.target->is_portable() || fewer_scalars) &&
+        message.find(": 0 vector and ") != std::string::npos &&
+        message.ends_with(", 0 bytes of scratch"))
       continue;
     EXPECT_EQ(message, "");
   }
@@ -190,12 +195,16 @@ TEST_P(Spills, NoPairUnderRegisterPressureHasAny) {
     GTEST_SKIP() << "another chip of the same target";
   std::vector<gpu::Specialisation> kernels = gpu::pair_kernels(chip);
   std::erase_if(kernels, [](const gpu::Specialisation& s) {
+    // "prefill gfx11 bf16 d128 128x32 alibi dropout"
     const std::string name = to_string(s);
-    return !name.ends_with("d128 128x32 alibi dropout") &&
-           !name.ends_with("d128 128x32 alibi any rows") &&
-           !name.ends_with("d128 16x16 alibi splits any rows") &&
-           !name.ends_with("d128 16x16 band splits any rows") &&
-           !name.ends_with("d128 64x32 bias=bf16 keep_mask dq");
+    const auto is = [&](std::string_view family, std::string_view features) {
+      const std::size_t dims = name.find(" d128 ");
+      return name.starts_with(family) && dims != std::string::npos &&
+             name.substr(name.find(' ', dims + 6)) == features;
+    };
+    return !is("prefill ", " alibi dropout") && !is("prefill ", " alibi any rows") &&
+           !is("decode ", " alibi splits any rows") && !is("decode ", " band splits any rows") &&
+           !is("backward ", " bias=bf16 keep_mask dq");
   });
   ASSERT_GE(kernels.size(), 5U);
   expect_none(chip, kernels);

@@ -34,13 +34,13 @@ TEST(MatrixInstructions, AreOfEveryTarget) {
   }
 }
 
-class MatrixInstruction : public ::testing::TestWithParam<std::tuple<std::size_t, DType>> {};
+class MatrixInstruction : public ::testing::TestWithParam<std::tuple<std::size_t, DType, bool>> {};
 
 TEST_P(MatrixInstruction, IsTheProduct) {
   const LaneMap& it = lane_maps()[std::get<0>(GetParam())];
   ASSERT_NE(target_of(it), nullptr) << it.target;
   const DType dtype = std::get<1>(GetParam());
-  const MatrixProblem problem(it, dtype, 8100 + std::get<0>(GetParam()));
+  const MatrixProblem problem(it, dtype, std::get<2>(GetParam()), 8100 + std::get<0>(GetParam()));
   const auto size = [](int x) { return static_cast<std::size_t>(x); };
 
   // Memory: d [lanes][elements] floats, in and out; then a and b as 16-bit elements
@@ -98,10 +98,12 @@ TEST_P(MatrixInstruction, IsTheProduct) {
 
 INSTANTIATE_TEST_SUITE_P(All, MatrixInstruction,
                          ::testing::Combine(::testing::Range<std::size_t>(0, lane_maps().size()),
-                                            ::testing::Values(DType::fp16, DType::bf16)),
+                                            ::testing::Values(DType::fp16, DType::bf16),
+                                            ::testing::Bool()),
                          [](const auto& info) {
                            return std::string(lane_maps()[std::get<0>(info.param)].name) + "_" +
-                                  to_string(std::get<1>(info.param));
+                                  to_string(std::get<1>(info.param)) +
+                                  (std::get<2>(info.param) ? "_subnormal" : "");
                          });
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gpu/gpu_devices.h"
+#include "gpu/targets/chip.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {
@@ -12,6 +13,17 @@ class Fp32Test : public GpuTest {
  protected:
   // family: "prefill_fp32". backward: the pass of what spec_of() makes.
   Fp32Test(const char* family, bool backward) : family_(family), backward_(backward) {}
+  void SetUp() override {
+    GpuTest::SetUp();
+    std::string storage;
+    gpu::Chip chip{};
+    if (IsSkipped() || !gpu::find_chip(device().substr(device().find(':') + 1), storage, chip))
+      return;
+    const bool has =
+        backward_ ? chip.target->backward_fp32.has_value() : chip.target->prefill_fp32.has_value();
+    if (!has && chip.target->extends == nullptr)
+      GTEST_SKIP() << chip.target->name << " has no such tiles";
+  }
   CaseSpec spec_of(int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k) const {
     CaseSpec s;
     s.backward = backward_;

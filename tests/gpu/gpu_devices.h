@@ -26,6 +26,8 @@ class GpuTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (const std::string why = why_unusable(GetParam()); !why.empty()) GTEST_SKIP() << why;
+    const std::string chip = GetParam().substr(GetParam().find(':') + 1);
+    if (const std::string why = why_not_drawn(chip); !why.empty()) GTEST_SKIP() << why;
   }
   static std::string device() { return GetParam(); }
   // A random stream for each device, so that each runs other cases.

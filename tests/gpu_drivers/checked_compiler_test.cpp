@@ -39,7 +39,7 @@ class Maker final : public gpu::Compiler {
  public:
   explicit Maker(std::vector<std::byte> code) : code_(std::move(code)) {}
   std::string_view name() const noexcept override { return "maker"; }
-  std::string identity() const override { return "maker 1"; }
+  std::string identity(std::string_view /*arch*/) const override { return "maker 1"; }
   Result<gpu::CompiledCode> compile(const gpu::CompileRequest&) const override {
     return gpu::CompiledCode{code_, "log"};
   }
@@ -62,7 +62,7 @@ Status compile_for(const std::string& arch, const std::vector<uint32_t>& words) 
   const Maker maker(code_object(words));
   const gpu::CheckedCompiler checked(maker, *comgr.value());
   EXPECT_EQ(checked.name(), "maker");
-  EXPECT_NE(checked.identity(), maker.identity()) << "unchecked code would be taken from the cache";
+  EXPECT_NE(checked.identity("gfx1100"), maker.identity("gfx1100")) << "unchecked code would be taken from the cache";
   const auto compiled = checked.compile({"tiny", "", arch, 64});
   EXPECT_TRUE(!compiled.ok() || compiled->log == "log");
   return compiled.status();

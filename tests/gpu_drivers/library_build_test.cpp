@@ -37,7 +37,7 @@ std::string identity_of(const std::string& file, const std::vector<std::string>&
                                                           .python_folders = {},
                                                           .install = ""});
   EXPECT_TRUE(compiler.ok()) << compiler.status().message();
-  return compiler.ok() ? compiler.value()->identity() : std::string();
+  return compiler.ok() ? compiler.value()->identity("gfx1100") : std::string();
 }
 
 TEST(LibraryBuild, ACompilersIdentityHasItsBuild) {

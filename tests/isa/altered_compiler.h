@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "gpu/compile/toolchains/first_llvm.h"
 #include "runtime/run_program.h"
 
 namespace fulmen::testing {
@@ -16,10 +17,14 @@ namespace fulmen::testing {
 // runs.
 class AlteredCompiler {
  public:
-  // sed: an expression for the source, or empty. option: for clang, or empty.
-  AlteredCompiler(const std::string& what, const std::string& sed, const std::string& option) {
-    for (const char* name : {"clang++-19", "clang++-20", "clang++-21", "clang++"}) {
-      if (clang_.empty()) clang_ = find_program(name);
+  // sed: an expression for the source, or empty. option: for clang, or empty. arch: what the clang
+  // has to know.
+  AlteredCompiler(const std::string& what, const std::string& sed, const std::string& option,
+                  const std::string& arch = "gfx1100") {
+    for (const char* name : {"clang++-19", "clang++-20", "clang++-21", "clang++-22", "clang++"}) {
+      const int version = gpu::version_in_name(name);
+      const bool knows_it = version == 0 || version >= gpu::first_llvm(arch);
+      if (clang_.empty() && knows_it) clang_ = find_program(name);
     }
     const std::string script = folder_.path() + "/altered";
     const std::string text =

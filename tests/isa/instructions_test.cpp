@@ -34,6 +34,7 @@ class IsaInstructions : public ::testing::TestWithParam<std::string> {
       GTEST_SKIP() << clang.status().message();
   }
   static bool cdna() { return GetParam().starts_with("gfx9"); }
+  static bool has_pairs() { return cdna() && GetParam() != "gfx908"; }
   static void turn_all_on(Machine& m) {
     m.wave().scalars[gpu::kExecLow] = 0xFFFFFFFFU;
     m.wave().scalars[gpu::kExecLow + 1] = m.size() == 64 ? 0xFFFFFFFFU : 0;
@@ -185,9 +186,34 @@ TEST_P(IsaInstructions, MixedSumsTakeHalvesAndWords) {
   }
 }
 
-// CDNA3's pairs of fp32 numbers.
+// Pairs of words, from CDNA2 on.
+TEST_P(IsaInstructions, MovesTheWordsThatTheirBitsSay) {
+  if (!has_pairs()) GTEST_SKIP() << "the chip has none";
+  std::vector<std::string> lines;
+  for (unsigned n = 0; n < 4; ++n)
+    lines.push_back("v_pk_mov_b32 v[6:7], v[0:1], v[2:3] op_sel:" + list(n, 2));
+  lines.emplace_back("v_pk_mov_b32 v[6:7], s[0:1], s[0:1] op_sel:[0,1]");
+  const auto assembled = assemble(lines, GetParam());
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  turn_all_on(m);
+  for (int l = 0; l < m.size(); ++l) {
+    for (int r = 0; r < 4; ++r) m.vector(r, l) = 0x7F800001U + static_cast<uint32_t>(100 * r + l);
+  }
+  m.wave().scalars[0] = 5;
+  m.wave().scalars[1] = 6;
+  for (unsigned n = 0; n < lines.size(); ++n) {
+    ASSERT_EQ(m.run(assembled->code[n]), "");
+    for (int l = 0; l < m.size(); ++l) {
+      ASSERT_EQ(m.vector(6, l), n == 4 ? 5 : m.vector(chosen(n, 0) ? 1 : 0, l)) << lines[n];
+      ASSERT_EQ(m.vector(7, l), n == 4 ? 6 : m.vector(chosen(n, 1) ? 3 : 2, l)) << lines[n];
+    }
+  }
+}
+
+// CDNA2's and CDNA3's pairs of fp32 numbers.
 TEST_P(IsaInstructions, PackedWordsTakeWhatTheirBitsSay) {
-  if (!cdna()) GTEST_SKIP() << "RDNA has none";
+  if (!has_pairs()) GTEST_SKIP() << "the chip has none";
   std::mt19937_64 random(test_seed() + 33);
   SCOPED_TRACE("FULMEN_TEST_SEED=" + std::to_string(test_seed()));
   std::vector<std::string> lines;

@@ -13,7 +13,9 @@ Result<Assembled> assemble(const std::vector<std::string>& lines, const std::str
       "fulmen_kernel() { asm volatile(R\"(";
   source += kMark;
   for (const std::string& line : lines) source += line + "\n";
-  source += std::string(kMark) + ")\" : : : \"v31\", \"s31\", \"vcc\"); }\n";
+  source += std::string(kMark) + ")\" : : : \"v31\", \"s31\", \"vcc\"";
+  if (arch == "gfx908") source += ", \"a31\"";
+  source += "); }\n";
   const auto clang = gpu::offline_clang_compiler();
   if (!clang.ok()) return clang.status();
   const auto code = clang.value()->compile({"lines", source, arch, 64});

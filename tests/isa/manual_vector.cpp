@@ -55,13 +55,13 @@ void add_floats(std::vector<VectorRow>& t) {
                [](U a, U b, U c) { return Result(to_f(odd_sum(f(a) * f(b), f(c)))); }});
   t.push_back({all("v_fmac_f32"), "fffd",
                [](U a, U b, U c) { return Result(to_f(odd_sum(f(a) * f(b), f(c)))); }});
-  // GCN: product and sum are rounded, subnormal numbers flushed.
+  // Before gfx942: product and sum are rounded, subnormal numbers flushed.
   const auto mad = [](U a, U b, U c) {
     const double product = flush(f(to_f(flush(f(a)) * flush(f(b)))));
     return Result(to_f(flush(f(to_f(product + flush(f(c)))))));
   };
-  t.push_back({{nullptr, nullptr, nullptr, "v_mad_f32"}, "ffff", mad});
-  t.push_back({{nullptr, nullptr, nullptr, "v_mac_f32"}, "fffd", mad});
+  t.push_back({{"v_mad_f32", nullptr, nullptr, "v_mad_f32"}, "ffff", mad});
+  t.push_back({{"v_mac_f32", nullptr, nullptr, "v_mac_f32"}, "fffd", mad});
   t.push_back({{"v_max_f32", "v_max_f32", "v_max_num_f32"}, "fff", [](U a, U b, U) {
                  return Result(to_f(most(f(a), f(b))));
                }});

@@ -19,6 +19,7 @@ class IsaProblems : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     if (const Status status = gpu::isa_driver().available(); !status.ok())
       GTEST_SKIP() << status.message();
+    if (const std::string why = why_not_drawn(GetParam()); !why.empty()) GTEST_SKIP() << why;
   }
   static std::string device() { return "emulated-isa:" + GetParam(); }
 

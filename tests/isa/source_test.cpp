@@ -22,6 +22,7 @@ class IsaAndSource : public ::testing::TestWithParam<std::string> {
       GTEST_SKIP() << status.message();
     if (const Status status = gpu::emulated_driver().available(); !status.ok())
       GTEST_SKIP() << status.message();
+    if (const std::string why = why_not_drawn(GetParam()); !why.empty()) GTEST_SKIP() << why;
   }
 
   static std::vector<float> values(Case& c, const std::string& backend, const std::string& family) {
@@ -58,7 +59,7 @@ class IsaAndSource : public ::testing::TestWithParam<std::string> {
   }
 
   static void expect_equal_without_contraction(const CaseSpec& s, const std::string& family) {
-    const AlteredCompiler compiler("no contraction", "", "-ffp-contract=off");
+    const AlteredCompiler compiler("no contraction", "", "-ffp-contract=off", GetParam());
     if (!compiler.found()) GTEST_SKIP() << "no clang";
     Random random(2123);
     Case c(s, random);

@@ -8,26 +8,48 @@ namespace fulmen::testing {
 const std::vector<LaneMap>& lane_maps() {
   using Places = std::vector<LanePlace>;
   static const std::vector<LaneMap> maps{
-      {"gfx11_wmma_f32_16x16x16", "gfx11", "wmma_f32_16x16x16", "v_wmma_f32_16x16x16", 16, 16, 16,
-       32, 16, 16, 8, [](int i, int k) { return Places{{i, k}, {i + 16, k}}; },
+      {"gfx11_wmma_f32_16x16x16", "gfx11", "wmma_f32_16x16x16", "v_wmma_f32_16x16x16_f16",
+       "v_wmma_f32_16x16x16_bf16", 16, 16, 16, 32, 16, 16, 8,
+       [](int i, int k) { return Places{{i, k}, {i + 16, k}}; },
        [](int k, int j) { return Places{{j, k}, {j + 16, k}}; },
        [](int i, int j) { return LanePlace{j + 16 * (i % 2), i / 2}; }},
       // k = 8 (e / 4) + 4 (l / 16) + e % 4
-      {"gfx12_wmma_f32_16x16x16", "gfx12", "wmma_f32_16x16x16", "v_wmma_f32_16x16x16", 16, 16, 16,
-       32, 8, 8, 8,
+      {"gfx12_wmma_f32_16x16x16", "gfx12", "wmma_f32_16x16x16", "v_wmma_f32_16x16x16_f16",
+       "v_wmma_f32_16x16x16_bf16", 16, 16, 16, 32, 8, 8, 8,
        [](int i, int k) { return Places{{i + 16 * (k / 4 % 2), 4 * (k / 8) + k % 4}}; },
        [](int k, int j) { return Places{{j + 16 * (k / 4 % 2), 4 * (k / 8) + k % 4}}; },
        [](int i, int j) { return LanePlace{j + 16 * (i / 8), i % 8}; }},
-      {"gfx942_mfma_f32_16x16x16", "cdna3", "mfma_f32_16x16x16", "v_mfma_f32_16x16x16", 16, 16, 16,
-       64, 4, 4, 4, [](int i, int k) { return Places{{i + 16 * (k / 4), k % 4}}; },
+      {"gfx942_mfma_f32_16x16x16", "cdna3", "mfma_f32_16x16x16", "v_mfma_f32_16x16x16_f16",
+       "v_mfma_f32_16x16x16_bf16", 16, 16, 16, 64, 4, 4, 4,
+       [](int i, int k) { return Places{{i + 16 * (k / 4), k % 4}}; },
        [](int k, int j) { return Places{{j + 16 * (k / 4), k % 4}}; },
        [](int i, int j) { return LanePlace{j + 16 * (i / 4), i % 4}; }},
-      {"gfx942_mfma_f32_32x32x8", "cdna3", "mfma_f32_32x32x8", "v_mfma_f32_32x32x8", 32, 32, 8, 64,
-       4, 4, 16, [](int i, int k) { return Places{{i + 32 * (k / 4), k % 4}}; },
+      {"gfx942_mfma_f32_32x32x8", "cdna3", "mfma_f32_32x32x8", "v_mfma_f32_32x32x8_f16",
+       "v_mfma_f32_32x32x8_bf16", 32, 32, 8, 64, 4, 4, 16,
+       [](int i, int k) { return Places{{i + 32 * (k / 4), k % 4}}; },
        [](int k, int j) { return Places{{j + 32 * (k / 4), k % 4}}; },
        [](int i, int j) { return LanePlace{j + 32 * (i / 4 % 2), 4 * (i / 8) + i % 4}; }},
+      {"gfx90a_mfma_f32_16x16x16", "cdna2", "mfma_f32_16x16x16", "v_mfma_f32_16x16x16f16",
+       "v_mfma_f32_16x16x16bf16_1k", 16, 16, 16, 64, 4, 4, 4,
+       [](int i, int k) { return Places{{i + 16 * (k / 4), k % 4}}; },
+       [](int k, int j) { return Places{{j + 16 * (k / 4), k % 4}}; },
+       [](int i, int j) { return LanePlace{j + 16 * (i / 4), i % 4}; }, true},
+      {"gfx908_mfma_f32_16x16x16", "cdna1", "mfma_f32_16x16x16", "v_mfma_f32_16x16x16f16", nullptr,
+       16, 16, 16, 64, 4, 4, 4, [](int i, int k) { return Places{{i + 16 * (k / 4), k % 4}}; },
+       [](int k, int j) { return Places{{j + 16 * (k / 4), k % 4}}; },
+       [](int i, int j) { return LanePlace{j + 16 * (i / 4), i % 4}; }, true},
+      {"gfx908_mfma_f32_16x16x8", "cdna1", "mfma_f32_16x16x8", nullptr, "v_mfma_f32_16x16x8bf16",
+       16, 16, 8, 64, 2, 2, 4, [](int i, int k) { return Places{{i + 16 * (k / 2), k % 2}}; },
+       [](int k, int j) { return Places{{j + 16 * (k / 2), k % 2}}; },
+       [](int i, int j) { return LanePlace{j + 16 * (i / 4), i % 4}; }, true},
+      // Eight consecutive k a lane.
+      {"gfx950_mfma_f32_16x16x32", "cdna4", "mfma_f32_16x16x32", "v_mfma_f32_16x16x32_f16",
+       "v_mfma_f32_16x16x32_bf16", 16, 16, 32, 64, 8, 8, 4,
+       [](int i, int k) { return Places{{i + 16 * (k / 8), k % 8}}; },
+       [](int k, int j) { return Places{{j + 16 * (k / 8), k % 8}}; },
+       [](int i, int j) { return LanePlace{j + 16 * (i / 4), i % 4}; }},
       // groupID = lane / 4, threadID_in_group = lane % 4
-      {"sm80_mma_f32_16x8x16", "sm80", "mma_f32_16x8x16", nullptr, 16, 8, 16, 32, 8, 4, 4,
+      {"sm80_mma_f32_16x8x16", "sm80", "mma_f32_16x8x16", nullptr, nullptr, 16, 8, 16, 32, 8, 4, 4,
        [](int i, int k) {
          return Places{{i % 8 * 4 + k % 8 / 2, k % 2 + 2 * (i / 8) + 4 * (k / 8)}};
        },
@@ -37,20 +59,25 @@ const std::vector<LaneMap>& lane_maps() {
   return maps;
 }
 
-MatrixProblem::MatrixProblem(const LaneMap& map, DType dtype, uint64_t seed)
+MatrixProblem::MatrixProblem(const LaneMap& map, DType dtype, bool subnormal, uint64_t seed)
     : a(static_cast<std::size_t>(map.m * map.k)),
       b(static_cast<std::size_t>(map.k * map.n)),
-      c(static_cast<std::size_t>(map.m * map.n)) {
+      c(static_cast<std::size_t>(map.m * map.n)),
+      flushed_(subnormal && map.flushes) {
   Random random(seed);
-  for (auto* values : {&a, &b}) {
-    for (float& x : *values) x = reference::round_to(dtype, random.normal());
-  }
-  for (float& x : c) x = random.normal();
+  const float smallest_normal = dtype == DType::fp16 ? 0x1p-14F : 0x1p-126F;
+  const auto rounded = [&](float x) { return reference::round_to(dtype, x); };
+  for (float& x : a)
+    x = rounded(subnormal ? smallest_normal / static_cast<float>(random.between(2, 9))
+                          : random.normal());
+  const float large = dtype == DType::fp16 ? 0x1p8F : 0x1p120F;
+  for (float& x : b) x = rounded(random.normal() * (subnormal ? large : 1.0F));
+  for (float& x : c) x = subnormal ? 0.0F : random.normal();
 }
 
 double MatrixProblem::expected(const LaneMap& map, int i, int j) const {
   double sum = c[static_cast<std::size_t>(i * map.n + j)];
-  for (int n = 0; n < map.k; ++n) {
+  for (int n = 0; n < map.k && !flushed_; ++n) {
     sum += static_cast<double>(a[static_cast<std::size_t>(i * map.k + n)]) *
            b[static_cast<std::size_t>(n * map.n + j)];
   }

@@ -20,24 +20,33 @@ struct LanePlace {
 struct LaneMap {
   const char* name;
   const char* target;
-  const char* call;          // in the source: of float d[...], Words<> a, b
-  const char* machine_code;  // AMD's name without the dtype; null: nothing executes it
+  const char* call;  // in the source: of float d[...], Words<> a, b
+  // AMD's names; null: no such instruction, or nothing executes it.
+  const char* fp16;
+  const char* bf16;
   int m, n, k;
   int lanes, a_elements, b_elements, d_elements;
   // All places that hold the element: gfx11 has each operand twice.
   std::function<std::vector<LanePlace>(int i, int k)> a;
   std::function<std::vector<LanePlace>(int k, int j)> b;
   std::function<LanePlace(int i, int j)> d;
+  bool flushes = false;  // subnormal operands count as 0
+
+  const char* machine_code(DType dtype) const { return dtype == DType::fp16 ? fp16 : bf16; }
 };
 
 const std::vector<LaneMap>& lane_maps();
 
-// Numbers for D = A B + C, of A and B such as the dtype holds.
+// Numbers for D = A B + C, of A and B such as the dtype holds. subnormal: all of A; those of B are
+// so large that D is not small, and C is 0.
 struct MatrixProblem {
   std::vector<float> a, b, c;  // [m, k], [k, n], [m, n]
 
-  MatrixProblem(const LaneMap& map, DType dtype, uint64_t seed);
+  MatrixProblem(const LaneMap& map, DType dtype, bool subnormal, uint64_t seed);
   double expected(const LaneMap& map, int i, int j) const;
+
+ private:
+  bool flushed_;
 };
 
 }  // namespace fulmen::testing

@@ -1,10 +1,15 @@
 // The chips that tests run on, of the table of targets.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "gpu/targets/portable.h"
+#include "gpu/targets/target.h"
+#include "support/random.h"
 
 namespace fulmen::testing {
 
@@ -35,5 +40,19 @@ inline bool is_rdna(const gpu::Target& target) {
 }
 inline bool extends_none(const gpu::Target& target) { return target.extends == nullptr; }
 inline bool has_warpgroups(const gpu::Target& target) { return target.panel_columns > 0; }
+
+// Why the running test is left out for this chip; empty: it is not. Of targets whose kernels are
+// another one's, each test is drawn in one run of five, by the seed. A long run takes all.
+inline std::string why_not_drawn(const std::string& chip) {
+  constexpr std::size_t kOf = 5;
+  const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  const std::string name = std::string(test->test_suite_name()) + test->name();
+  for (const gpu::Target* target : gpu::targets()) {
+    if (long_run() || target->like == nullptr || target->chips.front().arch != chip) continue;
+    if ((std::hash<std::string>()(name) + test_seed()) % kOf != 0)
+      return "drawn in one run of five: kernels of " + std::string(target->like->name);
+  }
+  return {};
+}
 
 }  // namespace fulmen::testing

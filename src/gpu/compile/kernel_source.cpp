@@ -109,9 +109,7 @@ const Target* find_target(std::string_view name) {
 bool is_foreign(std::string_view name, const Target* target) {
   const bool nvidia = target != nullptr && target->vendor == Vendor::nvidia;
   const bool amd = target != nullptr && target->vendor == Vendor::amd;
-  if (name.ends_with("/emulated.h") || name.ends_with("/emulated_elements.h") ||
-      name.ends_with("/emulator_api.h"))
-    return true;
+  if (name.find("/emulat") != std::string_view::npos) return true;
   if (name.starts_with(nvidia ? "tile/amd/" : "tile/nvidia/") && (nvidia || amd)) return true;
   if (name == (nvidia ? kAmd : kNvidia).header && (nvidia || amd)) return true;
   constexpr std::string_view kTargets = "targets/";

@@ -110,6 +110,7 @@ class Backward final : public Family {
   }
   Support takes(const Problem& p, const Chip& chip, const Specialisation& s) const {
     const int waves = s.workgroup / chip.wave_size;
+    if (Support support = keys_fill_products(s.block_n, target()); !support.yes) return support;
     // NVIDIA: 8 lanes copy a row, and all lanes copy.
     if (chip.vendor == Vendor::nvidia && s.block_n % (s.workgroup / 8) != 0) {
       return Support::no("the workgroup's lanes copy " + std::to_string(s.workgroup / 8) +
@@ -163,7 +164,7 @@ class Backward final : public Family {
     return s.lds_bytes <= chip.lds_bytes;
   }
   int lds_bytes(const Specialisation& s) const {
-    return kernels::BackwardLayout::of({.transposed_values = target().transposed_values,
+    return kernels::BackwardLayout::of({.transposed_depth = target().transposed_depth(),
                                         .head_dim = s.head_dim,
                                         .head_dim_v = s.head_dim_v,
                                         .block_m = s.block_m,
@@ -178,7 +179,7 @@ class Backward final : public Family {
     BackwardShape shape = outputs == kGivesDq ? shapes_for(p).queries : keys_shape(p);
     const bool by_score = p.bias.present || p.keep_mask.present;
     const bool narrow = by_score && std::max(p.head_dim, p.head_dim_v) > shapes_for(p).narrow_above;
-    if (narrow && outputs != kGivesDq) shape.block_n = 16;
+    if (narrow && outputs != kGivesDq) shape.block_n = target().value_depth;
     if (outputs == kGivesDq && score_registers(p) >= shapes_for(p).late_from) shape.late = true;
     // No wave without rows: chess boards have 64.
     const int64_t rows = outputs == kGivesDq ? p.seqlen_q : p.seqlen_k;

@@ -19,7 +19,7 @@ class BackwardAtomic final : public AtomicFamily {
     return s.dim_groups == 2 ? std::vector<int>{2} : std::vector<int>{1, 2};
   }
   int lds_bytes(const Specialisation& s) const override {
-    return kernels::AtomicLayout::of({.transposed_values = target().transposed_values,
+    return kernels::AtomicLayout::of({.transposed_depth = target().transposed_depth(),
                                       .head_dim = s.head_dim,
                                       .head_dim_v = s.head_dim_v,
                                       .block_m = s.block_m,

@@ -72,6 +72,7 @@ class BackwardFp32 final : public Family {
       const Specialisation s = specialisation(p, chip, shapes, outputs);
       if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
         return support;
+      if (Support support = keys_fill_products(s.block_n, target()); !support.yes) return support;
       const int sums = outputs == kGivesKeys ? s.head_dim + s.head_dim_v : s.head_dim;
       const int64_t each = int64_t{s.block_m} * (sums + 3 * s.block_n);
       if (Support support = registers_fit(each / s.workgroup, chip, s.workgroup / chip.wave_size,
@@ -123,7 +124,7 @@ class BackwardFp32 final : public Family {
     set_shape(shape, chip, s);
     s.outputs = outputs;
     const bool dv = (outputs & kGivesDv) != 0, first = (outputs & (kGivesDq | kGivesDk)) != 0;
-    s.lds_bytes = kernels::BackwardFp32Layout::of({.planes = target().transposed_values,
+    s.lds_bytes = kernels::BackwardFp32Layout::of({.planes_depth = target().transposed_depth(),
                                                    .head_dim = s.head_dim,
                                                    .head_dim_v = s.head_dim_v,
                                                    .block_m = s.block_m,

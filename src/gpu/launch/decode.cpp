@@ -62,6 +62,7 @@ class SplitKv final : public Family {
       if (v[0] % dim_groups(p) != 0)
         return Support::no(std::to_string(dim_groups(p)) + " waves share the dims of v");
       if (Support support = lds_fits(lds_bytes(p, v[0]), chip); !support.yes) return support;
+      if (Support support = keys_fill_products(v[1], target()); !support.yes) return support;
       // Queries and outputs, and a step's keys and values: elements of 16 bits.
       const int64_t copies = target().operand_copies;
       const int64_t words = int64_t{kDecodeRows} * (dim * copies / 2 + dim_v) +

@@ -143,6 +143,8 @@ LaunchPlan query_tile_plan(const Problem& problem, const Specialisation& s);
 Support grid_fits(int64_t workgroups);
 // Yes if a workgroup can have as much LDS on this chip; else how much it has.
 Support lds_fits(int64_t bytes, const Chip& chip);
+// Yes if tiles of so many keys are whole operands of the products of probabilities and values.
+Support keys_fill_products(int block_n, const Target& target);
 // Yes if a lane has registers for so many accumulators, beside some for the rest; else why not.
 // min_waves: AMD, of a SIMD; min_workgroups: NVIDIA, of a multiprocessor; of `waves` each.
 Support registers_fit(int64_t accumulators, const Chip& chip, int waves, int min_waves,

@@ -59,6 +59,7 @@ class Forward final : public Family {
   Support takes(const Problem& p, const Chip& chip, const PrefillShape& shape) const {
     const int rows = shape.block_m / shape.waves;
     if (Support support = takes_wave_rows(shape); !support.yes) return support;
+    if (Support support = keys_fill_products(shape.block_n, target()); !support.yes) return support;
     if (Support support = takes_copied_rows(shape, chip); !support.yes) return support;
     const Specialisation s = specialisation(p, chip, shape, false);
     if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
@@ -109,7 +110,8 @@ class Forward final : public Family {
     s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, tiles_.value_dims));
     set_shape(shape, chip, s);
     s.persistent = persistent;
-    s.lds_bytes = kernels::PrefillLayout::of({.transposed_values = target().transposed_values,
+    s.lds_bytes = kernels::PrefillLayout::of({.transposed_depth = target().transposed_depth(),
+                                              .reads_transposed = target().reads_transposed,
                                               .head_dim = s.head_dim,
                                               .head_dim_v = s.head_dim_v,
                                               .block_m = s.block_m,

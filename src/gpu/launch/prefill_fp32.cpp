@@ -58,6 +58,7 @@ class PrefillFp32 final : public Family {
   Support takes(const Problem& p, const Chip& chip, const PrefillShape& shape) const {
     const int rows = shape.block_m / shape.waves;
     if (Support support = takes_wave_rows(shape); !support.yes) return support;
+    if (Support support = keys_fill_products(shape.block_n, target()); !support.yes) return support;
     if (chip.vendor == Vendor::nvidia && !shape.queries_in_lds)
       return Support::no("queries are read from LDS");
     if (Support support = takes_copied_rows(shape, chip); !support.yes) return support;
@@ -92,7 +93,7 @@ class PrefillFp32 final : public Family {
     s.head_dim = static_cast<int>(round_up(p.head_dim, target().mma_k));
     s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, tiles_.value_dims));
     set_shape(shape, chip, s);
-    s.lds_bytes = kernels::PrefillFp32Layout::of({.planes = target().transposed_values,
+    s.lds_bytes = kernels::PrefillFp32Layout::of({.planes_depth = target().transposed_depth(),
                                                   .head_dim = s.head_dim,
                                                   .head_dim_v = s.head_dim_v,
                                                   .block_m = s.block_m,

@@ -136,7 +136,7 @@ class ShortBackward final : public Family {
   }
   int lds_bytes(const Specialisation& s) const {
     return kernels::ShortBackwardLayout::of(
-               {.transposed_values = target().transposed_values,
+               {.transposed_depth = target().transposed_depth(),
                 .head_dim = s.head_dim,
                 .head_dim_v = s.head_dim_v,
                 .block = s.block_n,

@@ -57,8 +57,11 @@ struct Target {
   std::string_view name;            // of kernels/targets/<name>/, and in public names of kernels
   std::optional<Vendor> vendor;     // none: chips of either
   const Target* extends = nullptr;  // whose kernels run on this one's chips, too
+  const Target* like = nullptr;     // whose kernels are these but for the instruction itself
   int mma_k = 0;                    // dims that an operand of q.k covers; 0: no matrix instructions
+  int value_depth = 16;             // keys of a product of probabilities and values
   bool transposed_values = false;   // V^T in LDS
+  bool reads_transposed = false;    // LDS transposes while it is read: prefill's V lies as rows
   int operand_copies = 1;           // lanes of a wave that hold the same elements of an operand
   int panel_columns = 0;            // of the panels in which operands of warpgroup products lie in
                                     // LDS; 0: there are no such products
@@ -88,6 +91,8 @@ struct Target {
   std::optional<LoopBudget> loop_budget{};  // AMD
 
   bool is_portable() const { return mma_k == 0; }
+  // value_depth where values lie transposed, else 0.
+  int transposed_depth() const { return transposed_values ? value_depth : 0; }
 };
 
 // Every target with matrix instructions, in the order of their chips' names.

@@ -12,6 +12,7 @@
 // nothing is added by atomics.
 #include "backward/parts/bias.h"
 #include "backward/parts/tile.h"
+#include "backward/parts/weight_lift.h"
 
 namespace fulmen::kernels {
 
@@ -25,6 +26,8 @@ static_assert(kBackward.total == kLdsBytes,
 // columns, unless a bias or the like needs them.
 constexpr bool kStartsAtDelta =
     !kRowsAreKeys && !kDropout && kTransposedValues && (kPlainScale || kHeadDim + kHeadDimV <= 128);
+
+static_assert(kBlockN % kValueDepth == 0, "backward: columns are whole operands");
 
 using BiasTiles = float[kRowTiles][kGivesDbias ? kColumnTiles : 1][kElements];
 
@@ -40,44 +43,26 @@ struct RowsTask : BackwardTask {
     for (int t = 0; t < kRowTiles; ++t)
       tile[t] = tile_scores<kMasked>(head, wave_row + kScoreTile * t, first_column);
 #pragma unroll
-    for (int f = 0; f < kColumnTiles; ++f) {
-      float score[kRowTiles][kElements] = {}, gradient[kRowTiles][kElements] = {};
-      if constexpr (kStartsAtDelta) {
+    for (int step = 0; step < kColumnTiles / kStepTiles; ++step) {
+      float score[kStepTiles][kRowTiles][kElements] = {},
+            gradient[kStepTiles][kRowTiles][kElements] = {};
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-          for (int e = 0; e < kElements; ++e) gradient[t][e] = -numbers[t][row_slot(e)].delta;
-        }
-      }
-      multiply<kFirstMmaSteps>(rows.first, wave_first_at,
-                               at + kScoreTile * f * kBackward.first_pitch, score);
-      if constexpr (kNeedsDout) {
-        multiply<kSecondMmaSteps>(
-            rows.second, wave_second_at,
-            at + kBackward.second_at + kScoreTile * f * kBackward.second_pitch, gradient);
+      for (int n = 0; n < kStepTiles; ++n) {
+        column_tile<kMasked>(rows, bias, tile, dropout, kStepTiles * step + n, first_column, at,
+                             numbers, score[n], gradient[n]);
       }
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        RowStatistics rest[kRowsPerLane];
-#pragma unroll
-        for (int slot = 0; slot < kRowsPerLane; ++slot) {
-          rest[slot] = numbers[t][slot];
-          if constexpr (kStartsAtDelta) rest[slot].delta = 0;
-        }
-        const auto stays =
-            staying(dropout, wave_row + kScoreTile * t, first_column + kScoreTile * f);
-        gradients<kMasked>(tile[t], kScoreTile * f, at + kBackward.numbers_at + 8 * kScoreTile * f,
-                           stays, rest, score[t], gradient[t], bias[t][kGivesDbias ? f : 0]);
-        p[t] = to_operand<Element>(score[t]);
-        ds[t] = to_operand<Element>(gradient[t]);
+        p[t] = row_operand<Element>(score, t);
+        ds[t] = row_operand<Element>(gradient, t);
       }
       constexpr bool kTransposed = kTransposedValues;
       if constexpr (kGivesDv) {
 #pragma unroll
         for (int d = 0; d < kSecondTiles; ++d) {
           const ValueOperand values = column_values<kHeadDimV, kBackward.value_pitch>(
-              at + (kTransposed ? kBackward.second_values_at : kBackward.second_at), f, d);
+              at + (kTransposed ? kBackward.second_values_at : kBackward.second_at), step, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t)
             multiply_output<Element>(rows.second_sum[t][d], p[t], values);
@@ -88,13 +73,52 @@ struct RowsTask : BackwardTask {
 #pragma unroll
         for (int d = 0; d < kFirstTiles; ++d) {
           const ValueOperand values = column_values<kHeadDim, kBackward.value_pitch>(
-              at + (kTransposed ? kBackward.first_values_at : 0), f, d);
+              at + (kTransposed ? kBackward.first_values_at : 0), step, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t)
             multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
           if (kTightRegisters || d % 2 == 1) schedule_fence();
         }
       }
+    }
+  }
+
+ private:
+  using Tiles = float[kRowTiles][kElements];
+
+  // Probabilities and scores' gradients of column tile f, in place of zeros.
+  template <bool kMasked>
+  FULMEN_DEVICE void column_tile(const WaveRows& rows, BiasTiles& bias,
+                                 const TileScores (&tile)[kRowTiles], const DropoutMask& dropout,
+                                 int f, Int64 first_column, int at,
+                                 const RowStatistics (&numbers)[kRowTiles][kRowsPerLane],
+                                 Tiles& score, Tiles& gradient) const {
+    if constexpr (kStartsAtDelta) {
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) gradient[t][e] = -numbers[t][row_slot(e)].delta;
+      }
+    }
+    multiply<kFirstMmaSteps>(rows.first, wave_first_at, at + kScoreTile * f * kBackward.first_pitch,
+                             score);
+    if constexpr (kNeedsDout) {
+      multiply<kSecondMmaSteps>(rows.second, wave_second_at,
+                                at + kBackward.second_at + kScoreTile * f * kBackward.second_pitch,
+                                gradient);
+    }
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      RowStatistics rest[kRowsPerLane];
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        rest[slot] = numbers[t][slot];
+        if constexpr (kStartsAtDelta) rest[slot].delta = 0;
+      }
+      const auto stays = staying(dropout, wave_row + kScoreTile * t, first_column + kScoreTile * f);
+      gradients<kMasked>(tile[t], kScoreTile * f, at + kBackward.numbers_at + 8 * kScoreTile * f,
+                         stays, rest, score[t], gradient[t], bias[t][kGivesDbias ? f : 0]);
+      if constexpr (kGivesDv) lift(score[t], weight_lift(arguments));
     }
   }
 };
@@ -163,7 +187,8 @@ FULMEN_DEVICE void store_gradients(const BackwardArguments& call, Int64 batch, I
   const BackwardTask stored{a, batch, task.band, task.wave_row, end_of_rows(a, row_begin), 0, 0};
   if constexpr (kGivesDq) stored.store(a.dq, head, 0, a.head_dim, a.softmax_scale, rows.first_sum);
   if constexpr (kGivesDk) stored.store(a.dk, head, 0, a.head_dim, a.softmax_scale, rows.first_sum);
-  if constexpr (kGivesDv) stored.store(a.dv, head, 0, a.head_dim_v, 1.0F, rows.second_sum);
+  if constexpr (kGivesDv)
+    stored.store(a.dv, head, 0, a.head_dim_v, undone_lift(a), rows.second_sum);
 }
 
 // dq, or dk and dv, of kBlockM rows of one head. call: the kernel's arguments.

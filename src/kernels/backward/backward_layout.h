@@ -7,7 +7,7 @@
 namespace fulmen::kernels {
 
 struct BackwardShape {
-  bool transposed_values;
+  int transposed_depth;  // keys of a product that takes values transposed; 0: as rows
   int head_dim, head_dim_v, block_m, block_n;
   int buffers;
   bool rows_in_lds;
@@ -28,20 +28,22 @@ struct BackwardLayout {
 
   FULMEN_ALGORITHM static BackwardLayout of(const BackwardShape& s) {
     BackwardLayout l{};
-    const int padding = s.transposed_values ? 16 : 0;
+    const int padding = s.transposed_depth > 0 ? 16 : 0;
     l.first_pitch = 2 * s.head_dim + padding;
     l.second_pitch = 2 * s.head_dim_v + padding;
-    l.value_pitch = algorithm::transposed_pitch(s.block_n);
+    l.value_pitch = algorithm::transposed_pitch(s.block_n, s.transposed_depth);
     l.second_at = s.block_n * l.first_pitch;
     l.first_values_at = l.second_at + s.block_n * l.second_pitch;
     l.second_values_at =
-        l.first_values_at + (s.transposed_values && s.first_values
-                                 ? round(algorithm::transposed_row(s.head_dim, s.block_n))
-                                 : 0);
+        l.first_values_at +
+        (s.transposed_depth > 0 && s.first_values
+             ? round(algorithm::transposed_row(s.head_dim, s.block_n, s.transposed_depth))
+             : 0);
     l.numbers_at =
-        l.second_values_at + (s.transposed_values && s.second_values
-                                  ? round(algorithm::transposed_row(s.head_dim_v, s.block_n))
-                                  : 0);
+        l.second_values_at +
+        (s.transposed_depth > 0 && s.second_values
+             ? round(algorithm::transposed_row(s.head_dim_v, s.block_n, s.transposed_depth))
+             : 0);
     l.buffer_bytes = l.numbers_at + round(8 * s.block_n);
     l.first_rows_at = s.buffers * l.buffer_bytes;
     l.second_rows_at = l.first_rows_at + (s.rows_in_lds ? s.block_m * l.first_pitch : 0);

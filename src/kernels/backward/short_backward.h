@@ -9,6 +9,7 @@
 // Five products, each tensor is read once, nothing is added by atomics. dbias, where it is a sum
 // over batches: in registers over the run.
 #include "backward/parts/short_bias.h"
+#include "backward/parts/weight_lift.h"
 #include "tile/dropout_tile.h"
 #include "tile/modified_scores.h"
 #include "tile/outputs.h"
@@ -208,15 +209,15 @@ struct GradientShare {
   int row;
   float sum[kRowTiles][kDimTiles][kElements] = {};
 
-  // += factors . values of the tile's 16 rows in LDS
+  // += factors . values of the step's kValueDepth rows in LDS
   template <class Tile, class Factors>
-  FULMEN_DEVICE void add(unsigned lane, int at, int values_at, int tile, const Factors& factors) {
+  FULMEN_DEVICE void add(unsigned lane, int at, int values_at, int step, const Factors& factors) {
     ProbabilityOperand factor[kRowTiles];
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) factor[t] = factors(row / kScoreTile + t);
 #pragma unroll
     for (int d = 0; d < kDimTiles; ++d) {
-      const ValueOperand values = Tile::values(lane, at, values_at, tile, d);
+      const ValueOperand values = Tile::values(lane, at, values_at, step, d);
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(sum[t][d], factor[t], values);
       if (d % 2 == 1) schedule_fence();
@@ -287,9 +288,9 @@ FULMEN_DEVICE void give_key_rows(const BackwardArguments& a, int wave, unsigned 
   constexpr int kRowTiles = kTiles < 2 ? 1 : 2;
   GradientShare<kDims, kRowTiles> share{kScoreTile * kRowTiles * wave};
 #pragma unroll
-  for (int f = 0; f < kTiles; ++f) {
-    share.template add<Tile>(lane, at, values_at, f, [&](int tile) {
-      return transposed_operand<kShort.square_pitch>(lane, transposed_at, f, tile);
+  for (int step = 0; step < kValueSteps; ++step) {
+    share.template add<Tile>(lane, at, values_at, step, [&](int tile) {
+      return transposed_operand<kShort.square_pitch>(lane, transposed_at, step, tile);
     });
   }
   give(share, free_at, board, a.seqlen_k, dims, scale);
@@ -319,8 +320,7 @@ FULMEN_DEVICE void weights_and_gradients(const BackwardArguments& a, int batch, 
 }
 
 // To LDS, for the products over queries.
-FULMEN_DEVICE void leave_for_keys(unsigned lane, int wave, const Scores& weight,
-                                  const Scores& gradient) {
+FULMEN_DEVICE void leave_for_keys(unsigned lane, int wave, Scores& weight, const Scores& gradient) {
 #pragma unroll
   for (int f = 0; f < kTiles; ++f) {
     if constexpr (kGivesDv)
@@ -338,9 +338,9 @@ FULMEN_DEVICE void give_keys_and_values(const Again& arguments, int batch, int h
   if (wave < kWaves / 2) {
     if constexpr (kGivesDv) {
       const BackwardArguments& a = arguments();
-      give_key_rows<kHeadDimV, DoutTile>(a, wave, lane, kShort.weights_at, at + kShort.dout_at,
-                                         at + kShort.dout_values_at, at + kShort.v_at,
-                                         Board::of(a.dv, batch, head), a.head_dim_v, 1.0F);
+      give_key_rows<kHeadDimV, DoutTile>(
+          a, wave, lane, kShort.weights_at, at + kShort.dout_at, at + kShort.dout_values_at,
+          at + kShort.v_at, Board::of(a.dv, batch, head), a.head_dim_v, undone_lift(a));
     }
   } else {
     if constexpr (kGivesDk) {
@@ -438,6 +438,11 @@ class BoardRun {
     }
     const unsigned lane = own_lane();
     if constexpr (kTransposedValues) barrier();  // the rows have been read, and are overwritten
+    if constexpr (kGivesDv && kLiftsWeights) {
+      const float by = weight_lift(arguments());
+#pragma unroll
+      for (int f = 0; f < kTiles; ++f) lift(weight[f], by);
+    }
     leave_for_keys(lane, wave_, weight, gradient);
     query_rows(batch, at, lane, gradient);
     if constexpr (kFetchHalves) {
@@ -459,9 +464,9 @@ class BoardRun {
     };
     if constexpr (kGivesDq) {
 #pragma unroll
-      for (int f = 0; f < kTiles; ++f) {
-        dq.template add<QueriesTile>(lane, at, at + kShort.k_values_at, f,
-                                     [&](int) { return to_operand<Element>(gradient[f]); });
+      for (int step = 0; step < kValueSteps; ++step) {
+        dq.template add<QueriesTile>(lane, at, at + kShort.k_values_at, step,
+                                     [&](int) { return step_operand<Element>(gradient, step); });
       }
       if constexpr (!kOutputsThroughLds) give_dq();
     }

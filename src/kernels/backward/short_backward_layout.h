@@ -7,7 +7,7 @@
 namespace fulmen::kernels {
 
 struct ShortBackwardShape {
-  bool transposed_values;
+  int transposed_depth;  // as in backward_layout.h
   int head_dim, head_dim_v, block;
   int buffers;
   bool bias;  // of 16 bits, the same for all batches
@@ -30,21 +30,24 @@ struct ShortBackwardLayout {
   FULMEN_ALGORITHM static ShortBackwardLayout of(const ShortBackwardShape& s) {
     ShortBackwardLayout l{};
     // NVIDIA swizzles pieces instead (tile/nvidia/swizzle.h).
-    const int padding = s.transposed_values ? 16 : 0;
+    const int padding = s.transposed_depth > 0 ? 16 : 0;
     l.pitch = 2 * s.head_dim + padding;
     l.pitch_v = 2 * s.head_dim_v + padding;
-    l.value_pitch = algorithm::transposed_pitch(s.block);
+    l.value_pitch = algorithm::transposed_pitch(s.block, s.transposed_depth);
     l.q_at = s.block * l.pitch;
     l.v_at = l.q_at + s.block * l.pitch;
     l.dout_at = l.v_at + s.block * l.pitch_v;
     l.out_at = l.dout_at + s.block * l.pitch_v;
     l.square_pitch = 2 * s.block + 16;
     const int square_bytes = s.block * l.square_pitch;
-    if (s.transposed_values) {
+    if (s.transposed_depth > 0) {
       // The rows have been read when the probabilities come, and these take their place.
       const int rows = l.out_at > 2 * square_bytes ? l.out_at : 2 * square_bytes;
-      const int bytes = (algorithm::transposed_row(s.head_dim, s.block) + 15) / 16 * 16,
-                bytes_v = (algorithm::transposed_row(s.head_dim_v, s.block) + 15) / 16 * 16;
+      const int bytes = (algorithm::transposed_row(s.head_dim, s.block, s.transposed_depth) + 15) /
+                        16 * 16,
+                bytes_v =
+                    (algorithm::transposed_row(s.head_dim_v, s.block, s.transposed_depth) + 15) /
+                    16 * 16;
       l.k_values_at = rows;
       l.q_values_at = l.k_values_at + bytes;
       l.dout_values_at = l.q_values_at + bytes;

@@ -6,7 +6,11 @@
 //                           dims of outputs
 //   kValueDepth             keys of a product P V: kScoreTile, or 2 * kScoreTile
 //   kCopiesToLds kTransposedValues   how tile/stage.h brings K and V to LDS
+//   kReadsTransposed        AMD: LDS transposes while it is read, by lds_load_transposed(at): a
+//                           block of 16 lanes reads 4 rows, lane i 4 columns from 4 (i % 4) on of
+//                           row i / 4, and has then the 4 rows of column i
 //   kAnyAlignment           vectors are loaded from any address (AMD)
+//   kFlushesSubnormals      subnormal operands of products count as 0
 //   kRowsPerLane            query rows of a tile that a lane owns; row_slot(e) says which of them
 //                           element e belongs to
 //   kElements               elements of a tile that a lane holds. The same map serves scores and
@@ -55,8 +59,14 @@
 namespace fulmen::kernels {
 
 constexpr int kStepTiles = kValueDepth / kScoreTile;  // key tiles of a product P V
+// Where values lie transposed in LDS, else 0.
+constexpr int kTransposedDepth = kTransposedValues ? kValueDepth : 0;
 static_assert(kValueDepth == kStepTiles * kScoreTile && (kStepTiles == 1 || kStepTiles == 2),
               "matrix: a product P V takes one or two key tiles");
+
+// Whether small numbers are lost as factors.
+template <class T>
+constexpr bool kLosesSmall = kIsHalf<T> && kFlushesSubnormals;
 
 // A row of tiles in accumulators: a lane's elements of [kScoreTile, kScoreTile * kColumns].
 template <int kColumns>
@@ -72,12 +82,23 @@ struct Fragment {
 };
 
 // The operand of the step-th product P V, from a row of probabilities.
-template <class T, bool kShifted, int kColumns>
+template <class T, bool kShifted = false, int kColumns>
 FULMEN_DEVICE ProbabilityOperand step_operand(const TileRow<kColumns>& p, int step) {
   if constexpr (kStepTiles == 2) {
     return to_operand<T, kShifted>(p[2 * step], p[2 * step + 1]);
   } else {
     return to_operand<T, kShifted>(p[step]);
+  }
+}
+
+// The same of row tile t, from the key tiles of one product.
+template <class T, int kTiles, int kRows>
+FULMEN_DEVICE ProbabilityOperand row_operand(const float (&p)[kTiles][kRows][kElements], int t) {
+  static_assert(kTiles == kStepTiles, "row_operand: a product's key tiles");
+  if constexpr (kTiles == 2) {
+    return to_operand<T>(p[0][t], p[1][t]);
+  } else {
+    return to_operand<T>(p[0][t]);
   }
 }
 

@@ -11,7 +11,9 @@ namespace fulmen::kernels {
 constexpr int kDimGroups = kConfig.dim_groups;
 constexpr int kWaves = kWorkgroup / kWaveSize / kDimGroups;  // with keys of their own
 constexpr int kKeyTiles = kBlockN / kScoreTile;              // of a wave's step
+constexpr int kValueSteps = kKeyTiles / kStepTiles;
 constexpr int kMmaSteps = kHeadDim / kMmaK;
+static_assert(kBlockN % kValueDepth == 0, "split_kv: keys are whole operands of P V");
 static_assert(kBlockM == kScoreTile, "split_kv: a workgroup has 16 rows");
 
 // LDS, in floats: each wave's maxima and sums, then its outputs.
@@ -78,15 +80,17 @@ struct SplitTask {
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, first_key);
     TileRow<kKeyTiles> score = {};
     RowOperand key[kTogether ? kKeyTiles : 1][kTogether ? kMmaSteps : 1];
-    DirectValues value[kTogether ? kKeyTiles : 1][kTogether ? kGroups : 1];
+    DirectValues value[kTogether ? kValueSteps : 1][kTogether ? kGroups : 1];
     if constexpr (kTogether) {
       // All of the step's memory at once, before the first use.
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll
         for (int d = 0; d < kMmaSteps; ++d) key[f][d] = load_keys(near_keys, f, kMmaK * d);
+        if (f % kStepTiles != 0) continue;
 #pragma unroll
-        for (int g = 0; g < kGroups; ++g) value[f][g] = load_direct(near_values, kept, f, g);
+        for (int g = 0; g < kGroups; ++g)
+          value[f / kStepTiles][g] = load_direct(near_values, kept, f / kStepTiles, g);
       }
     }
 #pragma unroll
@@ -108,15 +112,15 @@ struct SplitTask {
     exponentiate(rows, softmax_scale(a), score,
                  [&](const float(&factor)[kRowsPerLane]) { out.rescale(factor); });
 #pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) {
-      const ProbabilityOperand p = to_operand<Element, true>(score[f]);
+    for (int step = 0; step < kValueSteps; ++step) {
+      const ProbabilityOperand p = step_operand<Element, true>(score, step);
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         if constexpr (kTogether) {
-          multiply_values(out, g, p, value[f][g]);
+          multiply_values(out, g, p, value[step][g]);
         } else {
           schedule_fence();
-          multiply_values(out, g, p, load_direct(near_values, kept, f, g));
+          multiply_values(out, g, p, load_direct(near_values, kept, step, g));
         }
       }
     }

@@ -17,7 +17,7 @@
 namespace fulmen::kernels {
 
 constexpr PrefillFp32Layout kLayout = PrefillFp32Layout::of(
-    {kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kQueriesInLds});
+    {kTransposedDepth, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kQueriesInLds});
 static_assert(kLayout.total == kLdsBytes, "fp32: the host reserves the LDS that the tiles need");
 FULMEN_DEVICE int keys_at(int buffer) { return buffer * kLayout.keys.bytes; }
 FULMEN_DEVICE int values_at(int buffer) {

@@ -7,7 +7,10 @@
 namespace fulmen::kernels {
 
 struct PrefillShape {
-  bool transposed_values;  // V^T in LDS (AMD); NVIDIA's ldmatrix transposes while it reads
+  // Keys of a product, for which V lies transposed in LDS (AMD); 0: NVIDIA's ldmatrix transposes
+  // while it reads.
+  int transposed_depth;
+  bool reads_transposed;  // AMD: V lies as rows
   int head_dim, head_dim_v, block_m, block_n;
   int buffers;          // of K and V tiles
   bool queries_in_lds;  // AMD: else in registers; NVIDIA: they are brought there, and stay
@@ -28,11 +31,18 @@ struct PrefillLayout {
   FULMEN_ALGORITHM static PrefillLayout of(const PrefillShape& s) {
     PrefillLayout l{};
     int query_bytes = 0;
-    if (s.transposed_values) {
+    if (s.transposed_depth > 0) {
       // Eight rows' pieces in eight different groups of four banks.
       l.key_pitch = l.query_pitch = 2 * s.head_dim + 16;
-      l.value_pitch = algorithm::transposed_pitch(s.block_n);
-      l.value_bytes = (algorithm::transposed_row(s.head_dim_v, s.block_n) + 15) / 16 * 16;
+      if (s.reads_transposed) {
+        // 32 bytes of four rows in different banks.
+        l.value_pitch = 2 * s.head_dim_v + (s.head_dim_v % 32 == 0 ? 32 : 0);
+        l.value_bytes = s.block_n * l.value_pitch;
+      } else {
+        const int bytes = algorithm::transposed_row(s.head_dim_v, s.block_n, s.transposed_depth);
+        l.value_pitch = algorithm::transposed_pitch(s.block_n, s.transposed_depth);
+        l.value_bytes = (bytes + 15) / 16 * 16;
+      }
       if (s.queries_in_lds) query_bytes = s.block_m * l.query_pitch;
     } else {
       l.key_pitch = 2 * s.head_dim;

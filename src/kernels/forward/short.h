@@ -7,6 +7,7 @@ namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kKeyTiles = kBlockN / kScoreTile;
+constexpr int kValueSteps = kKeyTiles / kStepTiles;
 constexpr int kMmaSteps = kHeadDim / kMmaK;
 // Where the operands of all dims would not fit beside outputs and scores, they are loaded as they
 // are used.
@@ -16,7 +17,8 @@ constexpr bool kEarlyValues = kEarlyLoads && !kTightRegisters;
 // Distances to keys that are the same in all lanes are scalars: not those of all tiles at once.
 constexpr bool kFencedValues = kTightRegisters || (kSameKeys && !kEarlyValues);
 static_assert(kBlockM == kScoreTile * kWaves, "short_sequence: a wave has 16 rows");
-static_assert(kHeadDim % kMmaK == 0, "short_sequence: tiles are whole operands");
+static_assert(kHeadDim % kMmaK == 0 && kBlockN % kValueDepth == 0,
+              "short_sequence: tiles are whole operands");
 
 FULMEN_DEVICE void store_rows(const ForwardArguments& a, int batch, int head, Int64 first_row,
                               Int64 row_end, const RowState& rows, const DirectOutput& out) {
@@ -68,13 +70,13 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
     const NearValues near_values(values, first);
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, 0);
     TileRow<kKeyTiles> score = {};
-    DirectValues value[kEarlyValues ? kKeyTiles : 1][kEarlyValues ? kGroups : 1];
+    DirectValues value[kEarlyValues ? kValueSteps : 1][kEarlyValues ? kGroups : 1];
     if constexpr (kEarlyValues) {
 #pragma unroll
-      for (int f = 0; f < kKeyTiles; ++f) {
+      for (int step = 0; step < kValueSteps; ++step) {
         if constexpr (kSameKeys) schedule_fence();
 #pragma unroll
-        for (int g = 0; g < kGroups; ++g) value[f][g] = load_direct(near_values, kept, f, g);
+        for (int g = 0; g < kGroups; ++g) value[step][g] = load_direct(near_values, kept, step, g);
       }
     }
 #pragma unroll
@@ -94,15 +96,15 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
     if constexpr (kTightRegisters) schedule_fence();
     exponentiate(rows, softmax_scale(a), score, [](const float(&)[kRowsPerLane]) {});
 #pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) {
-      const ProbabilityOperand p = to_operand<Element, true>(score[f]);
+    for (int step = 0; step < kValueSteps; ++step) {
+      const ProbabilityOperand p = step_operand<Element, true>(score, step);
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         if constexpr (kEarlyValues) {
-          multiply_values(out, g, p, value[f][g]);
+          multiply_values(out, g, p, value[step][g]);
         } else {
           if constexpr (kFencedValues) schedule_fence();
-          multiply_values(out, g, p, load_direct(near_values, kept, f, g));
+          multiply_values(out, g, p, load_direct(near_values, kept, step, g));
         }
       }
     }

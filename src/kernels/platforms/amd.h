@@ -255,9 +255,17 @@ FULMEN_DEVICE unsigned round_bf16_in_place(float x) {
   const unsigned rounded = bits + 0x7FFFU + __builtin_amdgcn_ubfe(bits, 16, 1);
   return __builtin_isnan(x) ? bits | 0x400000U : rounded;
 }
+#if defined(__gfx950__)
+// One instruction.
+FULMEN_DEVICE unsigned pack_bf16(float a, float b) {
+  typedef __bf16 Bf16Pair __attribute__((ext_vector_type(2)));
+  return __builtin_bit_cast(unsigned, Bf16Pair{static_cast<__bf16>(a), static_cast<__bf16>(b)});
+}
+#else
 FULMEN_DEVICE unsigned pack_bf16(float a, float b) {
   return __builtin_amdgcn_perm(round_bf16_in_place(b), round_bf16_in_place(a), 0x07060302U);
 }
+#endif
 
 // a.low b.low + a.high b.high + sum, of fp16 numbers: on chips with v_dot2_f32_f16.
 FULMEN_DEVICE float dot2(unsigned a, unsigned b, float sum) {
@@ -282,8 +290,12 @@ FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) {
 // Two probabilities: never NaN beside a sum that is not. Ties go up, which rounding to nearest lets
 // be.
 FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) {
+#if defined(__gfx950__)
+  return pack_bf16(a, b);
+#else
   return halves(__builtin_bit_cast(unsigned, a) + 0x8000U,
                 __builtin_bit_cast(unsigned, b) + 0x8000U, true);
+#endif
 }
 
 }  // namespace fulmen::kernels

@@ -245,8 +245,12 @@ FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) {
 
 // Two probabilities, ties up: as platforms/amd.h.
 FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) {
+#if defined(FULMEN_TARGET_CDNA4)
+  return pack_bf16(a, b);
+#else
   return halves(__builtin_bit_cast(unsigned, a) + 0x8000U,
                 __builtin_bit_cast(unsigned, b) + 0x8000U, true);
+#endif
 }
 
 }  // namespace fulmen::kernels

@@ -132,7 +132,7 @@ FULMEN_DEVICE RowOperand load_keys(const NearKeys& keys, int tile, int dim) {
   return operand;
 }
 
-// 16 keys' values of one group of dims.
+// kValueDepth keys' values of one group of dims.
 constexpr bool kSameKeys = kDirectKeys == 16;  // in all lanes
 struct DirectValues {
   Words<kWidth / 2> key[kDirectKeys];
@@ -158,16 +158,16 @@ FULMEN_DEVICE KeptKeys<kBlockN> kept_keys(const RowMap& map, Int64 row_begin, In
 
 // What the keep-mask hides from all rows becomes 0, as it may be NaN.
 FULMEN_DEVICE DirectValues load_direct(const NearValues& values, const KeptKeys<kBlockN>& kept,
-                                       int tile, int group) {
+                                       int step, int group) {
   DirectValues loaded;
   const int dim = group * kGroupDims + direct_lane() * kWidth;
 #pragma unroll
   for (int m = 0; m < kDirectKeys; ++m) {
     loaded.key[m] = values.load<kSameKeys, kWidth>(
-        direct_key(0), kScoreTile * tile + direct_key(m) - direct_key(0), dim);
+        direct_key(0), kValueDepth * step + direct_key(m) - direct_key(0), dim);
     if constexpr (kKeepMask)
       loaded.key[m] =
-          kept.template or_zero<kSameKeys>(kScoreTile * tile + direct_key(m), loaded.key[m]);
+          kept.template or_zero<kSameKeys>(kValueDepth * step + direct_key(m), loaded.key[m]);
     constexpr int kAtOnce = kWidth == 8 ? 2 : 4;  // addresses and masks of some keys at a time
     if constexpr (kManyArguments || (kSameKeys && !kBuffered)) {
       if (m % kAtOnce == kAtOnce - 1) schedule_fence();

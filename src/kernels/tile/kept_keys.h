@@ -36,12 +36,19 @@ struct KeptKeys {
     for (int w = 0; w < (kCount + 31) / 32; ++w) kept.word[w] = bits.word[w];
     return kept;
   }
-  // Returns `row`, of key number `key`, or 0 if no row attends the key. With several words,
-  // key / 32 is a constant.
+  // Returns `row`, of key number `key`, or 0 if no row attends the key.
   template <bool kUniform = false, int kWords>
   FULMEN_DEVICE Words<kWords> or_zero(int key, const Words<kWords>& row) const {
-    return masked<kUniform>(
-        row, 0U - (word[kCount > 32 ? key / 32 : 0] >> (static_cast<unsigned>(key) % 32) & 1U));
+    return masked<kUniform>(row, 0U - (word_of(key) >> (static_cast<unsigned>(key) % 32) & 1U));
+  }
+
+ private:
+  // By choices: words at a place that is not known before would lie in memory.
+  FULMEN_DEVICE unsigned word_of(int key) const {
+    unsigned bits = word[0];
+#pragma unroll
+    for (int w = 1; w < (kCount + 31) / 32; ++w) bits = key >= 32 * w ? word[w] : bits;
+    return bits;
   }
 };
 

@@ -10,8 +10,9 @@ namespace fulmen::kernels {
 // own probabilities. Probabilities are e^(score - reference): the reference follows the running
 // maximum only when that is more than 2^kSlack away, so that most tiles need no rescaling of what
 // was summed before.
-constexpr float kSlack = 8.0F;
-constexpr float kNaturalSlack = 4.0F;  // 2^5.8 in natural units, and no register on AMD
+constexpr float kSlack = kLosesSmall<Element> ? 2.0F : 8.0F;
+// In natural units. 2^5.8 takes no register on AMD.
+constexpr float kNaturalSlack = kLosesSmall<Element> ? 1.0F : 4.0F;
 struct RowState {
   float reference[kRowsPerLane];
   float sum[kRowsPerLane];
@@ -25,9 +26,11 @@ struct RowState {
   }
 };
 
-// Probabilities and their sums are 2^kShift too large where their rounding wants that.
-constexpr float kShift = kIsHalf<Element> ? kHalfShift : 0.0F;
-// A row's sum, without that.
+// Probabilities and their sums are 2^kShift too large where their rounding wants that, and 2^kLift
+// of it where subnormal numbers are lost: what is lost is then below 2^-27 of the largest one.
+constexpr float kLift = kLosesSmall<Element> ? 13.0F : 0.0F;
+constexpr float kShift = kIsHalf<Element> ? kLift + kHalfShift : 0.0F;
+// A row's sum, still 2^kLift too large.
 FULMEN_DEVICE float total(float sum) {
   return row_sum(sum) * (kIsHalf<Element> ? kHalfUnshift : 1.0F);
 }
@@ -36,9 +39,10 @@ FULMEN_DEVICE float total(float sum) {
 FULMEN_DEVICE float softmax_scale(const ForwardArguments& a) {
   return kPlainScale ? a.scale : kLog2OfUnit;
 }
-// A row's maximum, as end_row() and forward/decode_combine.h take it.
+// A row's maximum, as end_row() and forward/decode_combine.h take it: that of which total() is the
+// sum.
 FULMEN_DEVICE float row_maximum(const RowState& rows, float scale, int slot) {
-  return kNaturalUnits ? rows.reference[slot] : rows.reference[slot] * scale;
+  return kNaturalUnits ? rows.reference[slot] - kLift * kLn2 : rows.reference[slot] * scale - kLift;
 }
 
 // The rows' maxima of a tile's scores, and whether the reference is to follow one of this lane's.

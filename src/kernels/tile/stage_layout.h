@@ -23,8 +23,8 @@ static_assert(kBlockN % kValueDepth == 0 && kHeadDim % kTileMmaK == 0 &&
               "prefill: tiles are whole operands");
 
 constexpr PrefillLayout kLayout =
-    PrefillLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers,
-                       kQueriesInLds, kPersistent});
+    PrefillLayout::of({kTransposedDepth, kReadsTransposed, kHeadDim, kHeadDimV, kBlockM, kBlockN,
+                       kBuffers, kQueriesInLds, kPersistent});
 static_assert(kLayout.total == kLdsBytes, "prefill: the host reserves the LDS that the tiles need");
 
 FULMEN_DEVICE int keys_at(int buffer) { return buffer * kLayout.key_bytes; }

@@ -71,7 +71,7 @@ int compile() {
   if (!code.ok()) return report(code.status());
   const auto* bytes = reinterpret_cast<const unsigned char*>(code->code.data());
   // ELF's e_machine: 190 is EM_CUDA.
-  std::printf("%s: machine %d\n%s\n", compiler.value()->identity().c_str(),
+  std::printf("%s: machine %d\n%s\n", compiler.value()->identity("sm_80").c_str(),
               bytes[18] + 256 * bytes[19], code->log.c_str());
   return 0;
 }

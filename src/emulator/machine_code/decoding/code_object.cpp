@@ -39,6 +39,22 @@ Status read_user_scalars(const AmdKernelDescriptor& d, Program& program) {
   return {};
 }
 
+// RDNA and gfx90a on ask for 8 registers at a time, chips before for 4. From gfx90a on the
+// accumulators are those behind the vector registers, on gfx908 as many registers of their own.
+void read_registers(const AmdKernelDescriptor& d, Program& program) {
+  const int asked = static_cast<int>(d.resources1 & 63U) + 1,
+            others = (static_cast<int>(d.resources3 & 63U) + 1) * 4;
+  const bool apart = program.is("gfx908"), before = apart || program.is("gfx906");
+  const int granted = asked * (before ? 4 : 8);
+  program.vector_registers = std::min(granted, 256);
+  if (apart) {
+    program.accumulators = program.vector_registers;
+  } else if (program.is("gfx9") && !before) {
+    program.vector_registers = std::min(granted, others);
+    program.accumulators = granted - program.vector_registers;
+  }
+}
+
 Status read_modes(const AmdKernelDescriptor& d) {
   const uint32_t round = d.resources1 >> 12U & 15U, denormals = d.resources1 >> 16U & 15U;
   if (round != 0) return unsupported("round other than to nearest");
@@ -58,13 +74,7 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   program.lds_bytes = static_cast<int>(d.lds_bytes);
   program.kernarg_bytes = static_cast<int>(d.kernarg_bytes);
   program.scratch_bytes = static_cast<int>(d.scratch_bytes);
-  // gfx906 has no accumulators, and gives out its registers by four.
-  const bool accumulators = program.is("gfx9") && !program.is("gfx906");
-  const int granted = (static_cast<int>(d.resources1 & 63U) + 1) * (program.is("gfx906") ? 4 : 8);
-  program.vector_registers = accumulators
-                                 ? std::min(granted, (static_cast<int>(d.resources3 & 63U) + 1) * 4)
-                                 : std::min(granted, 256);
-  program.accumulators = accumulators ? granted - program.vector_registers : 0;
+  read_registers(d, program);
   if (Status status = read_modes(d); !status.ok()) return status;
   if (Status status = read_user_scalars(d, program); !status.ok()) return status;
   // amd_disassembler() prefers ROCm's comgr, but an old one does not know every chip.

@@ -171,8 +171,10 @@ bool parse_modifier(std::string_view text, Instruction& i) {
     *bits = parsed.value_or(0);
     return parsed.has_value();
   }
-  for (const auto& [known, offset] :
-       {std::pair{"offset", &i.offset}, {"offset0", &i.offset}, {"offset1", &i.offset1}}) {
+  for (const auto& [known, offset] : {std::pair{"offset", &i.offset},
+                                      {"offset0", &i.offset},
+                                      {"offset1", &i.offset1},
+                                      {"bitop3", &i.offset}}) {
     if (name != known) continue;
     const std::optional<int64_t> parsed = parse_integer(value);
     *offset = parsed.value_or(0);

@@ -110,6 +110,25 @@ void atomic(Wave& w, const Instruction& i) {
   });
 }
 
+// 4 elements of 16 bits a lane, transposed in blocks of 16 lanes: element r of lane i is element
+// i % 4 of what lane 4 r + i / 4 of the block reads.
+template <int W>
+void load_transposed(Wave& w, const Instruction& i) {
+  if (!w.all_on()) fail("transposes what lanes read where lanes are off");
+  const Source<W, uint32_t> address(w, i, 1);
+  uint16_t read[W][4];
+  for (int l = 0; l < W; ++l)
+    std::memcpy(read[l], lds_at(w, address[l], i.offset, sizeof read[l], "reads", l),
+                sizeof read[l]);
+  for (int l = 0; l < W; ++l) {
+    const int first = l / 16 * 16 + l % 16 / 4;
+    for (int r = 0; r < 4; r += 2) {
+      row<W>(w, i.operand[0].index + r / 2)[l] =
+          read[first + 4 * r][l % 4] | uint32_t{read[first + 4 * r + 4][l % 4]} << 16U;
+    }
+  }
+}
+
 // The lane is byte address / 4, modulo the wave's size. A lane that is off would give 0.
 template <int W>
 void read_lanes(Wave& w, const Instruction& i) {
@@ -189,6 +208,7 @@ void add_lds_instructions(Table& t) {
   add_atomic<uint32_t>(t, "ds_max", "u32", [](uint32_t a, uint32_t b) { return a > b ? a : b; });
   add_atomic<int32_t>(t, "ds_max", "i32", [](int32_t a, int32_t b) { return a > b ? a : b; });
   add_atomic<uint32_t>(t, "ds_or", "b32", [](uint32_t a, uint32_t b) { return a | b; });
+  t.add("ds_read_b64_tr_b16", {nullptr, load_transposed<64>, Kind::lds, false});
   t.add("ds_bpermute_b32", {read_lanes<32>, read_lanes<64>, Kind::lds, false});
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <span>
 
 #include "emulator/machine_code/instructions/matrix_product.h"
@@ -13,11 +14,24 @@ namespace fulmen::gpu::isa {
 namespace {
 
 struct Fp16 {
+  static constexpr float kSmallestNormal = 0x1p-14F;
   static float number(uint32_t bits) { return to_float(Half{static_cast<uint16_t>(bits)}); }
 };
 struct Bf16 {
+  static constexpr float kSmallestNormal = 0x1p-126F;
   static float number(uint32_t bits) { return std::bit_cast<float>(bits << 16U); }
 };
+
+// CDNA1 and CDNA2: subnormal numbers count as 0, in operands and in sums.
+inline float flushed(float x, float smallest) { return std::fabs(x) < smallest ? 0.0F : x; }
+template <class T>
+struct Flushed : T {
+  static float number(uint32_t bits) { return flushed(T::number(bits), T::kSmallestNormal); }
+};
+template <class T>
+constexpr bool kFlushes = false;
+template <class T>
+constexpr bool kFlushes<Flushed<T>> = true;
 
 // Lane maps. Lanes form blocks of kSize. Lane n of a block holds row n of A, column n of B and
 // column n of D. depth() gives the k of element e of A and B, result_row() D's row in register r.
@@ -34,14 +48,19 @@ struct Gfx12 {
   static int depth(int block, int e) { return 8 * (e / 4) + 4 * block + e % 4; }
   static int result_row(int block, int r) { return 8 * block + r; }
 };
+// kElements of A and B a lane, 16 x 16 and 32 x 32.
+template <int kOfLane>
 struct Mfma16 {
-  static constexpr int kWave = 64, kSize = 16, kMmaK = 16, kElements = 4, kResults = 4;
-  static int depth(int block, int e) { return 4 * block + e; }
+  static constexpr int kWave = 64, kSize = 16, kMmaK = 4 * kOfLane, kElements = kOfLane,
+                       kResults = 4;
+  static int depth(int block, int e) { return kOfLane * block + e; }
   static int result_row(int block, int r) { return 4 * block + r; }
 };
+template <int kOfLane>
 struct Mfma32 {
-  static constexpr int kWave = 64, kSize = 32, kMmaK = 8, kElements = 4, kResults = 16;
-  static int depth(int block, int e) { return 4 * block + e; }
+  static constexpr int kWave = 64, kSize = 32, kMmaK = 2 * kOfLane, kElements = kOfLane,
+                       kResults = 16;
+  static int depth(int block, int e) { return kOfLane * block + e; }
   static int result_row(int block, int r) { return 8 * (r / 4) + 4 * block + r % 4; }
 };
 
@@ -91,6 +110,13 @@ class AddendModifiers {
   bool magnitude_, negation_;
 };
 
+template <class T>
+void flush_sums(std::span<float> sums) {
+  if constexpr (kFlushes<T>) {
+    for (float& x : sums) x = flushed(x, std::numeric_limits<float>::min());
+  }
+}
+
 template <class Layout, class T, bool kNeedsAllLanes, bool kRepeated>
 void multiply(Wave& w, const Instruction& i) {
   constexpr int kSize = Layout::kSize;
@@ -117,7 +143,9 @@ void multiply(Wave& w, const Instruction& i) {
       modifiers.apply({to, kSize});
     }
   }
+  flush_sums<T>(std::span(&result[0][0], kSize * kSize));
   add_product<kSize>(a, b, result, Layout::kMmaK);
+  flush_sums<T>(std::span(&result[0][0], kSize * kSize));
   for (int r = 0; r < Layout::kResults; ++r) {
     for (int block = 0; block < Layout::kWave / kSize; ++block) {
       const float* const from = result[Layout::result_row(block, r)];
@@ -136,19 +164,29 @@ void wmma(Wave& w, const Instruction& i) {
   }
 }
 
+template <class Layout, class T>
+Entry mfma() {
+  return {nullptr, multiply<Layout, T, false, false>, Kind::matrix, false};
+}
+
 }  // namespace
 
 void add_matrix_instructions(Table& t) {
   t.add("v_wmma_f32_16x16x16_f16", {wmma<Fp16>, nullptr, Kind::matrix, false});
   t.add("v_wmma_f32_16x16x16_bf16", {wmma<Bf16>, nullptr, Kind::matrix, false});
-  t.add("v_mfma_f32_16x16x16_f16",
-        {nullptr, multiply<Mfma16, Fp16, false, false>, Kind::matrix, false});
-  t.add("v_mfma_f32_16x16x16_bf16",
-        {nullptr, multiply<Mfma16, Bf16, false, false>, Kind::matrix, false});
-  t.add("v_mfma_f32_32x32x8_f16",
-        {nullptr, multiply<Mfma32, Fp16, false, false>, Kind::matrix, false});
-  t.add("v_mfma_f32_32x32x8_bf16",
-        {nullptr, multiply<Mfma32, Bf16, false, false>, Kind::matrix, false});
+  t.add("v_mfma_f32_16x16x16_f16", mfma<Mfma16<4>, Fp16>());
+  t.add("v_mfma_f32_16x16x16_bf16", mfma<Mfma16<4>, Bf16>());
+  t.add("v_mfma_f32_32x32x8_f16", mfma<Mfma32<4>, Fp16>());
+  t.add("v_mfma_f32_32x32x8_bf16", mfma<Mfma32<4>, Bf16>());
+  t.add("v_mfma_f32_16x16x32_f16", mfma<Mfma16<8>, Fp16>());
+  t.add("v_mfma_f32_16x16x32_bf16", mfma<Mfma16<8>, Bf16>());
+  // As CDNA1 and CDNA2 name them.
+  t.add("v_mfma_f32_16x16x16f16", mfma<Mfma16<4>, Flushed<Fp16>>());
+  t.add("v_mfma_f32_16x16x16bf16_1k", mfma<Mfma16<4>, Flushed<Bf16>>());
+  t.add("v_mfma_f32_32x32x8f16", mfma<Mfma32<4>, Flushed<Fp16>>());
+  t.add("v_mfma_f32_32x32x8bf16_1k", mfma<Mfma32<4>, Flushed<Bf16>>());
+  t.add("v_mfma_f32_16x16x8bf16", mfma<Mfma16<2>, Flushed<Bf16>>());
+  t.add("v_mfma_f32_32x32x4bf16", mfma<Mfma32<2>, Flushed<Bf16>>());
 }
 
 }  // namespace fulmen::gpu::isa

@@ -61,6 +61,23 @@ void packed_halves(Wave& w, const Instruction& i) {
   store_lanes<W>(row<W>(w, i.operand[0].index), r, w.exec());
 }
 
+// Two words, of either source one: op_sel selects them.
+template <int W>
+void move_pair(Wave& w, const Instruction& i) {
+  alignas(64) uint32_t r[2][W];
+  for (int half = 0; half < 2; ++half) {
+    const Operand& o = i.operand[static_cast<std::size_t>(half) + 1];
+    const bool second = bit(i.op_sel, half);
+    const auto scalar = static_cast<uint32_t>(scalar64(w, o) >> (second ? 32 : 0));
+    for (int l = 0; l < W; ++l) {
+      r[half][l] =
+          o.source == Operand::Source::vector ? row<W>(w, o.index + (second ? 1 : 0))[l] : scalar;
+    }
+  }
+  for (int half = 0; half < 2; ++half)
+    store_lanes<W>(row<W>(w, i.operand[0].index + half), r[half], w.exec());
+}
+
 // op_sel_hi: the source is an fp16 number, with op_sel in the upper half; otherwise it is fp32.
 template <int W>
 void mixed_source(const Wave& w, const Instruction& i, int n, float* to) {
@@ -133,6 +150,7 @@ void add_packed_instructions(Table& t) {
   add_floats<2>(t, "v_pk_add_f32", [](float a, float b, float /*c*/) { return a + b; });
   add_floats<2>(t, "v_pk_mul_f32", [](float a, float b, float /*c*/) { return a * b; });
   add_floats<3>(t, "v_pk_fma_f32", [](float a, float b, float c) { return std::fma(a, b, c); });
+  t.add("v_pk_mov_b32", {move_pair<32>, move_pair<64>, Kind::valu, false});
   add_halves<2>(t, "v_pk_add_f16", [](uint16_t a, uint16_t b, uint16_t /*c*/) {
     return to_half(wide(a) + wide(b)).bits;
   });

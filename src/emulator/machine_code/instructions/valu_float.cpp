@@ -52,7 +52,7 @@ void add_float_arithmetic(Table& t) {
   const auto fma = [](float a, float b, float c) { return std::fma(a, b, c); };
   for (const char* name : {"v_fma_f32", "v_fmaak_f32", "v_fmamk_f32"}) t.lanes(name, fma);
   t.lanes<1, true>("v_fmac_f32", fma);
-  // GCN: the product is rounded, too; subnormal numbers are flushed.
+  // gfx9's and gfx10.1's that round the product, too. Subnormal numbers count as 0.
   const auto mad = [](float a, float b, float c) {
     return flushed(rounded(flushed(a) * flushed(b)) + flushed(c));
   };
@@ -137,6 +137,11 @@ void add_conversions(Table& t) {
       return truncate_to_half(a) | uint32_t{truncate_to_half(b)} << 16U;
     });
   }
+  t.lanes("v_cvt_pk_f16_f32",
+          [](float a, float b) { return to_half(a).bits | uint32_t{to_half(b).bits} << 16U; });
+  t.lanes("v_cvt_pk_bf16_f32", [](float a, float b) {
+    return reference::to_bf16(a) | uint32_t{reference::to_bf16(b)} << 16U;
+  });
 }
 
 }  // namespace

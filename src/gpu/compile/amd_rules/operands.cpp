@@ -86,6 +86,20 @@ bool reads_scc(std::string_view name) {
                                 "s_cmov", "s_cbranch_scc"});
 }
 
+// Of a pair of registers those that s_bfe_i64 and s_bfe_u64 take bits of: bits 0 to 5 of the last
+// operand say where the field begins, those from 16 on how wide it is.
+RegisterRange registers_of_field(const RegisterRange& pair, std::string_view field) {
+  const bool hexadecimal = field.starts_with("0x");
+  if (hexadecimal) field.remove_prefix(2);
+  uint32_t bits = 0;
+  const auto [end, error] =
+      std::from_chars(field.data(), field.data() + field.size(), bits, hexadecimal ? 16 : 10);
+  if (error != std::errc() || end != field.data() + field.size() || pair.count != 2) return pair;
+  const uint32_t begin = bits & 63U, width = bits >> 16U & 127U;
+  if (begin + width <= 32) return {pair.first, 1};
+  return begin >= 32 ? RegisterRange{pair.first + 1, 1} : pair;
+}
+
 // One instruction, or one half of a dual one.
 void add_access(const AmdInstruction& instruction, AmdAccess& access) {
   std::vector<RegisterRange> operands;
@@ -99,6 +113,9 @@ void add_access(const AmdInstruction& instruction, AmdAccess& access) {
     if (i >= shape.destinations || shape.reads_destination) access.reads.push_back(range);
   }
   const std::string_view name = instruction.name;
+  if (name.starts_with("s_bfe_") && name.ends_with("64") && !access.reads.empty())
+    access.reads.front() =
+        registers_of_field(access.reads.front(), FirstOperands(instruction.operands).third);
   constexpr RegisterRange kVccBoth{kVccLow, 2}, kVccOne{kVccLow, 1}, kExecBoth{kExecLow, 2},
       kExecOne{kExecLow, 1}, kSccOnly{kScc, 1};
   const bool saves_exec = has(name, "_saveexec_") || has(name, "_wrexec_");

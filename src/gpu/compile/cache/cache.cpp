@@ -59,9 +59,9 @@ std::vector<std::string> prebuilt_folders() {
 
 // The name is for people: it does not change the code.
 Digest key_of(const CompileRequest& request, const Compiler* compiler) {
-  const std::string maker = compiler != nullptr
-                                ? fmt::format("{} {}", compiler->name(), compiler->identity())
-                                : "prebuilt";
+  const std::string maker =
+      compiler != nullptr ? fmt::format("{} {}", compiler->name(), compiler->identity(request.arch))
+                          : "prebuilt";
   return sha256(
       fmt::format("{}\n{}\n{}\n{}", maker, request.arch, request.workgroup_size, request.source));
 }

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "gpu/compile/toolchains/first_llvm.h"
 #include "gpu/libraries/amd_libraries.h"
 #include "runtime/environment.h"
 #include "runtime/found_once.h"
@@ -16,7 +17,13 @@ class Objdump final : public AmdDisassembler {
  public:
   explicit Objdump(std::string program) : program_(std::move(program)) {}
   Result<std::string> text_of(std::span<const std::byte> code_object,
-                              const std::string& /*arch*/) const override {
+                              const std::string& arch) const override {
+    // One that does not know the chip crashes.
+    if (const int version = version_in_name(program_); version > 0 && version < first_llvm(arch)) {
+      return Status(StatusCode::unavailable,
+                    fmt::format("{} does not know {}, LLVM {} is the first that does", program_,
+                                arch, first_llvm(arch)));
+    }
     const TemporaryDirectory folder;
     if (!folder.status().ok()) return folder.status();
     const std::string file = folder.path() + "/kernel";

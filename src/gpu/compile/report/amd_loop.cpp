@@ -13,7 +13,7 @@ LoopCounts amd_counts_of(std::string_view name) {
   c.total = 1;
   if (begins_with_any(name, {"v_wmma_", "v_swmmac_", "v_mfma_", "v_smfmac_"})) {
     c.matrix = 1;
-    c.matrix_products = static_cast<int>(shape_product(name) / kProduct);
+    c.matrix_products = static_cast<int>(shape_product(name));  // divided at the end
   } else if (begins_with_any(
                  name, {"v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_"})) {
     c.transcendental = 1;
@@ -42,7 +42,9 @@ LoopCounts count_amd_loop(std::string_view text) {
   std::vector<Instruction> code;
   for (const AmdInstruction& i : read_amd_disassembly(text))
     code.push_back({flow_of(i), i.target, amd_counts_of(i.name)});
-  return inner_loop(code);
+  LoopCounts counts = inner_loop(code);
+  counts.matrix_products = static_cast<int>(counts.matrix_products / kProduct);
+  return counts;
 }
 
 }  // namespace fulmen::gpu

@@ -23,8 +23,8 @@ void say_unchecked(const std::string& reason) {
 
 }  // namespace
 
-std::string CheckedCompiler::identity() const {
-  return fmt::format("{}, checked by rules {}", compiler_.identity(), kRules);
+std::string CheckedCompiler::identity(std::string_view arch) const {
+  return fmt::format("{}, checked by rules {}", compiler_.identity(arch), kRules);
 }
 
 Result<CompiledCode> CheckedCompiler::compile(const CompileRequest& request) const {

@@ -16,7 +16,7 @@ class CheckedCompiler final : public Compiler {
   CheckedCompiler(const Compiler& compiler, const AmdDisassembler& disassembler)
       : compiler_(compiler), disassembler_(disassembler) {}
   std::string_view name() const noexcept override { return compiler_.name(); }
-  std::string identity() const override;
+  std::string identity(std::string_view arch) const override;
   Result<CompiledCode> compile(const CompileRequest& request) const override;
 
  private:

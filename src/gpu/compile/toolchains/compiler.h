@@ -30,14 +30,15 @@ class Compiler {
  public:
   virtual ~Compiler() = default;
   virtual std::string_view name() const noexcept = 0;  // "NVRTC", "hipRTC", "clang", "host"
-  // Part of the cache's key: anything that may change the code, options and version.
-  virtual std::string identity() const = 0;
+  // Part of the cache's key: anything that may change the chip's code, options and version.
+  virtual std::string identity(std::string_view arch) const = 0;
   virtual Result<CompiledCode> compile(const CompileRequest& request) const = 0;
 };
 
-// Compilers that need no GPU: NVRTC, and an installed clang (amdclang++, clang++-19 to -16,
-// clang++) for AMD. For `fulmen compile`, and clang also for the hip driver where there is no
-// hipRTC. Errors say what was looked for, where, and what installs it.
+// Compilers that need no GPU: NVRTC, and installed clangs (amdclang++, clang++-19, the newest, ...)
+// for AMD, of which each chip has the first one that knows it. For `fulmen compile`, and clang also
+// for the hip driver where there is no hipRTC. Errors say what was looked for, where, and what
+// installs it.
 Result<const Compiler*> nvrtc_compiler();
 Result<const Compiler*> offline_clang_compiler();
 // This clang, by its path or its name in PATH. Errors say why it is none.

@@ -16,7 +16,7 @@ Result<const Compiler*> hiprtc_compiler() {
          .code_size = "GetCodeSize",
          .code = "GetCode",
          .options = {"-std=c++20", "-O3", "-ffp-contract=fast", "-fno-math-errno"},
-         .family_options = kRdna3Options,
+         .family_options = kAmdFamilyOptions,
          // AMD's libamd_comgr has LLVM in it; distributions link theirs to the shared libraries.
          .generators = {"libamd_comgr", "libLLVM", "libclang-cpp"},
          .beside = "",

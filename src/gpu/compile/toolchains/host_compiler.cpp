@@ -31,7 +31,7 @@ class HostCompiler final : public Compiler {
   HostCompiler(std::string path, std::string version)
       : path_(std::move(path)), version_(std::move(version)) {}
   std::string_view name() const noexcept override { return "host"; }
-  std::string identity() const override {
+  std::string identity(std::string_view /*arch*/) const override {
     return fmt::format("{} {}", version_, fmt::join(kHostOptions, " "));
   }
   Result<CompiledCode> compile(const CompileRequest& request) const override {

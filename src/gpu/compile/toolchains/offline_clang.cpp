@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "gpu/compile/toolchains/amd_options.h"
 #include "gpu/compile/toolchains/compiler.h"
+#include "gpu/compile/toolchains/first_llvm.h"
 #include "gpu/libraries/library_build.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
@@ -60,8 +62,9 @@ class OfflineClang final : public Compiler {
   OfflineClang(std::string path, std::string version)
       : path_(std::move(path)), version_(std::move(version)) {}
   std::string_view name() const noexcept override { return "clang"; }
-  std::string identity() const override {
-    return fmt::format("{} {}{}", version_, fmt::join(kHipOptions, " "), kRdna3Options.text());
+  std::string identity(std::string_view arch) const override {
+    return fmt::format("{} {} {}", version_, fmt::join(kHipOptions, " "),
+                       fmt::join(options_for(arch, kAmdFamilyOptions), " "));
   }
   Result<CompiledCode> compile(const CompileRequest& request) const override {
     const TemporaryDirectory directory;
@@ -74,8 +77,8 @@ class OfflineClang final : public Compiler {
       return status;
     std::vector<std::string> command{path_};
     command.insert(command.end(), kHipOptions.begin(), kHipOptions.end());
-    if (kRdna3Options.concern(request.arch))
-      command.insert(command.end(), kRdna3Options.options.begin(), kRdna3Options.options.end());
+    const std::vector<std::string> more = options_for(request.arch, kAmdFamilyOptions);
+    command.insert(command.end(), more.begin(), more.end());
     command.insert(command.end(), {"--offload-arch=" + request.arch, source, "-o", object});
     const Result<std::string> log = run_program(command, directory.path());
     if (!log.ok()) {
@@ -86,9 +89,60 @@ class OfflineClang final : public Compiler {
     if (!code.ok()) return code.status();
     return CompiledCode{std::move(code).value(), short_log(log.value())};
   }
+  const std::string& path() const { return path_; }
+  // Asked once, and only for a chip that some clang does not know.
+  bool knows(const std::string& arch) const {
+    const int first = first_llvm(arch), version = version_in_name(path_);
+    if (first == 0) return true;
+    if (version > 0) return version >= first;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (const auto said = known_.find(arch); said != known_.end()) return said->second;
+    }
+    std::vector<std::string> command{path_};
+    command.insert(command.end(), kHipOptions.begin(), kHipOptions.end());
+    command.insert(command.end(), {"--offload-arch=" + arch, "-fsyntax-only", "/dev/null"});
+    const bool known = run_program(command).ok();
+    const std::scoped_lock lock(mutex_);
+    return known_.emplace(arch, known).first->second;
+  }
 
  private:
   std::string path_, version_;
+  mutable Mutex mutex_;
+  mutable std::map<std::string, bool> known_;
+};
+
+// The installed clangs: each chip has the first one that knows it.
+class ClangOfChip final : public Compiler {
+ public:
+  explicit ClangOfChip(std::vector<std::unique_ptr<const OfflineClang>> clangs)
+      : clangs_(std::move(clangs)) {}
+  std::string_view name() const noexcept override { return "clang"; }
+  std::string identity(std::string_view arch) const override {
+    const OfflineClang* clang = first_that_knows(std::string(arch));
+    return (clang != nullptr ? *clang : *clangs_.front()).identity(arch);
+  }
+  Result<CompiledCode> compile(const CompileRequest& request) const override {
+    const OfflineClang* clang = first_that_knows(request.arch);
+    if (clang != nullptr) return clang->compile(request);
+    std::vector<std::string> paths;
+    for (const auto& installed : clangs_) paths.push_back(installed->path());
+    return Status(
+        StatusCode::unavailable,
+        fmt::format("kernel \"{}\": no installed clang knows {}, LLVM {} is the first that does; "
+                    "there are {}. To install one: apt-get install clang-22 lld-22",
+                    request.name, request.arch, first_llvm(request.arch), fmt::join(paths, ", ")));
+  }
+
+ private:
+  const OfflineClang* first_that_knows(const std::string& arch) const {
+    const auto first = std::find_if(clangs_.begin(), clangs_.end(),
+                                    [&](const auto& clang) { return clang->knows(arch); });
+    return first == clangs_.end() ? nullptr : first->get();
+  }
+
+  std::vector<std::unique_ptr<const OfflineClang>> clangs_;
 };
 
 // 19 first, which tests compile with; then the newest.
@@ -108,12 +162,14 @@ std::vector<std::string> candidates_for_clang() {
 
 Result<const Compiler*> find_offline_clang() {
   const std::vector<std::string> names = candidates_for_clang();
+  std::vector<std::unique_ptr<const OfflineClang>> clangs;
   for (const std::string& name : names) {
     const std::string path = find_program(name);
     if (path.empty()) continue;
     const Result<std::string> version = version_of(path);
-    if (version.ok()) return new OfflineClang(path, version.value());
+    if (version.ok()) clangs.push_back(std::make_unique<OfflineClang>(path, version.value()));
   }
+  if (!clangs.empty()) return new ClangOfChip(std::move(clangs));
   return Status(StatusCode::unavailable,
                 fmt::format("no clang that compiles for AMD: looked for {} in PATH. To install it: "
                             "apt-get install clang-19 lld-19",

@@ -35,9 +35,10 @@ class RuntimeCompiler final : public Compiler {
     build_ = build();
   }
   std::string_view name() const noexcept override { return kind_.name; }
-  std::string identity() const override {
-    return fmt::format("{} {}.{} {} {}{}", kind_.name, major_, minor_, build_,
-                       fmt::join(kind_.options, " "), kind_.family_options.text());
+  std::string identity(std::string_view arch) const override {
+    return fmt::format("{} {}.{} {} {} {}", kind_.name, major_, minor_, build_,
+                       fmt::join(kind_.options, " "),
+                       fmt::join(options_for(arch, kind_.family_options), " "));
   }
 
   Result<CompiledCode> compile(const CompileRequest& request) const override {
@@ -51,10 +52,8 @@ class RuntimeCompiler final : public Compiler {
     const std::string arch = std::string(kind_.arch_option) + request.arch;
     std::vector<const char*> options{arch.c_str()};
     for (const std::string& option : kind_.options) options.push_back(option.c_str());
-    if (kind_.family_options.concern(request.arch)) {
-      for (const std::string& option : kind_.family_options.options)
-        options.push_back(option.c_str());
-    }
+    const std::vector<std::string> more = options_for(request.arch, kind_.family_options);
+    for (const std::string& option : more) options.push_back(option.c_str());
     const int error =
         calls_.CompileProgram(program, static_cast<int>(options.size()), options.data());
     Result<CompiledCode> result = take(program, request, error);

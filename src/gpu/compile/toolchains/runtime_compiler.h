@@ -17,7 +17,7 @@ struct RuntimeCompilerKind {
   std::string_view arch_option;      // "--gpu-architecture="
   std::string_view code_size, code;  // "GetCUBINSize", "GetCUBIN": calls without the prefix
   std::vector<std::string> options;
-  FamilyOptions family_options;
+  std::vector<FamilyOptions> family_options;
   // What its identity has the builds of besides its own: by the beginnings of files' names, loaded
   // libraries that make the code, and what is in the library's folder.
   std::vector<std::string> generators;

@@ -76,7 +76,7 @@ class CudaDriver final : public Driver {
     const Result<const Compiler*> nvrtc = nvrtc_compiler();
     p.software = fmt::format(
         "driver of CUDA {}.{}, {}", version / 1000, version % 1000 / 10,
-        nvrtc.ok() ? nvrtc.value()->identity() : "no NVRTC: " + nvrtc.status().message());
+        nvrtc.ok() ? nvrtc.value()->identity(p.arch) : "no NVRTC: " + nvrtc.status().message());
     return p;
   }
   Result<const Compiler*> compiler() const override { return nvrtc_compiler(); }

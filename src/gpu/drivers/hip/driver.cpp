@@ -75,8 +75,8 @@ class HipDriver final : public Driver {
     p.memory_clock_mhz = attribute(device, kMemoryClockRate) / 1000;
     int version = 0;
     api().hipRuntimeGetVersion(&version);
-    p.software =
-        fmt::format("HIP {}.{}, {}", version / 10000000, version / 100000 % 100, about_compiler());
+    p.software = fmt::format("HIP {}.{}, {}", version / 10000000, version / 100000 % 100,
+                             about_compiler(p.arch));
     return p;
   }
   Result<const Compiler*> compiler() const override {
@@ -278,10 +278,10 @@ class HipDriver final : public Driver {
 
   // Says which compiler serves and, where clang does without having been chosen, why hipRTC does
   // not.
-  std::string about_compiler() const {
+  std::string about_compiler(std::string_view arch) const {
     const Result<const Compiler*> found = compiler();
     if (!found.ok()) return "no compiler: " + found.status().message();
-    std::string about = found.value()->identity();
+    std::string about = found.value()->identity(arch);
     if (found.value()->name() == "hipRTC" || !environment("FULMEN_AMD_COMPILER").empty())
       return about;
     const Result<const Compiler*> runtime = hiprtc_compiler();

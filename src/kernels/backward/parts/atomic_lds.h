@@ -8,7 +8,7 @@ namespace fulmen::kernels {
 
 constexpr bool kPairs = kDimGroups > 1;  // of waves share keys
 constexpr AtomicLayout kAtomic =
-    AtomicLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers,
+    AtomicLayout::of({kTransposedDepth, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers,
                       kRowsInLds, kGivesDk, kGivesDv, kDimGroups});
 static_assert(kAtomic.total == kLdsBytes,
               "backward_atomic: the host reserves the LDS that the tiles need");

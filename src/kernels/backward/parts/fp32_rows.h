@@ -10,7 +10,7 @@ namespace fulmen::kernels {
 static_assert(kGivesOneSide && !kAddsDq && !kGivesDbias, "backward_fp32: one side's gradients");
 
 constexpr BackwardFp32Layout kFloatBackward =
-    BackwardFp32Layout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers,
+    BackwardFp32Layout::of({kTransposedDepth, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers,
                             kRowsInLds, kGivesFirst, kGivesDv, kNeedsDout});
 static_assert(kFloatBackward.total == kLdsBytes,
               "backward_fp32: the host reserves the LDS that the tiles need");

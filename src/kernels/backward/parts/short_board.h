@@ -9,9 +9,10 @@ namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
 constexpr int kTiles = kBlockN / kScoreTile;  // of keys, and of queries
+constexpr int kValueSteps = kTiles / kStepTiles;
 constexpr int kMmaSteps = kHeadDim / kTileMmaK, kMmaStepsV = kHeadDimV / kTileMmaK;
 static_assert(kBlockM == kBlockN && kWaves == kTiles, "short_backward: a wave has 16 queries");
-static_assert(kHeadDim % kTileMmaK == 0 && kHeadDimV % kTileMmaK == 0,
+static_assert(kHeadDim % kTileMmaK == 0 && kHeadDimV % kTileMmaK == 0 && kBlockN % kValueDepth == 0,
               "short_backward: tiles are whole operands");
 
 // A bias that all batches of a run share stays in registers, or in LDS where lanes take it from
@@ -26,7 +27,7 @@ constexpr bool kBiasInLds = kHoldsBias && kCopiesToLds;
 constexpr bool kReadsOut = !(kGivesDbias && !kDropout && !kSoftcap);
 
 constexpr ShortBackwardLayout kShort = ShortBackwardLayout::of(
-    {kTransposedValues, kHeadDim, kHeadDimV, kBlockN, kBuffers, kBiasInLds, kReadsOut});
+    {kTransposedDepth, kHeadDim, kHeadDimV, kBlockN, kBuffers, kBiasInLds, kReadsOut});
 static_assert(kShort.total == kLdsBytes,
               "short_backward: the host reserves the LDS that the tiles need");
 

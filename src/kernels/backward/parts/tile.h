@@ -42,7 +42,7 @@ static_assert(kBlockN % kScoreTile == 0 && kHeadDim % kProductDims == 0 &&
               "backward: tiles are whole operands");
 
 constexpr BackwardLayout kBackward =
-    BackwardLayout::of({kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers,
+    BackwardLayout::of({kTransposedDepth, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers,
                         kRowsInLds, kGivesFirst, kGivesDv});
 
 // The wave's rows and their gradients so far.

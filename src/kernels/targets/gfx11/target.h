@@ -7,6 +7,7 @@
 #pragma once
 
 #include "core/base.h"
+#include "targets/no_transposed_reads.h"
 
 #if defined(FULMEN_PLATFORM_EMULATED)
 #include "targets/gfx11/emulated.h"
@@ -19,6 +20,7 @@ namespace fulmen::kernels {
 constexpr bool kCopiesToLds = false;
 constexpr bool kTransposedValues = true;
 constexpr bool kAnyAlignment = true;
+constexpr bool kFlushesSubnormals = false;
 constexpr int kScoreTile = 16;
 constexpr int kRowsPerLane = 1;
 constexpr int kElements = 8;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "core/base.h"
+#include "targets/no_transposed_reads.h"
 
 #if defined(FULMEN_PLATFORM_EMULATED)
 #include "targets/gfx12/emulated.h"
@@ -22,6 +23,7 @@ namespace fulmen::kernels {
 constexpr bool kCopiesToLds = false;
 constexpr bool kTransposedValues = true;
 constexpr bool kAnyAlignment = true;
+constexpr bool kFlushesSubnormals = false;
 constexpr int kScoreTile = 16;
 constexpr int kRowsPerLane = 1;
 constexpr int kElements = 8;

@@ -19,7 +19,9 @@ namespace fulmen::kernels {
 
 constexpr bool kCopiesToLds = true;
 constexpr bool kTransposedValues = false;
+constexpr bool kReadsTransposed = false;
 constexpr bool kAnyAlignment = false;
+constexpr bool kFlushesSubnormals = false;
 constexpr int kScoreTile = 16;
 constexpr int kRowsPerLane = 2;
 constexpr int kElements = 8;

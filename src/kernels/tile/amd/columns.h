@@ -60,8 +60,9 @@ class ColumnTile {
             words.word[m] = halves(pieces_[n][2 * m].word[d / 2], pieces_[n][2 * m + 1].word[d / 2],
                                    d % 2 != 0);
           }
-          lds_store(values_at + algorithm::transposed_row(lane_dim, kRows) +
-                        algorithm::transposed_row(fixed, kRows) + d * kValuePitch + 2 * position,
+          lds_store(values_at + algorithm::transposed_row(lane_dim, kRows, kValueDepth) +
+                        algorithm::transposed_row(fixed, kRows, kValueDepth) + d * kValuePitch +
+                        2 * position,
                     words);
         }
       }
@@ -74,7 +75,7 @@ class ColumnTile {
   static constexpr int kAcross = kRows / kGroup;
   static constexpr int kAll = kAcross * kRowPieces;
   static constexpr int kRounds = (kAll + kLanes - 1) / kLanes;
-  static constexpr int kValuePitch = algorithm::transposed_pitch(kRows);
+  static constexpr int kValuePitch = algorithm::transposed_pitch(kRows, kValueDepth);
   // Each tile has the same addresses, which compilers keep in registers: not where those are too
   // few, as where half of the lanes bring a tile of rows that begin anywhere.
   static constexpr bool kAnew = !kEarlyLoads || (kLanes < kWorkgroup && !kWholeRows);
@@ -88,12 +89,15 @@ class ColumnTile {
   // Eight lanes write pieces of eight rows at once, whose distances leave them two to four groups
   // of banks. As many rows further on they take the next piece instead, or the one after it.
   FULMEN_DEVICE static int in_other_banks(int piece, int position) {
-    constexpr int kStep = kAcross >= 8 && value_key(1) == 1 ? 1 : 2;
     constexpr int kSwapped = kRowPieces % 8 == 0   ? 8
                              : kRowPieces % 4 == 0 ? 4
                              : kRowPieces % 2 == 0 ? 2
                                                    : 1;
-    return piece ^ (row_of(position) / 8 * kStep % kSwapped);
+    const int row = row_of(position);
+    // Neighbouring groups of positions are 16 rows apart where a product takes two tiles.
+    if constexpr (kStepTiles == 2) return piece ^ ((row / 16 % 2 + row / 8 % 2 * 2) % kSwapped);
+    constexpr int kStep = kAcross >= 8 && value_key(1) == 1 ? 1 : 2;
+    return piece ^ (row / 8 * kStep % kSwapped);
   }
   template <class Body>
   FULMEN_DEVICE static void for_groups(const Body& body) {

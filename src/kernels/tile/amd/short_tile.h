@@ -23,7 +23,8 @@ class ShortTile {
   }
   FULMEN_DEVICE static ValueOperand values(unsigned /*lane*/, int /*at*/, int values_at, int tile,
                                            int dims) {
-    return lds_value_operand<algorithm::transposed_pitch(kBlockN)>(values_at, tile, dims);
+    return lds_value_operand<algorithm::transposed_pitch(kBlockN, kValueDepth)>(values_at, tile,
+                                                                                dims);
   }
   // 16 rows from `row` on as keys, straight from memory: LDS has no room for a tensor that is read
   // once.

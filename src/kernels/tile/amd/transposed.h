@@ -16,8 +16,9 @@ FULMEN_DEVICE float tile_diagonal(const float (&tile)[kElements], int /*slot*/) 
 template <class T, int kPitch>
 FULMEN_DEVICE void store_transposed(unsigned /*lane*/, int at, int row_tile, int column_tile,
                                     const float (&p)[kElements]) {
+  const int row = kScoreTile * (row_tile % kStepTiles) + tile_row(0);
   const int from = at + kScoreTile * column_tile * kPitch +
-                   2 * (kScoreTile * row_tile + value_position(tile_row(0)));
+                   2 * (kValueDepth * (row_tile / kStepTiles) + value_position(row));
 #pragma unroll
   for (int e = 0; e < kElements; e += 2) {
     const unsigned two = pack_probabilities<T, false>(p[e], p[e + 1]);
@@ -25,13 +26,14 @@ FULMEN_DEVICE void store_transposed(unsigned /*lane*/, int at, int row_tile, int
     lds_store(from + tile_column(e + 1) * kPitch, static_cast<unsigned short>(two >> 16U));
   }
 }
+// Of kValueDepth rows, the step-th ones.
 template <int kPitch>
-FULMEN_DEVICE ProbabilityOperand transposed_operand(unsigned /*lane*/, int at, int row_tile,
+FULMEN_DEVICE ProbabilityOperand transposed_operand(unsigned /*lane*/, int at, int step,
                                                     int column_tile) {
   constexpr int kWords = sizeof(ValuePiece) / 4;
   ProbabilityOperand operand;
   const int row =
-      at + (kScoreTile * column_tile + lane_id() % 16) * kPitch + 2 * kScoreTile * row_tile;
+      at + (kScoreTile * column_tile + lane_id() % 16) * kPitch + 2 * kValueDepth * step;
 #pragma unroll
   for (int p = 0; p < kValuePieces; ++p) {
     const auto piece = lds_load<ValuePiece>(row + 2 * value_piece(p));

@@ -10,11 +10,12 @@ namespace fulmen::kernels {
 
 // The tile is [dim][position].
 template <int kPitch>
-FULMEN_DEVICE ValueOperand lds_value_operand(int at, int tile, int dims) {
+FULMEN_DEVICE ValueOperand lds_value_operand(int at, int step, int dims) {
   ValueOperand operand;
-  static_assert(kPitch == algorithm::transposed_pitch(kBlockN));
-  const int row = at + algorithm::transposed_row(kScoreTile * dims, kBlockN) +
-                  value_dim() * kPitch + 2 * kValueDepth * tile;
+  static_assert(kPitch == algorithm::transposed_pitch(kBlockN, kValueDepth));
+  const int row = at + algorithm::transposed_row(kScoreTile * dims, kBlockN, kValueDepth) +
+                  algorithm::transposed_row(value_dim(), kBlockN, kValueDepth) +
+                  2 * kValueDepth * step;
 #pragma unroll
   for (int p = 0; p < kValuePieces; ++p) {
     if constexpr (kPitch % sizeof(operand.piece[0]) == 0) {

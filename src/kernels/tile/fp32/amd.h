@@ -109,7 +109,7 @@ struct FloatSums {
 template <int kDims>
 struct HeldRows {
   static constexpr int kSteps = kDims / kMmaK;
-  static constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockM, true, false);
+  static constexpr Fp32Tile kTile = Fp32Tile::of(kTransposedDepth, kDims, kBlockM, true, false);
   int at;
   RowOperand held[kQueriesInLds ? 1 : kFloatRowTiles][kQueriesInLds ? 1 : kSteps][kParts];
 
@@ -125,7 +125,7 @@ struct HeldRows {
 template <bool kGuarded, int kDims>
 FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
                                     FloatScores& product) {
-  constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockN, true, false);
+  constexpr Fp32Tile kTile = Fp32Tile::of(kTransposedDepth, kDims, kBlockN, true, false);
   product = {};
 #pragma unroll
   for (int d = 0; d < kDims / kMmaK; ++d) {
@@ -154,21 +154,28 @@ FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
   }
 }
 
-// The parts of a tile of weights, as operands.
+// The parts of weights, as operands of the step-th product.
 struct WeightParts {
   ProbabilityOperand part[kParts];
 
-  FULMEN_DEVICE static WeightParts of(const float (&weights)[kElements]) {
+  template <int kColumns>
+  FULMEN_DEVICE static WeightParts of(const TileRow<kColumns>& weights, int step) {
     WeightParts parts;
-    float rest[kElements];
+    TileRow<kStepTiles> rest;
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) rest[e] = weights[e];
+    for (int f = 0; f < kStepTiles; ++f) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) rest[f][e] = weights[kStepTiles * step + f][e];
+    }
 #pragma unroll
     for (int n = 0; n < kParts; ++n) {
-      parts.part[n] = to_operand<LeadingBits>(rest);
+      parts.part[n] = step_operand<LeadingBits>(rest, 0);
       if (n + 1 == kParts) break;
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) rest[e] -= leading(rest[e]);
+      for (int f = 0; f < kStepTiles; ++f) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) rest[f][e] -= leading(rest[f][e]);
+      }
     }
     return parts;
   }
@@ -178,12 +185,12 @@ struct WeightParts {
 template <bool kGuarded, int kDims>
 FULMEN_DEVICE void multiply_values(FloatSums<kDims>& sums, int values_at,
                                    const FloatScores& weights) {
-  constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockN, false, true);
+  constexpr Fp32Tile kTile = Fp32Tile::of(kTransposedDepth, kDims, kBlockN, false, true);
 #pragma unroll
-  for (int step = 0; step < kFloatColumnTiles; ++step) {
+  for (int step = 0; step < kFloatColumnTiles / kStepTiles; ++step) {
     WeightParts weight[kFloatRowTiles];
 #pragma unroll
-    for (int t = 0; t < kFloatRowTiles; ++t) weight[t] = WeightParts::of(weights[t][step]);
+    for (int t = 0; t < kFloatRowTiles; ++t) weight[t] = WeightParts::of(weights[t], step);
 #pragma unroll
     for (int d = 0; d < kDims / kScoreTile; ++d) {
       ValueOperand values[kParts];
@@ -265,7 +272,8 @@ class FloatTile {
   }
 
  private:
-  static constexpr Fp32Tile kTile = Fp32Tile::of(true, kDims, kBlockN, kAsRows, kAsValues);
+  static constexpr Fp32Tile kTile =
+      Fp32Tile::of(kTransposedDepth, kDims, kBlockN, kAsRows, kAsValues);
   static constexpr int kRowPieces = kDims / 8;
   static constexpr int kGroup = !kAsValues ? 1 : (kBlockN / 4) * kRowPieces >= kWorkgroup ? 4 : 2;
   static constexpr int kItems = kBlockN / kGroup * kRowPieces;
@@ -311,7 +319,8 @@ class FloatTile {
     Buffer buffer_;
   };
   FULMEN_DEVICE static void store_values(int at, int index, const PieceParts (&parts)[kGroup]) {
-    const int row = at + algorithm::transposed_row(dim(index), kBlockN) + 2 * position(index);
+    const int row =
+        at + algorithm::transposed_row(dim(index), kBlockN, kValueDepth) + 2 * position(index);
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
 #pragma unroll

@@ -6,7 +6,8 @@
 
 namespace fulmen::kernels {
 
-// A tile of fp32. NVIDIA: rows of fp32, which serve both products. AMD (planes): three planes of
+// A tile of fp32. NVIDIA: rows of fp32, which serve both products. AMD (planes_depth: keys of a
+// product): three planes of
 // bf16 parts, as rows, and transposed where a product takes them as values.
 struct Fp32Tile {
   int row_pitch, row_plane;      // bytes from row to row, and of a part's tile
@@ -14,11 +15,11 @@ struct Fp32Tile {
   int values_at;                 // from the tile's start
   int bytes;
 
-  FULMEN_ALGORITHM static Fp32Tile of(bool planes, int dims, int rows, bool as_rows,
+  FULMEN_ALGORITHM static Fp32Tile of(int planes_depth, int dims, int rows, bool as_rows,
                                       bool as_values) {
     constexpr int kPlanes = 3;
     Fp32Tile t{};
-    if (!planes) {
+    if (planes_depth == 0) {
       t.row_pitch = 4 * dims;
       t.bytes = rows * t.row_pitch;
       return t;
@@ -26,8 +27,8 @@ struct Fp32Tile {
     // As in forward/prefill_layout.h.
     t.row_pitch = 2 * dims + 16;
     t.row_plane = rows * t.row_pitch;
-    t.value_pitch = algorithm::transposed_pitch(rows);
-    t.value_plane = (algorithm::transposed_row(dims, rows) + 15) / 16 * 16;
+    t.value_pitch = algorithm::transposed_pitch(rows, planes_depth);
+    t.value_plane = (algorithm::transposed_row(dims, rows, planes_depth) + 15) / 16 * 16;
     t.values_at = as_rows ? kPlanes * t.row_plane : 0;
     t.bytes = t.values_at + (as_values ? kPlanes * t.value_plane : 0);
     return t;
@@ -35,7 +36,7 @@ struct Fp32Tile {
 };
 
 struct PrefillFp32Shape {
-  bool planes;
+  int planes_depth;
   int head_dim, head_dim_v, block_m, block_n;
   int buffers;          // of K and V tiles
   bool queries_in_lds;  // AMD: else in registers; NVIDIA: always
@@ -48,17 +49,17 @@ struct PrefillFp32Layout {
 
   FULMEN_ALGORITHM static PrefillFp32Layout of(const PrefillFp32Shape& s) {
     PrefillFp32Layout l{};
-    l.keys = Fp32Tile::of(s.planes, s.head_dim, s.block_n, true, false);
-    l.values = Fp32Tile::of(s.planes, s.head_dim_v, s.block_n, false, true);
-    l.queries = Fp32Tile::of(s.planes, s.head_dim, s.block_m, true, false);
+    l.keys = Fp32Tile::of(s.planes_depth, s.head_dim, s.block_n, true, false);
+    l.values = Fp32Tile::of(s.planes_depth, s.head_dim_v, s.block_n, false, true);
+    l.queries = Fp32Tile::of(s.planes_depth, s.head_dim, s.block_m, true, false);
     l.queries_at = s.buffers * (l.keys.bytes + l.values.bytes);
-    l.total = l.queries_at + (!s.planes || s.queries_in_lds ? l.queries.bytes : 0);
+    l.total = l.queries_at + (s.planes_depth == 0 || s.queries_in_lds ? l.queries.bytes : 0);
     return l;
   }
 };
 
 struct BackwardFp32Shape {
-  bool planes;
+  int planes_depth;
   int head_dim, head_dim_v, block_m, block_n;
   int buffers;  // of the columns' tiles
   bool rows_in_lds;
@@ -75,10 +76,10 @@ struct BackwardFp32Layout {
 
   FULMEN_ALGORITHM static BackwardFp32Layout of(const BackwardFp32Shape& s) {
     BackwardFp32Layout l{};
-    l.first = Fp32Tile::of(s.planes, s.head_dim, s.block_n, true, s.first_values);
-    l.second = Fp32Tile::of(s.planes, s.head_dim_v, s.block_n, s.needs_dout, s.second_values);
-    l.first_rows = Fp32Tile::of(s.planes, s.head_dim, s.block_m, true, false);
-    l.second_rows = Fp32Tile::of(s.planes, s.head_dim_v, s.block_m, true, false);
+    l.first = Fp32Tile::of(s.planes_depth, s.head_dim, s.block_n, true, s.first_values);
+    l.second = Fp32Tile::of(s.planes_depth, s.head_dim_v, s.block_n, s.needs_dout, s.second_values);
+    l.first_rows = Fp32Tile::of(s.planes_depth, s.head_dim, s.block_m, true, false);
+    l.second_rows = Fp32Tile::of(s.planes_depth, s.head_dim_v, s.block_m, true, false);
     l.second_at = l.first.bytes;
     l.numbers_at = l.second_at + l.second.bytes;
     l.buffer_bytes = l.numbers_at + 8 * s.block_n;

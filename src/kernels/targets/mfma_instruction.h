@@ -1,4 +1,4 @@
-// The instruction itself.
+// The instruction itself: CDNA2 and CDNA3.
 #pragma once
 
 #include "core/base.h"

@@ -1,0 +1,68 @@
+// CDNA4: v_mfma of 16 x 16 x 32, wave64.
+#pragma once
+
+#include "gpu/targets/fp32/cdna4.h"
+#include "gpu/targets/target.h"
+
+namespace fulmen::gpu {
+namespace cdna4 {
+
+// 64 keys a tile: half as many turns of the loop as with 32.
+inline constexpr PrefillShape kPrefill[]{
+    {.max_head_dim = 128, .block_m = 128, .block_n = 64, .waves = 4, .buffers = 2, .min_waves = 2},
+    {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2},
+};
+
+inline constexpr BackwardShapes kBackward[]{
+    {.max_head_dim = 64,
+     .queries = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2},
+     .keys = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2}},
+    {.max_head_dim = 128,
+     .queries = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2},
+     .keys = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1}},
+    {.max_head_dim = 256,
+     .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
+     .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1}},
+};
+
+// k, q and dout lie twice in LDS.
+inline constexpr ShortBackwardShape kShortBackward[]{
+    {.max_head_dim = 64, .buffers = 1, .min_workgroups = 2},
+    {.max_head_dim = 128, .buffers = 1, .min_workgroups = 1},
+};
+
+// Half of the registers are accumulators.
+inline constexpr ChipFacts kChips[]{
+    {.arch = "gfx950",
+     .wave_size = 64,
+     .lds_bytes = 160 * kKiB,
+     .vector_registers = 512,
+     .register_file = 512 * 64,
+     .products = "Instinct MI350, MI355"},
+};
+
+inline constexpr std::string_view kTestChips[]{"gfx950"};
+
+}  // namespace cdna4
+
+inline constexpr Target kCdna4{
+    .name = "cdna4",
+    .vendor = Vendor::amd,
+    .mma_k = 32,
+    .value_depth = 32,
+    .transposed_values = true,
+    .reads_transposed = true,
+    .decode = DecodeTiles{.block_n = 32, .min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
+    .short_sequences = ShortTiles{.max_head_dim = 256},
+    .prefill = PrefillTiles{.value_dims = 16, .shapes = cdna4::kPrefill},
+    .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = cdna4::kPrefillFp32},
+    .backward = BackwardTiles{.max_bias_dim = 128, .shapes = cdna4::kBackward},
+    .bias_gradient = BiasGradientTiles{.shapes = kCdna3BiasGradient},
+    .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = cdna4::kBackwardFp32},
+    .short_backward = ShortBackwardTiles{.shapes = cdna4::kShortBackward},
+    .chips = cdna4::kChips,
+    .test_chips = cdna4::kTestChips,
+    .loop_budget = LoopBudget{.vector = 700, .occupancy = 2, .keys_lds = 400},
+};
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,14 @@
+// CDNA2's matrix instruction for the host.
+#pragma once
+
+#include "targets/emulated_mfma.h"
+
+namespace fulmen::kernels {
+
+template <class T>
+FULMEN_DEVICE void mfma_f32_16x16x16(float (&d)[4], const Words<2>& a, const Words<2>& b,
+                                     Position at = Position::here()) {
+  mfma<T, true, 16>("mfma_f32_16x16x16", d, a, b, at);
+}
+
+}  // namespace fulmen::kernels

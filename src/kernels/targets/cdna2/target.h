@@ -1,0 +1,18 @@
+// CDNA2: v_mfma_f32_16x16x16, wave64. Subnormal operands count as 0.
+#pragma once
+
+#include "core/base.h"
+
+#if defined(FULMEN_PLATFORM_EMULATED)
+#include "targets/cdna2/emulated.h"
+#else
+#include "targets/mfma_instruction.h"
+#endif
+
+namespace fulmen::kernels {
+
+constexpr bool kFlushesSubnormals = true;
+
+}  // namespace fulmen::kernels
+
+#include "targets/mfma.h"

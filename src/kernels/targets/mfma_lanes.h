@@ -1,0 +1,55 @@
+// CDNA's matrix instructions of 16 x 16, wave64: which lane holds what of scores, outputs and rows.
+//   accumulator D[i][j]         i = 4 (l / 16) + e, j = l % 16
+//   operands A[i][k], B[k][j]   i, j = l % 16; a lane reads 16 bytes of its row, as the order of
+//                               dims is free where both operands share it
+// Scores are K Q^T: a lane owns one query row and 4 neighbouring keys.
+#pragma once
+
+#include "core/base.h"
+
+namespace fulmen::kernels {
+
+constexpr bool kCopiesToLds = false;
+constexpr bool kTransposedValues = true;
+constexpr bool kAnyAlignment = true;
+constexpr int kScoreTile = 16;
+constexpr int kRowsPerLane = 1;
+constexpr int kElements = 4;
+FULMEN_DEVICE constexpr int row_slot(int /*e*/) { return 0; }
+FULMEN_DEVICE int tile_row(int /*slot*/) { return lane_id() % 16; }
+constexpr int kColumnRun = 4;
+FULMEN_DEVICE int tile_column(int e) { return 4 * (lane_id() / 16) + e; }
+FULMEN_DEVICE constexpr int block_sharer(bool /*rows_are_keys*/, int n) { return 1 << n; }
+constexpr int kOutputRun = 4;
+FULMEN_DEVICE int output_column(int e) { return tile_column(e); }
+FULMEN_DEVICE float row_max(float x) {
+  x = larger(x, shuffle_xor(x, 16));
+  return larger(x, shuffle_xor(x, 32));
+}
+FULMEN_DEVICE float row_sum(float x) {
+  x += shuffle_xor(x, 16);
+  return x + shuffle_xor(x, 32);
+}
+
+constexpr int kMmaK = 32;
+constexpr int kPieces = 1;
+FULMEN_DEVICE int piece_row(int /*p*/) { return lane_id() % 16; }
+FULMEN_DEVICE int piece_dim(int /*p*/) { return 8 * (lane_id() / 16); }
+struct RowOperand {
+  Words<4> piece[kPieces];
+};
+// What tiles in LDS are read as: the same.
+constexpr int kTileMmaK = kMmaK;
+using QueryOperand = RowOperand;
+using KeyOperand = RowOperand;
+
+// V^T in LDS.
+constexpr int kValuePieces = 1;
+FULMEN_DEVICE int value_dim() { return lane_id() % 16; }
+
+constexpr int kDirectDims = 16;
+constexpr int kDirectElements = 4;
+FULMEN_DEVICE int direct_lane() { return lane_id() % 16; }
+FULMEN_DEVICE int direct_column(int e) { return tile_column(e); }
+
+}  // namespace fulmen::kernels
