@@ -137,10 +137,10 @@ TEST(ExecFlow, KnowsBothHalvesOfVcc) {
   EXPECT_EQ(restored("v_cmp_gt_u32_e32 vcc_lo, 8, v1", "vcc_hi"), 0U);
   EXPECT_EQ(restored("v_cmp_gt_u32_e64 vcc_hi, 8, v1", "vcc_hi"), 1U);
   EXPECT_EQ(restored("v_cmp_gt_u32_e32 vcc_lo, 8, v1", "vcc_lo"), 1U);
-  EXPECT_EQ(wrong_in({"s_mov_b64 vcc, exec", "s_mov_b32 vcc_hi, 7",
-                      "v_cmpx_gt_u32_e32 s[2:3], 16, v0", "s_or_b64 exec, exec, vcc",
-                      "ds_bpermute_b32 v0, v1, v2", "s_endpgm"}),
-            1U);
+  EXPECT_EQ(
+      wrong_in({"s_mov_b64 vcc, exec", "s_mov_b32 vcc_hi, 7", "v_cmpx_gt_u32_e32 s[2:3], 16, v0",
+                "s_or_b64 exec, exec, vcc", "ds_bpermute_b32 v0, v1, v2", "s_endpgm"}),
+      1U);
 }
 
 // The same comparison gives other lanes the next time.

@@ -213,7 +213,7 @@ TEST(OfflineClangDeathTest, AChipGetsTheFirstClangThatKnowsIt) {
             message("gfx1100").find("clang++-19 refuses") != std::string::npos &&
             message("gfx950").find("clang++-22 refuses") != std::string::npos &&
             compiler.value()->identity("gfx950") != compiler.value()->identity("gfx942") &&
-            compiler.value()->identity("gfx1100") == compiler.value()->identity("gfx942");
+            compiler.value()->identity("gfx1201") == compiler.value()->identity("gfx942");
         std::exit(right ? 0 : 1);
       },
       ::testing::ExitedWithCode(0), "");
