@@ -140,15 +140,16 @@ class GpuKernel final : public Kernel {
     }
     const Result<const Compiler*> compiler = driver_.compiler();
     const std::string& software = device.properties.software;  // begins with the driver
-    return {.kernel = name_,
-            .chip = std::string(device.chip.arch),
-            .compute_units = compute_units,
-            .build = kernel_source_identity(entries, family_.target().name),
-            .problem_class = tuning::problem_class(problem),
-            .configurations = {},
-            .product = device.properties.name,
-            .driver = software.substr(0, software.find(", ")),
-            .compiler = compiler.ok() ? compiler.value()->identity(device.chip.arch) : std::string()};
+    return {
+        .kernel = name_,
+        .chip = std::string(device.chip.arch),
+        .compute_units = compute_units,
+        .build = kernel_source_identity(entries, family_.target().name),
+        .problem_class = tuning::problem_class(problem),
+        .configurations = {},
+        .product = device.properties.name,
+        .driver = software.substr(0, software.find(", ")),
+        .compiler = compiler.ok() ? compiler.value()->identity(device.chip.arch) : std::string()};
   }
   const Driver& driver_;
   const Family& family_;

@@ -11,8 +11,8 @@
 // What gpu/launch decides for the call below.
 #define FULMEN_CONFIGURATION                                                                     \
   .dtype = 1, .head_dim = 64, .head_dim_v = 64, .block_m = 128, .block_n = 32, .workgroup = 256, \
-  .lds_bytes = PrefillLayout::of({16, false, 64, 64, 128, 32, 2, false, false}).total, .buffers = 2,  \
-  .whole_rows = 1, .whole_dims = 1, .exact_dims = 1, .plain_scale = 1
+  .lds_bytes = PrefillLayout::of({16, false, 64, 64, 128, 32, 2, false, false}).total,           \
+  .buffers = 2, .whole_rows = 1, .whole_dims = 1, .exact_dims = 1, .plain_scale = 1
 #include <gtest/gtest.h>
 
 #include <algorithm>

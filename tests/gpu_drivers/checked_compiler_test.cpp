@@ -62,7 +62,8 @@ Status compile_for(const std::string& arch, const std::vector<uint32_t>& words) 
   const Maker maker(code_object(words));
   const gpu::CheckedCompiler checked(maker, *comgr.value());
   EXPECT_EQ(checked.name(), "maker");
-  EXPECT_NE(checked.identity("gfx1100"), maker.identity("gfx1100")) << "unchecked code would be taken from the cache";
+  EXPECT_NE(checked.identity("gfx1100"), maker.identity("gfx1100"))
+      << "unchecked code would be taken from the cache";
   const auto compiled = checked.compile({"tiny", "", arch, 64});
   EXPECT_TRUE(!compiled.ok() || compiled->log == "log");
   return compiled.status();
