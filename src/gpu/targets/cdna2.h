@@ -11,6 +11,7 @@ inline constexpr ChipFacts kChips[]{
      .wave_size = 64,
      .vector_registers = 512,
      .register_file = 512 * 64,
+     .pair_products = true,
      .products = "Instinct MI210, MI250"},
 };
 

@@ -38,6 +38,7 @@ inline constexpr ChipFacts kChips[]{
      .lds_bytes = 160 * kKiB,
      .vector_registers = 512,
      .register_file = 512 * 64,
+     .pair_products = true,
      .products = "Instinct MI350, MI355"},
 };
 
