@@ -29,7 +29,7 @@ TEST(AmdMetadata, SaysWhatTheKernelTakes) {
     EXPECT_EQ(k.argument_bytes, 8);
     EXPECT_EQ(k.lds_bytes, 512);
     EXPECT_EQ(k.max_workgroup_size, 64);
-    EXPECT_EQ(k.wave_size, arch == "gfx942" ? 64 : 32);
+    EXPECT_EQ(k.wave_size, arch.starts_with("gfx9") ? 64 : 32);
     EXPECT_GT(k.vector_registers, 0);
     EXPECT_LT(k.vector_registers, 32);
     EXPECT_EQ(k.vector_spills + k.scalar_spills + k.scratch_bytes, 0);

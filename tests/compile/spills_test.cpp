@@ -37,6 +37,15 @@ bool chosen(const gpu::Specialisation& s, const gpu::Chip& chip) {
          (s.entry == "forward/prefill.h" && s.head_dim == 128);
 }
 
+// Scalar registers may be kept in lanes of a vector register, which costs no memory. Clang 22 keeps
+// more of them there than 19, chips before gfx942 have six fewer, and on chips without matrix units
+// masks of 64 lanes take two each.
+int most_scalars_in_lanes(const gpu::Chip& chip) {
+  const bool scarce = gpu::first_llvm(chip.arch) > 19 || chip.target->is_portable() ||
+                      chip.arch == "gfx90a" || chip.arch == "gfx908";
+  return scarce ? 64 : 16;
+}
+
 std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::Chip& chip,
                           const gpu::CompileRequest& request) {
   const auto code = gpu::cached_compile(&compiler, {}, request);
@@ -49,7 +58,8 @@ std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::Chip& chip,
   if (!report.findings.empty())
     return fmt::format("{} {}: {}", request.arch, request.name, report.findings.front());
   const gpu::AmdKernelMetadata& k = kernels->front();
-  if (k.vector_spills + k.scalar_spills + k.scratch_bytes == 0) return {};
+  if (k.vector_spills + k.scratch_bytes == 0 && k.scalar_spills <= most_scalars_in_lanes(chip))
+    return {};
   return fmt::format("{} {}: {} vector and {} scalar registers spilled, {} bytes of scratch",
                      request.arch, request.name, k.vector_spills, k.scalar_spills, k.scratch_bytes);
 }
@@ -78,21 +88,7 @@ void Spills::expect_none(const gpu::Chip& chip, const std::vector<gpu::Specialis
   for (std::thread& thread : threads) thread = std::thread(work);
   work();
   for (std::thread& thread : threads) thread.join();
-  // Chips before gfx942 have six scalar registers fewer.
-  const bool fewer_scalars = chip.arch == "gfx90a" || chip.arch == "gfx908";
-  for (const std::string& message : wrong) {
-    // All features at once, on rows anywhere: one scalar register is kept in a lane of a vector
-    // register, which costs no memory.
-    if (message.ends_with("any rows: 0 vector and 1 scalar registers spilled, 0 bytes of scratch"))
-      continue;
-    // So do some more where they are scarce: with clang 22 for chips that 19 does not know, and on
-    // chips without matrix units, of which masks of 64 lanes take two each.
-    if ((gpu::first_llvm(chip.arch) > 19 || chip.target->is_portable() || fewer_scalars) &&
-        message.find(": 0 vector and ") != std::string::npos &&
-        message.ends_with(", 0 bytes of scratch"))
-      continue;
-    EXPECT_EQ(message, "");
-  }
+  for (const std::string& message : wrong) EXPECT_EQ(message, "");
 }
 
 TEST_P(Spills, NoShippedKernelHasAny) {

@@ -25,6 +25,8 @@ namespace {
 constexpr ChipRates kChips[] = {
     {"gfx1100", "RX 7900 XTX", 96, 2.5, 122.8, 960, 16, 2},
     {"gfx1201", "RX 9070 XT", 64, 2.97, 194.6, 640, 16, 2},
+    {"gfx908", "Instinct MI100", 120, 1.502, 184.6, 1228.8, 16, 1, 0.5},
+    {"gfx90a", "Instinct MI210", 104, 1.7, 181, 1638.4, 16, 1},
     {"gfx942", "Instinct MI300X", 304, 2.1, 1307.4, 5300, 16, 1},
     {"gfx950", "Instinct MI355X", 256, 2.4, 2516.6, 8000, 16, 1},
     {"sm_80", "A100 SXM 80GB", 108, 1.41, 312, 2039, 16, 0},
@@ -160,7 +162,8 @@ Status check_case(const BenchCase& c) {
 
 void add_times(const Work& work, double launches, const ChipRates& chip, ModelledRow& row) {
   const double cycles = chip.compute_units * chip.ghz * 1e9;  // a second, all units
-  row.matrix_s = work.matrix_flops / (chip.matrix_tflops * 1e12);
+  const double rate = row.bench_case.dtype == DType::bf16 ? chip.bf16_rate : 1;
+  row.matrix_s = work.matrix_flops / (rate * chip.matrix_tflops * 1e12);
   row.exponential_s = work.exponentials / (chip.exponentials * cycles);
   row.vector_s = chip.vector > 0 ? work.vector / (chip.vector * cycles) : -1;
   row.lds_s = work.lds_cycles / cycles;

@@ -21,8 +21,9 @@ struct ChipRates {
   // fp16 and bf16, sums in fp32, by the instructions that kernels of this arch have.
   double matrix_tflops;
   double memory_gb_s;
-  double exponentials;  // a cycle and compute unit
-  double vector;        // wave instructions a cycle and compute unit; 0: they are not counted
+  double exponentials;   // a cycle and compute unit
+  double vector;         // wave instructions a cycle and compute unit; 0: they are not counted
+  double bf16_rate = 1;  // of fp16's matrix instructions
 };
 // Returns null if the model knows no product of the chip.
 const ChipRates* chip_rates(const std::string& arch);
