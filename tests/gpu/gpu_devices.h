@@ -35,7 +35,7 @@ class GpuTest : public ::testing::TestWithParam<std::string> {
   // Returns true if this device takes the test's next case: one of every `of` cases, by the seed;
   // the other targets take the others. Most of a case's time is its kernels' compilation. A long
   // run takes all, and so does a real GPU.
-  bool drawn(std::size_t of = 4) const;
+  bool drawn(std::size_t of = 6) const;
   // Returns false for kernels that several emulated chips have and another one of them runs: those
   // of a target that this device's target extends, and portable ones but for one chip of each wave
   // size. A long run takes all, and so does a real GPU.
