@@ -1,6 +1,8 @@
 // The first use of compiled kernels: every plan has a small problem that runs the very kernels.
 #include "gpu/first_use.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cstdlib>
 
@@ -33,10 +35,10 @@ class FirstUse : public ::testing::TestWithParam<std::string> {
       const auto small = gpu::find_small_use(*family, on, kComputeUnits, p, plan, values,
                                              nvidia ? kNvidiaFlops : kAmdFlops);
       ++asked_;
-      if (!small && nvidia) ++missing_;
       if (!small) {
-        EXPECT_TRUE(nvidia) << family->name() << " of " << family->target().name << ": "
-                            << to_string(p);
+        without_ +=
+            fmt::format("{} of {}: {}\n", family->name(), family->target().name, to_string(p));
+        ++missing_;
         continue;
       }
       EXPECT_LE(small->problem.seqlen_q, 256);
@@ -54,9 +56,14 @@ class FirstUse : public ::testing::TestWithParam<std::string> {
     }
   }
   // Expects that few problems have no small one: on NVIDIA milliseconds do not suffice for a bias's
-  // gradient over many heads, and the like. Of many seeds 1 to 3 % have none.
-  void expect_few_without() const { EXPECT_LE(missing_, asked_ / 20); }
+  // gradient over many heads, and the like. Of many seeds 1 to 3 % have none. On AMD, where the check
+  // may take longer, one of hundreds.
+  void expect_few_without() {
+    const bool nvidia = chip().vendor == gpu::Vendor::nvidia;
+    EXPECT_LE(missing_, asked_ / (nvidia ? 20 : 100)) << without_;
+  }
   int asked_ = 0, missing_ = 0;
+  std::string without_;
 
  private:
   std::string storage_;
