@@ -62,6 +62,7 @@ struct Target {
   int value_depth = 16;             // keys of a product of probabilities and values
   bool transposed_values = false;   // V^T in LDS
   bool reads_transposed = false;    // LDS transposes while it is read: prefill's V lies as rows
+  bool flushes_subnormals = false;  // subnormal operands of products count as 0
   int operand_copies = 1;           // lanes of a wave that hold the same elements of an operand
   int panel_columns = 0;            // of the panels in which operands of warpgroup products lie in
                                     // LDS; 0: there are no such products

@@ -177,7 +177,7 @@ void add_packed_instructions(Table& t) {
   t.add("v_fma_mix_f32", {fma_mix<32, Into::word>, fma_mix<64, Into::word>, Kind::valu, false});
   t.add("v_fma_mixlo_f16", {fma_mix<32, Into::low>, fma_mix<64, Into::low>, Kind::valu, false});
   t.add("v_fma_mixhi_f16", {fma_mix<32, Into::high>, fma_mix<64, Into::high>, Kind::valu, false});
-  for (const char* name : {"v_dot2_f32_f16", "v_dot2c_f32_f16"})
+  for (const char* name : {"v_dot2_f32_f16", "v_dot2c_f32_f16", "v_dot2acc_f32_f16"})
     t.add(name, {dot2<32, true>, dot2<64, true>, Kind::valu, true});
   t.add("v_dot2_f32_bf16", {dot2<32, false>, dot2<64, false>, Kind::valu, false});
 }

@@ -59,9 +59,9 @@ Shape shape_of(const AmdInstruction& instruction, int operand_count) {
   if (carries || begins_with_any(name, {"v_mad_u64_u32", "v_mad_i64_i32", "v_div_scale_"}))
     return {.destinations = 2};
   const bool accumulates =
-      begins_with_any(name,
-                      {"v_fmac_", "v_dual_fmac_", "v_mac_", "v_pk_fmac_", "v_dot2c_", "v_dot4c_",
-                       "s_fmac_", "s_addk_", "s_mulk_", "s_cmov", "s_bitset", "s_bitreplicate"}) &&
+      begins_with_any(name, {"v_fmac_", "v_dual_fmac_", "v_mac_", "v_pk_fmac_", "v_dot2c_",
+                             "v_dot2acc_", "v_dot4c_", "s_fmac_", "s_addk_", "s_mulk_", "s_cmov",
+                             "s_bitset", "s_bitreplicate"}) &&
       !name.starts_with("s_bitreplicate");
   return {.destinations = 1, .reads_destination = accumulates};
 }
