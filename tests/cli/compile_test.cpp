@@ -140,9 +140,9 @@ TEST_F(CompileTest, ChipsWhoseCodeIsNotExecutedAreNamedAsTheyWereGiven) {
     const Outcome outcome = fulmen({"counts", "--arch", arch});
     // No clang, or no disassembler.
     if (outcome.err.find("emulated-isa") != std::string::npos) GTEST_SKIP() << outcome.err;
-    expect_one_sentence(outcome,
-                        std::string("--arch ") + arch +
-                            ": AMD chips whose machine code is executed are accepted: gfx1010, gfx1011, ");
+    expect_one_sentence(
+        outcome, std::string("--arch ") + arch +
+                     ": AMD chips whose machine code is executed are accepted: gfx1010, gfx1011, ");
   }
 }
 
