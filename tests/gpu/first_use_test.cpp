@@ -56,8 +56,8 @@ class FirstUse : public ::testing::TestWithParam<std::string> {
     }
   }
   // Expects that few problems have no small one: on NVIDIA milliseconds do not suffice for a bias's
-  // gradient over many heads, and the like. Of many seeds 1 to 3 % have none. On AMD, where the check
-  // may take longer, one of hundreds.
+  // gradient over many heads, and the like. Of many seeds 1 to 3 % have none. On AMD, where the
+  // check may take longer, one of hundreds.
   void expect_few_without() {
     const bool nvidia = chip().vendor == gpu::Vendor::nvidia;
     EXPECT_LE(missing_, asked_ / (nvidia ? 20 : 100)) << without_;
