@@ -26,7 +26,7 @@ inline int64_t key_bytes(const Problem& p) {
   return size_of(p.kv_dtype) * (p.head_dim + p.head_dim_v);
 }
 
-// Of the L2, for keys and values.
+// The part of the L2 that keys and values may take.
 inline constexpr int64_t kL2Bytes = 32 << 20;
 
 // One launch of a plan.

@@ -6,7 +6,7 @@ namespace fulmen::gpu {
 struct PortableTiles {
   int block_m, block_n;
   int workgroup;
-  // Of a workgroup. Chips have as much for two on a compute unit, or more for one.
+  // A workgroup's. Chips have as much for two on a compute unit, or more for one.
   int most_lds_bytes;
 };
 

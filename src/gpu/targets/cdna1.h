@@ -41,7 +41,6 @@ inline constexpr std::string_view kTestChips[]{"gfx908"};
 inline constexpr Target kCdna1 = [] {
   Target target = kCdna2;
   target.name = "cdna1";
-  target.like = &kCdna3;
   target.prefill->shapes = cdna1::kPrefill;
   target.prefill_fp32->shapes = cdna1::kPrefillFp32;
   target.bias_gradient->shapes = cdna1::kBiasGradient;

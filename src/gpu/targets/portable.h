@@ -57,7 +57,7 @@ inline constexpr ChipFacts kChips[]{
      .products = "Radeon Graphics (Ryzen 7000)"},
 };
 
-// Of wave32 and of wave64.
+// A chip of wave32 and one of wave64.
 inline constexpr std::string_view kTestChips[]{"gfx1030", "gfx906"};
 
 }  // namespace portable

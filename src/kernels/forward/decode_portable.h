@@ -13,6 +13,7 @@
 // forward/decode_combine.h merges the splits.
 #include "core/scores.h"
 #include "tile/kv_rows.h"
+#include "tile/neighbours.h"
 
 namespace fulmen::kernels {
 
@@ -73,18 +74,6 @@ FULMEN_DEVICE void own_sums(const float (&x)[kCount], float (&own)[kOwn]) {
       for (int mask = kOwners; mask < kGroup; mask *= 2) own[m] += shuffle_xor(own[m], mask);
     }
   }
-}
-
-// Reductions over the lanes that have a row's keys.
-FULMEN_DEVICE float row_max(float x) {
-#pragma unroll
-  for (int mask = 1; mask < kSharers; mask *= 2) x = larger(x, shuffle_xor(x, mask));
-  return x;
-}
-FULMEN_DEVICE float row_sum(float x) {
-#pragma unroll
-  for (int mask = 1; mask < kSharers; mask *= 2) x += shuffle_xor(x, mask);
-  return x;
 }
 
 // What a workgroup has: rows of a KV head, query after query, and a split of its keys.
@@ -224,13 +213,13 @@ struct WaveTask {
 #pragma unroll
     for (int m = 1; m < kOwn; ++m) max = larger(max, score[m]);
     if (any_lane(max > state.reference + kMost)) {
-      rescale(larger(state.reference, row_max(max)), lds + kRescales, state);
+      rescale(larger(state.reference, max_of_neighbours<kSharers>(max)), lds + kRescales, state);
       wave_barrier();
     }
     const float offset = state.reference == -kInfinity ? 0.0F : state.reference;
 #pragma unroll
     for (int m = 0; m < kOwn; ++m) {
-      score[m] = exp2(kLog2OfUnit * (score[m] - offset) + kLift);
+      score[m] = exp2(kLog2OfUnit * (score[m] - offset) + kShift);
       state.sum += score[m];
     }
     if (!owns_scores()) return;
@@ -306,7 +295,7 @@ FULMEN_DEVICE void leave_in_lds(LaneState& state, int lds) {
 #pragma unroll
   for (int mask = kGroup; mask < kWaveSize; mask *= 2) max = larger(max, shuffle_xor(max, mask));
   WaveTask::rescale(max, lds + kRescales, state);
-  float sum = row_sum(state.sum);
+  float sum = sum_of_neighbours<kSharers>(state.sum);
 #pragma unroll
   for (int mask = kGroup; mask < kWaveSize; mask *= 2) {
     sum += shuffle_xor(sum, mask);
@@ -321,7 +310,7 @@ FULMEN_DEVICE void leave_in_lds(LaneState& state, int lds) {
   const int own = own_score(), first_row = thread_id() / kWaveSize * kBlockM;
   if (owns_scores() && own % kBlockN == 0) {
     lds_store(4 * (kMaximaAt + first_row + own / kBlockN), max);
-    lds_store(4 * (kSumsAt + first_row + own / kBlockN), sum * kUnlift);
+    lds_store(4 * (kSumsAt + first_row + own / kBlockN), sum * kUnshift);
   }
 #pragma unroll
   for (int r = 0; r < kBlockM; ++r) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/scores.h"
+#include "tile/neighbours.h"
 #include "tile/square.h"
 
 namespace fulmen::kernels {
@@ -10,17 +11,6 @@ namespace fulmen::kernels {
 // of 2.
 FULMEN_DEVICE float exponent_scale(const ForwardArguments& a) {
   return kPlainScale ? a.scale : kLog2OfUnit;
-}
-
-FULMEN_DEVICE float max_of_row(float x) {
-#pragma unroll
-  for (int mask = 1; mask < kSide; mask *= 2) x = larger(x, shuffle_xor(x, mask));
-  return x;
-}
-FULMEN_DEVICE float sum_of_row(float x) {
-#pragma unroll
-  for (int mask = 1; mask < kSide; mask *= 2) x += shuffle_xor(x, mask);
-  return x;
 }
 
 // A lane's rows. Probabilities are e^(score - reference): the reference follows the running maximum
@@ -56,11 +46,11 @@ struct SquareRows {
     if (__builtin_expect(any_lane(moves), 0)) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        const float moved = larger(reference[r], max_of_row(max[r])),
+        const float moved = larger(reference[r], max_of_neighbours<kSide>(max[r])),
                     offset = moved == -kInfinity ? 0.0F : moved;
         const float factor = exp2((reference[r] - offset) * scale);
         reference[r] = moved;
-        shift[r] = kNaturalUnits ? -offset : kLift - offset * scale;
+        shift[r] = kNaturalUnits ? -offset : kShift - offset * scale;
         sum[r] *= factor;
         FULMEN_INLINED rescale(r, factor);
       }
@@ -70,7 +60,7 @@ struct SquareRows {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         if constexpr (kNaturalUnits) {
-          score[r][c] = exp2((score[r][c] + shift[r]) * scale + kLift);
+          score[r][c] = exp2((score[r][c] + shift[r]) * scale + kShift);
         } else {
           score[r][c] = exp2(score[r][c] * scale + shift[r]);
         }
@@ -81,7 +71,7 @@ struct SquareRows {
 
   FULMEN_DEVICE RowEnd end(const ForwardArguments& a, Int64 head, int r) const {
     const float max = kNaturalUnits ? reference[r] : reference[r] * exponent_scale(a);
-    return end_row(a, head, max, sum_of_row(sum[r]) * kUnlift);
+    return end_row(a, head, max, sum_of_neighbours<kSide>(sum[r]) * kUnshift);
   }
 };
 
@@ -101,7 +91,7 @@ struct ScoreTile {
     ScoreRow row = ScoreRow::of(a, batch, head, !kMasked || i < row_end ? i : row_end - 1);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      // Of the row's keys, from the lane's first one on.
+      // Keys that the row attends, from the lane's first one on.
       const algorithm::KeyRange keys = kMasked ? band_of(a).any(i, i + 1) : algorithm::KeyRange{};
       const int begin = near(keys.begin - first_key),
                 count = i < row_end ? near(keys.end - first_key) - begin : 0;

@@ -17,8 +17,8 @@ FULMEN_DEVICE float multiply_add(unsigned a, unsigned b, float sum) {
   return bits_float(a) * bits_float(b) + sum;
 }
 
-// Pairs of probabilities are rounded toward zero, and 2^kLift too large to make up for it.
-constexpr float kLift = kPairs ? kHalfShift : 0.0F, kUnlift = kPairs ? kHalfUnshift : 1.0F;
+// Pairs of probabilities are rounded toward zero, and 2^kShift too large to make up for it.
+constexpr float kShift = kPairs ? kHalfShift : 0.0F, kUnshift = kPairs ? kHalfUnshift : 1.0F;
 struct ProbabilityPair {
   FULMEN_DEVICE static unsigned pack(float a, float b) {
     return pack_probabilities<Half, true>(a, b);

@@ -86,7 +86,7 @@ bool reads_scc(std::string_view name) {
                                 "s_cmov", "s_cbranch_scc"});
 }
 
-// Of a pair of registers those that s_bfe_i64 and s_bfe_u64 take bits of: bits 0 to 5 of the last
+// The registers of a pair that s_bfe_i64 and s_bfe_u64 take bits of: bits 0 to 5 of the last
 // operand say where the field begins, those from 16 on how wide it is.
 RegisterRange registers_of_field(const RegisterRange& pair, std::string_view field) {
   const bool hexadecimal = field.starts_with("0x");

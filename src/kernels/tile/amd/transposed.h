@@ -26,7 +26,7 @@ FULMEN_DEVICE void store_transposed(unsigned /*lane*/, int at, int row_tile, int
     lds_store(from + tile_column(e + 1) * kPitch, static_cast<unsigned short>(two >> 16U));
   }
 }
-// Of kValueDepth rows, the step-th ones.
+// The operand of kValueDepth rows, the step-th ones.
 template <int kPitch>
 FULMEN_DEVICE ProbabilityOperand transposed_operand(unsigned /*lane*/, int at, int step,
                                                     int column_tile) {
