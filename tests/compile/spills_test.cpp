@@ -38,11 +38,12 @@ bool chosen(const gpu::Specialisation& s, const gpu::Chip& chip) {
 }
 
 // Scalar registers may be kept in lanes of a vector register, which costs no memory. Clang 22 keeps
-// more of them there than 19, chips before gfx942 have six fewer, and on chips without matrix units
-// masks of 64 lanes take two each.
+// more of them there than 19, chips before gfx942 have six fewer, and on gfx906, without matrix
+// units, masks of 64 lanes take two each.
 int most_scalars_in_lanes(const gpu::Chip& chip) {
-  const bool scarce = gpu::first_llvm(chip.arch) > 19 || chip.target->is_portable() ||
-                      chip.arch == "gfx90a" || chip.arch == "gfx908";
+  if (chip.target->is_portable()) return 32;
+  const bool scarce =
+      gpu::first_llvm(chip.arch) > 19 || chip.arch == "gfx90a" || chip.arch == "gfx908";
   return scarce ? 64 : 16;
 }
 

@@ -57,6 +57,22 @@ TEST_P(GpuDecodePortable, ShapesAndLayouts) {
   check(s, random);
 }
 
+// One or two rows of few groups of lanes: the least LDS of a step, of which a wave has several.
+TEST_P(GpuDecodePortable, FewRowsOfWideHeads) {
+  Random random(own_stream(9315));
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const int64_t dim : {128, 256}) {
+      CaseSpec s = few(dtype, dim, random.between(1, 2), 300);
+      s.num_heads = s.num_kv_heads;
+      check(s, random);
+    }
+  }
+  CaseSpec s = few(DType::fp32, 128, 1, 150);
+  s.num_heads = s.num_kv_heads = 1;
+  Case c(s, random);
+  EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(s);
+}
+
 // Keys and values that no row attends hold NaN.
 TEST_P(GpuDecodePortable, MasksAndFeatures) {
   Random random(own_stream(9320));

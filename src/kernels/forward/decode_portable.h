@@ -37,11 +37,14 @@ constexpr int kMaximaAt = 0;                      // [kWaves][kBlockM]
 constexpr int kSumsAt = kWaves * kBlockM;         // [kWaves][kBlockM]
 constexpr int kOutputsAt = 2 * kWaves * kBlockM;  // [kWaves][kWaveFloats]
 // While keys stream, a wave's outputs have the probabilities of two steps of each group, and what
-// each row's sums are multiplied by.
+// each row's sums are multiplied by. A row's probabilities are read as one vector, which lies at a
+// multiple of its size.
 constexpr int kProbabilities = 0, kRescales = kGroups * kScores,
-              kStepFloats = kGroups * (kScores + kBlockM);
+              kStepFloats = (kGroups * (kScores + kBlockM) + kBlockN - 1) / kBlockN * kBlockN;
 constexpr int kWaveFloats =
     kBlockM * kHeadDimV > 2 * kStepFloats ? kBlockM* kHeadDimV : 2 * kStepFloats;
+static_assert(kOutputsAt % kBlockN == 0 && kWaveFloats % kBlockN == 0,
+              "decode_portable: vectors of LDS lie at multiples of their size");
 static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kWaveFloats),
               "decode_portable: the host reserves the LDS that waves merge in");
 

@@ -91,14 +91,16 @@ struct PortableTask {
  private:
   template <bool kMasked>
   FULMEN_DEVICE void stage_tile_rows(Int64 first_key, int last, int chunk) const {
-    stage_rows<kMasked, kBlockN>(kv_rows<false>(a, k, first_key, last), chunk * kChunk, a.head_dim,
-                                 kLayout.columns_at, kColumnPitch);
+    const ForwardArguments& now = again(a, first_key + chunk);
+    stage_rows<kMasked, kBlockN>(kv_rows<false>(now, k, first_key, last), chunk * kChunk,
+                                 now.head_dim, kLayout.columns_at, kColumnPitch);
   }
   template <bool kMasked>
   FULMEN_DEVICE void stage_tile_values(Int64 first_key, int last, int chunk) const {
+    const ForwardArguments& now = again(a, first_key + chunk);
     stage_values<kMasked>(
-        kv_rows<true>(a, v, first_key, last), chunk * kChunk, a.head_dim_v, kLayout.columns_at,
-        [&](int n) { return any_row_keeps(a, batch, head, row_begin, row_end, first_key + n); });
+        kv_rows<true>(now, v, first_key, last), chunk * kChunk, now.head_dim_v, kLayout.columns_at,
+        [&](int n) { return any_row_keeps(now, batch, head, row_begin, row_end, first_key + n); });
   }
 
   FULMEN_DEVICE void drop(int r, Int64 first_key, DropoutMask& dropout,
