@@ -182,8 +182,8 @@ Status counts(const CountsArguments& arguments) {
   print_row(std::vector<std::string>(kColumns.begin(), kColumns.end()), arguments.markdown);
   if (arguments.markdown) print_row(std::vector<std::string>(kColumns.size(), "---"), true);
   std::string all;  // a line a launch, for those who read and those who compare
-  NormalPool pool(1);
   for (const std::string& device : devices) {
+    NormalPool pool(1);  // a chip's counts are the same whatever others are counted
     for (const GridCase& grid_case : counted_cases()) {
       const Result<std::vector<Row>> rows = count(grid_case, device, arguments.family, pool);
       if (!rows.ok()) return rows.status();

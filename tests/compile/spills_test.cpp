@@ -102,7 +102,7 @@ TEST_P(Spills, NoShippedKernelHasAny) {
   // in more than one of them.
   testing::Random random(std::hash<std::string>{}(GetParam()));
   SCOPED_TRACE("repeat it: FULMEN_TEST_SEED=" + std::to_string(testing::test_seed()));
-  expect_none(chip, random.sample(kernels, (kernels.size() + 7) / 8));
+  expect_none(chip, random.sample(kernels, (kernels.size() + 11) / 12));
 }
 
 // Chips without matrix instructions. These kernels are larger, and take longer.
@@ -116,7 +116,7 @@ TEST_P(PortableSpills, NoShippedKernelHasAny) {
   std::erase_if(kernels, [&](const gpu::Specialisation& s) { return !chosen(s, chip); });
   testing::Random random(2 + std::hash<std::string>{}(GetParam()));
   SCOPED_TRACE("repeat it: FULMEN_TEST_SEED=" + std::to_string(testing::test_seed()));
-  expect_none(chip, random.sample(kernels, (kernels.size() + 15) / 16));
+  expect_none(chip, random.sample(kernels, (kernels.size() + 19) / 20));
 }
 
 INSTANTIATE_TEST_SUITE_P(Amd, PortableSpills, ::testing::ValuesIn(testing::portable_test_chips()),
@@ -135,7 +135,7 @@ TEST_P(Spills, NoMainKernelForAnyPointerHasAny) {
   for (gpu::Specialisation& s : kernels) s.whole_rows = s.whole_bias = false;
   testing::Random random(1 + std::hash<std::string>{}(GetParam()));
   SCOPED_TRACE("repeat it: FULMEN_TEST_SEED=" + std::to_string(testing::test_seed()));
-  expect_none(chip, random.sample(kernels, (kernels.size() + 7) / 8));
+  expect_none(chip, random.sample(kernels, (kernels.size() + 11) / 12));
 }
 
 // A backward pass with a mask, alone or beside another feature: its addresses take registers beside

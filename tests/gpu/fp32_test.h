@@ -1,7 +1,10 @@
 // What the tests of the families of fp32 by parts share.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "gpu/gpu_devices.h"
 #include "gpu/targets/chip.h"
@@ -17,6 +20,8 @@ class Fp32Test : public GpuTest {
     GpuTest::SetUp();
     std::string storage;
     gpu::Chip chip{};
+    if (!IsSkipped() && !machine_code_drawn())
+      GTEST_SKIP() << "machine code of fp32: half of the chips, by the seed";
     if (IsSkipped() || !gpu::find_chip(device().substr(device().find(':') + 1), storage, chip))
       return;
     const bool has =
@@ -48,6 +53,20 @@ class Fp32Test : public GpuTest {
   }
 
  private:
+  // These kernels take longest to execute, and differ between chips by their tiles alone: each test
+  // runs on every second one of machine_code_devices(). A long run takes all.
+  static bool machine_code_drawn() {
+    const std::vector<std::string> devices = machine_code_devices();
+    const auto found = std::find(devices.begin(), devices.end(), device());
+    const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
+    const std::string name = test.name();
+    return long_run() || found == devices.end() ||
+           (std::hash<std::string>()(name.substr(0, name.find('/'))) + test_seed() +
+            static_cast<std::size_t>(found - devices.begin())) %
+                   2 ==
+               0;
+  }
+
   const char* family_;
   bool backward_;
 };

@@ -89,15 +89,16 @@ struct PortableTask {
   }
 
  private:
+  // Tiles with masks load the arguments again: the scalar registers would not do for all features.
   template <bool kMasked>
   FULMEN_DEVICE void stage_tile_rows(Int64 first_key, int last, int chunk) const {
-    const ForwardArguments& now = again(a, first_key + chunk);
+    const ForwardArguments& now = kMasked ? again(a, first_key + chunk) : a;
     stage_rows<kMasked, kBlockN>(kv_rows<false>(now, k, first_key, last), chunk * kChunk,
                                  now.head_dim, kLayout.columns_at, kColumnPitch);
   }
   template <bool kMasked>
   FULMEN_DEVICE void stage_tile_values(Int64 first_key, int last, int chunk) const {
-    const ForwardArguments& now = again(a, first_key + chunk);
+    const ForwardArguments& now = kMasked ? again(a, first_key + chunk) : a;
     stage_values<kMasked>(
         kv_rows<true>(now, v, first_key, last), chunk * kChunk, now.head_dim_v, kLayout.columns_at,
         [&](int n) { return any_row_keeps(now, batch, head, row_begin, row_end, first_key + n); });

@@ -85,7 +85,7 @@ struct ScoreTile {
     if constexpr (!kMasked && kPlainScale) return;
     // What rows may attend is not computed ahead of the loop: most tiles, or all, need no masks.
     const int y = kMasked ? recompute(lane_row(), first_key) : lane_row();
-    const ForwardArguments& a = again(arguments, first_key);
+    const ForwardArguments& a = kMasked ? again(arguments, first_key) : arguments;
     first_key += lane_column();
     Int64 i = row_begin + y;
     // Rows past the end have those of one that is there.
