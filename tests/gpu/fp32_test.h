@@ -20,8 +20,7 @@ class Fp32Test : public GpuTest {
     GpuTest::SetUp();
     std::string storage;
     gpu::Chip chip{};
-    if (!IsSkipped() && !machine_code_drawn())
-      GTEST_SKIP() << "machine code of fp32: half of the chips, by the seed";
+    if (!IsSkipped() && !chip_drawn()) GTEST_SKIP() << "fp32: every second chip, by the seed";
     if (IsSkipped() || !gpu::find_chip(device().substr(device().find(':') + 1), storage, chip))
       return;
     const bool has =
@@ -53,18 +52,20 @@ class Fp32Test : public GpuTest {
   }
 
  private:
-  // These kernels take longest to execute, and differ between chips by their tiles alone: each test
-  // runs on every second one of machine_code_devices(). A long run takes all.
-  static bool machine_code_drawn() {
-    const std::vector<std::string> devices = machine_code_devices();
-    const auto found = std::find(devices.begin(), devices.end(), device());
-    const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
-    const std::string name = test.name();
-    return long_run() || found == devices.end() ||
-           (std::hash<std::string>()(name.substr(0, name.find('/'))) + test_seed() +
-            static_cast<std::size_t>(found - devices.begin())) %
-                   2 ==
-               0;
+  // These kernels take longest to emulate, and differ between chips by their tiles alone. Each test
+  // runs on every second chip by its source, and on the others by their machine code. A long run
+  // takes all, and so does a real GPU.
+  static bool chip_drawn() {
+    if (long_run() || !device().starts_with("emulated")) return true;
+    const bool machine_code = device().starts_with("emulated-isa:");
+    const std::vector<std::string> devices =
+        machine_code ? machine_code_devices() : gpu_devices(Chips::one_of_each_target);
+    const auto place = std::find(devices.begin(), devices.end(), device()) - devices.begin();
+    const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    return (std::hash<std::string>()(name.substr(0, name.find('/'))) + test_seed() +
+            static_cast<std::size_t>(place) + (machine_code ? 1 : 0)) %
+               2 ==
+           0;
   }
 
   const char* family_;
