@@ -1,6 +1,6 @@
-# Links for any Linux with glibc 2.28 or newer, and GCC 8's libstdc++ or newer, whatever this system
-# has: what a wheel's tag manylinux_2_28 promises. The objects are those of every other build, so
-# kernels are as fast as there; `auditwheel` checks the result (tools/wheels).
+# Links for any Linux with glibc 2.28 and GCC 8's libstdc++ or newer, whatever this system has: what
+# a wheel's tag manylinux_2_28 promises. The objects are those of every other build, so kernels are
+# as fast as there. packaging/wheels has `auditwheel` check the result.
 option(FULMEN_MANYLINUX "Link for manylinux_2_28, as ./dev wheels does" OFF)
 
 set(_folder ${CMAKE_CURRENT_LIST_DIR}/manylinux)
@@ -12,8 +12,8 @@ if(FULMEN_MANYLINUX)
     list(APPEND _names ${_name})
   endforeach()
   list(TRANSFORM _names PREPEND -Wl,--wrap= OUTPUT_VARIABLE FULMEN_MANYLINUX_OPTIONS)
-  # Threads and dlopen are libraries of their own there, which as-needed would leave out here. Without
-  # tables of lines the build id is that of the code, wherever it is built.
+  # Threads and dlopen are libraries of their own there, which as-needed would leave out here.
+  # Without tables of lines the build id is that of the code, wherever it is built.
   list(APPEND FULMEN_MANYLINUX_OPTIONS -Wl,-s -Wl,--exclude-libs,ALL
        -Wl,--push-state,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -Wl,--pop-state)
 endif()
@@ -26,8 +26,9 @@ function(fulmen_link_for_manylinux target) # parts...
   endif()
   set(folder ${PROJECT_SOURCE_DIR}/cmake/manylinux)
   target_sources(${target} PRIVATE ${folder}/old_glibc.c)
-  set_source_files_properties(${folder}/old_glibc.c PROPERTIES COMPILE_OPTIONS "-fno-lto")
   target_link_options(${target} PRIVATE ${FULMEN_MANYLINUX_OPTIONS})
+  # A build's own path would leave room in the file that says how long it was.
+  set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
   if("libstdcxx" IN_LIST ARGN)
     target_link_options(${target} PRIVATE -static-libstdc++)
   endif()

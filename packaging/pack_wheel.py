@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes of a wheel that scikit-build built one for everybody: it carries nanobind's own code for each
-version of Python, so that nothing has to be installed beside it, has the tag of its platform, and
-the same bytes for the same files: entries in order, times from SOURCE_DATE_EPOCH, modes by kind."""
+"""Repacks scikit-build's wheel for any Linux of a platform's tag. It carries nanobind's code for
+each version of Python, so that nothing has to be installed beside it. The same files give the same
+bytes: entries are in order, times from SOURCE_DATE_EPOCH, modes by kind."""
 
 import argparse
 import base64
@@ -25,7 +25,9 @@ def backend_files(folder: pathlib.Path) -> dict[str, bytes]:
         for path in folder.glob("**/_nb_backend_v1.*.so")
     }
     if not files:
-        sys.exit(f"{folder} has no library of nanobind-backend: pip install --target puts one there")
+        sys.exit(
+            f"{folder} has no library of nanobind-backend: pip install --target puts one there"
+        )
     return files
 
 
@@ -60,7 +62,9 @@ def packed(raw: pathlib.Path, platform: str, backends: pathlib.Path) -> dict[str
     files |= {f"{info}/licenses/{name}.txt": text for name, text in licenses().items()}
     lines = []
     for name in sorted(files):
-        digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()
+        digest = (
+            base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()
+        )
         lines.append(f"{name},sha256={digest},{len(files[name])}\n")
     files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
     return files
@@ -88,7 +92,10 @@ def main() -> None:
     parser.add_argument("raw", type=pathlib.Path, help="the wheel that scikit-build built")
     parser.add_argument("--platform", required=True, help="such as manylinux_2_28_x86_64")
     parser.add_argument(
-        "--backends", type=pathlib.Path, required=True, help="a folder with nanobind-backend's packages"
+        "--backends",
+        type=pathlib.Path,
+        required=True,
+        help="a folder with nanobind-backend's packages",
     )
     parser.add_argument("--output", type=pathlib.Path, required=True, help="a folder")
     arguments = parser.parse_args()

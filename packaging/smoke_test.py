@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What an installed wheel must do with nothing beside it but, perhaps, NumPy: import quickly, compute
-a forward and a backward pass that agree with double precision, and run its command line."""
+"""Checks an installed wheel with nothing beside it but, perhaps, NumPy: it imports fast, computes
+a forward and a backward pass that agree with double precision, and runs its command line."""
 
 import math
 import subprocess
@@ -30,9 +30,8 @@ def softmax_attention(q, k, v):
 
 
 def check_numpy() -> None:
-    import numpy as np
-
     import fulmen
+    import numpy as np
 
     rng = np.random.default_rng(0)
     q, k, v, dout = rng.standard_normal((4, 1, 33, 2, 64)).astype(np.float32)

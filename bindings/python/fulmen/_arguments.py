@@ -271,11 +271,7 @@ def framework_of(q: Array) -> Framework | None:
         from fulmen.torch._frontend import FRAMEWORK as found
     elif (jax := sys.modules.get("jax")) is not None and isinstance(q, jax.Array):
         from fulmen.jax import FRAMEWORK as found
-    elif (
-        hasattr(q, "__array_namespace__")
-        and hasattr(q, "__dlpack__")
-        and not is_of_numpy(q)
-    ):
+    elif hasattr(q, "__array_namespace__") and hasattr(q, "__dlpack__") and not is_of_numpy(q):
         from fulmen._array_api import FRAMEWORK as found
     else:
         found = None

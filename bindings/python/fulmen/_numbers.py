@@ -1,8 +1,8 @@
 """Tensors of a few numbers as people have them: lists, and integers that are not int32, become what
 fulmen._core takes.
 
-NumPy is imported by the functions that compute with it: not by `import fulmen`, of which it would be
-most of the time, nor where nobody has an array of it.
+The functions that compute with NumPy import it. `import fulmen` does not: NumPy would be most of
+its time, and torch's users may have none.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ def host_numbers(name: str, value: Any, like: Any = None) -> Any:
     is_list = isinstance(value, list | tuple)
     if name == "sinks" and value is not None and not is_list:
         return _sinks_in_float32(value)
-    if not is_list and (
-        not is_of_numpy(value) or value.dtype == "int32" or name not in INTEGERS
-    ):
+    if not is_list and (not is_of_numpy(value) or value.dtype == "int32" or name not in INTEGERS):
         if name in INTEGERS and (isinstance(value, int | float) or is_of_numpy(value, "generic")):
             raise TypeError(
                 f"{name} is {value!r}, of type {type(value).__name__}: an array or a list of "

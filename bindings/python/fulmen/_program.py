@@ -10,7 +10,7 @@ def main() -> None:
     program = Path(__file__).parent / "bin" / "fulmen"
     if not program.exists():
         sys.exit(
-            "This build of the package has no command line. The wheels of ./dev wheels have it, and "
-            "./dev build makes it: build/release/fulmen."
+            "This build of the package has no command line. The wheels of ./dev wheels have it; "
+            "./dev build makes it, too: build/release/fulmen."
         )
     os.execv(program, ["fulmen", *sys.argv[1:]])
