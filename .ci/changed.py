@@ -24,7 +24,10 @@ CPU = r"^(attention|amx|avx512_bf16|api)\."
 # Patterns of files, and of the names of ctest's tests (folder of tests, suite, test). The first
 # that matches counts.
 TESTS = [
-    (r"tests/(python|install)/|bindings/|integrations/|bench/|\.github/|examples/python/", ""),
+    (
+        r"tests/(python|install)/|bindings/|packaging/|integrations/|bench/|\.github/|examples/python/",
+        "",
+    ),
     (r"tests/support/", r"^(api|attention|gpu|isa)\.|^cli\..*Faults"),
     (r"tests/dev/|\.ci/|dev$|docs/|.*\.(md|toml|yml)$", r"^dev\.|^examples\.readme"),
     (r"tests/(\w+)/", r"^\1\."),
@@ -84,6 +87,7 @@ PYTEST = [
         r"bindings/python/|tests/python/",
         "test_{numpy,arguments,errors,lengths,sinks,torch,documentation}.py",
     ),
+    (r"packaging/|cmake/[Mm]anylinux", "test_first_use.py"),  # on the wheel, which is checked first
     (r"examples/python/", "test_examples.py"),
     (r"docs/guide/python|README\.md", "test_documentation.py"),
     (r"src/(api|plan)/|include/", "test_{numpy,errors,kv_cache}.py"),

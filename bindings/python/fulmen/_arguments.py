@@ -9,10 +9,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
-import numpy as np
-
 from fulmen._core import ArgumentError, tensor_names
-from fulmen._numbers import FLOATS, INTEGERS, host_numbers
+from fulmen._numbers import FLOATS, INTEGERS, host_numbers, is_of_numpy
 
 # A NumPy array, a torch tensor, or another array with __dlpack__; results are of q's kind.
 Array: TypeAlias = Any
@@ -251,7 +249,7 @@ class Framework(NamedTuple):
     forward: Callable[[tuple[Any, ...], tuple[Any, ...], str | None, bool, bool], Any]
     backward: Callable[[tuple[Any, ...], tuple[Any, ...], str | None, bool, int], tuple[Any, ...]]
     to_host: Callable[[Array], Array]  # what the reference can read
-    from_host: Callable[[np.ndarray, Array], Array]  # a NumPy array as one like the second
+    from_host: Callable[[Array, Array], Array]  # a NumPy array as one like the second
     append_kv: Callable[..., tuple[Array | None, ...]] | None = None  # None is fulmen._core's
     # Converts an argument of the class INTEGERS or FLOATS (_numbers.py), by its name, for calls of
     # the third.
@@ -261,7 +259,7 @@ class Framework(NamedTuple):
 
 
 # The framework by the type of q; None if reading and writing memory is all it needs.
-_frameworks: dict[type, Framework | None] = {np.ndarray: None}
+_frameworks: dict[type, Framework | None] = {}
 
 
 def framework_of(q: Array) -> Framework | None:
@@ -273,11 +271,7 @@ def framework_of(q: Array) -> Framework | None:
         from fulmen.torch._frontend import FRAMEWORK as found
     elif (jax := sys.modules.get("jax")) is not None and isinstance(q, jax.Array):
         from fulmen.jax import FRAMEWORK as found
-    elif (
-        hasattr(q, "__array_namespace__")
-        and hasattr(q, "__dlpack__")
-        and not isinstance(q, np.ndarray)
-    ):
+    elif hasattr(q, "__array_namespace__") and hasattr(q, "__dlpack__") and not is_of_numpy(q):
         from fulmen._array_api import FRAMEWORK as found
     else:
         found = None

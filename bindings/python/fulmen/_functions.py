@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from fulmen import _core
 from fulmen._arguments import (
     LENGTHS,
@@ -416,6 +414,8 @@ def _with_dsinks_in_float32(
     tensors: tuple[Any, ...], scalars: tuple[Any, ...], bhsd: bool, dtype: str
 ) -> tuple[Any, ...]:
     """verify()'s tensors, in host memory, with dsinks of that dtype as _core.verify takes them."""
+    import numpy as np
+
     given = dict(zip(TENSOR_NAMES, tensors, strict=False))
     dsinks = given["dsinks"]
     rounded = np.asarray(dsinks.double() if is_of_torch(dsinks) else dsinks, np.float64)

@@ -1,12 +1,17 @@
 """Tensors of a few numbers as people have them: lists, and integers that are not int32, become what
-fulmen._core takes."""
+fulmen._core takes.
+
+The functions that compute with NumPy import it. `import fulmen` does not: NumPy would be most of
+its time, and torch's users may have none.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 INTEGERS = (
     "cu_seqlens_q",
@@ -19,7 +24,13 @@ INTEGERS = (
 FLOATS = ("alibi_slopes", "sinks", "k_scale", "v_scale")
 # What sinks may be besides float32, to which they are converted.
 OTHER_SINKS = ("float16", "bfloat16", "float64")
-_LEAST, _MOST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+_LEAST, _MOST = -(2**31), 2**31 - 1
+
+
+def is_of_numpy(value: Any, kind: str = "ndarray") -> bool:
+    """Whether it is an array of NumPy, or of the other class that is named."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, getattr(numpy, kind))
 
 
 def host_numbers(name: str, value: Any, like: Any = None) -> Any:
@@ -32,15 +43,15 @@ def host_numbers(name: str, value: Any, like: Any = None) -> Any:
     is_list = isinstance(value, list | tuple)
     if name == "sinks" and value is not None and not is_list:
         return _sinks_in_float32(value)
-    if not is_list and (
-        not isinstance(value, np.ndarray) or value.dtype == np.int32 or name not in INTEGERS
-    ):
-        if name in INTEGERS and isinstance(value, int | float | np.generic):
+    if not is_list and (not is_of_numpy(value) or value.dtype == "int32" or name not in INTEGERS):
+        if name in INTEGERS and (isinstance(value, int | float) or is_of_numpy(value, "generic")):
             raise TypeError(
                 f"{name} is {value!r}, of type {type(value).__name__}: an array or a list of "
                 "integers is accepted"
             )
         return value
+    import numpy as np
+
     wanted = "integers" if name in INTEGERS else "numbers"
     try:
         array = np.array(value) if is_list else value
@@ -85,6 +96,8 @@ def wrong_sinks(dtype: str) -> TypeError:
 def _sinks_in_float32(value: Any) -> Any:
     """As they are where they have no dtype and NumPy can't read them."""
     if not hasattr(value, "dtype") and hasattr(value, "__dlpack__"):
+        import numpy as np
+
         try:
             value = np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError):  # not in host memory, or bfloat16
@@ -97,7 +110,7 @@ def _sinks_in_float32(value: Any) -> Any:
     if is_of_torch(value):
         return value.detach().float()
     if hasattr(value, "astype"):
-        return value.astype(np.float32)
+        return value.astype("float32")
     namespace = value.__array_namespace__()
     return namespace.astype(value, namespace.float32)
 
@@ -106,6 +119,8 @@ def between_roundings(exact: np.ndarray, rounded: np.ndarray, dtype: str) -> np.
     """Of the numbers that dtype (one of OTHER_SINKS) rounds to rounded, those nearest to exact, in
     float32: their error is what rounding does not explain.
     """
+    import numpy as np
+
     if dtype == "float64":
         return rounded.astype(np.float32)
     digits, least, too_large = (11, -14, 65520.0) if dtype == "float16" else (8, -126, 2.0**128)

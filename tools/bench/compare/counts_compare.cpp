@@ -1,6 +1,7 @@
 #include "tools/bench/compare/counts_compare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

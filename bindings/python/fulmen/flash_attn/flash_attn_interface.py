@@ -11,13 +11,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 import fulmen.torch  # noqa: F401  registers torch.ops.fulmen
 from fulmen._arguments import rename, unexpected
 from fulmen._core import ArgumentError
 from fulmen._functions import append_kv, as_numbers, attention, dropout_mask
+from fulmen._numbers import is_of_numpy
 
 __all__ = [
     "flash_attn_func",
@@ -577,7 +577,7 @@ def lengths_of(cache_seqlens: Any, k: torch.Tensor | None, q: torch.Tensor, batc
         )
     if isinstance(cache_seqlens, torch.Tensor) and cache_seqlens.dim() == 0:
         return cache_seqlens.expand(batch).contiguous()
-    if isinstance(cache_seqlens, int | np.integer):
+    if isinstance(cache_seqlens, int) or is_of_numpy(cache_seqlens, "integer"):
         return torch.full((batch,), int(cache_seqlens), dtype=torch.int32, device=q.device)
     return cache_seqlens
 

@@ -41,9 +41,14 @@ nb::handle attribute_of(nb::handle& kept, const char* module, const char* name) 
   if (!kept.is_valid()) kept = nb::object(nb::module_::import_(module).attr(name)).release();
   return kept;
 }
+// Null where nobody has imported NumPy: then there are no arrays of it.
 nb::handle numpy_ndarray() {
   static nb::handle kept;
-  return attribute_of(kept, "numpy", "ndarray");
+  if (kept.is_valid()) return kept;
+  const nb::object numpy = nb::steal(PyImport_GetModule(nb::str("numpy").ptr()));
+  if (numpy.is_valid() && nb::hasattr(numpy, "ndarray"))
+    kept = nb::object(numpy.attr("ndarray")).release();
+  return kept;
 }
 nb::handle numpy_empty() {
   static nb::handle kept;
@@ -77,7 +82,8 @@ KnownType examine(nb::handle type) {
   // Its mask would be forgotten.
   if (module.rfind("numpy.ma", 0) == 0) return {type, Access::none, false, nullptr};
   const bool is_torch = is_of_torch(type);
-  if (PyObject_IsSubclass(type.ptr(), numpy_ndarray().ptr()) == 1)
+  if (const nb::handle array = numpy_ndarray();
+      array.is_valid() && PyObject_IsSubclass(type.ptr(), array.ptr()) == 1)
     return {type, Access::numpy, false, nullptr, Kind::numpy};
   if (const DlExchangeApi* api = exchange_api(type)) return {type, Access::exchange, is_torch, api};
   if (is_torch && nb::hasattr(type, "data_ptr"))
@@ -455,7 +461,7 @@ Array read_output(nb::handle object, const char* name) {
 
 nb::handle numpy_int32() {
   static nb::handle kept;
-  if (!kept.is_valid())
+  if (!kept.is_valid() && numpy_ndarray().is_valid())
     kept = nb::object(nb::module_::import_("numpy").attr("dtype")("int32")).release();
   return kept;
 }

@@ -63,7 +63,7 @@ Array read_input(nb::handle object, const char* name);
 Array read_output(nb::handle object, const char* name);
 
 // NumPy's dtype of lengths.
-nb::handle numpy_int32();
+nb::handle numpy_int32();  // null where nobody has imported NumPy
 
 bool on_host(const Array& array);
 // Whether the address can be one of the array's dtype: not null, unless it is empty, and aligned.

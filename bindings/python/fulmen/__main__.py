@@ -1,0 +1,3 @@
+from fulmen._program import main
+
+main()

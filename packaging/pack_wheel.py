@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Repacks scikit-build's wheel for any Linux of a platform's tag. It carries nanobind's code for
+each version of Python, so that nothing has to be installed beside it. The same files give the same
+bytes: entries are in order, times from SOURCE_DATE_EPOCH, modes by kind."""
+
+import argparse
+import base64
+import hashlib
+import os
+import pathlib
+import re
+import sys
+import time
+import zipfile
+
+# Debian packages whose headers are compiled in. {fmt} and Boost ask for no notice in object code.
+LICENSES = ("libcli11-dev", "nlohmann-json3-dev")
+MOST_BYTES = 8 << 20
+
+
+def backend_files(folder: pathlib.Path) -> dict[str, bytes]:
+    """The libraries of the packages nanobind-backend below the folder, by their place in ours."""
+    files = {
+        f"fulmen/_nanobind/{path.name}": path.read_bytes()
+        for path in folder.glob("**/_nb_backend_v1.*.so")
+    }
+    if not files:
+        sys.exit(
+            f"{folder} has no library of nanobind-backend: pip install --target puts one there"
+        )
+    return files
+
+
+def licenses() -> dict[str, bytes]:
+    texts = {}
+    for package in LICENSES:
+        path = pathlib.Path("/usr/share/doc") / package / "copyright"
+        if not path.exists():
+            sys.exit(f"{path} is missing: apt-get install {package}")
+        texts[package] = path.read_bytes()
+    import nanobind
+
+    site = pathlib.Path(nanobind.__file__).parent.parent
+    (text,) = site.glob("nanobind-*.dist-info/licenses/LICENSE")
+    texts["nanobind"] = text.read_bytes()
+    return texts
+
+
+def packed(raw: pathlib.Path, platform: str, backends: pathlib.Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(raw) as archive:
+        files = {n: archive.read(n) for n in archive.namelist() if not n.endswith(("/", "/RECORD"))}
+    (info,) = {n.partition("/")[0] for n in files if n.partition("/")[0].endswith(".dist-info")}
+    metadata = files[f"{info}/METADATA"].decode()
+    files[f"{info}/METADATA"] = re.sub(
+        r"^Requires-Dist: nanobind-backend.*\n", "", metadata, flags=re.MULTILINE
+    ).encode()
+    files[f"{info}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: fulmen packaging\nRoot-Is-Purelib: false\n"
+        + f"Tag: cp310-abi3-{platform}\n".encode()
+    )
+    files |= backend_files(backends)
+    files |= {f"{info}/licenses/{name}.txt": text for name, text in licenses().items()}
+    lines = []
+    for name in sorted(files):
+        digest = (
+            base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()
+        )
+        lines.append(f"{name},sha256={digest},{len(files[name])}\n")
+    files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
+    return files
+
+
+def write(path: pathlib.Path, files: dict[str, bytes]) -> None:
+    # A zip's times begin in 1980.
+    seconds = max(int(os.environ.get("SOURCE_DATE_EPOCH", "0")), 315532800)
+    stamp = time.gmtime(seconds)[:6]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        # The metadata at the end, as installers like it, and RECORD last.
+        for name in sorted(files, key=lambda n: (".dist-info/" in n, n.endswith("/RECORD"), n)):
+            entry = zipfile.ZipInfo(name, stamp)
+            entry.create_system = 3  # Unix
+            mode = 0o755 if files[name].startswith(b"\x7fELF") else 0o644
+            entry.external_attr = (0o100000 | mode) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, files[name], compresslevel=9)
+    if path.stat().st_size > MOST_BYTES:
+        sys.exit(f"{path} has {path.stat().st_size} bytes, more than {MOST_BYTES}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("raw", type=pathlib.Path, help="the wheel that scikit-build built")
+    parser.add_argument("--platform", required=True, help="such as manylinux_2_28_x86_64")
+    parser.add_argument(
+        "--backends",
+        type=pathlib.Path,
+        required=True,
+        help="a folder with nanobind-backend's packages",
+    )
+    parser.add_argument("--output", type=pathlib.Path, required=True, help="a folder")
+    arguments = parser.parse_args()
+    name, version = arguments.raw.name.split("-")[:2]
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    path = arguments.output / f"{name}-{version}-cp310-abi3-{arguments.platform}.whl"
+    write(path, packed(arguments.raw, arguments.platform, arguments.backends))
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
