@@ -154,7 +154,7 @@ class Generator {
         {"row_mirror", [=](int l) { return in_row(l, 15 - l % 16); }},
         {"row_half_mirror", [=](int l) { return in_row(l, l % 16 / 8 * 8 + 7 - l % 8); }}};
     if (is_gfx9()) {
-      // A row's last lane goes to the next row, lane 31 to the upper half; the wave moves by a lane.
+      // A row gives its last lane to the next row, lane 31 goes to the upper half, the wave moves.
       all.push_back({"row_bcast:15", [](int l) { return l / 16 * 16 - 1; }});
       all.push_back({"row_bcast:31", [](int l) { return l < 32 ? -1 : 31; }});
       all.push_back({"wave_shl:1", [](int l) { return l == 63 ? -1 : l + 1; }});

@@ -132,8 +132,8 @@ void read_lanes(Wave& w, const Instruction& i) {
   store_lanes<W>(row<W>(w, i.operand[0].index), r, w.exec());
 }
 
-// The other way round: each lane gives its number to a lane, the last one of several wins, and lanes
-// that are given nothing get 0.
+// The other way round: each lane gives its number to a lane. The last one of several wins, and
+// lanes that are given nothing get 0.
 template <int W>
 void write_lanes(Wave& w, const Instruction& i) {
   const Source<W, uint32_t> address(w, i, 1), data(w, i, 2);

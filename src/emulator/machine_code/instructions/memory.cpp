@@ -1,5 +1,5 @@
-// Loads and stores of memory by address, scalar and global. Every access is inside one allocation of
-// the device; scalar loads read the launch's data, too.
+// Loads and stores of memory by address, scalar and global. Every access is inside one allocation
+// of the device; scalar loads read the launch's data, too.
 #include <fmt/format.h>
 
 #include "emulator/machine_code/instructions/lds_load.h"

@@ -13,7 +13,7 @@ struct Entry {
   Handler wave32 = nullptr, wave64 = nullptr;
   Kind kind = Kind::none;
   bool half_constants = false;  // "1.0" among its operands is the fp16 number
-  uint8_t halves = 0;           // a bit an operand: those of 16 bits, which may be named "v1.h"
+  uint8_t halves = 0;           // a bit an operand: those of 16 bits, which may name a half
 };
 
 class Table {
