@@ -12,16 +12,17 @@
 namespace fulmen::gpu::emulated {
 namespace {
 
-constexpr int kBanks = 32;
+// 128 bytes a cycle.
+constexpr int kCycleBanks = 32, kMostBanks = 64;
 
-// The cycles of one group of lanes: the most different words in one bank.
-int64_t cycles_of(std::span<const int> offsets, int bytes) {
-  std::array<std::vector<int>, kBanks> words;
+// How often one group of lanes is served: the most different words in one bank.
+int64_t turns_of(std::span<const int> offsets, int bytes, int banks) {
+  std::array<std::vector<int>, kMostBanks> words;
   std::size_t cycles = 0;
   for (const int offset : offsets) {
     if (offset == kNoAccess) continue;
     for (int word = offset / 4; word < (offset + bytes + 3) / 4; ++word) {
-      std::vector<int>& bank = words[static_cast<std::size_t>(word % kBanks)];
+      std::vector<int>& bank = words[static_cast<std::size_t>(word % banks)];
       if (std::find(bank.begin(), bank.end(), word) == bank.end()) bank.push_back(word);
       cycles = std::max(cycles, bank.size());
     }
@@ -29,15 +30,28 @@ int64_t cycles_of(std::span<const int> offsets, int bytes) {
   return static_cast<int64_t>(cycles);
 }
 
+// The lanes in the order in which 16-byte reads are served.
+std::vector<int> interleaved(std::span<const int> offsets) {
+  std::vector<int> order;
+  for (const bool first : {true, false}) {
+    for (std::size_t lane = 0; lane < offsets.size(); ++lane) {
+      const std::size_t four = lane % 32 / 4;
+      const bool early = four == 0 || four == 3 || four == 5 || four == 6;
+      if (early == first) order.push_back(offsets[lane]);
+    }
+  }
+  return order;
+}
+
 std::atomic<LdsBankCount*> newest{nullptr};
 
 }  // namespace
 
-LdsLine cost_of(std::span<const int> offsets, int bytes) {
+LdsLine cost_of(std::span<const int> offsets, int bytes, const LdsReads& reads) {
   const bool whole = std::all_of(offsets.begin(), offsets.end(),
                                  [](int o) { return o == kNoAccess || o % 16 == 0; });
   const int piece = std::min(bytes, bytes >= 16 && !whole ? 8 : 16);
-  const auto together = static_cast<std::size_t>(4 * kBanks) /
+  const auto together = static_cast<std::size_t>(4 * reads.banks) /
                         std::bit_ceil(static_cast<unsigned>(std::max(piece, 4)));
   LdsLine cost{};
   for (int done = 0; done < bytes; done += piece) {
@@ -46,17 +60,19 @@ LdsLine cost_of(std::span<const int> offsets, int bytes) {
     for (int& offset : at) {
       if (offset != kNoAccess) offset += done;
     }
+    if (reads.interleaves && piece > 8) at = interleaved(at);
+    const int64_t cycles = reads.banks / kCycleBanks;
     for (std::size_t lane = 0; lane < at.size(); lane += together) {
-      const int64_t cycles =
-          cycles_of(std::span(at).subspan(lane, std::min(together, at.size() - lane)), piece);
-      cost.cycles += cycles;
-      cost.conflicts += std::max<int64_t>(cycles - 1, 0);
+      const int64_t turns = turns_of(
+          std::span(at).subspan(lane, std::min(together, at.size() - lane)), piece, reads.banks);
+      cost.cycles += turns * cycles;
+      cost.conflicts += std::max<int64_t>(turns - 1, 0) * cycles;
     }
   }
   return cost;
 }
 
-void LdsBanks::count(std::span<const std::vector<LdsAccess>> lanes) {
+void LdsBanks::count(std::span<const std::vector<LdsAccess>> lanes, const LdsReads& reads) {
   // A line's nth access of every lane.
   std::map<std::pair<Line, int>, std::vector<int>> instructions;
   for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
@@ -70,7 +86,8 @@ void LdsBanks::count(std::span<const std::vector<LdsAccess>> lanes) {
     }
   }
   for (const auto& [key, offsets] : instructions) {
-    const LdsLine cost = cost_of(offsets, std::get<3>(key.first));
+    const bool writes = std::get<2>(key.first);
+    const LdsLine cost = cost_of(offsets, std::get<3>(key.first), writes ? LdsReads{} : reads);
     LdsLine& line = lines_[key.first];
     line.instructions += cost.instructions;
     line.cycles += cost.cycles;

@@ -1,8 +1,9 @@
-// Bank conflicts of LDS, counted by source line. A model, the same for every chip: 32 banks of 4
-// bytes, 128 bytes a cycle. An instruction takes its lanes in their order, as many at a time as
-// fill 128 bytes: 32 with 4 bytes each, 16 with 8, 8 with 16. Those that want different words of
-// one bank wait for each other. (AMD's RDNA 3 and CDNA 3 and NVIDIA's documents give banks and
-// width; that lanes are taken in order is known of NVIDIA's chips, and assumed of AMD's.)
+// Bank conflicts of LDS, counted by source line. A model: 32 banks of 4 bytes, 128 bytes a cycle. An
+// instruction takes its lanes in their order, as many at a time as fill the banks: 32 with 4 bytes
+// each, 16 with 8, 8 with 16. Those that want different words of one bank wait for each other.
+// (AMD's RDNA 3 and CDNA 3 and NVIDIA's documents give banks and width; that lanes are taken in
+// order is known of NVIDIA's chips, and assumed of AMD's.) CDNA 4 reads from 64 banks, in an order
+// of lanes that was measured (docs/internals/amd_facts.md); its 256 bytes count as two cycles.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "emulator/source/lds.h"
+#include "gpu/targets/target.h"
 
 namespace fulmen::gpu::emulated {
 
@@ -35,13 +37,14 @@ struct LdsLine {
 // offsets[l], or kNoAccess. Compilers make several instructions of more than 16 bytes, and of 16
 // where an offset is a multiple of 8 only.
 constexpr int kNoAccess = -1;
-LdsLine cost_of(std::span<const int> offsets, int bytes);
+// reads: how the chip serves it; writes have 32 banks everywhere.
+LdsLine cost_of(std::span<const int> offsets, int bytes, const LdsReads& reads = {});
 
 class LdsBanks {
  public:
   // The accesses of every lane of a wave from one collective to the next. A line's nth access of
   // each lane is one instruction.
-  void count(std::span<const std::vector<LdsAccess>> lanes);
+  void count(std::span<const std::vector<LdsAccess>> lanes, const LdsReads& reads);
   // Totals of everything counted until now.
   int64_t conflicts() const;
   int64_t cycles() const;
