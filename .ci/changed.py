@@ -87,7 +87,10 @@ PYTEST = [
         r"bindings/python/|tests/python/",
         "test_{numpy,arguments,errors,lengths,sinks,torch,documentation}.py",
     ),
-    (r"packaging/|cmake/[Mm]anylinux", "test_first_use.py"),  # on the wheel, which is checked first
+    (
+        r"packaging/|cmake/[Mm]anylinux",
+        "test_{first_use,wheel}.py",
+    ),  # on the wheel, which is checked first
     (r"examples/python/", "test_examples.py"),
     (r"docs/guide/python|README\.md", "test_documentation.py"),
     (r"src/(api|plan)/|include/", "test_{numpy,errors,kv_cache}.py"),

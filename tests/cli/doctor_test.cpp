@@ -206,6 +206,53 @@ TEST_F(Doctor, NamesOfWheelsAreKnown) {
   expect("amd.library_names", FindingVerdict::warn, "/opt/rocm/lib/libhiprtc.so.5", "ROCm 6 or 7");
 }
 
+// What is where, from whom, and which one is taken.
+TEST_F(Doctor, LayoutsAreTold) {
+  add_radeon();
+  std::filesystem::remove_all(folder_ / "opt");
+  const auto seen = [&] { return finding("amd.library_names", FindingVerdict::pass).seen; };
+  variables_["CONDA_PREFIX"] = "/conda";
+  file("/conda/lib/libamdhip64.so.6");
+  EXPECT_EQ(seen(), "HIP: /conda/lib/libamdhip64.so.6 (conda; this one is taken), hipRTC: none");
+  const std::string sdk = "/conda/lib/python3.12/site-packages/_rocm_sdk_core/lib/";
+  file(sdk + "libamdhip64.so.7");
+  file(sdk + "libhiprtc.so.7");
+  EXPECT_EQ(seen(), "HIP: " + sdk +
+                        "libamdhip64.so.7 (AMD's Python packages; this one is taken), "
+                        "/conda/lib/libamdhip64.so.6 (conda), hipRTC: " +
+                        sdk + "libhiprtc.so.7 (AMD's Python packages; this one is taken)");
+  file("/opt/rocm/core-7.14/lib/libamdhip64.so.7");
+  file("/opt/rocm/core-10.0/lib/libamdhip64.so.7");
+  EXPECT_TRUE(
+      seen().starts_with("HIP: /opt/rocm/core-10.0/lib/libamdhip64.so.7 (AMD's packages of "
+                         "one release; this one is taken), /opt/rocm/core-7.14"))
+      << seen();
+  file("/usr/lib/x86_64-linux-gnu/libamdhip64.so.5");
+  EXPECT_TRUE(
+      seen().starts_with("HIP: /usr/lib/x86_64-linux-gnu/libamdhip64.so.5 (the "
+                         "distribution; this one is taken), /opt/rocm/core-10.0"))
+      << seen();
+  variables_["ROCM_PATH"] = "/home/ada/rocm";
+  file("/home/ada/rocm/lib/libamdhip64.so.7");
+  EXPECT_TRUE(
+      seen().starts_with("HIP: /home/ada/rocm/lib/libamdhip64.so.7 ($ROCM_PATH; this one "
+                         "is taken), /usr/lib"))
+      << seen();
+  // What the process has loaded comes before all, by whatever link it was opened.
+  const std::string line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 1234   ";
+  file("/proc/self/maps", line + "/opt/rocm/core-10.0/lib/libamdhip64.so.7\n");
+  EXPECT_NE(seen().find("/opt/rocm/core-10.0/lib/libamdhip64.so.7 (AMD's packages of one release; "
+                        "this one is taken)"),
+            std::string::npos)
+      << seen();
+  EXPECT_EQ(seen().find("$ROCM_PATH; this"), std::string::npos) << seen();
+  file("/proc/self/maps", line + "/application/libamdhip64.so.6\n");
+  EXPECT_NE(seen().find("/application/libamdhip64.so.6 (the process has loaded it; this one is "
+                        "taken)"),
+            std::string::npos)
+      << seen();
+}
+
 TEST_F(Doctor, CompilersAreFoundAndChosen) {
   add_radeon();
   std::filesystem::remove(folder_ / "opt/rocm/lib/libhiprtc.so.6");

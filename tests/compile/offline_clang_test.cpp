@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -217,6 +220,34 @@ TEST(OfflineClangDeathTest, AChipGetsTheFirstClangThatKnowsIt) {
         std::exit(right ? 0 : 1);
       },
       ::testing::ExitedWithCode(0), "");
+}
+// A wrapper is asked for its version, which takes time: no other one than the chip's is.
+TEST(OfflineClangDeathTest, NoClangIsAskedThatNoChipNeeds) {
+  const TemporaryDirectory folder;
+  int number = 0;
+  const auto make_wrapper = [&](const std::string& name, const std::string& does) {
+    const std::string file = folder.path() + "/wrapper_" + std::to_string(++number);
+    ASSERT_TRUE(write_file(file, "#!/bin/sh\necho " + name + " $1 >>\"" + folder.path() +
+                                     "/asked\"\n" + does)
+                    .ok());
+    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+    std::filesystem::create_symlink(file, folder.path() + "/" + name);
+  };
+  make_wrapper("amdclang++", "exit 1\n");  // does not run
+  make_wrapper("clang++-19", "echo clang version 19\n");
+  make_wrapper("clang++", "echo clang version 99\n");
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        ::setenv("PATH", (folder.path() + ":/usr/bin:/bin").c_str(), 1);
+        ::unsetenv("ROCM_PATH");
+        const std::string identity = gpu::offline_clang_compiler().value()->identity("gfx1100");
+        std::ifstream file(folder.path() + "/asked");
+        const std::string asked(std::istreambuf_iterator<char>(file), {});
+        std::cerr << identity << "\n" << asked;
+        std::exit(identity.starts_with("clang version 19 ") ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "\namdclang\\+\\+ --version\nclang\\+\\+-19 --version\n$");
 }
 TEST(OfflineClangDeathTest, AChipThatNoClangKnowsIsNamedWithTheVersionThatDoes) {
   const TemporaryDirectory folder;

@@ -10,6 +10,7 @@
 #include "gpu/libraries/amd_libraries.h"
 #include "gpu/libraries/library_search.h"
 #include "gpu_drivers/fake_library.h"
+#include "gpu_drivers/variable.h"
 #include "runtime/run_program.h"
 
 namespace fulmen::testing {
@@ -78,25 +79,6 @@ TEST(LibrarySearch, AFileThatDoesNotLoadIsToldInTheLoadersWords) {
   ASSERT_FALSE(found.ok());
   expect_parts(found.status().message(), {"libtext.so.1", "file too short"});
 }
-
-// An environment variable with another value during this object's lifetime.
-class Variable {
- public:
-  Variable(const char* name, const std::string& value) : name_(name) {
-    const char* old = std::getenv(name);
-    had_ = old != nullptr;
-    old_ = had_ ? old : "";
-    setenv(name, value.c_str(), 1);
-  }
-  ~Variable() { had_ ? setenv(name_, old_.c_str(), 1) : unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-  bool had_ = false;
-  std::string old_;
-};
 
 // Where pip puts a package, by whatever kind of Python there is.
 TEST(LibrarySearch, PythonsPackagesAreFound) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <sstream>
+#include <tuple>
 
 #include "tools/doctor/finding.h"
 #include "tools/doctor/system_facts.h"
@@ -158,15 +159,20 @@ void check_runtime(const SystemFacts& facts, Findings& findings) {
   }
 }
 
-void check_names(const std::vector<LibraryFile>& hip, const std::vector<LibraryFile>& rtc,
-                 Findings& findings) {
+void check_names(const SystemFacts& facts, const std::vector<LibraryFile>& hip,
+                 const std::vector<LibraryFile>& rtc, Findings& findings) {
   std::vector<LibraryFile> all = hip, strange;
   all.insert(all.end(), rtc.begin(), rtc.end());
   std::copy_if(all.begin(), all.end(), std::back_inserter(strange),
                [](const LibraryFile& file) { return !file.known_name; });
   if (!all.empty() && strange.size() < all.size()) {
-    std::erase_if(all, [](const LibraryFile& file) { return !file.known_name; });
-    findings.pass("amd.library_names", paths_of(all));
+    std::vector<std::string> told;
+    for (const auto& [name, library, files] :
+         {std::tuple{"HIP", &gpu::kHipRuntime, &hip}, std::tuple{"hipRTC", &gpu::kHipRtc, &rtc}}) {
+      const std::string text = found_and_taken(facts, *library, *files);
+      told.push_back(fmt::format("{}: {}", name, text.empty() ? "none" : text));
+    }
+    findings.pass("amd.library_names", joined(told));
   }
   if (strange.empty()) return;
   findings.warn(
@@ -244,8 +250,8 @@ void check_compiler(const SystemFacts& facts, const std::vector<LibraryFile>& hi
 
 void check_amd(const SystemFacts& facts, Findings& findings) {
   const std::vector<std::string> gpus = facts.pci_gpus("1002");
-  const std::vector<LibraryFile> hip = rocm_libraries(facts, "libamdhip64"),
-                                 rtc = rocm_libraries(facts, "libhiprtc");
+  const std::vector<LibraryFile> hip = rocm_libraries(facts, gpu::kHipRuntime),
+                                 rtc = rocm_libraries(facts, gpu::kHipRtc);
   const bool usable =
       std::any_of(facts.devices.begin(), facts.devices.end(),
                   [](const DeviceInfo& d) { return d.name.starts_with("hip:") && d.usable; });
@@ -265,7 +271,7 @@ void check_amd(const SystemFacts& facts, Findings& findings) {
   check_groups(facts, findings);
   check_override(facts, found, findings);
   check_runtime(facts, findings);
-  check_names(hip, rtc, findings);
+  check_names(facts, hip, rtc, findings);
   check_one_runtime(facts, hip, findings);
   check_compiler(facts, hip, rtc, true, findings);
 }

@@ -4,6 +4,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <set>
 #include <sstream>
@@ -13,30 +14,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Below a Python environment's folder of packages, as PyTorch's ROCm wheels and AMD's own ones have
-// it.
-constexpr const char* kPackageFolders[] = {"torch/lib", "torch.libs", "_rocm_sdk_*/lib"};
+using gpu::kRocmLayouts;
+using gpu::RocmLayout;
 
-std::vector<std::string> system_folders(const SystemFacts& facts) {
-  std::vector<std::string> folders;
+struct Folder {
+  std::string pattern, owner;
+  bool in_python = false;
+};
+
+// In the order of the library's search.
+std::vector<Folder> folders_of_rocm(const SystemFacts& facts) {
+  std::vector<Folder> folders;
   for (const char* variable : {"ROCM_PATH", "HIP_PATH"}) {
-    if (const std::string home = facts.environment(variable); !home.empty()) {
-      folders.push_back(home + "/lib64");
-      folders.push_back(home + "/lib");
-    }
+    const std::string home = facts.environment(variable);
+    if (home.empty()) continue;
+    for (const char* part : {"/lib64", "/lib"})
+      folders.push_back({home + part, std::string("$") + variable});
   }
   std::istringstream path(facts.environment("LD_LIBRARY_PATH"));
   for (std::string folder; std::getline(path, folder, ':');) {
-    if (!folder.empty()) folders.push_back(folder);
+    if (!folder.empty()) folders.push_back({folder, "$LD_LIBRARY_PATH"});
   }
-  for (const char* folder : {"/opt/rocm/lib", "/opt/rocm-*/lib", "/usr/lib/*-linux-gnu",
-                             "/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/lib/wsl/lib"}) {
-    folders.emplace_back(folder);
-  }
-  return folders;
-}
-
-std::vector<std::string> python_folders(const SystemFacts& facts) {
   std::vector<std::string> roots;
   for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     if (std::string root = facts.environment(variable); !root.empty())
@@ -45,49 +43,90 @@ std::vector<std::string> python_folders(const SystemFacts& facts) {
   roots.emplace_back("/usr/local");
   if (const std::string home = facts.environment("HOME"); !home.empty())
     roots.push_back(home + "/.local");
-  std::vector<std::string> folders;
-  for (const std::string& root : roots) {
-    for (const char* packages : {"site-packages", "dist-packages"}) {
-      for (const char* folder : kPackageFolders)
-        folders.push_back(fmt::format("{}/lib/python3*/{}/{}", root, packages, folder));
+  for (const RocmLayout& layout : kRocmLayouts) {
+    const bool packages = layout.below == RocmLayout::Below::packages;
+    if (!packages && layout.below != RocmLayout::Below::environment) {
+      folders.push_back({layout.folder, layout.owner});
+      continue;
+    }
+    for (const std::string& root : roots) {
+      if (!packages) {
+        folders.push_back({fmt::format("{}/{}", root, layout.folder), layout.owner});
+        continue;
+      }
+      for (const char* site : {"site-packages", "dist-packages"}) {
+        folders.push_back(
+            {fmt::format("{}/lib/python3*/{}/{}", root, site, layout.folder), layout.owner, true});
+      }
     }
   }
   return folders;
 }
 
-// Returns true for libhiprtc.so.7, .so.6, .so without a version, or with a wheel's hash, and for
-// libamdhip64.so.5. Longer versions are the files behind these.
-bool is_known(const std::string& file, const std::string& name) {
-  std::vector<std::string> patterns{
-      name + ".so", name + ".so.[67]", name + ".so.[67].*",
-      name + "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*"};
-  if (name == "libamdhip64") patterns.insert(patterns.end(), {name + ".so.5", name + ".so.5.*"});
-  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+// Returns true for a name that the search takes, and the longer ones of the files behind those:
+// libhiprtc.so.7, libhiprtc.so.7.1.70100, libhiprtc.so, libhiprtc-1a2b3c4d.so.
+bool is_known(const std::string& file, const gpu::RocmLibrary& library) {
+  const std::string stem = library.stem,
+                    release = fmt::format("{}.so.[{}]", stem, library.releases);
+  const std::string patterns[] = {stem + ".so", release, release + ".*",
+                                  stem + std::string(gpu::kWheelHash)};
+  return std::any_of(std::begin(patterns), std::end(patterns), [&](const std::string& pattern) {
     return ::fnmatch(pattern.c_str(), file.c_str(), 0) == 0;
   });
 }
 
+std::string file_name(const std::string& path) { return fs::path(path).filename().string(); }
+
+// The file behind symbolic links; empty where it is not there.
+std::string real_file(const SystemFacts& facts, const std::string& path) {
+  std::error_code error;
+  const fs::path real = fs::canonical(facts.root + path, error);
+  return error ? std::string() : real.string();
+}
+
 }  // namespace
 
-std::vector<LibraryFile> rocm_libraries(const SystemFacts& facts, const std::string& name) {
+std::vector<LibraryFile> rocm_libraries(const SystemFacts& facts, const gpu::RocmLibrary& library) {
   std::vector<LibraryFile> files;
   std::set<std::string> seen;
-  const auto look = [&](const std::vector<std::string>& folders, bool in_python) {
-    for (const std::string& folder : folders) {
-      // libhiprtc-builtins.so does not count: it is code that hipRTC reads.
-      for (const char* rest : {".so*", "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*"}) {
-        for (const std::string& path : facts.matches(fmt::format("{}/{}{}", folder, name, rest))) {
-          std::error_code error;
-          const fs::path real = fs::canonical(facts.root + path, error);
-          if (error || !seen.insert(real.string()).second) continue;
-          files.push_back({path, in_python, is_known(fs::path(path).filename().string(), name)});
-        }
+  for (const Folder& folder : folders_of_rocm(facts)) {
+    // libhiprtc-builtins.so does not count: it is code that hipRTC reads.
+    for (const char* rest : {".so*", "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*"}) {
+      std::vector<std::string> paths =
+          facts.matches(fmt::format("{}/{}{}", folder.pattern, library.stem, rest));
+      // By the numbers in them, the newest first: core-10.0 before core-7.14.
+      std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) {
+        return ::strverscmp(a.c_str(), b.c_str()) > 0;
+      });
+      for (const std::string& path : paths) {
+        const std::string real = real_file(facts, path);
+        if (real.empty() || !seen.insert(real).second) continue;
+        files.push_back({path, folder.owner, folder.in_python, is_known(file_name(path), library)});
       }
     }
-  };
-  look(system_folders(facts), false);
-  look(python_folders(facts), true);
+  }
   return files;
+}
+
+std::string found_and_taken(const SystemFacts& facts, const gpu::RocmLibrary& library,
+                            const std::vector<LibraryFile>& files) {
+  std::string loaded, taken;
+  for (const std::string& path : mapped_libraries(facts, library.stem)) {
+    if (loaded.empty() && is_known(file_name(path), library)) loaded = path;
+  }
+  const std::string real = loaded.empty() ? std::string() : real_file(facts, loaded);
+  std::vector<std::string> told;
+  for (const LibraryFile& file : files) {
+    if (!file.known_name) continue;
+    const bool is_taken = taken.empty() && (loaded.empty() || file.path == loaded ||
+                                            (!real.empty() && real_file(facts, file.path) == real));
+    if (is_taken) taken = file.path;
+    told.push_back(
+        fmt::format("{} ({}{})", file.path, file.owner, is_taken ? "; this one is taken" : ""));
+  }
+  if (!loaded.empty() && taken.empty())
+    told.push_back(fmt::format("{} (the process has loaded it; this one is taken)", loaded));
+  return joined(told);
 }
 
 std::vector<std::string> mapped_libraries(const SystemFacts& facts, const std::string& name) {

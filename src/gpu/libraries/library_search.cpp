@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 
 #include "runtime/environment.h"
@@ -58,22 +59,34 @@ std::string own_site() {
                                                                                   : std::string();
 }
 
+void add_once(std::vector<std::string>& folders, std::string path) {
+  if (!path.empty() && std::find(folders.begin(), folders.end(), path) == folders.end())
+    folders.push_back(std::move(path));
+}
+
 // The folders that hold Python packages of the environments in reach.
 std::vector<std::string> site_packages() {
   std::vector<std::string> folders;
-  const auto add = [&](std::string path) {
-    if (!path.empty() && std::find(folders.begin(), folders.end(), path) == folders.end())
-      folders.push_back(std::move(path));
-  };
-  add(own_site());
+  add_once(folders, own_site());
   for (const std::string& root : python_roots()) {
     for (const char* kind : {"/lib/python3*/site-packages", "/lib/python3*/dist-packages",
                              "/lib/python3/dist-packages", "/Lib/site-packages"}) {  // Windows'
 
-      for (std::string& path : expand(root + kind)) add(std::move(path));
+      for (std::string& path : expand(root + kind)) add_once(folders, std::move(path));
     }
   }
   return folders;
+}
+
+// The roots of these environments. Linux has packages in <root>/lib/python3.11/site-packages.
+std::vector<std::string> environments() {
+  std::vector<std::string> roots;
+  if (const std::string site = own_site(); !site.empty())
+    add_once(roots, fs::path(site).parent_path().parent_path().parent_path().string());
+  for (const std::string& pattern : python_roots()) {
+    for (std::string& root : expand(pattern)) add_once(roots, std::move(root));
+  }
+  return roots;
 }
 
 std::vector<std::string> home_folders(const LibrarySearch& search) {
@@ -89,10 +102,19 @@ std::vector<std::string> home_folders(const LibrarySearch& search) {
 std::vector<std::string> usual_folders(const LibrarySearch& search) {
   std::vector<std::string> folders;
   for (const std::string& pattern : search.system_folders) {
-    for (std::string& path : expand(pattern)) folders.push_back(std::move(path));
+    std::vector<std::string> paths = expand(pattern);
+    // By the numbers in them: core-10.0 before core-7.14.
+    std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) {
+      return ::strverscmp(a.c_str(), b.c_str()) > 0;
+    });
+    folders.insert(folders.end(), paths.begin(), paths.end());
   }
   for (std::string& path : find_in_python_packages(search.python_folders))
     folders.push_back(std::move(path));
+  for (const std::string& folder : search.environment_folders) {
+    for (const std::string& root : environments())
+      folders.push_back(fmt::format("{}/{}", root, folder));
+  }
   return folders;
 }
 
@@ -251,6 +273,8 @@ std::string places(const LibrarySearch& search) {
                                sites.empty() ? "Python's packages (there are none)"
                                              : fmt::format("{}", fmt::join(sites, ", "))));
   }
+  for (const std::string& folder : search.environment_folders)
+    list.push_back(fmt::format("{} of {}", folder, fmt::join(environments(), ", ")));
   return fmt::format("{}", fmt::join(list, ", "));
 }
 

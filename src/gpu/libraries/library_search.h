@@ -2,10 +2,10 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "fulmen/status.h"
+#include "gpu/libraries/rocm_layouts.h"
 
 namespace fulmen::gpu {
 
@@ -14,8 +14,8 @@ struct LibrarySearch {
                                             // matched with files' names, and of several the last is
                                             // taken: the newest of hiprtc0602.dll, hiprtc0701.dll
   std::vector<std::string> home_variables;  // "CUDA_HOME": its home_parts are looked in
-  std::vector<std::string> system_folders;  // "/usr/local/cuda/lib64"; a '*' in the last but one
-                                            // component is expanded
+  std::vector<std::string> system_folders;  // "/usr/local/cuda/lib64"; of "/opt/rocm-*/lib" the
+                                            // newest release comes first
   std::vector<std::string> python_folders;  // below a Python environment's site-packages:
                                             // "nvidia/cu13/lib"
   std::string install;                      // what to do where there is none: one command or
@@ -23,6 +23,8 @@ struct LibrarySearch {
   std::vector<std::string> refused{};       // sonames of releases that do not serve, by whatever
                                             // name they are found
   std::vector<std::string> home_parts{"/lib64", "/lib"};
+  std::vector<std::string> environment_folders{};  // below a Python environment's root, as conda
+                                                   // has libraries: "lib"
 };
 
 struct FoundLibrary {
@@ -30,14 +32,9 @@ struct FoundLibrary {
   std::string path;
 };
 
-// The hash that follows the name of a library which a Python wheel bundles: libhiprtc-1a2b3c4d.so.
-// The pattern has eight digits, because there is a libhiprtc-builtins.so, too.
-inline constexpr std::string_view kWheelHash =
-    "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*";
-
 // Order: loaded in this process already by whatever path, home variables (who sets one means it),
 // the Python packages beside this library (PyTorch opens its own later: one process then has one
-// HIP runtime), the loader's own path, system folders, other Python environments: the one that this
+// HIP runtime), the loader's own path, system folders, Python environments: the one that this
 // library is installed in, $VIRTUAL_ENV, $CONDA_PREFIX, that of the python3 in PATH, and where pip
 // puts what root (/usr/local) or a user (~/.local) installs without one. The error says what was
 // looked for, where, and `install`.

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "gpu/compile/toolchains/amd_options.h"
 #include "gpu/compile/toolchains/compiler.h"
@@ -59,11 +60,10 @@ Result<std::string> version_of(const std::string& path) {
 
 class OfflineClang final : public Compiler {
  public:
-  OfflineClang(std::string path, std::string version)
-      : path_(std::move(path)), version_(std::move(version)) {}
+  explicit OfflineClang(std::string path) : path_(std::move(path)) {}
   std::string_view name() const noexcept override { return "clang"; }
   std::string identity(std::string_view arch) const override {
-    return fmt::format("{} {} {}", version_, fmt::join(kHipOptions, " "),
+    return fmt::format("{} {} {}", version(), fmt::join(kHipOptions, " "),
                        fmt::join(options_for(arch, kAmdFamilyOptions), " "));
   }
   Result<CompiledCode> compile(const CompileRequest& request) const override {
@@ -90,6 +90,15 @@ class OfflineClang final : public Compiler {
     return CompiledCode{std::move(code).value(), short_log(log.value())};
   }
   const std::string& path() const { return path_; }
+  // Asked once, and not before the first chip that this clang may be for; empty if it does not run.
+  std::string version() const {
+    const std::scoped_lock lock(version_mutex_);
+    if (!version_.has_value()) {
+      const Result<std::string> said = version_of(path_);
+      version_ = said.ok() ? said.value() : std::string();
+    }
+    return *version_;
+  }
   // Asked once, and only for a chip that some clang does not know.
   bool knows(const std::string& arch) const {
     const int first = first_llvm(arch), version = version_in_name(path_);
@@ -108,8 +117,9 @@ class OfflineClang final : public Compiler {
   }
 
  private:
-  std::string path_, version_;
-  mutable Mutex mutex_;
+  std::string path_;
+  mutable Mutex version_mutex_, mutex_;
+  mutable std::optional<std::string> version_;
   mutable std::map<std::string, bool> known_;
 };
 
@@ -137,8 +147,9 @@ class ClangOfChip final : public Compiler {
 
  private:
   const OfflineClang* first_that_knows(const std::string& arch) const {
-    const auto first = std::find_if(clangs_.begin(), clangs_.end(),
-                                    [&](const auto& clang) { return clang->knows(arch); });
+    const auto first = std::find_if(clangs_.begin(), clangs_.end(), [&](const auto& clang) {
+      return clang->knows(arch) && !clang->version().empty();
+    });
     return first == clangs_.end() ? nullptr : first->get();
   }
 
@@ -165,10 +176,10 @@ Result<const Compiler*> find_offline_clang() {
   std::vector<std::unique_ptr<const OfflineClang>> clangs;
   for (const std::string& name : names) {
     const std::string path = find_program(name);
-    if (path.empty()) continue;
-    const Result<std::string> version = version_of(path);
-    if (version.ok()) clangs.push_back(std::make_unique<OfflineClang>(path, version.value()));
+    if (!path.empty()) clangs.push_back(std::make_unique<OfflineClang>(path));
   }
+  // The rest are asked when a chip needs them.
+  while (!clangs.empty() && clangs.front()->version().empty()) clangs.erase(clangs.begin());
   if (!clangs.empty()) return new ClangOfChip(std::move(clangs));
   return Status(StatusCode::unavailable,
                 fmt::format("no clang that compiles for AMD: looked for {} in PATH. To install it: "
@@ -203,9 +214,7 @@ Result<const Compiler*> clang_at(const std::string& program) {
     return Status(StatusCode::unavailable,
                   fmt::format("{} says that it is \"{}\"", path, first_line));
   }
-  const Result<std::string> version = version_of(path);
-  if (!version.ok()) return version.status();
-  const auto* clang = new OfflineClang(path, version.value());
+  const auto* clang = new OfflineClang(path);
   const std::scoped_lock lock(mutex);
   const auto [kept, is_first] = found.emplace(path, clang);
   if (!is_first) delete clang;

@@ -1,0 +1,120 @@
+"""The wheel that the tests run on: what it needs of a system, and how it is packed."""
+
+import importlib.util
+import pathlib
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import fulmen
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGE = pathlib.Path(fulmen.__file__).parent
+# The newest versions that a Linux of the tag manylinux_2_28 has.
+NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)}
+
+
+@pytest.mark.parametrize("name", ["libfulmen.so", "_core.abi3.so", "bin/fulmen"])
+def test_needs_nothing_newer_than_its_tag(name):
+    symbols = subprocess.run(
+        ["objdump", "-T", PACKAGE / name], capture_output=True, text=True, check=True
+    ).stdout
+    needed = re.findall(r"\*UND\*.*\((GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)\)\s+(\S+)", symbols)
+    assert len(needed) > 50, symbols
+    newer = [
+        f"{symbol} of {library}_{version}"
+        for library, version, symbol in needed
+        if tuple(map(int, version.split("."))) > NEWEST[library]
+    ]
+    assert not newer, f"cmake/manylinux has an older way for these to be given: {newer}"
+
+
+def test_serves_torch_where_numpy_is_not_installed():
+    program = """
+import sys
+sys.modules["numpy"] = None  # any import of it fails
+import torch, fulmen
+q, k, v = torch.randn(3, 1, 17, 2, 16, dtype=torch.float64).float().unbind(0)
+leaf = q.clone().requires_grad_()
+out = fulmen.attention(leaf, k, v, causal=True)
+out.sum().backward()
+twin = q.clone().requires_grad_()
+expected = torch.nn.functional.scaled_dot_product_attention(
+    *(t.transpose(1, 2) for t in (twin, k, v)), is_causal=True).transpose(1, 2)
+expected.sum().backward()
+assert torch.allclose(out, expected, atol=1e-5), (out - expected).abs().max()
+assert torch.allclose(leaf.grad, twin.grad, atol=1e-4), (leaf.grad - twin.grad).abs().max()
+"""
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True)
+    assert run.returncode == 0, run.stderr.decode()
+
+
+def test_the_sdist_has_all_that_is_compiled(tmp_path):
+    build = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, tmp_path], cwd=ROOT, check=True)
+    (path,) = tmp_path.iterdir()
+    with tarfile.open(path) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = ["CMakeLists.txt", "bindings/python", "cmake", "data", "include", "src", "tools"]
+    tracked = subprocess.run(
+        ["git", "ls-files", *wanted], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert len(tracked) > 500 and set(tracked) <= packed, sorted(set(tracked) - packed)
+    assert not any(name.startswith(("tests/", "build/", ".ci/")) for name in packed)
+
+
+def packer():
+    spec = importlib.util.spec_from_file_location("pack_wheel", ROOT / "packaging/pack_wheel.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def raw_wheel(path, names):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, f"of {name}\n")
+        archive.writestr(
+            "fulmen-1.dist-info/METADATA",
+            "Name: fulmen\nRequires-Dist: nanobind-backend>=1,<2\n"
+            "Requires-Dist: torch; extra == 'a'\n",
+        )
+        archive.writestr("fulmen-1.dist-info/RECORD", "old")
+    return path
+
+
+def test_the_same_files_give_the_same_bytes(tmp_path, monkeypatch):
+    module = packer()
+    monkeypatch.setattr(module, "licenses", lambda: {"other": b"free"})
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    backend = tmp_path / "backends/3.11/_nb_backend_v1.cpython-311-x86_64-linux-gnu.so"
+    backend.parent.mkdir(parents=True)
+    backend.write_bytes(b"\x7fELF")
+    names = ["fulmen/a.py", "fulmen/b.py", "fulmen-1.dist-info/WHEEL"]
+    made = []
+    for at, order in enumerate([names, names[::-1]]):
+        raw = raw_wheel(tmp_path / f"raw{at}.whl", order)
+        files = module.packed(raw, "manylinux_2_28_x86_64", tmp_path / "backends")
+        module.write(tmp_path / f"made{at}.whl", files)
+        made.append((tmp_path / f"made{at}.whl").read_bytes())
+    assert made[0] == made[1]
+    with zipfile.ZipFile(tmp_path / "made0.whl") as wheel:
+        entries = {entry.filename: entry for entry in wheel.infolist()}
+        metadata = wheel.read("fulmen-1.dist-info/METADATA").decode()
+        assert (
+            "Tag: cp310-abi3-manylinux_2_28_x86_64\n"
+            in wheel.read("fulmen-1.dist-info/WHEEL").decode()
+        )
+        record = wheel.read("fulmen-1.dist-info/RECORD").decode()
+    assert "nanobind" not in metadata and "torch" in metadata
+    library = entries["fulmen/_nanobind/" + backend.name]
+    assert (library.external_attr >> 16 & 0o777, library.date_time[0]) == (0o755, 2023)
+    assert {line.split(",")[0] for line in record.splitlines()} == set(entries)
+
+
+def test_a_wheel_without_nanobind_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match="has no library of nanobind-backend"):
+        packer().backend_files(tmp_path)
