@@ -16,10 +16,10 @@
 namespace fulmen::testing {
 namespace {
 
-using gpu::emulated::cost_of;
-using gpu::emulated::kNoAccess;
+using gpu::cost_of;
+using gpu::kNoAccess;
 using gpu::emulated::LdsBankCount;
-using gpu::emulated::LdsLine;
+using gpu::LdsCost;
 
 std::vector<int> offsets(int lanes, const std::function<int(int)>& of) {
   std::vector<int> at;
@@ -28,7 +28,7 @@ std::vector<int> offsets(int lanes, const std::function<int(int)>& of) {
 }
 
 TEST(LdsBanks, CostOfAnInstruction) {
-  const auto expect = [](const LdsLine& cost, int64_t instructions, int64_t cycles,
+  const auto expect = [](const LdsCost& cost, int64_t instructions, int64_t cycles,
                          int64_t conflicts) {
     EXPECT_EQ(cost.instructions, instructions);
     EXPECT_EQ(cost.cycles, cycles);

@@ -112,8 +112,13 @@ struct Program {
   int scratch_bytes = 0;  // a lane
   uint32_t entry = 0;     // where in the code waves begin
   // Numbers of scalar registers; -1: not asked for.
-  int user_scalars = 0, kernarg_at = -1, packet_at = -1, workgroup_at = -1;
-  bool workgroup_in_trap_registers = false;  // gfx12
+  int user_scalars = 0, kernarg_at = -1, packet_at = -1;
+  std::array<int, 3> workgroup_at{-1, -1, -1};  // the number in each dimension
+  bool workgroup_in_trap_registers = false;     // gfx12
+  // Words of the arguments that begin in scalar registers.
+  int preloaded_at = -1, preloaded_from = 0, preloaded_words = 0;
+  bool packed_work_items = true;  // three numbers of a lane in v0
+  int work_item_registers = 1;
 
   bool is(std::string_view family) const { return arch.starts_with(family); }
 };

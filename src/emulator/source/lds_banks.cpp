@@ -3,58 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <bit>
-#include <cstddef>
 #include <utility>
 
 namespace fulmen::gpu::emulated {
 namespace {
 
-constexpr int kBanks = 32;
-
-// The cycles of one group of lanes: the most different words in one bank.
-int64_t cycles_of(std::span<const int> offsets, int bytes) {
-  std::array<std::vector<int>, kBanks> words;
-  std::size_t cycles = 0;
-  for (const int offset : offsets) {
-    if (offset == kNoAccess) continue;
-    for (int word = offset / 4; word < (offset + bytes + 3) / 4; ++word) {
-      std::vector<int>& bank = words[static_cast<std::size_t>(word % kBanks)];
-      if (std::find(bank.begin(), bank.end(), word) == bank.end()) bank.push_back(word);
-      cycles = std::max(cycles, bank.size());
-    }
-  }
-  return static_cast<int64_t>(cycles);
-}
-
 std::atomic<LdsBankCount*> newest{nullptr};
 
 }  // namespace
-
-LdsLine cost_of(std::span<const int> offsets, int bytes) {
-  const bool whole = std::all_of(offsets.begin(), offsets.end(),
-                                 [](int o) { return o == kNoAccess || o % 16 == 0; });
-  const int piece = std::min(bytes, bytes >= 16 && !whole ? 8 : 16);
-  const auto together = static_cast<std::size_t>(4 * kBanks) /
-                        std::bit_ceil(static_cast<unsigned>(std::max(piece, 4)));
-  LdsLine cost{};
-  for (int done = 0; done < bytes; done += piece) {
-    ++cost.instructions;
-    std::vector<int> at(offsets.begin(), offsets.end());
-    for (int& offset : at) {
-      if (offset != kNoAccess) offset += done;
-    }
-    for (std::size_t lane = 0; lane < at.size(); lane += together) {
-      const int64_t cycles =
-          cycles_of(std::span(at).subspan(lane, std::min(together, at.size() - lane)), piece);
-      cost.cycles += cycles;
-      cost.conflicts += std::max<int64_t>(cycles - 1, 0);
-    }
-  }
-  return cost;
-}
 
 void LdsBanks::count(std::span<const std::vector<LdsAccess>> lanes) {
   // A line's nth access of every lane.
@@ -70,11 +27,7 @@ void LdsBanks::count(std::span<const std::vector<LdsAccess>> lanes) {
     }
   }
   for (const auto& [key, offsets] : instructions) {
-    const LdsLine cost = cost_of(offsets, std::get<3>(key.first));
-    LdsLine& line = lines_[key.first];
-    line.instructions += cost.instructions;
-    line.cycles += cost.cycles;
-    line.conflicts += cost.conflicts;
+    lines_[key.first] += cost_of(offsets, std::get<3>(key.first));
   }
 }
 
@@ -91,7 +44,7 @@ int64_t LdsBanks::cycles() const {
 }
 
 std::string LdsBanks::report() const {
-  std::vector<std::pair<Line, LdsLine>> sorted(lines_.begin(), lines_.end());
+  std::vector<std::pair<Line, LdsCost>> sorted(lines_.begin(), lines_.end());
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
     return std::tuple(-a.second.conflicts, a.first) < std::tuple(-b.second.conflicts, b.first);
   });

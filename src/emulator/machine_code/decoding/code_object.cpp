@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "emulator/machine_code/decoding/decode.h"
+#include "fulmen/printable.h"
 #include "gpu/compile/report/amd_descriptor.h"
 #include "gpu/compile/report/amd_disassembler.h"
 #include "gpu/compile/report/amd_metadata.h"
@@ -32,10 +33,18 @@ Status read_user_scalars(const AmdKernelDescriptor& d, Program& program) {
   program.user_scalars = static_cast<int>(d.resources2 >> 1U & 31U);
   if (next > program.user_scalars)
     return unsupported("have fewer user registers than they ask for");
-  if (d.preloaded_arguments != 0) return unsupported("have arguments in registers");
+  if (const int words = d.preloaded_arguments & 127; words != 0) {
+    program.preloaded_at = next;
+    program.preloaded_from = d.preloaded_arguments >> 7;
+    program.preloaded_words = words;
+    if (next + words > program.user_scalars)
+      return unsupported("have more arguments in registers than registers");
+  }
   program.workgroup_in_trap_registers = program.is("gfx12");
-  if (!program.workgroup_in_trap_registers && (d.resources2 >> 7U & 1U) != 0)
-    program.workgroup_at = program.user_scalars;
+  next = program.user_scalars;
+  for (unsigned n = 0; n < 3 && !program.workgroup_in_trap_registers; ++n) {
+    if ((d.resources2 >> (7 + n) & 1U) != 0) program.workgroup_at[n] = next++;
+  }
   return {};
 }
 
@@ -64,9 +73,14 @@ Status read_modes(const AmdKernelDescriptor& d) {
 
 }  // namespace
 
-Result<Program> read_code_object(std::span<const std::byte> code_object, const std::string& arch) {
-  const std::optional<AmdKernelDescriptor> found = read_amd_kernel_descriptor(code_object);
-  if (!found) return Status(StatusCode::internal, "the code object has no kernel descriptor");
+Result<Program> read_code_object(std::span<const std::byte> code_object, const std::string& arch,
+                                 const std::string& kernel) {
+  const std::optional<AmdKernelDescriptor> found = read_amd_kernel_descriptor(code_object, kernel);
+  if (!found) {
+    return Status(StatusCode::internal,
+                  fmt::format("the code object has no kernel descriptor{}{}",
+                              kernel.empty() ? "" : " of ", printable(kernel)));
+  }
   const AmdKernelDescriptor& d = *found;
   Program program;
   program.arch = arch;
@@ -74,6 +88,9 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   program.lds_bytes = static_cast<int>(d.lds_bytes);
   program.kernarg_bytes = static_cast<int>(d.kernarg_bytes);
   program.scratch_bytes = static_cast<int>(d.scratch_bytes);
+  program.packed_work_items = has_packed_work_items(arch);
+  program.work_item_registers =
+      program.packed_work_items ? 1 : 1 + static_cast<int>(d.resources2 >> 11U & 3U);
   read_registers(d, program);
   if (Status status = read_modes(d); !status.ok()) return status;
   if (Status status = read_user_scalars(d, program); !status.ok()) return status;
@@ -84,13 +101,15 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   if (!text.ok()) return text.status();
   program.disassembly = std::move(text).value();
   if (Status status = decode(program); !status.ok()) return status;
+  // Before it are the loads of the arguments for firmware that does not preload them.
+  const uint64_t entry = d.entry + (program.preloaded_words > 0 ? 256 : 0);
   for (std::size_t n = 0; n < program.code.size(); ++n) {
-    if (program.lines[program.code[n].line].text.address != d.entry) continue;
+    if (program.lines[program.code[n].line].text.address != entry) continue;
     program.entry = static_cast<uint32_t>(n);
     return program;
   }
   return Status(StatusCode::internal,
-                fmt::format("the kernel begins at {:#x}, where there is no instruction", d.entry));
+                fmt::format("the kernel begins at {:#x}, where there is no instruction", entry));
 }
 
 }  // namespace fulmen::gpu::isa

@@ -14,8 +14,9 @@ namespace fulmen::gpu::isa {
 // modifier that the emulator does not know: nothing is skipped.
 Status decode(Program& program);
 
-// Reads the kernel descriptor and the metadata of a code object for `arch`, disassembles and
-// decodes it.
-Result<Program> read_code_object(std::span<const std::byte> code_object, const std::string& arch);
+// Reads the kernel descriptor of a code object for `arch`, disassembles and decodes it. kernel: its
+// name, "" for the first one.
+Result<Program> read_code_object(std::span<const std::byte> code_object, const std::string& arch,
+                                 const std::string& kernel = {});
 
 }  // namespace fulmen::gpu::isa
