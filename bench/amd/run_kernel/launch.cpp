@@ -33,6 +33,12 @@ Result<gpu::AmdKernelMetadata> find_kernel(const KernelLaunch& launch,
       fmt::format("no kernel \"{}\" in it: it has {}", printable(launch.kernel), names));
 }
 
+// target: "amdgcn-amd-amdhsa--gfx942:xnack-", "" where the code object does not say.
+bool is_for(std::string_view target, std::string_view arch) {
+  const std::string_view triple = target.substr(0, target.find(':'));
+  return triple.empty() || triple.substr(triple.rfind('-') + 1) == arch;
+}
+
 // Where the caller's arguments are, by the metadata.
 std::vector<gpu::AmdArgument> explicit_arguments(const gpu::AmdKernelMetadata& kernel) {
   std::vector<gpu::AmdArgument> list;
@@ -84,7 +90,7 @@ Result<RanLaunch> run_launch(const KernelLaunch& launch, const std::string& arch
   const std::span code = std::as_bytes(std::span(file.value()));
   const Result<gpu::AmdKernelMetadata> kernel = find_kernel(launch, code);
   if (!kernel.ok()) return kernel.status();
-  if (!kernel->target.empty() && !kernel->target.starts_with("amdgcn-amd-amdhsa--" + arch)) {
+  if (!is_for(kernel->target, arch)) {
     return refused(fmt::format("{}: it is for {}, arch is {}", printable(launch.code),
                                printable(kernel->target), printable(arch)));
   }
