@@ -23,6 +23,9 @@ class Run:
     def output(self, name, shape, dtype, fill=255):
         self.outputs[name] = (shape, dtype, fill)
 
+    def problem(self, p):
+        self.whole = {"dtype": p.dtype, "memory_bytes": p.bytes, "flops": p.flops}
+
     def launch(self, kernel, grid, workgroups=None, times=1):
         """kernel: as triton_compile.Kernel."""
         one = {"code": f"{len(self.codes)}.co", "kernel": kernel.name, "grid": list(grid),
@@ -47,8 +50,8 @@ class Run:
             for n, code in enumerate(self.codes):
                 (folder / f"{n}.co").write_bytes(code)
             path = folder / "run.json"
-            path.write_text(json.dumps(
-                {"arch": self.arch, "buffers": buffers, "launches": self.launches}))
+            path.write_text(json.dumps({"arch": self.arch, "problem": self.whole,
+                                        "buffers": buffers, "launches": self.launches}))
             done = subprocess.run([self.program, path], capture_output=True, text=True)
             if done.returncode != 0:
                 raise RuntimeError(done.stderr.strip())

@@ -94,8 +94,9 @@ class Reader {
   explicit Reader(const std::string& path) : folder_(std::filesystem::path(path).parent_path()) {}
 
   Description description(const json& value) const {
-    const Object o(value, "the description", {"arch", "buffers", "launches"});
-    Description d{.arch = o.text("arch"), .buffers = {}, .launches = {}};
+    const Object o(value, "the description", {"arch", "problem", "buffers", "launches"});
+    Description d{.arch = o.text("arch"), .whole = {}, .buffers = {}, .launches = {}};
+    if (o.has("problem")) d.whole = whole(o.at("problem"));
     if (!o.at("buffers").is_object()) refuse("the description.buffers is no object");
     for (const auto& [name, one] : o.at("buffers").items()) d.buffers.push_back(buffer(name, one));
     for (const json& one : o.array("launches"))
@@ -106,6 +107,13 @@ class Reader {
 
  private:
   std::string file(const std::string& name) const { return (folder_ / name).string(); }
+
+  static Whole whole(const json& value) {
+    const Object o(value, "the description.problem", {"dtype", "memory_bytes", "flops"});
+    return {.dtype = dtype_of(o.text("dtype"), o.name("dtype")),
+            .memory_bytes = o.number("memory_bytes"),
+            .flops = o.number("flops")};
+  }
 
   Buffer buffer(const std::string& name, const json& value) const {
     const Object o(value, fmt::format("buffers.{}", printable(name)),

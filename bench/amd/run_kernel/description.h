@@ -41,8 +41,16 @@ struct KernelLaunch {
   std::vector<Argument> arguments;
 };
 
+// What the launches compute together, for the modelled time.
+struct Whole {
+  DType dtype = DType::bf16;
+  double memory_bytes = 0;  // of inputs and outputs, once
+  double flops = 0;
+};
+
 struct Description {
   std::string arch;
+  std::optional<Whole> whole;
   std::vector<Buffer> buffers;
   std::vector<KernelLaunch> launches;
 };

@@ -23,7 +23,7 @@ fulmen::Status run(const std::string& path) {
     if (!ran.ok()) return ran.status();
     launches.push_back(std::move(ran).value());
   }
-  fmt::print("{}", report(launches));
+  fmt::print("{}", report(description.value(), launches));
   return buffers->save(description->buffers);
 }
 

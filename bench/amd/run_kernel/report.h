@@ -8,7 +8,8 @@
 
 namespace fulmen::run_kernel {
 
-// An array, an object a launch.
-std::string report(const std::vector<RanLaunch>& launches);
+// An object a launch and, where the description says what they compute and the model knows the
+// chip, the time that they would take (tools/bench/model/rates.h).
+std::string report(const Description& description, const std::vector<RanLaunch>& launches);
 
 }  // namespace fulmen::run_kernel

@@ -114,9 +114,10 @@ class IsaDriver final : public HostMemoryDriver {
                          .workgroup_size = {static_cast<uint32_t>(l.workgroup_size), 1, 1}});
     MemoryMap memory = this->memory().map();
     Counts counts{};
+    Work work;
     for (int64_t id = 0; id < l.workgroups; ++id) {
       std::string error =
-          run_workgroup(program, schedule.value(), id, data, memory, counts);
+          run_workgroup(program, schedule.value(), id, data, memory, counts, &work);
       if (!error.empty()) return {StatusCode::internal, std::move(error)};
     }
     if (environment_flag("FULMEN_ISA_COUNTS")) {
@@ -126,7 +127,7 @@ class IsaDriver final : public HostMemoryDriver {
     const std::scoped_lock lock(shared().mutex);
     std::deque<LaunchCounts>& launches = shared().launches;
     launches.push_back(
-        {std::string(chip_of(device).arch), std::string(l.kernel), l.workgroups, counts});
+        {std::string(chip_of(device).arch), std::string(l.kernel), l.workgroups, counts, work});
     if (launches.size() > kMostLaunches) launches.pop_front();
     return {};
   }
