@@ -314,18 +314,6 @@ void add_integers(std::vector<VectorRow>& t) {
                  const U sum = a * b + c;
                  return Result(sum, sum < c);
                }});
-  t.push_back({{"v_mad_i64_i32", "v_mad_i64_i32", "v_mad_co_i64_i32"}, "Cuuq",
-               [](U a, U b, U c) {
-                 const auto sum = static_cast<__int128>(s32(a)) * s32(b) +
-                                  static_cast<int64_t>(c);
-                 return Result(static_cast<U>(sum), sum < 0);
-               }});
-  t.push_back({{"v_add_i32", "v_add_nc_i32", "v_add_nc_i32"}, "uuu", [](U a, U b, U) {
-                 return Result(low(static_cast<U>(s32(a) + s32(b)), 32));
-               }});
-  t.push_back({{"v_sub_i32", "v_sub_nc_i32", "v_sub_nc_i32"}, "uuu", [](U a, U b, U) {
-                 return Result(low(static_cast<U>(s32(a) - s32(b)), 32));
-               }});
   t.push_back({all("v_add_co_u32"), "cuu",
                [](U a, U b, U) { return Result(low(a + b, 32), a + b > 0xFFFFFFFFU); }});
   t.push_back(

@@ -45,7 +45,6 @@ struct Operand {
   Source source = Source::none;
   bool changed = false;  // a vector register that is not read as it is: a sign, DPP or a part of it
   bool negate = false, absolute = false, sign_extend = false;
-  bool high = false, low = false;  // "v1.h", "v1.l": half of a register, by its name
   int index = 0, count = 0;  // index: vector registers count from 0, accumulators from 256
   uint64_t value = 0;
 };

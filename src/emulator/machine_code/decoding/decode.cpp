@@ -31,12 +31,6 @@ std::string table_name(std::string_view name) {
                                  : std::string(name);
 }
 
-// Registers of these are named with their halves ("v1.h"). A disassembler that does not know halves
-// leaves them out.
-bool names_halves(std::string_view name) {
-  return name.starts_with("v_mov_b16") || name.starts_with("v_cndmask_b16");
-}
-
 // "vmcnt(3) lgkmcnt(0)": the number, or -1.
 int64_t counter(std::string_view text, std::string_view name) {
   const std::size_t at = text.find(name);
@@ -85,10 +79,6 @@ class Decoder {
                   (n == 1 && i.dpp.mode != Dpp::Mode::none);
       if (o.source == Operand::Source::vector && !has_registers(o))
         return unknown(at, "registers that the kernel did not ask for");
-      // Halves that registers are named by; the bits may be written, too.
-      if (names_halves(at.name) && o.source == Operand::Source::vector && !o.high && !o.low)
-        return unknown(at, "which halves of registers these are");
-      if (o.high) i.op_sel |= static_cast<uint8_t>(n == 0 ? 8 : 1 << (n - 1));
     }
     return {};
   }

@@ -135,10 +135,7 @@ bool parse_operand(std::string_view text, bool half, Operand& o) {
   } else if (o.sign_extend && text.ends_with(')')) {
     text.remove_suffix(1);
   }
-  o.high = text.ends_with(".h");
-  o.low = text.ends_with(".l");
-  if (o.high || o.low) text.remove_suffix(2);
-  if (text.find('.') != std::string_view::npos) return false;
+  if (text.find('.') != std::string_view::npos) return false;  // halves of registers
   if (o.negate || o.absolute) {                                // a constant's sign
     if (Operand constant;
         parse_operand(text, half, constant) && constant.source == Operand::Source::literal) {

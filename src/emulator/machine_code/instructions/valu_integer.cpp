@@ -120,11 +120,9 @@ void add_shifts(Table& t) {
 }
 
 void add_integer_arithmetic(Table& t) {
-  t.lanes("v_mov_b16", [](uint16_t x) { return x; });
-  // Signed sums are the same bits where nothing is clamped.
-  for (const char* name : {"v_add_nc_u32", "v_add_u32", "v_add_i32", "v_add_nc_i32"})
+  for (const char* name : {"v_add_nc_u32", "v_add_u32"})
     t.lanes(name, [](uint32_t a, uint32_t b) { return a + b; });
-  for (const char* name : {"v_sub_nc_u32", "v_sub_u32", "v_sub_i32", "v_sub_nc_i32"})
+  for (const char* name : {"v_sub_nc_u32", "v_sub_u32"})
     t.lanes(name, [](uint32_t a, uint32_t b) { return a - b; });
   for (const char* name : {"v_subrev_nc_u32", "v_subrev_u32"})
     t.lanes(name, [](uint32_t a, uint32_t b) { return b - a; });
@@ -201,24 +199,6 @@ void multiply_add_u64(Wave& w, const Instruction& i) {
   store_result<W>(w, i, r);
 }
 
-// The carry is the sum's sign, of 65 bits.
-template <int W>
-void multiply_add_i64(Wave& w, const Instruction& i) {
-  const Source<W, int32_t> a(w, i, 2), b(w, i, 3);
-  const Source<W, uint64_t> c(w, i, 4);
-  alignas(64) uint64_t r[W];
-  uint64_t carry = 0;
-  for (int l = 0; l < W; ++l) {
-    const int64_t product = int64_t{a[l]} * b[l];
-    r[l] = static_cast<uint64_t>(product) + c[l];
-    int64_t sum = 0;
-    const bool over = __builtin_add_overflow(product, static_cast<int64_t>(c[l]), &sum);
-    carry |= uint64_t{(sum < 0) != over} << l;
-  }
-  set_scalar(w, i.operand[1], carry & w.exec());
-  store_result<W>(w, i, r);
-}
-
 enum class Sum : uint8_t { add, sub, subrev };
 
 template <int W, Sum kSum, bool kCarryIn>
@@ -239,17 +219,17 @@ void add_carry(Wave& w, const Instruction& i) {
 }
 
 // With three operands the mask is VCC, as in dual instructions.
-template <int W, class T>
+template <int W>
 void choose(Wave& w, const Instruction& i) {
-  const Source<W, T> a(w, i, 1), b(w, i, 2);
+  const Source<W, uint32_t> a(w, i, 1), b(w, i, 2);
   Operand vcc{.source = Operand::Source::scalar, .index = kVccLow, .count = W / 32};
   const uint64_t mask = lane_mask(w, i.operands > 3 ? i.operand[3] : vcc);
-  alignas(64) T r[W];
+  alignas(64) uint32_t r[W];
   for (int half = 0; half < W; half += 32) {
     const auto bits = static_cast<uint32_t>(mask >> half);
     for (int l = 0; l < 32; ++l) {
       const uint32_t on = 0U - (bits >> l & 1U);
-      r[half + l] = static_cast<T>((a[half + l] & ~on) | (b[half + l] & on));
+      r[half + l] = (a[half + l] & ~on) | (b[half + l] & on);
     }
   }
   store_result<W>(w, i, r);
@@ -277,10 +257,7 @@ void add_integer_instructions(Table& t) {
   for (const char* name : {"v_mad_u64_u32", "v_mad_co_u64_u32"}) {
     t.add(name, {multiply_add_u64<32>, multiply_add_u64<64>, Kind::valu, false});
   }
-  for (const char* name : {"v_mad_i64_i32", "v_mad_co_i64_i32"})
-    t.add(name, {multiply_add_i64<32>, multiply_add_i64<64>, Kind::valu, false});
-  t.add("v_cndmask_b32", {choose<32, uint32_t>, choose<64, uint32_t>, Kind::valu, false});
-  t.add("v_cndmask_b16", {choose<32, uint16_t>, choose<64, uint16_t>, Kind::valu, false});
+  t.add("v_cndmask_b32", {choose<32>, choose<64>, Kind::valu, false});
   t.add("v_nop", Kind::none, [](Wave& /*wave*/, const Instruction& /*instruction*/) {});
 }
 
