@@ -94,7 +94,8 @@ Result<RanLaunch> run_launch(const KernelLaunch& launch, const std::string& arch
     return refused(fmt::format("{}: it is for {}, arch is {}", printable(launch.code),
                                printable(kernel->target), printable(arch)));
   }
-  const auto program = gpu::isa::read_code_object(code, arch, kernel->name);
+  const auto program = gpu::isa::read_code_object(
+      code, arch, {.kernel = kernel->name, .keeps_subnormals = true});
   if (!program.ok()) return program.status();
   const Result<std::vector<std::byte>> arguments = make_arguments(launch, kernel.value(), buffers);
   if (!arguments.ok()) return arguments.status();

@@ -64,17 +64,18 @@ void read_registers(const AmdKernelDescriptor& d, Program& program) {
   }
 }
 
-Status read_modes(const AmdKernelDescriptor& d) {
+Status read_modes(const AmdKernelDescriptor& d, bool keeps_subnormals) {
   const uint32_t round = d.resources1 >> 12U & 15U, denormals = d.resources1 >> 16U & 15U;
   if (round != 0) return unsupported("round other than to nearest");
-  if (denormals != 15) return unsupported("flush subnormal numbers");
+  if (denormals != 15 && !keeps_subnormals) return unsupported("flush subnormal numbers");
   return {};
 }
 
 }  // namespace
 
 Result<Program> read_code_object(std::span<const std::byte> code_object, const std::string& arch,
-                                 const std::string& kernel) {
+                                 const CodeObjectOptions& options) {
+  const std::string& kernel = options.kernel;
   const std::optional<AmdKernelDescriptor> found = read_amd_kernel_descriptor(code_object, kernel);
   if (!found) {
     return Status(StatusCode::internal,
@@ -92,7 +93,7 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   program.work_item_registers =
       program.packed_work_items ? 1 : 1 + static_cast<int>(d.resources2 >> 11U & 3U);
   read_registers(d, program);
-  if (Status status = read_modes(d); !status.ok()) return status;
+  if (Status status = read_modes(d, options.keeps_subnormals); !status.ok()) return status;
   if (Status status = read_user_scalars(d, program); !status.ok()) return status;
   // amd_disassembler() prefers ROCm's comgr, but an old one does not know every chip.
   const Result<std::unique_ptr<const AmdDisassembler>> disassembler = find_objdump();

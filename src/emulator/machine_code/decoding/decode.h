@@ -14,9 +14,13 @@ namespace fulmen::gpu::isa {
 // modifier that the emulator does not know: nothing is skipped.
 Status decode(Program& program);
 
-// Reads the kernel descriptor of a code object for `arch`, disassembles and decodes it. kernel: its
-// name, "" for the first one.
+struct CodeObjectOptions {
+  std::string kernel{};  // its name, "" for the first one
+  // Takes a kernel that asks for subnormal numbers to be flushed, and computes with them.
+  bool keeps_subnormals = false;
+};
+// Reads the kernel descriptor of a code object for `arch`, disassembles and decodes it.
 Result<Program> read_code_object(std::span<const std::byte> code_object, const std::string& arch,
-                                 const std::string& kernel = {});
+                                 const CodeObjectOptions& options = {});
 
 }  // namespace fulmen::gpu::isa
