@@ -15,8 +15,7 @@ namespace {
 
 class Objdump final : public AmdDisassembler {
  public:
-  explicit Objdump(std::string program, std::string option = {})
-      : program_(std::move(program)), option_(std::move(option)) {}
+  explicit Objdump(std::string program) : program_(std::move(program)) {}
   Result<std::string> text_of(std::span<const std::byte> code_object,
                               const std::string& arch) const override {
     // One that does not know the chip crashes.
@@ -30,14 +29,11 @@ class Objdump final : public AmdDisassembler {
     const std::string file = folder.path() + "/kernel";
     const std::string code(reinterpret_cast<const char*>(code_object.data()), code_object.size());
     if (Status status = write_file(file, code); !status.ok()) return status;
-    std::vector<std::string> command{program_, "-d", "--no-show-raw-insn"};
-    if (!option_.empty()) command.push_back(option_);
-    command.push_back(file);
-    return run_program(command, folder.path());
+    return run_program({program_, "-d", "--no-show-raw-insn", file}, folder.path());
   }
 
  private:
-  std::string program_, option_;
+  std::string program_;
 };
 
 class FirstThatKnows final : public AmdDisassembler {
@@ -90,12 +86,6 @@ Result<std::unique_ptr<const AmdDisassembler>> find_objdump() {
   for (const std::string& name : names) {
     std::string program = find_program(name);
     if (!program.empty()) all.push_back(std::make_unique<Objdump>(std::move(program)));
-  }
-  // Newer compilers use gfx12's halves of registers, which LLVM 22 knows on request.
-  for (const std::string& name : names) {
-    std::string program = version_in_name(name) >= 20 ? find_program(name) : "";
-    if (!program.empty())
-      all.push_back(std::make_unique<Objdump>(std::move(program), "--mattr=+real-true16"));
   }
   if (!all.empty()) return first_that_knows(std::move(all));
   return Status(StatusCode::unavailable, "llvm-objdump is not in PATH (apt-get install llvm-19)");
