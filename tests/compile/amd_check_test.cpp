@@ -64,15 +64,17 @@ TEST(AmdCheck, KnowsTheInstructionsThatReadOtherLanes) {
   const auto under_a_branch = [](const char* instruction) {
     return findings({"v_cmpx_gt_u32_e32 16, v0", instruction, "s_endpgm"});
   };
-  for (const char* wrong : {"ds_bpermute_b32 v0, v1, v2", "ds_permute_b32 v0, v1, v2",
-                            "ds_swizzle_b32 v0, v1 offset:swizzle(SWAP,16)",
-                            "ds_read_b64_tr_b16 v[0:1], v2", "v_permlane16_b32 v0, v1, s0, s1",
-                            "v_add_f32_dpp v0, v1, v2 row_shr:1 row_mask:0xf bank_mask:0xf"}) {
+  for (const char* wrong :
+       {"ds_bpermute_b32 v0, v1, v2", "ds_permute_b32 v0, v1, v2",
+        "ds_swizzle_b32 v0, v1 offset:swizzle(SWAP,16)", "ds_read_b64_tr_b16 v[0:1], v2",
+        "v_permlane16_b32 v0, v1, s0, s1", "v_permlane32_swap_b32_e32 v0, v1",
+        "v_add_f32_dpp v0, v1, v2 row_shr:1 row_mask:0xf bank_mask:0xf"}) {
     EXPECT_EQ(under_a_branch(wrong), 1U) << wrong;
   }
   for (const char* right :
        {"v_readlane_b32 s0, v1, 3", "v_readfirstlane_b32 s0, v1", "v_add_f32_e32 v0, v1, v2",
-        "v_mov_b32_dpp v0, v1 row_shr:1 row_mask:0xf bank_mask:0xf fi:1"}) {
+        "v_mov_b32_dpp v0, v1 row_shr:1 row_mask:0xf bank_mask:0xf fi:1",
+        "v_permlane32_swap_b32_e64 v0, v1 fi:1"}) {
     EXPECT_EQ(under_a_branch(right), 0U) << right;
   }
 }
@@ -422,6 +424,15 @@ TEST(AmdCheck, KnowsWhatCountersCount) {
   };
   with_store("gfx942", "v_mov_b32_e32 v5, v1");
   with_store("gfx1100", "?v_mov_b32_e32 v5, v1");
+  // Loads to LDS count with those to registers.
+  for (const char* to_lds :
+       {"buffer_load_dword v9, s[4:7], 0 offen lds", "global_load_lds_dwordx4 v[8:9], off"}) {
+    expect_marked({"global_load_dword v1, v[8:9], off", to_lds, "s_waitcnt vmcnt(1)",
+                   "v_mov_b32_e32 v5, v1", "s_endpgm"},
+                  {.arch = "gfx950"}, what);
+    expect_marked({"s_load_dword m0, s[0:1], 0x0", std::string("?") + to_lds, "s_endpgm"},
+                  {.arch = "gfx950"}, what);
+  }
   // Either memory or LDS.
   expect_marked(
       {"flat_load_b32 v1, v[8:9]", "s_waitcnt vmcnt(0)", "?v_mov_b32_e32 v5, v1", "s_endpgm"},
@@ -480,7 +491,8 @@ TEST(AmdCheck, FindsRegistersThatNothingHasWritten) {
         "?global_store_dword v[0:1], v0, off", "?s_load_dwordx2 s[4:5], s[2:3], 0x0",
         "?v_mfma_f32_16x16x16_f16 a[0:3], v[0:1], v[0:1], 0", "?s_cbranch_scc0 @1",
         "?s_cbranch_vccz @1", "?s_cselect_b32 s4, 1, 0", "?v_fmac_f32_e32 v1, v0, v0",
-        "?v_cndmask_b32_e32 v1, v0, v0, vcc"}) {
+        "?v_cndmask_b32_e32 v1, v0, v0, vcc", "?global_load_lds_dword v0, s[0:1]",
+        "?v_permlane16_swap_b32_e32 v0, v1"}) {
     expect_marked({wrong, "s_endpgm"}, facts, what);
   }
   for (const char* right :

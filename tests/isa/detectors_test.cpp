@@ -226,6 +226,34 @@ TEST_F(IsaDetectors, LoadsThatAreNotWaitedFor) {
                not_waited);
 }
 
+// What a load brings to LDS is there for its own wave after the wait, for others after a barrier
+// behind the wait.
+TEST_F(IsaDetectors, LoadsToLdsThatAreNotWaitedFor) {
+  const auto loads = [](const std::string& between, const std::string& place) {
+    return run(
+        "__attribute__((shared)) static u lds[128]; lds[lane] = 1; u r; "
+        "asm volatile(\"s_mov_b32 m0, %3\\ns_nop 4\\nglobal_load_lds_dword %1, off\\n" +
+            between +
+            "\\nds_read_b32 %0, %2\\ns_waitcnt lgkmcnt(0)\" : \"=&v\"(r) : \"v\"(x + "
+            "lane), \"v\"(" +
+            place +
+            " * 4), \"s\"(__builtin_amdgcn_readfirstlane(lane) * 4) : \"memory\"); "
+            "x[lane] = r + (lane > 200 ? lds[x[lane] % 128] : 0);",
+        "gfx942", 128);
+  };
+  const std::string not_waited = "which a load brings that was not waited for",
+                    wait = "s_waitcnt vmcnt(0)", barrier = "\\ns_barrier";
+  expect_error(loads("", "lane"), not_waited);
+  const Outcome own = loads(wait, "lane");
+  ASSERT_EQ(own.error, "");
+  for (uint32_t l = 0; l < 128; ++l) EXPECT_EQ(own.words[l], 100 + l);
+  const std::string others = "(lane ^ 64u)";
+  expect_error(loads("s_waitcnt lgkmcnt(0)" + barrier, others), not_waited);
+  const Outcome exchanged = loads(wait + " lgkmcnt(0)" + barrier, others);
+  ASSERT_EQ(exchanged.error, "");
+  for (uint32_t l = 0; l < 128; ++l) EXPECT_EQ(exchanged.words[l], 100 + (l ^ 64U));
+}
+
 // Spilled registers: a kernel reads back what it keeps in scratch, and must not read beyond.
 TEST_F(IsaDetectors, SpilledRegistersComeBack) {
   for (const char* arch : {"gfx1100", "gfx1201", "gfx942"}) {

@@ -17,8 +17,6 @@
 namespace fulmen::testing {
 namespace {
 
-constexpr manual::Format kBf16{7, -126};
-
 class Gfx950 : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -63,12 +61,12 @@ class Gfx950 : public ::testing::Test {
 
 TEST_F(Gfx950, PairsOfNumbersRoundToNearestBf16) {
   run("v_cvt_pk_bf16_f32 v8, v0, v1", number_bits, [](Machine& m, int l) {
-    EXPECT_EQ(m.vector(8, l),
-              manual::bits(value(m, 0, l), kBf16) | manual::bits(value(m, 1, l), kBf16) << 16U);
+    EXPECT_EQ(m.vector(8, l), manual::bits(value(m, 0, l), manual::kBf16) |
+                                  manual::bits(value(m, 1, l), manual::kBf16) << 16U);
   });
   run("v_cvt_pk_bf16_f32 v8, -v0, |v1|", number_bits, [](Machine& m, int l) {
-    EXPECT_EQ(m.vector(8, l), manual::bits(-value(m, 0, l), kBf16) |
-                                  manual::bits(std::fabs(value(m, 1, l)), kBf16) << 16U);
+    EXPECT_EQ(m.vector(8, l), manual::bits(-value(m, 0, l), manual::kBf16) |
+                                  manual::bits(std::fabs(value(m, 1, l)), manual::kBf16) << 16U);
   });
 }
 
@@ -131,6 +129,35 @@ TEST_F(Gfx950, ColumnsAreReadFromRowsInLds) {
   }
   m.wave().scalars[gpu::kExecLow] = 0xFFFFFFFEU;
   EXPECT_NE(m.run(assembled->code.front()).find("lanes are off"), std::string::npos);
+}
+
+// Blocks of 16 or 32 lanes: odd ones of the first register for even ones of the second.
+TEST_F(Gfx950, BlocksOfLanesAreSwapped) {
+  for (const int lanes : {16, 32}) {
+    const auto assembled =
+        assemble({"v_permlane" + std::to_string(lanes) + "_swap_b32 v0, v1"}, "gfx950");
+    ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+    Machine m(assembled->program);
+    m.wave().scalars[gpu::kExecLow] = m.wave().scalars[gpu::kExecLow + 1] = 0xFFFFFFFFU;
+    for (uint32_t l = 0; l < 64; ++l) {
+      m.vector(0, static_cast<int>(l)) = 100 + l;
+      m.vector(1, static_cast<int>(l)) = 200 + l;
+    }
+    ASSERT_EQ(m.run(assembled->code.front()), "");
+    const auto size = static_cast<uint32_t>(lanes);
+    for (uint32_t l = 0; l < 64; ++l) {
+      const bool odd = l / size % 2 == 1;
+      EXPECT_EQ(m.vector(0, static_cast<int>(l)), odd ? 200 + l - size : 100 + l);
+      EXPECT_EQ(m.vector(1, static_cast<int>(l)), odd ? 200 + l : 100 + l + size);
+    }
+    m.wave().scalars[gpu::kExecLow] = 0xFFFFFFFEU;
+    EXPECT_NE(m.run(assembled->code.front()).find("which is off"), std::string::npos);
+  }
+}
+
+TEST_F(Gfx950, NumbersOf16BitsBecomeWords) {
+  run("v_cvt_f32_bf16 v8, v0", any_bits,
+      [](Machine& m, int l) { EXPECT_EQ(m.vector(8, l), m.vector(0, l) << 16U); });
 }
 
 TEST_F(Gfx950, WordsOfAPairAreChosenByTheirBits) {

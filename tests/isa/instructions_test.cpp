@@ -276,6 +276,76 @@ TEST_P(IsaInstructions, PermlanesTakeTheLaneThatTheSelectionSays) {
   }
 }
 
+// Halves of registers by name, as clang 22 writes them for gfx11; and op_sel's bit for the result.
+TEST(IsaHalves, AreReadAndWrittenByName) {
+  if (const Status status = gpu::isa_driver().available(); !status.ok())
+    GTEST_SKIP() << status.message();
+  if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
+    GTEST_SKIP() << clang.status().message();
+  struct Case {
+    const char* line;
+    uint32_t (*result)(uint32_t a, uint32_t b, uint32_t old);
+  };
+  static constexpr auto kSum = [](uint32_t a, uint32_t b) {
+    return static_cast<uint32_t>(
+        bits(number(a & 0xFFFFU, kHalf) + number(b & 0xFFFFU, kHalf), kHalf));
+  };
+  const Case cases[] = {
+      {"v_mov_b16_e32 v3.h, v0.l",
+       [](uint32_t a, uint32_t, uint32_t old) { return (old & 0xFFFFU) | a << 16U; }},
+      {"v_mov_b16_e32 v3.l, v0.h",
+       [](uint32_t a, uint32_t, uint32_t old) { return (old & 0xFFFF0000U) | a >> 16U; }},
+      {"v_cndmask_b16 v3.h, v0.h, v1.l, vcc_lo",
+       [](uint32_t a, uint32_t, uint32_t old) { return (old & 0xFFFFU) | (a & 0xFFFF0000U); }},
+      {"v_add_f16 v3.h, v0.l, v1.h",
+       [](uint32_t a, uint32_t b, uint32_t old) {
+         return (old & 0xFFFFU) | kSum(a, b >> 16U) << 16U;
+       }},
+      {"v_and_b16 v3.l, v0.h, v1.l",
+       [](uint32_t a, uint32_t b, uint32_t old) { return (old & 0xFFFF0000U) | (a >> 16U & b); }}};
+  std::vector<std::string> lines;
+  for (const Case& c : cases) lines.emplace_back(c.line);
+  const auto assembled = assemble(lines, "gfx1153");
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  m.wave().scalars[gpu::kExecLow] = 0xFFFFFFFFU;
+  m.wave().scalars[gpu::kVccLow] = 0;
+  std::mt19937_64 random(test_seed() + 35);
+  for (std::size_t n = 0; n < lines.size(); ++n) {
+    std::array<std::array<uint32_t, 3>, 32> before{};
+    for (int l = 0; l < 32; ++l) {
+      before[static_cast<std::size_t>(l)] = {halves(random), halves(random), halves(random)};
+      for (int r = 0; r < 3; ++r)
+        m.vector(r == 2 ? 3 : r, l) =
+            before[static_cast<std::size_t>(l)][static_cast<std::size_t>(r)];
+    }
+    ASSERT_EQ(m.run(assembled->code[n]), "");
+    for (int l = 0; l < 32; ++l) {
+      const auto& [a, b, old] = before[static_cast<std::size_t>(l)];
+      EXPECT_EQ(m.vector(3, l), cases[n].result(a, b, old)) << lines[n] << ", lane " << l;
+    }
+  }
+}
+
+TEST_P(IsaInstructions, TheLastBitOfASelectionIsTheResults) {
+  if (cdna()) GTEST_SKIP() << "gfx9 has op_sel in few instructions";
+  const auto assembled = assemble({"v_add_nc_u16 v3, v0, v1 op_sel:[0,1,1]"}, GetParam());
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  turn_all_on(m);
+  std::mt19937_64 random(test_seed() + 36);
+  for (int l = 0; l < m.size(); ++l) {
+    for (const int r : {0, 1, 3}) m.vector(r, l) = halves(random);
+  }
+  std::vector<uint32_t> old;
+  for (int l = 0; l < m.size(); ++l) old.push_back(m.vector(3, l));
+  ASSERT_EQ(m.run(assembled->code[0]), "");
+  for (int l = 0; l < m.size(); ++l) {
+    const uint32_t sum = m.vector(0, l) + (m.vector(1, l) >> 16U);
+    EXPECT_EQ(m.vector(3, l), (old[static_cast<std::size_t>(l)] & 0xFFFFU) | sum << 16U);
+  }
+}
+
 // Written by hand: bits of fp32 and of the fp16 number that they round to.
 TEST_P(IsaInstructions, ConvertsNumbersThatRoundingIsAbout) {
   constexpr std::array<std::pair<uint32_t, uint32_t>, 19> kToHalf{{{0x3F800000, 0x3C00},  // 1

@@ -45,6 +45,11 @@ Machine::Machine(const gpu::isa::Program& program)
   wave_.all_lanes = size_ == 64 ? ~uint64_t{0} : 0xFFFFFFFFU;
 }
 
+void Machine::give_memory(std::span<std::byte> memory) {
+  const auto begin = reinterpret_cast<uint64_t>(memory.data());
+  memory_ = gpu::isa::MemoryMap({{begin, begin + memory.size()}});
+}
+
 std::string Machine::run(const gpu::isa::Instruction& instruction) {
   try {
     instruction.run(wave_, instruction);

@@ -2,7 +2,9 @@
 // fills.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,13 +22,14 @@ struct Assembled {
 };
 Result<Assembled> assemble(const std::vector<std::string>& lines, const std::string& arch);
 
-// One wave, without memory and LDS.
+// One wave, without LDS, and without memory but what it is given.
 class Machine {
  public:
   explicit Machine(const gpu::isa::Program& program);
   uint32_t& vector(int r, int lane) { return vectors_[static_cast<std::size_t>(r * size_ + lane)]; }
   gpu::isa::Wave& wave() { return wave_; }
   int size() const { return size_; }
+  void give_memory(std::span<std::byte> memory);
   // The instruction's error, or "".
   std::string run(const gpu::isa::Instruction& instruction);
 

@@ -13,10 +13,10 @@ namespace {
 // has the instruction, it is by gfx9's name.
 const std::set<std::string> kNotGfx906{"v_lshl_add_u64"};
 const std::set<std::string> kNotGfx10{
-    "s_and_not1_b32", "s_and_not1_b64",       "s_clz_i32_u32", "s_ctz_i32_b32",
-    "s_or_not1_b32",  "s_or_not1_b64",        "v_clz_i32_u32", "v_cls_i32",
-    "v_ctz_i32_b32",  "v_cvt_pk_rtz_f16_f32", "v_maxmin_f32",  "v_maxmin_i32",
-    "v_maxmin_u32",   "v_minmax_f32",         "v_minmax_i32",  "v_minmax_u32"};
+    "s_and_not1_b32", "s_and_not1_b64", "s_clz_i32_u32",   "s_ctz_i32_b32", "s_or_not1_b32",
+    "s_or_not1_b64",  "v_clz_i32_u32",  "v_cls_i32",       "v_ctz_i32_b32", "v_cvt_pk_rtz_f16_f32",
+    "v_maxmin_f32",   "v_maxmin_i32",   "v_dot2_f32_bf16", "v_maxmin_u32",  "v_minmax_f32",
+    "v_minmax_i32",   "v_minmax_u32"};
 
 std::string text(const char* name) { return name == nullptr ? "" : name; }
 

@@ -24,7 +24,7 @@ inline int64_t s32(U x) { return static_cast<int32_t>(static_cast<uint32_t>(x));
 struct Format {
   int mantissa, least;
 };
-constexpr Format kSingle{23, -126}, kHalf{10, -14};
+constexpr Format kSingle{23, -126}, kHalf{10, -14}, kBf16{7, -126};
 double number(uint64_t bits, Format format);
 // Nearest, ties to even; or toward zero.
 uint64_t bits(double x, Format format, bool toward_zero = false);

@@ -116,6 +116,22 @@ void add_floats(std::vector<VectorRow>& t) {
       {all("v_sqrt_f32"), "ff", [](U a, U, U) { return Result(to_f(std::sqrt(f(a)))); }, true});
 }
 
+// Sums in the order of the document, each rounded; subnormal numbers count as 0.
+Result dot2(U a, U b, U c, Format format) {
+  const auto product = [&](int half) {
+    return number(a >> (16 * half) & 0xFFFFU, format) * number(b >> (16 * half) & 0xFFFFU, format);
+  };
+  const double first = f(to_f(odd_sum(flush(f(c)), f(to_f(product(0))))));
+  return Result(to_f(flush(f(to_f(odd_sum(first, f(to_f(product(1)))))))));
+}
+
+void add_dot_products(std::vector<VectorRow>& t) {
+  t.push_back({all("v_dot2_f32_f16"), "fppu", [](U a, U b, U c) { return dot2(a, b, c, kHalf); }});
+  t.push_back({{nullptr, "v_dot2_f32_bf16", "v_dot2_f32_bf16"}, "fppu", [](U a, U b, U c) {
+                 return dot2(a, b, c, kBf16);
+               }});
+}
+
 void add_halves(std::vector<VectorRow>& t) {
   t.push_back({all("v_add_f16"), "hhh", [](U a, U b, U) { return Result(to_h(h(a) + h(b))); }});
   t.push_back({all("v_sub_f16"), "hhh", [](U a, U b, U) { return Result(to_h(h(a) - h(b))); }});
@@ -314,6 +330,17 @@ void add_integers(std::vector<VectorRow>& t) {
                  const U sum = a * b + c;
                  return Result(sum, sum < c);
                }});
+  t.push_back({{"v_mad_i64_i32", "v_mad_i64_i32", "v_mad_co_i64_i32"}, "Cuuq", [](U a, U b, U c) {
+                 const __int128 sum = static_cast<__int128>(s32(a)) * s32(b) +
+                                      static_cast<__int128>(static_cast<int64_t>(c));
+                 return Result(static_cast<U>(sum), sum < 0);
+               }});
+  t.push_back({{"v_add_i32", "v_add_nc_i32", "v_add_nc_i32"}, "uuu", [](U a, U b, U) {
+                 return Result(low(a + b, 32));
+               }});
+  t.push_back({{"v_sub_i32", "v_sub_nc_i32", "v_sub_nc_i32"}, "uuu", [](U a, U b, U) {
+                 return Result(low(a - b, 32));
+               }});
   t.push_back({all("v_add_co_u32"), "cuu",
                [](U a, U b, U) { return Result(low(a + b, 32), a + b > 0xFFFFFFFFU); }});
   t.push_back(
@@ -370,8 +397,8 @@ void add_comparisons(std::vector<VectorRow>& t) {
 const std::vector<VectorRow>& vector_rows() {
   static const auto* const kRows = [] {
     auto* rows = new std::vector<VectorRow>;
-    for (const auto add :
-         {add_floats, add_halves, add_conversions, add_bits, add_integers, add_comparisons})
+    for (const auto add : {add_floats, add_dot_products, add_halves, add_conversions, add_bits,
+                           add_integers, add_comparisons})
       add(*rows);
     return rows;
   }();

@@ -89,7 +89,10 @@ class Generator {
       if (types[n] != 'd') sources.push_back(source(types[n], scalar_used));
     }
     const std::string mask_text = registers('s', mask, lanes_ / 32);
-    std::string text = name(row.name) + "_e64 " + (to_mask ? mask_text : registers('v', to, words));
+    // Packed operations have one encoding.
+    const bool packed = name(row.name).starts_with("v_dot2_");
+    std::string text = name(row.name) + (packed ? " " : "_e64 ") +
+                       (to_mask ? mask_text : registers('v', to, words));
     if (carries) text += ", " + mask_text;
     for (const Operand& o : sources) text += ", " + o.text;
     const bool clamp = types[0] == 'f' && below(8) == 0;
@@ -150,6 +153,15 @@ class Generator {
         {"row_ror:" + std::to_string(n), [=](int l) { return in_row(l, (l + 16 - n) % 16); }},
         {"row_mirror", [=](int l) { return in_row(l, 15 - l % 16); }},
         {"row_half_mirror", [=](int l) { return in_row(l, l % 16 / 8 * 8 + 7 - l % 8); }}};
+    if (is_gfx9()) {
+      // A row gives its last lane to the next row, lane 31 goes to the upper half, the wave moves.
+      all.push_back({"row_bcast:15", [](int l) { return l / 16 * 16 - 1; }});
+      all.push_back({"row_bcast:31", [](int l) { return l < 32 ? -1 : 31; }});
+      all.push_back({"wave_shl:1", [](int l) { return l == 63 ? -1 : l + 1; }});
+      all.push_back({"wave_rol:1", [](int l) { return l == 63 ? 0 : l + 1; }});
+      all.push_back({"wave_shr:1", [](int l) { return l - 1; }});
+      all.push_back({"wave_ror:1", [](int l) { return l == 0 ? 63 : l - 1; }});
+    }
     if (family_ == manual::Family::gfx906) return all;
     if (family_ == manual::Family::gfx9) {
       all.push_back({"row_newbcast:" + std::to_string(n), [=](int l) { return in_row(l, n); }});
@@ -258,7 +270,7 @@ class Generator {
       o = at(Operand::Where::scalar, below(kOperands / words_of(type)) * words_of(type));
       o.text = registers('s', o.index, words_of(type));
       scalar_used = true;
-    } else if (pick == 1) {
+    } else if (pick == 1 && type != 'p') {
       return constant(type);
     } else {
       o = at(Operand::Where::vector, below(kOperands / words_of(type)) * words_of(type));

@@ -45,6 +45,8 @@ struct Operand {
   Source source = Source::none;
   bool changed = false;  // a vector register that is not read as it is: a sign, DPP or a part of it
   bool negate = false, absolute = false, sign_extend = false;
+  enum class Half : uint8_t { none, low, high };
+  Half half = Half::none;    // the half that is named
   int index = 0, count = 0;  // index: vector registers count from 0, accumulators from 256
   uint64_t value = 0;
 };
@@ -62,7 +64,7 @@ struct Dpp {
     row_share,
     row_xmask,
     row_newbcast,
-    row_bcast,
+    row_bcast,  // a row's last lane to the next row, or lane 31 to the wave's upper half
     wave_shl,
     wave_rol,
     wave_shr,
@@ -81,7 +83,8 @@ struct Instruction {
   Handler run = nullptr;
   Kind kind = Kind::none;
   bool accesses_are_checked = true;  // false: waits and branches on SCC
-  bool clamp = false, returns = false, offen = false, zeroes_high_half = false;
+  bool clamp = false, returns = false, offen = false, idxen = false, zeroes_high_half = false;
+  uint8_t op_sels = 0;  // how many bits of op_sel are given
   uint8_t op_sel = 0, op_sel_hi = 0, neg_lo = 0, neg_hi = 0;
   // SDWA: 0 to 3 a byte, 4 and 5 a word, 6 all.
   uint8_t source_part[3] = {6, 6, 6}, result_part = 6, unused = 0;

@@ -1,7 +1,9 @@
 // The state of a wave and of its workgroup.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -25,30 +27,6 @@ struct Fault {
 [[noreturn]] inline void fail(std::string what) { throw Fault{std::move(what)}; }
 
 using gpu::MemoryMap;
-
-// A counter of outstanding accesses. Results arrive in order, those of scalar loads in any order.
-class Outstanding {
- public:
-  void add(RegisterRange writes) { queue_.push_back(writes); }
-  void wait(std::size_t left, std::array<uint8_t, kRegisters>& pending, int& total) {
-    for (; queue_.size() > left; queue_.pop_front()) {
-      const RegisterRange range = queue_.front();
-      for (int r = range.first; r < range.first + range.count; ++r)
-        pending[static_cast<std::size_t>(r)] = 0;
-      total -= range.count > 0 ? 1 : 0;
-    }
-  }
-  bool empty() const { return queue_.empty(); }
-  bool has_stores() const {
-    for (const RegisterRange& range : queue_) {
-      if (range.count == 0) return true;
-    }
-    return false;
-  }
-
- private:
-  std::deque<RegisterRange> queue_;
-};
 
 // Sizes of a launch in its three dimensions.
 struct Grid {
@@ -86,10 +64,77 @@ struct LaunchData {
   }
 };
 
+// What one load brings to LDS: `bytes` of each of `lanes`, `stride` bytes apart.
+struct LdsArrival {
+  uint32_t begin = 0, stride = 0, bytes = 0;
+  uint64_t lanes = 0;
+};
+
+// The words of LDS that loads bring and that no wave has waited for yet.
+class Arriving {
+ public:
+  void add(const LdsArrival& arrival) { count(arrival, 1); }
+  void remove(const LdsArrival& arrival) { count(arrival, -1); }
+  bool any(uint32_t at, std::size_t bytes) const {
+    for (std::size_t word = at / 4; loads_ > 0 && word < (at + bytes + 3) / 4; ++word) {
+      if (word < words_.size() && words_[word] != 0) return true;
+    }
+    return false;
+  }
+
+ private:
+  void count(const LdsArrival& arrival, int by) {
+    loads_ += by;
+    for (uint64_t left = arrival.lanes; left != 0; left &= left - 1) {
+      const auto lane = static_cast<uint32_t>(std::countr_zero(left));
+      const std::size_t first = (arrival.begin + arrival.stride * lane) / 4;
+      words_.resize(std::max(words_.size(), first + arrival.bytes / 4));
+      for (std::size_t word = first; word < first + arrival.bytes / 4; ++word)
+        words_[word] = static_cast<uint16_t>(words_[word] + by);
+    }
+  }
+
+  std::vector<uint16_t> words_;  // loads that bring the word
+  int loads_ = 0;
+};
+
 struct Workgroup {
   MemoryMap& memory;
   std::span<std::byte> lds;
   const LaunchData& launch;
+  Arriving arriving{};
+};
+
+// A counter of outstanding accesses. Results arrive in order, those of scalar loads in any order.
+class Outstanding {
+ public:
+  void add(RegisterRange writes, const LdsArrival& arrival = {}) {
+    queue_.push_back({writes, arrival});
+  }
+  void wait(std::size_t left, std::array<uint8_t, kRegisters>& pending, int& total,
+            Arriving& arriving) {
+    for (; queue_.size() > left; queue_.pop_front()) {
+      const auto& [range, arrival] = queue_.front();
+      for (int r = range.first; r < range.first + range.count; ++r)
+        pending[static_cast<std::size_t>(r)] = 0;
+      total -= range.count > 0 ? 1 : 0;
+      if (arrival.lanes != 0) arriving.remove(arrival);
+    }
+  }
+  bool empty() const { return queue_.empty(); }
+  bool has_stores() const {
+    for (const Access& access : queue_) {
+      if (access.writes.count == 0) return true;
+    }
+    return false;
+  }
+
+ private:
+  struct Access {
+    RegisterRange writes;
+    LdsArrival arrival;
+  };
+  std::deque<Access> queue_;
 };
 
 struct Wave {
@@ -109,6 +154,7 @@ struct Wave {
   std::array<uint8_t, kRegisters> pending{};  // the counter of a register's outstanding load
   int loads = 0;                              // number of outstanding loads
   Outstanding memory_loads, lds_loads, scalar_loads;
+  LdsArrival arrival;  // of the load to LDS that was executed last
 
   uint64_t exec() const {
     return (scalars[kExecLow] | uint64_t{scalars[kExecLow + 1]} << 32U) & all_lanes;

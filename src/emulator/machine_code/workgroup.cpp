@@ -242,7 +242,9 @@ class Runner {
         w.pending[static_cast<std::size_t>(r)] = counter;
       ++w.loads;
     } else if (counter == Wave::lds || program_.is("gfx9")) {
-      outstanding.add({.first = 0, .count = 0});  // a store that the counter counts
+      // A store that the counter counts, or a load to LDS.
+      outstanding.add({.first = 0, .count = 0}, w.arrival);
+      w.arrival = {};
     }
   }
 

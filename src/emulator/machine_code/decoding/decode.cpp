@@ -20,7 +20,9 @@ Status unknown(const AmdInstruction& at, std::string_view what) {
                   at.name, at.operands, at.address, what)};
 }
 
-std::string table_name(std::string_view name) {
+std::string table_name(const AmdInstruction& at) {
+  std::string_view name = at.name;
+  if (loads_to_lds(at) && at.operands.ends_with(" lds")) return fmt::format("{}_lds", name);
   for (const std::string_view suffix : {"_e64_dpp", "_e32", "_e64", "_dpp", "_sdwa"}) {
     if (!name.ends_with(suffix)) continue;
     name.remove_suffix(suffix.size());
@@ -46,7 +48,7 @@ class Decoder {
 
   // One instruction, or one half of a dual one.
   Status read(const AmdInstruction& at, Instruction& i) const {
-    const Entry* entry = instruction_table().find(table_name(at.name));
+    const Entry* entry = instruction_table().find(table_name(at));
     if (entry == nullptr) return unknown(at, "this instruction");
     i.run = program_.wave_size == 32 ? entry->wave32 : entry->wave64;
     if (i.run == nullptr) return unknown(at, "this instruction");
@@ -72,6 +74,8 @@ class Decoder {
       plain.operands = at.operands.substr(0, swizzle);
     }
     if (Status status = read_operands(plain, entry->half_constants, i); !status.ok()) return status;
+    select_result_half(at.name, i);
+    if (!choose_halves(*entry, i)) return unknown(at, "halves of registers here");
     for (int n = 0; n < i.operands; ++n) {
       Operand& o = i.operand[static_cast<std::size_t>(n)];
       const bool part = n >= 1 && n <= 2 && i.source_part[n - 1] < 6;
@@ -84,6 +88,29 @@ class Decoder {
   }
 
  private:
+  // The last bit of op_sel is the result's, but for packed operations, which have none.
+  static void select_result_half(std::string_view name, Instruction& i) {
+    if (i.op_sels < 2 || begins_with_any(name, {"v_pk_", "v_fma_mix", "v_mad_mix", "v_dot",
+                                                "v_wmma", "v_mfma", "v_permlane"}))
+      return;
+    const unsigned last = i.op_sels - 1U, bit = i.op_sel >> last & 1U;
+    i.op_sel = static_cast<uint8_t>((i.op_sel & ~(1U << last)) | bit << 3U);
+  }
+
+  // Halves that are named say what op_sel says elsewhere: a bit a source, bit 3 for the result.
+  static bool choose_halves(const Entry& entry, Instruction& i) {
+    uint8_t named = 0, high = 0;
+    for (int n = 0; n < i.operands; ++n) {
+      const Operand::Half half = i.operand[static_cast<std::size_t>(n)].half;
+      if (half == Operand::Half::none) continue;
+      named = static_cast<uint8_t>(named | 1U << n);
+      if (half == Operand::Half::high)
+        high = static_cast<uint8_t>(high | (n == 0 ? 8U : 1U << (n - 1)));
+    }
+    if (named != 0) i.op_sel = high;
+    return (named & ~entry.halves) == 0;
+  }
+
   bool has_registers(const Operand& o) const {
     const int end = o.index + o.count;
     return o.index < 256 ? end <= program_.vector_registers : end - 256 <= program_.accumulators;

@@ -78,14 +78,17 @@ bool parse_dpp(std::string_view name, std::string_view value, Dpp& dpp) {
       {"row_shl", Mode::row_shl},     {"row_shr", Mode::row_shr},
       {"row_ror", Mode::row_ror},     {"row_mirror", Mode::row_mirror},
       {"row_share", Mode::row_share}, {"row_half_mirror", Mode::row_half_mirror},
-      {"row_xmask", Mode::row_xmask}, {"row_newbcast", Mode::row_newbcast}};
+      {"row_xmask", Mode::row_xmask}, {"row_newbcast", Mode::row_newbcast},
+      {"row_bcast", Mode::row_bcast}, {"wave_shl", Mode::wave_shl},
+      {"wave_rol", Mode::wave_rol},   {"wave_shr", Mode::wave_shr},
+      {"wave_ror", Mode::wave_ror}};
   for (const auto& [known, mode] : kModes) {
     if (name != known) continue;
     dpp.mode = mode;
     const std::optional<int64_t> amount =
         value.empty() ? std::optional<int64_t>(0) : parse_integer(value);
     dpp.amount = static_cast<int>(amount.value_or(0));
-    return amount && dpp.amount >= 0 && dpp.amount < 16;
+    return amount && dpp.amount >= 0 && dpp.amount < (mode == Mode::row_bcast ? 32 : 16);
   }
   const std::optional<int64_t> number = parse_integer(value);
   if (!number) return false;
@@ -135,8 +138,10 @@ bool parse_operand(std::string_view text, bool half, Operand& o) {
   } else if (o.sign_extend && text.ends_with(')')) {
     text.remove_suffix(1);
   }
-  if (text.find('.') != std::string_view::npos) return false;  // halves of registers
-  if (o.negate || o.absolute) {                                // a constant's sign
+  o.half = text.ends_with(".l")   ? Operand::Half::low
+           : text.ends_with(".h") ? Operand::Half::high
+                                  : Operand::Half::none;
+  if (o.negate || o.absolute) {  // a constant's sign
     if (Operand constant;
         parse_operand(text, half, constant) && constant.source == Operand::Source::literal) {
       o.source = constant.source;
@@ -158,6 +163,8 @@ bool parse_modifier(std::string_view text, Instruction& i) {
       begins_with_any(text, {"slc", "dlc", "sc1", "nt", "th:", "scope:"}))
     return true;
   if (text == "offen") return i.offen = true;
+  if (text == "idxen") return i.idxen = true;
+  if (text == "lds") return true;  // a part of the instruction's name in the table
   if (text == "clamp") return i.clamp = true;
   const std::size_t colon = text.find(':');
   const std::string_view name = text.substr(0, colon),
@@ -169,6 +176,8 @@ bool parse_modifier(std::string_view text, Instruction& i) {
     if (name != known) continue;
     const std::optional<uint8_t> parsed = parse_bits(value);
     *bits = parsed.value_or(0);
+    if (name == "op_sel")
+      i.op_sels = static_cast<uint8_t>(1 + std::count(value.begin(), value.end(), ','));
     return parsed.has_value();
   }
   for (const auto& [known, offset] : {std::pair{"offset", &i.offset},

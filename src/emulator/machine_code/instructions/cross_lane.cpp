@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kRow = 16;
 constexpr int kNoLane = -1;
+constexpr int kCdnaWave = 64;  // RDNA moves lanes within rows alone
 
 bool on(uint64_t mask, int lane) { return (mask >> lane & 1U) != 0; }
 
@@ -35,6 +36,16 @@ int dpp_lane(const Dpp& d, int l) {
       return base + d.amount;
     case Dpp::Mode::row_xmask:
       return base + (at ^ d.amount);
+    case Dpp::Mode::row_bcast:
+      return d.amount == 15 ? base - 1 : l >= 32 ? 31 : kNoLane;
+    case Dpp::Mode::wave_shl:
+      return l + 1 < kCdnaWave ? l + 1 : kNoLane;
+    case Dpp::Mode::wave_rol:
+      return (l + 1) % kCdnaWave;
+    case Dpp::Mode::wave_shr:
+      return l - 1;
+    case Dpp::Mode::wave_ror:
+      return (l - 1 + kCdnaWave) % kCdnaWave;
     default:
       return l;
   }
@@ -98,6 +109,23 @@ void permlane64(Wave& w, const Instruction& i) {
     r[l] = W == 64 ? x[from] : x[l];
   }
   store_lanes<W>(row<W>(w, i.operand[0].index), r, w.exec());
+}
+
+// Exchanges the odd blocks of kLanes lanes of the first register for the even ones of the second.
+template <int kLanes>
+void permlane_swap(Wave& w, const Instruction& i) {
+  const uint64_t exec = w.exec();
+  uint32_t *const first = row<64>(w, i.operand[0].index), *const second =
+                                                              row<64>(w, i.operand[1].index);
+  for (int l = 0; l < 64; ++l) {
+    if (l / kLanes % 2 == 0) continue;
+    const int other = l - kLanes;
+    if (!i.dpp.fetch_inactive && on(exec, l) != on(exec, other))
+      on(exec, l) ? read_inactive(l, other) : read_inactive(other, l);
+    const uint32_t odd = first[l], even = second[other];
+    if (on(exec, l)) first[l] = even;
+    if (on(exec, other)) second[other] = odd;
+  }
 }
 
 template <int W>
@@ -164,6 +192,8 @@ void add_cross_lane_instructions(Table& t) {
   t.add("v_permlane16_b32", {permlane16<32, false>, permlane16<64, false>, Kind::valu, false});
   t.add("v_permlanex16_b32", {permlane16<32, true>, permlane16<64, true>, Kind::valu, false});
   t.add("v_permlane64_b32", {permlane64<32>, permlane64<64>, Kind::valu, false});
+  t.add("v_permlane16_swap_b32", {nullptr, permlane_swap<16>, Kind::valu, false});
+  t.add("v_permlane32_swap_b32", {nullptr, permlane_swap<32>, Kind::valu, false});
   t.add("ds_swizzle_b32", {swizzle<32>, swizzle<64>, Kind::lds, false});
   t.add("v_readfirstlane_b32", {read_first_lane<32>, read_first_lane<64>, Kind::valu, false});
   t.add("v_readlane_b32", {read_lane<32>, read_lane<64>, Kind::valu, false});

@@ -25,14 +25,23 @@ void add_branches(Table& t) {
   add_branch(t, "s_cbranch_vccnz", [](const Wave& w) { return vcc(w) != 0; });
   add_branch(t, "s_cbranch_execz", [](const Wave& w) { return w.exec() == 0; });
   add_branch(t, "s_cbranch_execnz", [](const Wave& w) { return w.exec() != 0; });
-  t.add("s_endpgm", Kind::branch, [](Wave& w, const Instruction& /*i*/) { w.ended = true; });
+  t.add("s_endpgm", Kind::branch, [](Wave& w, const Instruction& /*i*/) {
+    w.memory_loads.wait(0, w.pending, w.loads, w.group->arriving);
+    w.ended = true;
+  });
 }
 
-void wait_memory(Wave& w, uint64_t left) { w.memory_loads.wait(left, w.pending, w.loads); }
-void wait_scalar(Wave& w, uint64_t left) {
-  if (left == 0) w.scalar_loads.wait(0, w.pending, w.loads);  // scalar loads arrive in any order
+void wait_memory(Wave& w, uint64_t left) {
+  w.memory_loads.wait(left, w.pending, w.loads, w.group->arriving);
 }
-void wait_lds(Wave& w, uint64_t left) { w.lds_loads.wait(left, w.pending, w.loads); }
+void wait_scalar(Wave& w, uint64_t left) {
+  if (left == 0)
+    w.scalar_loads.wait(0, w.pending, w.loads,
+                        w.group->arriving);  // scalar loads arrive in any order
+}
+void wait_lds(Wave& w, uint64_t left) {
+  w.lds_loads.wait(left, w.pending, w.loads, w.group->arriving);
+}
 // The counter that LDS and scalar loads share before gfx12.
 void wait_lds_and_scalar(Wave& w, uint64_t left) {
   if (left == 0 || w.scalar_loads.empty()) wait_lds(w, left);

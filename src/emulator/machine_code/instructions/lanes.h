@@ -127,6 +127,11 @@ uint64_t written_lanes(const Wave& w, const Instruction& i) {
   return i.dpp.mode == Dpp::Mode::none ? w.exec() : w.exec() & dpp_written<W>(w, i);
 }
 
+// Some instructions take subnormal numbers for 0.
+inline float flush_subnormal(float x) {
+  return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0F, x) : x;
+}
+
 inline float clamped(float x) { return x > 0 ? (x < 1 ? x : 1.0F) : 0.0F; }  // NaN is 0
 
 // Writes results of one type for all lanes. Lanes that are off keep their values.
@@ -197,6 +202,14 @@ template <class Fn, class R, class... A>
 struct Arity<R (Fn::*)(A...) const> {
   using Indices = std::index_sequence_for<A...>;
   static constexpr bool kHalves = (std::is_same_v<A, Half> || ...);
+  // A bit for each operand of 16 bits.
+  template <int kFirst, bool kAccumulates>
+  static constexpr uint8_t halves() {
+    unsigned bits = sizeof(R) == 2 ? 1 : 0;
+    int at = kFirst;
+    ((bits |= sizeof(A) == 2 ? 1U << at : 0, ++at), ...);
+    return static_cast<uint8_t>(bits);
+  }
 };
 
 template <int W, int kFirst, bool kAccumulates, class Fn>

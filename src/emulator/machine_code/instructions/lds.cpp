@@ -2,22 +2,11 @@
 // the LDS that the kernel asks for.
 #include <fmt/format.h>
 
+#include "emulator/machine_code/instructions/lds_place.h"
 #include "emulator/machine_code/instructions/table.h"
 
 namespace fulmen::gpu::isa {
 namespace {
-
-// An address has 32 bits: clang lets a base begin below 0, which the offset makes up for, on every
-// chip but the first of GCN (AMDGPUSubtarget::hasUsableDSOffset).
-std::byte* lds_at(Wave& w, uint32_t base, int64_t offset, std::size_t bytes, std::string_view what,
-                  int lane) {
-  const uint32_t at = base + static_cast<uint32_t>(offset);
-  if (uint64_t{at} + bytes > w.group->lds.size()) {
-    fail(fmt::format("{} {} bytes of LDS at {} in lane {}: the workgroup has {}", what, bytes, at,
-                     lane, w.group->lds.size()));
-  }
-  return w.group->lds.data() + at;
-}
 
 template <int W, class Call>
 void each_lane(const Wave& w, Call call) {
@@ -143,6 +132,17 @@ void read_lanes(Wave& w, const Instruction& i) {
   store_lanes<W>(row<W>(w, i.operand[0].index), r, w.exec());
 }
 
+// The other way round: each lane gives its number to a lane. The last one of several wins, and
+// lanes that are given nothing get 0.
+template <int W>
+void write_lanes(Wave& w, const Instruction& i) {
+  const Source<W, uint32_t> address(w, i, 1), data(w, i, 2);
+  uint32_t r[W] = {};
+  each_lane<W>(w,
+               [&](int l) { r[(address[l] + static_cast<uint32_t>(i.offset)) / 4 % W] = data[l]; });
+  store_lanes<W>(row<W>(w, i.operand[0].index), r, w.exec());
+}
+
 template <int kWords>
 void add_words(Table& t, const std::string& bits) {
   constexpr Entry kLoad{load<32, kWords>, load<64, kWords>, Kind::lds, false},
@@ -209,6 +209,7 @@ void add_lds_instructions(Table& t) {
   add_atomic<int32_t>(t, "ds_max", "i32", [](int32_t a, int32_t b) { return a > b ? a : b; });
   add_atomic<uint32_t>(t, "ds_or", "b32", [](uint32_t a, uint32_t b) { return a | b; });
   t.add("ds_read_b64_tr_b16", {nullptr, load_transposed<64>, Kind::lds, false});
+  t.add("ds_permute_b32", {write_lanes<32>, write_lanes<64>, Kind::lds, false});
   t.add("ds_bpermute_b32", {read_lanes<32>, read_lanes<64>, Kind::lds, false});
 }
 

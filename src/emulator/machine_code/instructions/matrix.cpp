@@ -180,6 +180,8 @@ void add_matrix_instructions(Table& t) {
   t.add("v_mfma_f32_32x32x8_bf16", mfma<Mfma32<4>, Bf16>());
   t.add("v_mfma_f32_16x16x32_f16", mfma<Mfma16<8>, Fp16>());
   t.add("v_mfma_f32_16x16x32_bf16", mfma<Mfma16<8>, Bf16>());
+  t.add("v_mfma_f32_32x32x16_f16", mfma<Mfma32<8>, Fp16>());
+  t.add("v_mfma_f32_32x32x16_bf16", mfma<Mfma32<8>, Bf16>());
   // As CDNA1 and CDNA2 name them.
   t.add("v_mfma_f32_16x16x16f16", mfma<Mfma16<4>, Flushed<Fp16>>());
   t.add("v_mfma_f32_16x16x16bf16_1k", mfma<Mfma16<4>, Flushed<Bf16>>());

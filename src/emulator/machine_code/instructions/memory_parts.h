@@ -1,6 +1,8 @@
 // The loads and stores of one lane, between memory and registers.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string_view>
 
 #include "emulator/machine_code/instructions/lanes.h"
@@ -42,6 +44,42 @@ void write_from(const Wave& w, int first, int l, void* to) {
   if (kPart == Part::high16) words[0] >>= 16U;
   std::memcpy(to, words, bytes_of(kPart, kWords));
 }
+
+// Memory that an instruction accesses is inside one allocation of the device.
+inline void check_memory(Wave& w, uint64_t address, uint64_t bytes, std::string_view what,
+                         int lane) {
+  if (w.group->memory.contains(address, bytes)) return;
+  fail(fmt::format("{} {} bytes at {:#x} in lane {}: that is in no allocation", what, bytes,
+                   address, lane));
+}
+
+template <class T>
+T* memory_at(uint64_t address) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): registers hold addresses as numbers
+  return reinterpret_cast<T*>(address);
+}
+
+// The address of each lane: a pair of vector registers, or an offset of 32 bits from a scalar base.
+template <int W>
+class GlobalAddress {
+ public:
+  GlobalAddress(const Wave& w, const Instruction& i, int vector, int base) {
+    const Operand& b = i.operand[static_cast<std::size_t>(base)];
+    based_ = b.source == Operand::Source::scalar;
+    base_ = (based_ ? scalar64(w, b) : 0) + static_cast<uint64_t>(i.offset);
+    const int r = i.operand[static_cast<std::size_t>(vector)].index;
+    low_ = row<W>(w, r);
+    high_ = based_ ? low_ : row<W>(w, r + 1);
+  }
+  uint64_t operator[](int l) const {
+    return base_ + (low_[l] | (based_ ? 0 : uint64_t{high_[l]} << 32U));
+  }
+
+ private:
+  bool based_ = false;
+  uint64_t base_ = 0;
+  const uint32_t *low_ = nullptr, *high_ = nullptr;
+};
 
 // Calls add.operator()<part, words>(load, store) for every kind of access, with the ends of its
 // names: gfx9's, then those of later chips. Empty: there is no such load, or store.

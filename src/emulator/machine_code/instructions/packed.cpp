@@ -116,7 +116,7 @@ void fma_mix(Wave& w, const Instruction& i) {
   store_lanes<W>(to, r, w.exec());
 }
 
-// a[0] b[0] + a[1] b[1] + c, products exact, in fp32.
+// c + a[0] b[0] + a[1] b[1], products exact, sums in fp32. Subnormal sums count as 0.
 template <int W, bool kHalf>
 void dot2(Wave& w, const Instruction& i) {
   const Source<W, uint32_t> a(w, i, 1), b(w, i, 2), c(w, i, i.operands > 3 ? 3 : 0);
@@ -127,7 +127,7 @@ void dot2(Wave& w, const Instruction& i) {
   for (int l = 0; l < W; ++l) {
     const float low = number(a[l] & 0xFFFFU) * number(b[l] & 0xFFFFU),
                 high = number(a[l] >> 16U) * number(b[l] >> 16U);
-    r[l] = std::bit_cast<float>(c[l]) + low + high;
+    r[l] = flush_subnormal(flush_subnormal(std::bit_cast<float>(c[l])) + low + high);
   }
   store_result<W>(w, i, r);
 }

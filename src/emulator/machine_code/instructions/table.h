@@ -13,6 +13,7 @@ struct Entry {
   Handler wave32 = nullptr, wave64 = nullptr;
   Kind kind = Kind::none;
   bool half_constants = false;  // "1.0" among its operands is the fp16 number
+  uint8_t halves = 0;           // a bit an operand: those of 16 bits, which may name a half
 };
 
 class Table {
@@ -28,7 +29,8 @@ class Table {
   void lanes(std::string_view name, Fn /*function*/, Kind kind = Kind::valu) {
     add(name,
         {lane_handler<32, kFirst, kAccumulates, Fn>, lane_handler<64, kFirst, kAccumulates, Fn>,
-         kind, Arity<decltype(&Fn::operator())>::kHalves});
+         kind, Arity<decltype(&Fn::operator())>::kHalves,
+         Arity<decltype(&Fn::operator())>::template halves<kFirst, kAccumulates>()});
   }
   const Entry* find(std::string_view name) const {
     const auto found = entries_.find(std::string(name));
@@ -43,6 +45,7 @@ class Table {
 void add_float_instructions(Table& table);
 void add_division(Table& table);
 void add_integer_instructions(Table& table);
+void add_lane_masks(Table& table);
 void add_comparisons(Table& table);
 void add_packed_instructions(Table& table);
 void add_cross_lane_instructions(Table& table);
@@ -51,6 +54,8 @@ void add_scalar_arithmetic(Table& table);
 void add_flow_instructions(Table& table);
 void add_lds_instructions(Table& table);
 void add_memory_instructions(Table& table);
+void add_buffer_instructions(Table& table);
+void add_atomics(Table& table);
 void add_scratch_instructions(Table& table);
 void add_matrix_instructions(Table& table);
 

@@ -18,12 +18,9 @@ float minimum(float a, float b) {
   return std::isnan(a) ? b : std::isnan(b) ? a : a < b || (a == b && std::signbit(a)) ? a : b;
 }
 
-// v_exp_f32 and v_log_f32 take subnormal numbers for 0.
-float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0F, x) : x; }
-
 // A product that the host's compiler does not fuse with a sum.
 float rounded(float product) {
-  const volatile float kept = flushed(product);
+  const volatile float kept = flush_subnormal(product);
   return kept;
 }
 
@@ -54,7 +51,7 @@ void add_float_arithmetic(Table& t) {
   t.lanes<1, true>("v_fmac_f32", fma);
   // gfx9's and gfx10.1's that round the product, too. Subnormal numbers count as 0.
   const auto mad = [](float a, float b, float c) {
-    return flushed(rounded(flushed(a) * flushed(b)) + flushed(c));
+    return flush_subnormal(rounded(flush_subnormal(a) * flush_subnormal(b)) + flush_subnormal(c));
   };
   for (const char* name : {"v_mad_f32", "v_madak_f32", "v_madmk_f32"}) t.lanes(name, mad);
   t.lanes<1, true>("v_mac_f32", mad);
@@ -97,8 +94,10 @@ void add_float_arithmetic(Table& t) {
 }
 
 void add_transcendental(Table& t) {
-  t.lanes("v_exp_f32", [](float x) { return flushed(std::exp2(flushed(x))); }, kTranscendental);
-  t.lanes("v_log_f32", [](float x) { return std::log2(flushed(x)); }, kTranscendental);
+  t.lanes(
+      "v_exp_f32", [](float x) { return flush_subnormal(std::exp2(flush_subnormal(x))); },
+      kTranscendental);
+  t.lanes("v_log_f32", [](float x) { return std::log2(flush_subnormal(x)); }, kTranscendental);
   t.lanes("v_rcp_f32", [](float x) { return 1.0F / x; }, kTranscendental);
   t.lanes("v_rcp_iflag_f32", [](float x) { return 1.0F / x; }, kTranscendental);
   t.lanes("v_rsq_f32", [](float x) { return 1.0F / std::sqrt(x); }, kTranscendental);
@@ -124,6 +123,7 @@ void add_halves(Table& t) {
 void add_conversions(Table& t) {
   t.lanes("v_cvt_f16_f32", [](float x) { return to_half(x); });
   t.lanes("v_cvt_f32_f16", [](Half x) { return to_float(x); });
+  t.lanes("v_cvt_f32_bf16", [](uint16_t x) { return reference::from_bf16(x); });
   t.lanes("v_cvt_f32_u32", [](uint32_t x) { return static_cast<float>(x); });
   t.lanes("v_cvt_f32_i32", [](int32_t x) { return static_cast<float>(x); });
   t.lanes("v_cvt_u32_f32", [](float x) { return to_integer<uint32_t>(x); });

@@ -46,12 +46,27 @@ void any_bit_operation(Wave& w, const Instruction& i) {
   store_lanes<W>(row<W>(w, i.operand[0].index), r, w.exec());
 }
 
+template <int W>
+void swap(Wave& w, const Instruction& i) {
+  uint32_t *const a = row<W>(w, i.operand[0].index), *const b = row<W>(w, i.operand[1].index);
+  uint32_t before[W];
+  std::memcpy(before, a, sizeof before);
+  store_lanes<W>(a, b, w.exec());
+  store_lanes<W>(b, before, w.exec());
+}
+
 void add_integer_bits(Table& t) {
   for (const char* name :
        {"v_mov_b32", "v_accvgpr_read_b32", "v_accvgpr_write_b32", "v_accvgpr_mov_b32"}) {
     t.lanes(name, [](uint32_t x) { return x; });
   }
   t.lanes("v_mov_b64", [](uint64_t x) { return x; });
+  t.lanes("v_mov_b16", [](uint16_t x) { return x; });
+  t.lanes("v_not_b16", [](uint16_t x) { return static_cast<uint16_t>(~x); });
+  t.lanes("v_and_b16", [](uint16_t a, uint16_t b) { return static_cast<uint16_t>(a & b); });
+  t.lanes("v_or_b16", [](uint16_t a, uint16_t b) { return static_cast<uint16_t>(a | b); });
+  t.lanes("v_xor_b16", [](uint16_t a, uint16_t b) { return static_cast<uint16_t>(a ^ b); });
+  t.add("v_swap_b32", {swap<32>, swap<64>, Kind::valu, false});
   t.lanes("v_not_b32", [](uint32_t x) { return ~x; });
   t.lanes("v_and_b32", [](uint32_t a, uint32_t b) { return a & b; });
   t.lanes("v_or_b32", [](uint32_t a, uint32_t b) { return a | b; });
@@ -119,6 +134,29 @@ void add_shifts(Table& t) {
   t.lanes("v_xad_u32", [](uint32_t a, uint32_t b, uint32_t c) { return (a ^ b) + c; });
 }
 
+int32_t saturated(int64_t x) {
+  return static_cast<int32_t>(std::clamp<int64_t>(x, INT32_MIN, INT32_MAX));
+}
+
+// They saturate where the instruction says "clamp".
+template <int W, int kSign>
+void signed_sum(Wave& w, const Instruction& i) {
+  const Source<W, int32_t> a(w, i, 1), b(w, i, 2);
+  alignas(64) int32_t r[W];
+  for (int l = 0; l < W; ++l) {
+    const int64_t sum = int64_t{a[l]} + kSign * int64_t{b[l]};
+    r[l] = i.clamp ? saturated(sum) : static_cast<int32_t>(sum);
+  }
+  store_result<W>(w, i, r);
+}
+
+void add_signed_sums(Table& t) {
+  for (const char* name : {"v_add_i32", "v_add_nc_i32"})
+    t.add(name, {signed_sum<32, 1>, signed_sum<64, 1>, Kind::valu, false});
+  for (const char* name : {"v_sub_i32", "v_sub_nc_i32"})
+    t.add(name, {signed_sum<32, -1>, signed_sum<64, -1>, Kind::valu, false});
+}
+
 void add_integer_arithmetic(Table& t) {
   for (const char* name : {"v_add_nc_u32", "v_add_u32"})
     t.lanes(name, [](uint32_t a, uint32_t b) { return a + b; });
@@ -126,6 +164,7 @@ void add_integer_arithmetic(Table& t) {
     t.lanes(name, [](uint32_t a, uint32_t b) { return a - b; });
   for (const char* name : {"v_subrev_nc_u32", "v_subrev_u32"})
     t.lanes(name, [](uint32_t a, uint32_t b) { return b - a; });
+  add_signed_sums(t);
   t.lanes("v_add3_u32", [](uint32_t a, uint32_t b, uint32_t c) { return a + b + c; });
   for (const char* name : {"v_add_nc_u16", "v_add_u16"}) {
     t.lanes(name, [](uint16_t a, uint16_t b) { return static_cast<uint16_t>(a + b); });
@@ -183,81 +222,12 @@ void add_integer_arithmetic(Table& t) {
   });
 }
 
-// The carry of a 64-bit product or a sum is operand 1, one bit a lane.
-template <int W>
-void multiply_add_u64(Wave& w, const Instruction& i) {
-  const Source<W, uint32_t> a(w, i, 2), b(w, i, 3);
-  const Source<W, uint64_t> c(w, i, 4);
-  alignas(64) uint64_t r[W];
-  uint64_t carry = 0;
-  for (int l = 0; l < W; ++l) {
-    const uint64_t product = uint64_t{a[l]} * b[l];
-    r[l] = product + c[l];
-    carry |= uint64_t{r[l] < product} << l;
-  }
-  set_scalar(w, i.operand[1], carry & w.exec());
-  store_result<W>(w, i, r);
-}
-
-enum class Sum : uint8_t { add, sub, subrev };
-
-template <int W, Sum kSum, bool kCarryIn>
-void add_carry(Wave& w, const Instruction& i) {
-  const Source<W, uint32_t> a(w, i, 2), b(w, i, 3);
-  const uint64_t in = kCarryIn ? lane_mask(w, i.operand[4]) : 0;
-  alignas(64) uint32_t r[W];
-  uint64_t carry = 0;
-  for (int l = 0; l < W; ++l) {
-    const uint64_t x = kSum == Sum::subrev ? b[l] : a[l], y = kSum == Sum::subrev ? a[l] : b[l],
-                   c = in >> l & 1U;
-    const uint64_t sum = kSum == Sum::add ? x + y + c : x - y - c;
-    r[l] = static_cast<uint32_t>(sum);
-    carry |= (sum >> 32U & 1U) << l;
-  }
-  set_scalar(w, i.operand[1], carry & w.exec());
-  store_result<W>(w, i, r);
-}
-
-// With three operands the mask is VCC, as in dual instructions.
-template <int W>
-void choose(Wave& w, const Instruction& i) {
-  const Source<W, uint32_t> a(w, i, 1), b(w, i, 2);
-  Operand vcc{.source = Operand::Source::scalar, .index = kVccLow, .count = W / 32};
-  const uint64_t mask = lane_mask(w, i.operands > 3 ? i.operand[3] : vcc);
-  alignas(64) uint32_t r[W];
-  for (int half = 0; half < W; half += 32) {
-    const auto bits = static_cast<uint32_t>(mask >> half);
-    for (int l = 0; l < 32; ++l) {
-      const uint32_t on = 0U - (bits >> l & 1U);
-      r[half + l] = (a[half + l] & ~on) | (b[half + l] & on);
-    }
-  }
-  store_result<W>(w, i, r);
-}
-
-template <Sum kSum, bool kCarryIn>
-constexpr Entry kAddCarry{add_carry<32, kSum, kCarryIn>, add_carry<64, kSum, kCarryIn>, Kind::valu,
-                          false};
-
 }  // namespace
 
 void add_integer_instructions(Table& t) {
   add_integer_bits(t);
   add_shifts(t);
   add_integer_arithmetic(t);
-  t.add("v_add_co_u32", kAddCarry<Sum::add, false>);
-  t.add("v_sub_co_u32", kAddCarry<Sum::sub, false>);
-  t.add("v_subrev_co_u32", kAddCarry<Sum::subrev, false>);
-  for (const char* name : {"v_add_co_ci_u32", "v_addc_co_u32"})
-    t.add(name, kAddCarry<Sum::add, true>);
-  for (const char* name : {"v_sub_co_ci_u32", "v_subb_co_u32"})
-    t.add(name, kAddCarry<Sum::sub, true>);
-  for (const char* name : {"v_subrev_co_ci_u32", "v_subbrev_co_u32"})
-    t.add(name, kAddCarry<Sum::subrev, true>);
-  for (const char* name : {"v_mad_u64_u32", "v_mad_co_u64_u32"}) {
-    t.add(name, {multiply_add_u64<32>, multiply_add_u64<64>, Kind::valu, false});
-  }
-  t.add("v_cndmask_b32", {choose<32>, choose<64>, Kind::valu, false});
   t.add("v_nop", Kind::none, [](Wave& /*wave*/, const Instruction& /*instruction*/) {});
 }
 

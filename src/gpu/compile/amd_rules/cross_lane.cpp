@@ -9,11 +9,11 @@ namespace {
 
 bool reads_lanes_that_are_on(const AmdInstruction& instruction) {
   const std::string_view name = instruction.name;
-  if (name.starts_with("v_permlane"))
+  if (name.starts_with("v_permlane") && name.find("_swap_") == std::string_view::npos)
     return instruction.operands.find("op_sel:[1,") == std::string_view::npos;
   if (begins_with_any(name, {"ds_bpermute_", "ds_permute_", "ds_swizzle_", "ds_read_b64_tr_"}))
     return true;
-  if (name.find("_dpp") == std::string_view::npos) return false;
+  if (name.find("_dpp") == std::string_view::npos && !name.starts_with("v_permlane")) return false;
   return instruction.operands.find("fi:1") == std::string_view::npos;
 }
 

@@ -50,11 +50,14 @@ Shape shape_of(const AmdInstruction& instruction, int operand_count) {
   if (writes_nothing(name)) return {.destinations = 0};
   if (begins_with_any(name,
                       {"global_", "buffer_", "flat_", "scratch_", "tbuffer_", "image_", "ds_"})) {
-    return {.destinations = returns_data(instruction) ? 1 : 0};
+    // The old value that an atomic of a buffer returns takes the place of its data.
+    return {.destinations = returns_data(instruction) ? 1 : 0,
+            .reads_destination = has(name, "buffer_atomic_")};
   }
   // gfx9 and older name the register of v_cmpx.
   if (name.starts_with("v_cmpx_")) return {.destinations = operand_count > 2 ? 1 : 0};
-  if (name.starts_with("v_swap_b")) return {.destinations = 2, .reads_destination = true};
+  if (begins_with_any(name, {"v_swap_b", "v_permlane16_swap_", "v_permlane32_swap_"}))
+    return {.destinations = 2, .reads_destination = true};
   const bool carries = name.starts_with("v_") && has(name, "_co_");
   if (carries || begins_with_any(name, {"v_mad_u64_u32", "v_mad_i64_i32", "v_div_scale_"}))
     return {.destinations = 2};
@@ -128,6 +131,7 @@ void add_access(const AmdInstruction& instruction, AmdAccess& access) {
     access.reads.push_back(kVccOne);  // its upper half exists in waves of 64 lanes alone
   }
   if (name.starts_with("s_cbranch_cdbg")) access.reads.push_back(kVccBoth);
+  if (loads_to_lds(instruction)) access.reads.push_back({kM0, 1});
   if (reads_scc(name)) access.reads.push_back(kSccOnly);
   if (writes_scc(name)) access.writes.push_back(kSccOnly);
 }
@@ -169,9 +173,13 @@ RegisterRange parse_registers(std::string_view operand) {
   return {};
 }
 
+bool loads_to_lds(const AmdInstruction& instruction) {
+  return instruction.operands.ends_with(" lds") || instruction.name.starts_with("global_load_lds_");
+}
+
 bool returns_data(const AmdInstruction& instruction) {
   const std::string_view name = instruction.name, operands = instruction.operands;
-  if (has(name, "_store") || has(name, "_inv") || has(name, "_wb") || operands.ends_with(" lds"))
+  if (has(name, "_store") || has(name, "_inv") || has(name, "_wb") || loads_to_lds(instruction))
     return false;
   if (name.starts_with("ds_")) {
     const bool reads =

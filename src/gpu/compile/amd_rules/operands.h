@@ -29,6 +29,9 @@ struct AmdAccess {
 };
 AmdAccess access_of(const AmdInstruction& instruction);
 
+// Whether an instruction loads from memory to LDS, to the place that M0 says.
+bool loads_to_lds(const AmdInstruction& instruction);
+
 // Whether an instruction of memory or LDS gives a register back. False for stores and atomics
 // without return.
 bool returns_data(const AmdInstruction& instruction);

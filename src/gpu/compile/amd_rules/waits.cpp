@@ -106,7 +106,7 @@ Kind kind_of(const AmdInstruction& at, bool stores_count_with_loads) {
   if (!begins_with_any(name, {"global_", "buffer_", "scratch_", "flat_", "tbuffer_", "image_"}))
     return Kind::none;
   if (has(name, "_inv") || has(name, "_wb")) return Kind::none;
-  const bool stores = !returns_data(at) && !at.operands.ends_with(" lds");
+  const bool stores = !returns_data(at) && !loads_to_lds(at);
   if (stores && !stores_count_with_loads) return Kind::stores;
   return name.starts_with("flat_") ? Kind::flat : Kind::memory;
 }
