@@ -36,8 +36,9 @@ def add(run, checkout, p):
     # Each has 16 bytes.
     arguments = [a | {"offset": 16 * n} for n, a in enumerate(pointers + numbers)]
     code = (Path(checkout) / "hsa" / file).read_bytes()
-    # A workgroup takes two tiles of rows under a causal mask.
+    # A workgroup takes two tiles of rows under a causal mask. Eight heads then alternate.
     tiles = -(-p.seqlen_q // (2 * ROWS if p.causal else ROWS))
+    head_zero = [8 * n for n in range(tiles)] if p.causal else range(tiles)
     run.launch(Kernel(code, name, 0, LANES, arguments), [tiles, p.heads, p.batch],
-               range(tiles), p.heads * p.batch)
+               head_zero, p.heads * p.batch)
     return f"{ROWS} rows, 8 waves"

@@ -54,6 +54,6 @@ class Run:
                                         "buffers": buffers, "launches": self.launches}))
             done = subprocess.run([self.program, path], capture_output=True, text=True)
             if done.returncode != 0:
-                raise RuntimeError(done.stderr.strip())
+                raise RuntimeError(done.stderr.strip() or f"ended with {done.returncode}")
             outputs = {n: np.load(folder / f"{n}.out.npy") for n in self.outputs}
             return json.loads(done.stdout), outputs

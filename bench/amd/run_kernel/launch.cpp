@@ -95,7 +95,7 @@ Result<RanLaunch> run_launch(const KernelLaunch& launch, const std::string& arch
                                printable(kernel->target), printable(arch)));
   }
   const auto program = gpu::isa::read_code_object(
-      code, arch, {.kernel = kernel->name, .keeps_subnormals = true});
+      code, arch, {.kernel = kernel->name, .hand_written = true});
   if (!program.ok()) return program.status();
   const Result<std::vector<std::byte>> arguments = make_arguments(launch, kernel.value(), buffers);
   if (!arguments.ok()) return arguments.status();

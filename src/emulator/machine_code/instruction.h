@@ -120,6 +120,7 @@ struct Program {
   bool workgroup_in_trap_registers = false;     // gfx12
   // Words of the arguments that begin in scalar registers.
   int preloaded_at = -1, preloaded_from = 0, preloaded_words = 0;
+  bool hand_written = false;  // see CodeObjectOptions
   bool packed_work_items = true;  // three numbers of a lane in v0
   int work_item_registers = 1;
 

@@ -268,7 +268,10 @@ LaunchData launch_data(const Program& program, std::span<const std::byte> argume
                        const Grid& grid, int dynamic_lds_bytes) {
   LaunchData data{
       .grid = grid, .dynamic_lds_bytes = dynamic_lds_bytes, .arguments = {}, .packet = {}};
-  data.arguments.resize(static_cast<std::size_t>(program.kernarg_bytes), std::byte{0xFF});
+  // Hand-written kernels may say nothing of their arguments' size.
+  data.arguments.resize(
+      std::max(static_cast<std::size_t>(program.kernarg_bytes), arguments.size()),
+      std::byte{0xFF});
   std::copy(arguments.begin(), arguments.end(), data.arguments.begin());
   // A dispatch packet: 16 bits each for three sizes of the workgroup, 32 for those of the grid.
   const std::array<uint32_t, 3>&size = grid.workgroup_size, &count = grid.workgroups;

@@ -48,6 +48,15 @@ Status read_user_scalars(const AmdKernelDescriptor& d, Program& program) {
   return {};
 }
 
+// Returns true if an operand's registers begin in [first, last).
+bool uses_registers(const Program& program, int first, int last) {
+  return std::any_of(program.code.begin(), program.code.end(), [&](const Instruction& i) {
+    return std::any_of(i.operand.begin(), i.operand.begin() + i.operands, [&](const Operand& o) {
+      return o.source == Operand::Source::vector && o.index >= first && o.index < last;
+    });
+  });
+}
+
 // RDNA and gfx90a on ask for 8 registers at a time, chips before for 4. From gfx90a on the
 // accumulators are those behind the vector registers, on gfx908 as many registers of their own.
 void read_registers(const AmdKernelDescriptor& d, Program& program) {
@@ -64,10 +73,10 @@ void read_registers(const AmdKernelDescriptor& d, Program& program) {
   }
 }
 
-Status read_modes(const AmdKernelDescriptor& d, bool keeps_subnormals) {
+Status read_modes(const AmdKernelDescriptor& d, bool hand_written) {
   const uint32_t round = d.resources1 >> 12U & 15U, denormals = d.resources1 >> 16U & 15U;
   if (round != 0) return unsupported("round other than to nearest");
-  if (denormals != 15 && !keeps_subnormals) return unsupported("flush subnormal numbers");
+  if (denormals != 15 && !hand_written) return unsupported("flush subnormal numbers");
   return {};
 }
 
@@ -89,11 +98,12 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   program.lds_bytes = static_cast<int>(d.lds_bytes);
   program.kernarg_bytes = static_cast<int>(d.kernarg_bytes);
   program.scratch_bytes = static_cast<int>(d.scratch_bytes);
+  program.hand_written = options.hand_written;
   program.packed_work_items = has_packed_work_items(arch);
   program.work_item_registers =
       program.packed_work_items ? 1 : 1 + static_cast<int>(d.resources2 >> 11U & 3U);
   read_registers(d, program);
-  if (Status status = read_modes(d, options.keeps_subnormals); !status.ok()) return status;
+  if (Status status = read_modes(d, options.hand_written); !status.ok()) return status;
   if (Status status = read_user_scalars(d, program); !status.ok()) return status;
   // amd_disassembler() prefers ROCm's comgr, but an old one does not know every chip.
   const Result<std::unique_ptr<const AmdDisassembler>> disassembler = find_objdump();
@@ -101,7 +111,13 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   Result<std::string> text = disassembler.value()->text_of(code_object, arch);
   if (!text.ok()) return text.status();
   program.disassembly = std::move(text).value();
+  const int apart = program.vector_registers;  // vector registers that are no accumulators
+  if (options.hand_written && !program.is("gfx908"))
+    program.vector_registers = std::min(256, apart + program.accumulators);
   if (Status status = decode(program); !status.ok()) return status;
+  if (apart < program.vector_registers && uses_registers(program, apart, 256) &&
+      uses_registers(program, 256, 512))
+    return unsupported("name accumulators as vector registers");
   // Before it are the loads of the arguments for firmware that does not preload them.
   const uint64_t entry = d.entry + (program.preloaded_words > 0 ? 256 : 0);
   for (std::size_t n = 0; n < program.code.size(); ++n) {

@@ -63,6 +63,7 @@ class Decoder {
       i.offset1 = counter(at.operands, "lgkmcnt(");
       return {};
     }
+    if (at.branches) return {};  // decode() sets where it leads
     if (at.name == "s_waitcnt_depctr" || at.name == "s_wait_alu") return {};
     AmdInstruction plain = at;
     constexpr std::string_view kSwizzle = "offset:swizzle(";

@@ -16,8 +16,11 @@ Status decode(Program& program);
 
 struct CodeObjectOptions {
   std::string kernel{};  // its name, "" for the first one
-  // Takes a kernel that asks for subnormal numbers to be flushed, and computes with them.
-  bool keeps_subnormals = false;
+  // Takes what assembly is written with and no compiler here emits: subnormal numbers that are
+  // flushed, with which the emulator computes nevertheless; vector registers where accumulators
+  // would begin, in kernels that have none; barriers ahead of which stores to LDS are not waited
+  // for (one LDS takes all waves' accesses in order).
+  bool hand_written = false;
 };
 // Reads the kernel descriptor of a code object for `arch`, disassembles and decodes it.
 Result<Program> read_code_object(std::span<const std::byte> code_object, const std::string& arch,
