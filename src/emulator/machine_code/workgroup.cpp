@@ -100,7 +100,7 @@ class Runner {
     point(program_.kernarg_at, group_.launch.arguments.data());
     point(program_.packet_at, group_.launch.packet.data());
     preload_arguments(w);
-    set_workgroup_number(w);
+    set_workgroup_number(w, number);
     set_work_items(number, vectors);
   }
 
@@ -115,7 +115,7 @@ class Runner {
                   arguments.data() + from, end - from);
   }
 
-  void set_workgroup_number(Wave& w) const {
+  void set_workgroup_number(Wave& w, int wave) const {
     const std::array<uint32_t, 3>& counts = group_.launch.grid.workgroups;
     const std::array<uint32_t, 3> number{
         static_cast<uint32_t>(id_ % counts[0]), static_cast<uint32_t>(id_ / counts[0] % counts[1]),
@@ -127,6 +127,7 @@ class Runner {
     if (program_.workgroup_in_trap_registers) {
       w.scalars[kFirstTrap + 9] = number[0];
       w.scalars[kFirstTrap + 7] = number[1] | number[2] << 16U;
+      w.scalars[kFirstTrap + 8] = static_cast<uint32_t>(wave) << 25U;
     }
   }
 
