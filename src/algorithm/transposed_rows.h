@@ -22,4 +22,13 @@ FULMEN_ALGORITHM int transposed_row(int dim, int block_n, int depth) {
   return row + (block_n == 16 ? dim / 16 * 32 : 0);
 }
 
+// Bytes behind each row of a tile that lies as it comes, beside transposed ones (depth > 0). Its
+// rows' pieces of 16 bytes are read from 8 rows at once: 16 bytes put them in different banks.
+// transposes: LDS does so while it is read, from 64 banks; pieces then come from 16 rows, which are
+// four, eight and four of a piece and of the next one, and 32 bytes from 8 rows.
+FULMEN_ALGORITHM int row_padding(int depth, bool transposes) {
+  if (depth == 0) return 0;
+  return transposes ? 32 : 16;
+}
+
 }  // namespace fulmen::algorithm

@@ -52,6 +52,31 @@ TEST(LdsBanks, CostOfAnInstruction) {
   expect(cost_of(offsets(32, [](int) { return kNoAccess; }), 4), 1, 0, 0);
 }
 
+// Rows of 64 banks, or 256 bytes, and their 16-byte reads in the order that was measured on gfx950:
+// lanes 0 to 3, 12 to 15 and 20 to 27 at once.
+TEST(LdsBanks, CostOfAReadFrom64Banks) {
+  const gpu::LdsReads reads{.banks = 64, .interleaves = true};
+  const auto expect = [&](const std::function<int(int)>& of, int bytes, int64_t cycles,
+                          int64_t conflicts) {
+    const LdsCost cost = cost_of(offsets(64, of), bytes, reads);
+    EXPECT_EQ(cost.cycles, cycles);
+    EXPECT_EQ(cost.conflicts, conflicts);
+  };
+  expect([](int l) { return 4 * l; }, 4, 2, 0);
+  expect([](int l) { return 256 * l; }, 4, 2 * 64, 2 * 63);
+  expect([](int l) { return 8 * l; }, 8, 4, 0);
+  // Two lanes that are served at once, and two that are not.
+  expect([](int l) { return 16 * (l == 12 ? 16 : l); }, 16, 10, 2);
+  expect([](int l) { return 16 * (l == 4 ? 16 : l); }, 16, 8, 0);
+  // 16 rows, of which a lane has 16 bytes: an operand of a product.
+  const auto operand = [](int pitch) {
+    return [=](int l) { return l % 16 * pitch + l / 16 * 16; };
+  };
+  expect(operand(256 + 32), 16, 8, 0);
+  expect(operand(256 + 16), 16, 16, 8);
+  expect(operand(256), 16, 64, 56);
+}
+
 TEST(LdsBanks, AKernelsConflictsAreCountedAtTheirLines) {
   const DeviceArray x(4);
   const KernelText text{.body =

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpu/compile/amd_rules/operands.h"
+#include "gpu/targets/target.h"
 
 namespace fulmen::gpu::isa {
 
@@ -106,6 +107,7 @@ struct Line {
 struct Program {
   std::string arch;
   int wave_size = 0;
+  LdsReads lds_reads;
   std::string disassembly;  // what the lines' texts are views of
   std::vector<Instruction> code;
   std::vector<Instruction> pairs;  // halves of dual instructions that exchange registers
@@ -121,6 +123,7 @@ struct Program {
   // Words of the arguments that begin in scalar registers.
   int preloaded_at = -1, preloaded_from = 0, preloaded_words = 0;
   bool hand_written = false;  // see CodeObjectOptions
+  bool scratch_by_buffer = false;  // it begins with a descriptor of scratch
   bool packed_work_items = true;  // three numbers of a lane in v0
   int work_item_registers = 1;
 

@@ -13,7 +13,7 @@ std::atomic<LdsBankCount*> newest{nullptr};
 
 }  // namespace
 
-void LdsBanks::count(std::span<const std::vector<LdsAccess>> lanes) {
+void LdsBanks::count(std::span<const std::vector<LdsAccess>> lanes, const LdsReads& reads) {
   // A line's nth access of every lane.
   std::map<std::pair<Line, int>, std::vector<int>> instructions;
   for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
@@ -27,7 +27,8 @@ void LdsBanks::count(std::span<const std::vector<LdsAccess>> lanes) {
     }
   }
   for (const auto& [key, offsets] : instructions) {
-    lines_[key.first] += cost_of(offsets, std::get<3>(key.first));
+    const bool writes = std::get<2>(key.first);
+    lines_[key.first] += cost_of(offsets, std::get<3>(key.first), writes ? LdsReads{} : reads);
   }
 }
 

@@ -25,7 +25,7 @@ class LdsBanks {
  public:
   // The accesses of every lane of a wave from one collective to the next. A line's nth access of
   // each lane is one instruction.
-  void count(std::span<const std::vector<LdsAccess>> lanes);
+  void count(std::span<const std::vector<LdsAccess>> lanes, const LdsReads& reads);
   // Totals of everything counted until now.
   int64_t conflicts() const;
   int64_t cycles() const;

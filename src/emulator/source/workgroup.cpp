@@ -163,7 +163,7 @@ void Workgroup::defer_wait(int left) {
 
 void Workgroup::count_conflicts() {
   if (shape_.banks == nullptr) return;
-  shape_.banks->count(accesses_);
+  shape_.banks->count(accesses_, shape_.lds_reads);
   for (auto& lane : accesses_) lane.clear();
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "fulmen/emulated_work.h"
+#include "gpu/targets/target.h"
 #include "kernels/platforms/emulator_api.h"
 
 namespace fulmen::gpu::emulated {
@@ -23,10 +24,11 @@ struct LaunchShape {
   int lds_bytes = 0;
   int lds_alignment = 16;            // the most that an access needs
   bool programmatic_launch = false;  // Launch::programmatic_launch
-  LdsBanks* banks = nullptr;         // where bank conflicts are counted; null: they are not, which
-                                     // is quicker
-  EmulatedWork* work = nullptr;      // where all but cycles of LDS is added; null: nowhere
-  int cluster = 1;                   // workgroups
+  LdsReads lds_reads = {};
+  LdsBanks* banks = nullptr;     // where bank conflicts are counted; null: they are not, which
+                                 // is quicker
+  EmulatedWork* work = nullptr;  // where all but cycles of LDS is added; null: nowhere
+  int cluster = 1;               // workgroups
 
   int lanes() const { return cluster * workgroup_size; }
   // Bytes from one workgroup's LDS to the next one's.

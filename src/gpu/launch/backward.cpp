@@ -165,6 +165,7 @@ class Backward final : public Family {
   }
   int lds_bytes(const Specialisation& s) const {
     return kernels::BackwardLayout::of({.transposed_depth = target().transposed_depth(),
+                                        .reads_transposed = target().reads_transposed,
                                         .head_dim = s.head_dim,
                                         .head_dim_v = s.head_dim_v,
                                         .block_m = s.block_m,

@@ -20,6 +20,7 @@ class BackwardAtomic final : public AtomicFamily {
   }
   int lds_bytes(const Specialisation& s) const override {
     return kernels::AtomicLayout::of({.transposed_depth = target().transposed_depth(),
+                                      .reads_transposed = target().reads_transposed,
                                       .head_dim = s.head_dim,
                                       .head_dim_v = s.head_dim_v,
                                       .block_m = s.block_m,

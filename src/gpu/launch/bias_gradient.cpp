@@ -39,7 +39,7 @@ Specialisation of(const Problem& p, const Target& target, const Chip& chip,
   s.min_waves = shape.min_waves;
   s.min_workgroups = shape.min_workgroups;
   s.outputs = kGivesDbias;
-  s.lds_bytes = kernels::BiasGradientLayout::of(target.transposed_values, s.head_dim, s.head_dim_v,
+  s.lds_bytes = kernels::BiasGradientLayout::of(target.row_padding(), s.head_dim, s.head_dim_v,
                                                 s.block_m, s.block_n, s.buffers)
                     .total;
   specialise_for(p, s);

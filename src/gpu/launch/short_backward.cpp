@@ -137,6 +137,7 @@ class ShortBackward final : public Family {
   int lds_bytes(const Specialisation& s) const {
     return kernels::ShortBackwardLayout::of(
                {.transposed_depth = target().transposed_depth(),
+                .reads_transposed = target().reads_transposed,
                 .head_dim = s.head_dim,
                 .head_dim_v = s.head_dim_v,
                 .block = s.block_n,

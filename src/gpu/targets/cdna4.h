@@ -36,6 +36,7 @@ inline constexpr ChipFacts kChips[]{
     {.arch = "gfx950",
      .wave_size = 64,
      .lds_bytes = 160 * kKiB,
+     .lds_reads = {.banks = 64, .interleaves = true},
      .vector_registers = 512,
      .register_file = 512 * 64,
      .pair_products = true,

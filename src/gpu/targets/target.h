@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "algorithm/transposed_rows.h"
 #include "gpu/launch/backward_atomic_tiles.h"
 #include "gpu/launch/backward_fp32_tiles.h"
 #include "gpu/launch/backward_tiles.h"
@@ -35,11 +36,19 @@ enum class Vendor { amd, nvidia };
 
 constexpr int kKiB = 1024;
 
+// How LDS serves a read: so many banks of 4 bytes, and as many lanes at a time as fill them.
+struct LdsReads {
+  int banks = 32;
+  // 16-byte reads of 32 lanes: 0 to 3, 12 to 15 and 20 to 27 at once, then the others.
+  bool interleaves = false;
+};
+
 // What is known of a chip.
 struct ChipFacts {
-  std::string_view arch;           // "gfx1100", "sm_90a": what compilers are told
-  int wave_size = 32;              // lanes of a wave (warp)
-  int lds_bytes = 64 * kKiB;       // most LDS (shared memory) that one workgroup can have
+  std::string_view arch;      // "gfx1100", "sm_90a": what compilers are told
+  int wave_size = 32;         // lanes of a wave (warp)
+  int lds_bytes = 64 * kKiB;  // most LDS (shared memory) that one workgroup can have
+  LdsReads lds_reads = {};
   int vector_registers = 256;      // most 32-bit registers of a lane, accumulators included
   int register_file;               // 32-bit registers of a SIMD (AMD) or multiprocessor (NVIDIA)
   bool pair_products = false;      // v_dot2_f32_f16: two products of fp16 numbers, added in fp32
@@ -61,7 +70,7 @@ struct Target {
   int mma_k = 0;                    // dims that an operand of q.k covers; 0: no matrix instructions
   int value_depth = 16;             // keys of a product of probabilities and values
   bool transposed_values = false;   // V^T in LDS
-  bool reads_transposed = false;    // LDS transposes while it is read: prefill's V lies as rows
+  bool reads_transposed = false;    // LDS transposes while it is read: values lie as rows
   bool flushes_subnormals = false;  // subnormal operands of products count as 0
   int operand_copies = 1;           // lanes of a wave that hold the same elements of an operand
   int panel_columns = 0;            // of the panels in which operands of warpgroup products lie in
@@ -94,6 +103,7 @@ struct Target {
   bool is_portable() const { return mma_k == 0; }
   // value_depth where values lie transposed, else 0.
   int transposed_depth() const { return transposed_values ? value_depth : 0; }
+  int row_padding() const { return algorithm::row_padding(transposed_depth(), reads_transposed); }
 };
 
 // Every target with matrix instructions, in the order of their chips' names.

@@ -57,12 +57,11 @@ struct RowsTask : BackwardTask {
         p[t] = row_operand<Element>(score, t);
         ds[t] = row_operand<Element>(gradient, t);
       }
-      constexpr bool kTransposed = kTransposedValues;
       if constexpr (kGivesDv) {
 #pragma unroll
         for (int d = 0; d < kSecondTiles; ++d) {
           const ValueOperand values = column_values<kHeadDimV, kBackward.value_pitch>(
-              at + (kTransposed ? kBackward.second_values_at : kBackward.second_at), step, d);
+              at + (kCopiesValues ? kBackward.second_values_at : kBackward.second_at), step, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t)
             multiply_output<Element>(rows.second_sum[t][d], p[t], values);
@@ -73,7 +72,7 @@ struct RowsTask : BackwardTask {
 #pragma unroll
         for (int d = 0; d < kFirstTiles; ++d) {
           const ValueOperand values = column_values<kHeadDim, kBackward.value_pitch>(
-              at + (kTransposed ? kBackward.first_values_at : 0), step, d);
+              at + (kCopiesValues ? kBackward.first_values_at : 0), step, d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t)
             multiply_output<Element>(rows.first_sum[t][d], ds[t], values);

@@ -7,7 +7,8 @@
 namespace fulmen::kernels {
 
 struct BackwardShape {
-  int transposed_depth;  // keys of a product that takes values transposed; 0: as rows
+  int transposed_depth;   // keys of a product that takes values transposed; 0: as rows
+  bool reads_transposed;  // from rows
   int head_dim, head_dim_v, block_m, block_n;
   int buffers;
   bool rows_in_lds;
@@ -17,7 +18,7 @@ struct BackwardShape {
 };
 
 // LDS of backward.h: the columns' tiles as rows, and transposed where a product takes them as
-// values; numbers of each column; and the workgroup's own rows, where they stay there.
+// values and LDS does not transpose; numbers of each column; and the workgroup's own rows, where they stay there.
 struct BackwardLayout {
   // The pitch of columns and rows alike: 8 rows' pieces lie in different banks; NVIDIA: swizzled.
   int first_pitch, second_pitch;
@@ -28,7 +29,8 @@ struct BackwardLayout {
 
   FULMEN_ALGORITHM static BackwardLayout of(const BackwardShape& s) {
     BackwardLayout l{};
-    const int padding = s.transposed_depth > 0 ? 16 : 0;
+    const int padding = algorithm::row_padding(s.transposed_depth, s.reads_transposed);
+    const bool copies = s.transposed_depth > 0 && !s.reads_transposed;
     l.first_pitch = 2 * s.head_dim + padding;
     l.second_pitch = 2 * s.head_dim_v + padding;
     l.value_pitch = algorithm::transposed_pitch(s.block_n, s.transposed_depth);
@@ -36,12 +38,12 @@ struct BackwardLayout {
     l.first_values_at = l.second_at + s.block_n * l.second_pitch;
     l.second_values_at =
         l.first_values_at +
-        (s.transposed_depth > 0 && s.first_values
+        (copies && s.first_values
              ? round(algorithm::transposed_row(s.head_dim, s.block_n, s.transposed_depth))
              : 0);
     l.numbers_at =
         l.second_values_at +
-        (s.transposed_depth > 0 && s.second_values
+        (copies && s.second_values
              ? round(algorithm::transposed_row(s.head_dim_v, s.block_n, s.transposed_depth))
              : 0);
     l.buffer_bytes = l.numbers_at + round(8 * s.block_n);

@@ -11,11 +11,10 @@ struct BiasGradientLayout {
   int first_pitch, second_pitch;                // of k and q; of v and dout
   int buffer_bytes, total;
 
-  // padded: AMD, where 8 rows' pieces lie in different banks by their pitch; NVIDIA swizzles.
-  FULMEN_ALGORITHM static BiasGradientLayout of(bool padded, int head_dim, int head_dim_v,
+  // padding: of rows, as algorithm/transposed_rows.h says; NVIDIA swizzles.
+  FULMEN_ALGORITHM static BiasGradientLayout of(int padding, int head_dim, int head_dim_v,
                                                 int block_m, int block_n, int buffers) {
     BiasGradientLayout l{};
-    const int padding = padded ? 16 : 0;
     l.first_pitch = 2 * head_dim + padding;
     l.second_pitch = 2 * head_dim_v + padding;
     l.values_at = block_n * l.first_pitch;

@@ -8,6 +8,7 @@ namespace fulmen::kernels {
 
 struct ShortBackwardShape {
   int transposed_depth;  // as in backward_layout.h
+  bool reads_transposed;
   int head_dim, head_dim_v, block;
   int buffers;
   bool bias;  // of 16 bits, the same for all batches
@@ -15,7 +16,7 @@ struct ShortBackwardShape {
 };
 
 // LDS of short_backward.h: a sequence's k, q, v, dout (and on NVIDIA out, where it is read) as
-// rows, and transposed where a product takes them as values; and the probabilities and their
+// rows, and transposed where a product takes them as values and LDS does not transpose; and the probabilities and their
 // gradients, 16 bits each, from the waves that own queries to those that own keys.
 struct ShortBackwardLayout {
   int pitch, pitch_v;                     // of rows
@@ -30,7 +31,7 @@ struct ShortBackwardLayout {
   FULMEN_ALGORITHM static ShortBackwardLayout of(const ShortBackwardShape& s) {
     ShortBackwardLayout l{};
     // NVIDIA swizzles pieces instead (tile/nvidia/swizzle.h).
-    const int padding = s.transposed_depth > 0 ? 16 : 0;
+    const int padding = algorithm::row_padding(s.transposed_depth, s.reads_transposed);
     l.pitch = 2 * s.head_dim + padding;
     l.pitch_v = 2 * s.head_dim_v + padding;
     l.value_pitch = algorithm::transposed_pitch(s.block, s.transposed_depth);
@@ -40,7 +41,14 @@ struct ShortBackwardLayout {
     l.out_at = l.dout_at + s.block * l.pitch_v;
     l.square_pitch = 2 * s.block + 16;
     const int square_bytes = s.block * l.square_pitch;
-    if (s.transposed_depth > 0) {
+    if (s.transposed_depth > 0 && s.reads_transposed) {
+      // v's rows have been read when the probabilities come.
+      l.dout_at = l.v_at;
+      l.v_at = l.weights_at = l.dout_at + s.block * l.pitch_v;
+      const int last =
+          s.block * l.pitch_v > 2 * square_bytes ? s.block * l.pitch_v : 2 * square_bytes;
+      l.total = l.buffer_bytes = l.v_at + last;
+    } else if (s.transposed_depth > 0) {
       // The rows have been read when the probabilities come, and these take their place.
       const int rows = l.out_at > 2 * square_bytes ? l.out_at : 2 * square_bytes;
       const int bytes = (algorithm::transposed_row(s.head_dim, s.block, s.transposed_depth) + 15) /

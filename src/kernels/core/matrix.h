@@ -53,6 +53,7 @@
 //                      const unsigned (&pairs)[kDirectKeys / 2])
 #pragma once
 
+#include "algorithm/transposed_rows.h"
 #include "core/base.h"
 #include "core/target.h"
 
@@ -61,6 +62,9 @@ namespace fulmen::kernels {
 constexpr int kStepTiles = kValueDepth / kScoreTile;  // key tiles of a product P V
 // Where values lie transposed in LDS, else 0.
 constexpr int kTransposedDepth = kTransposedValues ? kValueDepth : 0;
+constexpr int kRowPadding = algorithm::row_padding(kTransposedDepth, kReadsTransposed);
+// Tiles that are operands of both products lie in LDS twice.
+constexpr bool kCopiesValues = kTransposedValues && !kReadsTransposed;
 static_assert(kValueDepth == kStepTiles * kScoreTile && (kStepTiles == 1 || kStepTiles == 2),
               "matrix: a product P V takes one or two key tiles");
 

@@ -32,11 +32,11 @@ struct PrefillLayout {
     PrefillLayout l{};
     int query_bytes = 0;
     if (s.transposed_depth > 0) {
-      // Eight rows' pieces in eight different groups of four banks.
-      l.key_pitch = l.query_pitch = 2 * s.head_dim + 16;
+      // Rows' pieces in different groups of four banks.
+      const int padding = algorithm::row_padding(s.transposed_depth, s.reads_transposed);
+      l.key_pitch = l.query_pitch = 2 * s.head_dim + padding;
       if (s.reads_transposed) {
-        // 32 bytes of four rows in different banks.
-        l.value_pitch = 2 * s.head_dim_v + (s.head_dim_v % 32 == 0 ? 32 : 0);
+        l.value_pitch = 2 * s.head_dim_v + (s.head_dim_v % 32 == 0 ? padding : 0);
         l.value_bytes = s.block_n * l.value_pitch;
       } else {
         const int bytes = algorithm::transposed_row(s.head_dim_v, s.block_n, s.transposed_depth);

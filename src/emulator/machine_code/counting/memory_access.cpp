@@ -37,6 +37,7 @@ MemoryAccess lds_access_of(std::string_view name) {
   }
   const bool loads = has(name, "load") || has(name, "read") || has(name, "_rtn");
   access.address_operand = loads ? 1 : 0;
+  access.reads = loads && !has(name, "_rtn");
   return access;
 }
 

@@ -10,6 +10,7 @@ struct MemoryAccess {
   int addresses = 1;        // of a lane
   int stride = 0;           // of LDS: what the second address' offset counts; 0: bytes
   int address_operand = 0;  // of LDS
+  bool reads = false;       // LDS alone, without writing it
   // Lanes exchange values by LDS's banks, whose memory is not used; or the address is not a lane's.
   bool without_conflicts = false;
 };

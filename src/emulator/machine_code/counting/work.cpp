@@ -30,8 +30,8 @@ void add_lds(const Wave& w, const Instruction& i, const MemoryAccess& access, Wo
       offsets[static_cast<std::size_t>(l)] =
           (exec >> l & 1U) != 0 ? static_cast<int>(place) : kNoAccess;
     }
-    const LdsCost cost =
-        cost_of(std::span(offsets).first(static_cast<std::size_t>(lanes)), access.bytes);
+    const LdsCost cost = cost_of(std::span(offsets).first(static_cast<std::size_t>(lanes)),
+                                 access.bytes, access.reads ? w.program->lds_reads : LdsReads{});
     work.lds_cycles += static_cast<uint64_t>(cost.cycles);
     work.lds_conflicts += static_cast<uint64_t>(cost.conflicts);
   }

@@ -10,6 +10,7 @@
 #include "gpu/compile/report/amd_descriptor.h"
 #include "gpu/compile/report/amd_disassembler.h"
 #include "gpu/compile/report/amd_metadata.h"
+#include "gpu/targets/chip.h"
 
 namespace fulmen::gpu::isa {
 namespace {
@@ -30,6 +31,7 @@ Status read_user_scalars(const AmdKernelDescriptor& d, Program& program) {
     if (n == kKernarg) program.kernarg_at = next;
     next += kSizes[n];
   }
+  program.scratch_by_buffer = (d.properties & 1U) != 0;
   program.user_scalars = static_cast<int>(d.resources2 >> 1U & 31U);
   if (next > program.user_scalars)
     return unsupported("have fewer user registers than they ask for");
@@ -94,6 +96,8 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   const AmdKernelDescriptor& d = *found;
   Program program;
   program.arch = arch;
+  std::string storage;
+  if (Chip chip; find_chip(arch, storage, chip)) program.lds_reads = chip.lds_reads;
   program.wave_size = (d.properties >> 10U & 1U) != 0 ? 32 : 64;
   program.lds_bytes = static_cast<int>(d.lds_bytes);
   program.kernarg_bytes = static_cast<int>(d.kernarg_bytes);

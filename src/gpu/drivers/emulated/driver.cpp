@@ -126,9 +126,15 @@ class EmulatedDriver final : public HostMemoryDriver {
         print || work != nullptr ? &own : emulated::LdsBankCount::active();
     // AMD's hardware splits 16-byte accesses of rows at multiples of 8.
     const int lds_alignment = chip.vendor == Vendor::nvidia ? 16 : 8;
-    const LaunchShape shape{chip.wave_size, l.workgroup_size,      l.lds_bytes,
-                            lds_alignment,  l.programmatic_launch, banks,
-                            work,           loaded.cluster};
+    const LaunchShape shape{.wave_size = chip.wave_size,
+                            .workgroup_size = l.workgroup_size,
+                            .lds_bytes = l.lds_bytes,
+                            .lds_alignment = lds_alignment,
+                            .programmatic_launch = l.programmatic_launch,
+                            .lds_reads = chip.lds_reads,
+                            .banks = banks,
+                            .work = work,
+                            .cluster = loaded.cluster};
     MemoryMap map = memory().map();
     const emulated::MemoryCheck accessible = [&map](const void* p, std::size_t bytes) {
       return map.contains(reinterpret_cast<uint64_t>(p), bytes);

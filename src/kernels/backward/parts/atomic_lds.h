@@ -8,8 +8,8 @@ namespace fulmen::kernels {
 
 constexpr bool kPairs = kDimGroups > 1;  // of waves share keys
 constexpr AtomicLayout kAtomic =
-    AtomicLayout::of({kTransposedDepth, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers, kRowsInLds,
-                      kGivesDk, kGivesDv, kDimGroups});
+    AtomicLayout::of({kTransposedDepth, kReadsTransposed, kHeadDim, kHeadDimV, kBlockM, kBlockN,
+                      kBuffers, kRowsInLds, kGivesDk, kGivesDv, kDimGroups});
 static_assert(kAtomic.total == kLdsBytes,
               "backward_atomic: the host reserves the LDS that the tiles need");
 static_assert(kPairs == kRowsInLds && kDimGroups != 3 && kDimGroups <= 4,

@@ -10,7 +10,7 @@
 namespace fulmen::kernels {
 
 constexpr BiasGradientLayout kTerm =
-    BiasGradientLayout::of(kTransposedValues, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers);
+    BiasGradientLayout::of(kRowPadding, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers);
 static_assert(kTerm.total == kLdsBytes,
               "bias_gradient: the host reserves the LDS that the tiles need");
 static_assert(kTerm.first_pitch == FirstRows::kPitch && kTerm.second_pitch == SecondRows::kPitch,

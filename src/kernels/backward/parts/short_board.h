@@ -26,8 +26,9 @@ constexpr bool kBiasInLds = kHoldsBias && kCopiesToLds;
 // to the other.)
 constexpr bool kReadsOut = !(kGivesDbias && !kDropout && !kSoftcap);
 
-constexpr ShortBackwardLayout kShort = ShortBackwardLayout::of(
-    {kTransposedDepth, kHeadDim, kHeadDimV, kBlockN, kBuffers, kBiasInLds, kReadsOut});
+constexpr ShortBackwardLayout kShort =
+    ShortBackwardLayout::of({kTransposedDepth, kReadsTransposed, kHeadDim, kHeadDimV, kBlockN,
+                             kBuffers, kBiasInLds, kReadsOut});
 static_assert(kShort.total == kLdsBytes,
               "short_backward: the host reserves the LDS that the tiles need");
 

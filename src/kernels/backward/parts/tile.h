@@ -42,8 +42,8 @@ static_assert(kBlockN % kScoreTile == 0 && kHeadDim % kProductDims == 0 &&
               "backward: tiles are whole operands");
 
 constexpr BackwardLayout kBackward =
-    BackwardLayout::of({kTransposedDepth, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers,
-                        kRowsInLds, kGivesFirst, kGivesDv});
+    BackwardLayout::of({kTransposedDepth, kReadsTransposed, kHeadDim, kHeadDimV, kBlockM, kBlockN,
+                        kBuffers, kRowsInLds, kGivesFirst, kGivesDv});
 
 // The wave's rows and their gradients so far.
 struct WaveRows {
@@ -123,8 +123,8 @@ class Columns {
   // Where registers are too few for a tile of each beside addresses of 64 bits, the first is in LDS
   // before the second comes.
   static constexpr bool kOneByOne = kFetchLate && !kWholeRows;
-  ColumnTile<kHeadDim, kGivesFirst, kApart ? kWorkgroup / 2 : kWorkgroup> first_;
-  ColumnTile<kHeadDimV, kGivesDv> second_;
+  ColumnTile<kHeadDim, kGivesFirst && kCopiesValues, kApart ? kWorkgroup / 2 : kWorkgroup> first_;
+  ColumnTile<kHeadDimV, kGivesDv && kCopiesValues> second_;
   RowStatistics numbers_;
 };
 

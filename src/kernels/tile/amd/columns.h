@@ -126,7 +126,7 @@ class ColumnTile {
 // Rows of kDims in LDS: where byte `byte` of a row lies; 16 rows and kMmaK dims as an operand.
 template <int kDims>
 struct LdsRows {
-  static constexpr int kPitch = 2 * kDims + 16;
+  static constexpr int kPitch = 2 * kDims + kRowPadding;
   FULMEN_DEVICE static int place(int row, int byte) { return row * kPitch + byte; }
   FULMEN_DEVICE static RowOperand operand(int at, int depth) {
     return lds_row_operand(at + 2 * kMmaK * depth, kPitch);
@@ -134,10 +134,14 @@ struct LdsRows {
   FULMEN_DEVICE static QueryOperand query_operand(int at, int depth) { return operand(at, depth); }
   FULMEN_DEVICE static KeyOperand key_operand(int at, int depth) { return operand(at, depth); }
 };
-// 16 rows of a transposed tile of columns as values, and 16 dims.
+// Rows of a tile of columns as values, and 16 dims: from the transposed tile, or from the rows.
 template <int kDims, int kValuePitch>
-FULMEN_DEVICE ValueOperand column_values(int at, int tile, int dims) {
-  return lds_value_operand<kValuePitch>(at, tile, dims);
+FULMEN_DEVICE ValueOperand column_values(int at, int step, int dims) {
+  if constexpr (kReadsTransposed) {
+    return lds_rows_as_values<LdsRows<kDims>::kPitch>(at, step, dims);
+  } else {
+    return lds_value_operand<kValuePitch>(at, step, dims);
+  }
 }
 
 }  // namespace fulmen::kernels

@@ -21,10 +21,10 @@ class ShortTile {
   FULMEN_DEVICE static QueryOperand queries(unsigned /*lane*/, int at, int row, int depth) {
     return lds_row_operand(at + row * kPitch + 2 * kTileMmaK * depth, kPitch);
   }
-  FULMEN_DEVICE static ValueOperand values(unsigned /*lane*/, int /*at*/, int values_at, int tile,
+  FULMEN_DEVICE static ValueOperand values(unsigned /*lane*/, int at, int values_at, int step,
                                            int dims) {
-    return lds_value_operand<algorithm::transposed_pitch(kBlockN, kValueDepth)>(values_at, tile,
-                                                                                dims);
+    constexpr int kTransposedPitch = algorithm::transposed_pitch(kBlockN, kValueDepth);
+    return column_values<kDims, kTransposedPitch>(kCopiesValues ? values_at : at, step, dims);
   }
   // 16 rows from `row` on as keys, straight from memory: LDS has no room for a tensor that is read
   // once.
@@ -35,8 +35,8 @@ class ShortTile {
   }
 
  private:
-  static constexpr int kPitch = 2 * kDims + 16;
-  ColumnTile<kDims, kValues> tile_;
+  static constexpr int kPitch = 2 * kDims + kRowPadding;
+  ColumnTile<kDims, kValues && kCopiesValues> tile_;
 };
 
 }  // namespace fulmen::kernels

@@ -114,18 +114,8 @@ class StagedValues<true, T> {
       lds_store(at + (fixed + row) * kLayout.value_pitch + 2 * dim, pieces_[n]);
     });
   }
-  // Keys 4 (l / 16) + e of each of two key tiles, of dim l % 16.
   FULMEN_DEVICE static ValueOperand operand(int at, int step, int dims) {
-    ValueOperand values;
-    const int from = at + kValueDepth * step * kLayout.value_pitch + 2 * kScoreTile * dims +
-                     lane_id() / 4 * kLayout.value_pitch + 8 * (lane_id() % 4);
-#pragma unroll
-    for (int f = 0; f < kStepTiles; ++f) {
-      const Words<2> keys = lds_load_transposed(from + kScoreTile * f * kLayout.value_pitch);
-      values.piece[0].word[2 * f] = keys.word[0];
-      values.piece[0].word[2 * f + 1] = keys.word[1];
-    }
-    return values;
+    return lds_rows_as_values<kLayout.value_pitch>(at, step, dims);
   }
 
  private:

@@ -33,6 +33,22 @@ FULMEN_DEVICE ValueOperand lds_value_operand(int at, int step, int dims) {
   return operand;
 }
 
+// The tile is [key][dim], and LDS transposes: keys 4 (l / 16) + e of each of two key tiles, of dim
+// l % 16.
+template <int kPitch>
+FULMEN_DEVICE ValueOperand lds_rows_as_values(int at, int step, int dims) {
+  ValueOperand values;
+  const int from = at + kValueDepth * step * kPitch + 2 * kScoreTile * dims +
+                   lane_id() / 4 * kPitch + 8 * (lane_id() % 4);
+#pragma unroll
+  for (int f = 0; f < kStepTiles; ++f) {
+    const Words<2> keys = lds_load_transposed(from + kScoreTile * f * kPitch);
+    values.piece[0].word[2 * f] = keys.word[0];
+    values.piece[0].word[2 * f + 1] = keys.word[1];
+  }
+  return values;
+}
+
 // The row at a position of the transposed tile.
 FULMEN_DEVICE int row_at(int position) {
   return position / kValueDepth * kValueDepth + value_key(position % kValueDepth);
