@@ -78,6 +78,7 @@ struct ExecutedInstructions {
   std::string arch;    // "gfx1100"
   std::string kernel;  // "prefill gfx11 bf16 d128 128x32"
   int64_t workgroups = 0;
+  int registers = 0;           // of a lane, accumulators included
   int64_t matrix = 0;          // each a product of 16 x 16 x 16
   int64_t vector = 0;          // vector ALU without transcendental ones; a dual one counts once
   int64_t transcendental = 0;  // exp2, log2, reciprocal

@@ -115,6 +115,7 @@ struct Program {
   // Fields of the kernel descriptor.
   int vector_registers = 0, accumulators = 0, lds_bytes = 0, kernarg_bytes = 0;
   int scratch_bytes = 0;  // a lane
+  int used_registers = 0;  // of a lane, accumulators included, as the metadata says
   uint32_t entry = 0;     // where in the code waves begin
   // Numbers of scalar registers; -1: not asked for.
   int user_scalars = 0, kernarg_at = -1, packet_at = -1;

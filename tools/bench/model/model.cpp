@@ -29,14 +29,22 @@ UnitWork operator*(double factor, const UnitWork& w) {
           .exponentials = factor * w.exponentials,
           .vector = factor * w.vector,
           .lds_cycles = factor * w.lds_cycles,
-          .global_bytes = factor * w.global_bytes};
+          .global_bytes = factor * w.global_bytes,
+          .scalar = factor * w.scalar,
+          .lds_conflicts = factor * w.lds_conflicts,
+          .waits = factor * w.waits,
+          .registers = w.registers};
 }
 UnitWork operator+(const UnitWork& a, const UnitWork& b) {
   return {.matrix_flops = a.matrix_flops + b.matrix_flops,
           .exponentials = a.exponentials + b.exponentials,
           .vector = a.vector + b.vector,
           .lds_cycles = a.lds_cycles + b.lds_cycles,
-          .global_bytes = a.global_bytes + b.global_bytes};
+          .global_bytes = a.global_bytes + b.global_bytes,
+          .scalar = a.scalar + b.scalar,
+          .lds_conflicts = a.lds_conflicts + b.lds_conflicts,
+          .waits = a.waits + b.waits,
+          .registers = std::max(a.registers, b.registers)};
 }
 
 // Counts of small cases by one kernel in one configuration.
@@ -89,6 +97,10 @@ class Emulation {
       work.lds_cycles += launch.lds_cycles;
       work.global_bytes += launch.global_bytes;
       work.launches += 1;
+      work.scalar += static_cast<double>(launch.scalar);
+      work.lds_conflicts += launch.lds_conflicts;
+      work.waits += static_cast<double>(launch.waits);
+      work.registers = std::max(work.registers, launch.registers);
     }
     return work;
   }

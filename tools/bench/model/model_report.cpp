@@ -67,7 +67,11 @@ std::string model_json(const ChipRates& chip, const std::vector<ModelledRow>& ro
                 {"exponentials", r.work.exponentials},
                 {"vector_instructions", r.work.vector},
                 {"lds_cycles", r.work.lds_cycles},
-                {"global_bytes", r.work.global_bytes}});
+                {"global_bytes", r.work.global_bytes},
+                {"scalar_instructions", r.work.scalar},
+                {"lds_conflicts", r.work.lds_conflicts},
+                {"waits", r.work.waits},
+                {"registers", r.work.registers}});
     list.push_back(std::move(row));
   }
   return list.dump(1) + "\n";

@@ -34,6 +34,9 @@ struct UnitWork {
   double global_bytes = 0;   // read and written, whatever cache serves them
   double memory_bytes = 0;   // inputs and outputs, once
   double launches = 0;
+  // Of AMD's machine code, for those who compare; the times do not depend on them.
+  double scalar = 0, lds_conflicts = 0, waits = 0;
+  int registers = 0;  // of a lane, the most of any launch
 };
 
 // Seconds that each unit is busy, and what launches take beside their work. vector_s: negative where

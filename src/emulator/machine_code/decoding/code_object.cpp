@@ -107,6 +107,11 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   program.work_item_registers =
       program.packed_work_items ? 1 : 1 + static_cast<int>(d.resources2 >> 11U & 3U);
   read_registers(d, program);
+  if (const auto kernels = read_amd_metadata(code_object); kernels.ok()) {
+    for (const AmdKernelMetadata& one : kernels.value()) {
+      if (kernel.empty() || one.name == kernel) program.used_registers = static_cast<int>(one.vector_registers);
+    }
+  }
   if (Status status = read_modes(d, options.hand_written); !status.ok()) return status;
   if (Status status = read_user_scalars(d, program); !status.ok()) return status;
   // amd_disassembler() prefers ROCm's comgr, but an old one does not know every chip.

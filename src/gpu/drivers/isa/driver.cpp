@@ -127,7 +127,8 @@ class IsaDriver final : public HostMemoryDriver {
     const std::scoped_lock lock(shared().mutex);
     std::deque<LaunchCounts>& launches = shared().launches;
     launches.push_back(
-        {std::string(chip_of(device).arch), std::string(l.kernel), l.workgroups, counts, work});
+        {std::string(chip_of(device).arch), std::string(l.kernel), l.workgroups, counts, work,
+                        program.used_registers});
     if (launches.size() > kMostLaunches) launches.pop_front();
     return {};
   }

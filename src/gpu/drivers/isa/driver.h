@@ -20,6 +20,7 @@ struct LaunchCounts {
   int64_t workgroups = 0;
   Counts counts{};
   Work work;
+  int registers = 0;  // of a lane
 };
 // Returns what launches executed since the last call and forgets it. At most the last
 // 1,000 launches are kept.

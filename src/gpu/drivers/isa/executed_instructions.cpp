@@ -17,6 +17,7 @@ std::vector<ExecutedInstructions> take_executed_instructions() {
     list.push_back({.arch = launch.arch,
                     .kernel = launch.kernel,
                     .workgroups = launch.workgroups,
+                    .registers = launch.registers,
                     .matrix = of(Kind::matrix),
                     .vector = of(Kind::valu),
                     .transcendental = of(Kind::transcendental),
