@@ -6,13 +6,25 @@ import types
 from pathlib import Path
 
 
+class _AnyMember(type):
+    """A class whose every public name is another one: enough for annotations and defaults."""
+
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _AnyMember(name, (), {})
+
+    def __call__(cls, *arguments, **named):
+        return cls
+
+
 def _absent(name):
-    """A module whose every name is a class without members: enough for annotations and defaults."""
+    """A module of such classes."""
 
     def member(attribute):
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        return type(attribute, (), {"__module__": name})
+        return _AnyMember(attribute, (), {})
 
     module = types.ModuleType(name)
     module.__getattr__ = member

@@ -15,19 +15,20 @@ class Problem:
     kv_heads: int = 16
     batch: int = 8
     dtype: str = "bf16"
+    backward: bool = False
 
     @property
     def flops(self):
-        """Of the whole forward pass, as `fulmen bench` counts them: masked scores are none."""
+        """Of the whole pass, as `fulmen bench` counts them: masked scores are none."""
         rows = np.arange(self.seqlen_q) + 1 + self.seqlen_k - self.seqlen_q
         pairs = rows.clip(0).sum() if self.causal else self.seqlen_q * self.seqlen_k
-        return 4.0 * int(pairs) * self.head_dim * self.heads * self.batch
+        return (10.0 if self.backward else 4.0) * int(pairs) * self.head_dim * self.heads * self.batch
 
     @property
     def bytes(self):
         """Inputs and outputs, once."""
         rows = 2 * self.seqlen_q * self.heads + 2 * self.seqlen_k * self.kv_heads
-        return float(2 * rows * self.head_dim * self.batch)
+        return float(2 * rows * self.head_dim * self.batch * (2 if self.backward else 1))
 
 
 def to_bits(numbers, dtype):
