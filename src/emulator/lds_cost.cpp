@@ -9,7 +9,7 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr std::size_t kMostBanks = 64, kMostLanes = 64;
-constexpr int kCycleBanks = 32;               // 128 bytes a cycle
+constexpr int kCycleBanks = 32;                     // 128 bytes a cycle
 constexpr std::size_t kMostWords = 2 * kMostLanes;  // two of a lane where 4 bytes are not aligned
 
 // How often one group of lanes is served: the most different words in one bank.

@@ -58,10 +58,10 @@ class RunKernelTest : public ProgramTest {
   }
   void compile(const std::string& arch) const {
     write_bytes("two.hip", kSource);
-    const auto log = run_program({clang_, "-x", "hip", "-nogpuinc", "-nogpulib", "-O3",
-                                  "--offload-device-only", "--no-gpu-bundle-output",
-                                  "-mcode-object-version=5", "--offload-arch=" + arch,
-                                  path("two.hip"), "-o", path("two.co")});
+    const auto log =
+        run_program({clang_, "-x", "hip", "-nogpuinc", "-nogpulib", "-O3", "--offload-device-only",
+                     "--no-gpu-bundle-output", "-mcode-object-version=5", "--offload-arch=" + arch,
+                     path("two.hip"), "-o", path("two.co")});
     ASSERT_TRUE(log.ok()) << log.status().message();
   }
   static json description(const std::string& arch) {
@@ -72,12 +72,13 @@ class RunKernelTest : public ProgramTest {
                 {"save", "out.npy"},
                 {"dtype", "int32"},
                 {"shape", {kGroups, kLanes}}}}}},
-            {"launches", {{{"code", "two.co"},
-                           {"kernel", "second"},
-                           {"grid", kGrid},
-                           {"workgroup_size", kSize},
-                           {"dynamic_lds", 4 * (kLanes + 5)},
-                           {"arguments", {{{"buffer", "out"}}, {{"i32", 100}}, {{"i32", 5}}}}}}}};
+            {"launches",
+             {{{"code", "two.co"},
+               {"kernel", "second"},
+               {"grid", kGrid},
+               {"workgroup_size", kSize},
+               {"dynamic_lds", 4 * (kLanes + 5)},
+               {"arguments", {{{"buffer", "out"}}, {{"i32", 100}}, {{"i32", 5}}}}}}}};
   }
   void expect_refused(const json& asked, const std::string& part) const {
     const Outcome outcome = run_kernel(asked);

@@ -18,8 +18,8 @@ namespace {
 
 using gpu::cost_of;
 using gpu::kNoAccess;
-using gpu::emulated::LdsBankCount;
 using gpu::LdsCost;
+using gpu::emulated::LdsBankCount;
 
 std::vector<int> offsets(int lanes, const std::function<int(int)>& of) {
   std::vector<int> at;

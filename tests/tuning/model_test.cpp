@@ -47,7 +47,8 @@ TEST(Model, CountsWhatTheProductsAre) {
   EXPECT_DOUBLE_EQ(row->times.matrix_s, scores * 4 * 64 / 312e12);
   EXPECT_GE(row->times.exponential_s, scores / (16 * 108 * 1.41e9));
   EXPECT_LT(row->times.exponential_s, 1.2 * scores / (16 * 108 * 1.41e9));
-  EXPECT_DOUBLE_EQ(row->times.seconds, row->times.matrix_s + row->times.exponential_s + row->times.launch_s);
+  EXPECT_DOUBLE_EQ(row->times.seconds,
+                   row->times.matrix_s + row->times.exponential_s + row->times.launch_s);
   EXPECT_GT(row->times.lds_s, 0);
   EXPECT_GT(row->times.cache_s, 0);
   const Result<ModelledRow> causal = modelled(of_length(1536, true));
@@ -105,9 +106,10 @@ TEST(Model, CountsVectorInstructionsOfAmd) {
   ASSERT_TRUE(row.ok()) << row.status().message();
   EXPECT_GT(row->times.vector_s, 0.5 * row->times.exponential_s);
   EXPECT_LT(row->times.vector_s, row->times.matrix_s);
-  EXPECT_DOUBLE_EQ(row->times.seconds,
-                   row->times.matrix_s + row->times.exponential_s + row->times.vector_s + row->times.launch_s);
-  EXPECT_LT(modelled(of_length(384, false))->times.vector_s, 0) << "of NVIDIA's nothing counts them";
+  EXPECT_DOUBLE_EQ(row->times.seconds, row->times.matrix_s + row->times.exponential_s +
+                                           row->times.vector_s + row->times.launch_s);
+  EXPECT_LT(modelled(of_length(384, false))->times.vector_s, 0)
+      << "of NVIDIA's nothing counts them";
 }
 
 TEST(Model, SaysWhatItDoesNotTake) {

@@ -132,8 +132,9 @@ class Reader {
   }
 
   KernelLaunch launch(const json& value, const std::string& where) const {
-    const Object o(value, where, {"code", "kernel", "grid", "workgroup_size", "dynamic_lds",
-                                  "workgroups", "times", "arguments"});
+    const Object o(value, where,
+                   {"code", "kernel", "grid", "workgroup_size", "dynamic_lds", "workgroups",
+                    "times", "arguments"});
     KernelLaunch l;
     l.code = file(o.text("code"));
     if (o.has("kernel")) l.kernel = o.text("kernel");
@@ -194,9 +195,8 @@ class Reader {
   static void check_buffers(const KernelLaunch& l, const std::vector<Buffer>& buffers) {
     for (const Argument& a : l.arguments) {
       const bool known =
-          a.buffer.empty() || std::any_of(buffers.begin(), buffers.end(), [&](const Buffer& b) {
-            return b.name == a.buffer;
-          });
+          a.buffer.empty() || std::any_of(buffers.begin(), buffers.end(),
+                                          [&](const Buffer& b) { return b.name == a.buffer; });
       if (!known) refuse(fmt::format("there is no buffer \"{}\"", printable(a.buffer)));
     }
   }

@@ -26,9 +26,9 @@ struct Buffer {
 };
 
 struct Argument {
-  std::string buffer;            // its address, `plus` bytes further; or "":
+  std::string buffer;  // its address, `plus` bytes further; or "":
   int64_t plus = 0;
-  std::vector<std::byte> value;  // a number
+  std::vector<std::byte> value;   // a number
   std::optional<int64_t> offset;  // in the arguments; else where the kernel has its next one
 };
 

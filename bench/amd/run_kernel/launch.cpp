@@ -29,8 +29,7 @@ Result<gpu::AmdKernelMetadata> find_kernel(const KernelLaunch& launch,
     if (launch.kernel.empty() || kernel.name == launch.kernel) return kernel;
     names += (names.empty() ? "" : ", ") + printable(kernel.name);
   }
-  return in_file(
-      fmt::format("no kernel \"{}\" in it: it has {}", printable(launch.kernel), names));
+  return in_file(fmt::format("no kernel \"{}\" in it: it has {}", printable(launch.kernel), names));
 }
 
 // target: "amdgcn-amd-amdhsa--gfx942:xnack-", "" where the code object does not say.
@@ -94,13 +93,13 @@ Result<RanLaunch> run_launch(const KernelLaunch& launch, const std::string& arch
     return refused(fmt::format("{}: it is for {}, arch is {}", printable(launch.code),
                                printable(kernel->target), printable(arch)));
   }
-  const auto program = gpu::isa::read_code_object(
-      code, arch, {.kernel = kernel->name, .hand_written = true});
+  const auto program =
+      gpu::isa::read_code_object(code, arch, {.kernel = kernel->name, .hand_written = true});
   if (!program.ok()) return program.status();
   const Result<std::vector<std::byte>> arguments = make_arguments(launch, kernel.value(), buffers);
   if (!arguments.ok()) return arguments.status();
-  const gpu::isa::LaunchData data = gpu::isa::launch_data(
-      program.value(), arguments.value(), launch.grid, launch.dynamic_lds_bytes);
+  const gpu::isa::LaunchData data = gpu::isa::launch_data(program.value(), arguments.value(),
+                                                          launch.grid, launch.dynamic_lds_bytes);
   RanLaunch ran{.kernel = kernel.value(),
                 .lds_bytes = program->lds_bytes + launch.dynamic_lds_bytes,
                 .waves = launch.grid.waves(program->wave_size),

@@ -35,11 +35,11 @@ struct Grid {
   int64_t count() const { return product(workgroups); }
   int64_t lanes() const { return product(workgroup_size); }
   uint32_t dimensions() const {
-    return workgroups[2] * workgroup_size[2] > 1 ? 3 : workgroups[1] * workgroup_size[1] > 1 ? 2 : 1;
+    return workgroups[2] * workgroup_size[2] > 1   ? 3
+           : workgroups[1] * workgroup_size[1] > 1 ? 2
+                                                   : 1;
   }
-  int waves(int wave_size) const {
-    return static_cast<int>((lanes() + wave_size - 1) / wave_size);
-  }
+  int waves(int wave_size) const { return static_cast<int>((lanes() + wave_size - 1) / wave_size); }
 
  private:
   static int64_t product(const std::array<uint32_t, 3>& n) {

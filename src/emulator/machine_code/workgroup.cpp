@@ -45,10 +45,10 @@ class Runner {
         id_(id),
         lds_(static_cast<std::size_t>(program.lds_bytes + launch.dynamic_lds_bytes),
              std::byte{0xFF}),
-        scratch_(static_cast<std::size_t>(program.scratch_bytes) *
-                     static_cast<std::size_t>(program.wave_size *
-                                              launch.grid.waves(program.wave_size)),
-                 std::byte{0xFF}),
+        scratch_(
+            static_cast<std::size_t>(program.scratch_bytes) *
+                static_cast<std::size_t>(program.wave_size * launch.grid.waves(program.wave_size)),
+            std::byte{0xFF}),
         group_{memory, lds_, launch},
         waves_(static_cast<std::size_t>(launch.grid.waves(program.wave_size))) {
     const auto words = std::size_t{512} * static_cast<std::size_t>(program.wave_size);
@@ -270,20 +270,18 @@ LaunchData launch_data(const Program& program, std::span<const std::byte> argume
   LaunchData data{
       .grid = grid, .dynamic_lds_bytes = dynamic_lds_bytes, .arguments = {}, .packet = {}};
   // Hand-written kernels may say nothing of their arguments' size.
-  data.arguments.resize(
-      std::max(static_cast<std::size_t>(program.kernarg_bytes), arguments.size()),
-      std::byte{0xFF});
+  data.arguments.resize(std::max(static_cast<std::size_t>(program.kernarg_bytes), arguments.size()),
+                        std::byte{0xFF});
   std::copy(arguments.begin(), arguments.end(), data.arguments.begin());
   // A dispatch packet: 16 bits each for three sizes of the workgroup, 32 for those of the grid.
   const std::array<uint32_t, 3>&size = grid.workgroup_size, &count = grid.workgroups;
   data.packet = {grid.dimensions() << 16U, size[0] | size[1] << 16U, size[2],
-                 count[0] * size[0], count[1] * size[1],       count[2] * size[2]};
+                 count[0] * size[0],       count[1] * size[1],       count[2] * size[2]};
   return data;
 }
 
 std::string run_workgroup(const Program& program, const Schedule& schedule, int64_t workgroup,
-                          const LaunchData& launch, MemoryMap& memory, Counts& counts,
-                          Work* work) {
+                          const LaunchData& launch, MemoryMap& memory, Counts& counts, Work* work) {
   return Runner(program, schedule, workgroup, launch, memory, counts, work).run();
 }
 

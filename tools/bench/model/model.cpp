@@ -164,6 +164,13 @@ Result<UnitWork> work_of(const BenchCase& c, Emulation& emulation) {
   return times * (a + n * b);
 }
 
+// Parameters that depend on all keys and all boards of the case.
+bool depends_on_whole(std::string_view kernel, std::string_view parameter) {
+  if (parameter == "num_splits" || parameter == "run_batches") return true;
+  return kernel.find(".short") != std::string_view::npos &&
+         (parameter == "min_workgroups" || parameter == "early_loads");
+}
+
 Status check_case(const BenchCase& c) {
   const bool chunk = c.causal && c.seqlen_q != c.seqlen_k && c.seqlen_q > kLength;
   if (c.folder.empty() && c.dtype != DType::fp32 && c.mask == CaseMask::none && !chunk) return {};
@@ -195,8 +202,7 @@ Result<ModelledRow> model_case(const BenchCase& c, Pass pass, const std::string&
   if (!whole.ok()) return whole.status();
   options.kernel = whole->config().kernel;
   for (const KernelParameter& p : whole->config().parameters) {
-    // These depend on all keys and all boards of the case.
-    if (p.name == "num_splits" || p.name == "run_batches" || p.name == "min_workgroups") continue;
+    if (depends_on_whole(options.kernel, p.name)) continue;
     options.tuning += fmt::format("{}{}={}", options.tuning.empty() ? "" : ",", p.name, p.value);
   }
   BenchCase small = c;

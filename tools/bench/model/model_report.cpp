@@ -34,17 +34,19 @@ std::string model_line(const ModelledRow& r) {
   const BenchCase& c = r.bench_case;
   return fmt::format(
       "{:8} {:5} {:29} {:>11} {:8.1f} {:7.0f}  {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {}; {}",
-      c.suite, to_string(c.dtype), name_of(r), micro(r.times.seconds), r.flops / r.times.seconds / 1e12,
-      r.work.memory_bytes / r.times.seconds / 1e9, micro(r.times.matrix_s), micro(r.times.exponential_s), micro(r.times.vector_s),
-      micro(r.times.lds_s), micro(r.times.cache_s), micro(r.times.memory_s), micro(r.times.launch_s), r.times.limit, r.kernel);
+      c.suite, to_string(c.dtype), name_of(r), micro(r.times.seconds),
+      r.flops / r.times.seconds / 1e12, r.work.memory_bytes / r.times.seconds / 1e9,
+      micro(r.times.matrix_s), micro(r.times.exponential_s), micro(r.times.vector_s),
+      micro(r.times.lds_s), micro(r.times.cache_s), micro(r.times.memory_s),
+      micro(r.times.launch_s), r.times.limit, r.kernel);
 }
 
 std::string model_json(const ChipRates& chip, const std::vector<ModelledRow>& rows) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const ModelledRow& r : rows) {
     const BenchCase& c = r.bench_case;
-    const auto vector_s =
-        r.times.vector_s < 0 ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(r.times.vector_s);
+    const auto vector_s = r.times.vector_s < 0 ? nlohmann::ordered_json(nullptr)
+                                               : nlohmann::ordered_json(r.times.vector_s);
     nlohmann::ordered_json row{{"suite", c.suite},
                                {"case", c.name},
                                {"pass", r.pass == Pass::backward ? "backward" : "forward"},

@@ -27,20 +27,20 @@ std::vector<std::string> modelled_chips();
 
 // What a problem makes the units do.
 struct UnitWork {
-  double matrix_flops = 0;   // of matrix instructions, padding and masked scores included
-  double exponentials = 0;   // of lanes
-  double vector = 0;         // other vector instructions of waves
-  double lds_cycles = 0;     // of 128 bytes, with bank conflicts
-  double global_bytes = 0;   // read and written, whatever cache serves them
-  double memory_bytes = 0;   // inputs and outputs, once
+  double matrix_flops = 0;  // of matrix instructions, padding and masked scores included
+  double exponentials = 0;  // of lanes
+  double vector = 0;        // other vector instructions of waves
+  double lds_cycles = 0;    // of 128 bytes, with bank conflicts
+  double global_bytes = 0;  // read and written, whatever cache serves them
+  double memory_bytes = 0;  // inputs and outputs, once
   double launches = 0;
   // Of AMD's machine code, for those who compare; the times do not depend on them.
   double scalar = 0, lds_conflicts = 0, waits = 0;
   int registers = 0;  // of a lane, the most of any launch
 };
 
-// Seconds that each unit is busy, and what launches take beside their work. vector_s: negative where
-// nothing counts it.
+// Seconds that each unit is busy, and what launches take beside their work. vector_s: negative
+// where nothing counts it.
 struct UnitTimes {
   double matrix_s = 0, exponential_s = 0, vector_s = 0, lds_s = 0, cache_s = 0, memory_s = 0,
          launch_s = 0;

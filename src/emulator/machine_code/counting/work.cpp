@@ -23,7 +23,8 @@ void add_lds(const Wave& w, const Instruction& i, const MemoryAccess& access, Wo
   const uint32_t* const at = w.vectors + static_cast<std::ptrdiff_t>(o.index) * lanes;
   const uint64_t exec = w.exec();
   for (int n = 0; n < access.addresses; ++n) {
-    const int64_t offset = (n == 0 ? i.offset : i.offset1) * (access.stride > 0 ? access.stride : 1);
+    const int64_t offset =
+        (n == 0 ? i.offset : i.offset1) * (access.stride > 0 ? access.stride : 1);
     std::array<int, 64> offsets;
     for (int l = 0; l < lanes; ++l) {
       const uint32_t place = at[l] + static_cast<uint32_t>(offset);

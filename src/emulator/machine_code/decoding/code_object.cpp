@@ -109,7 +109,8 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   read_registers(d, program);
   if (const auto kernels = read_amd_metadata(code_object); kernels.ok()) {
     for (const AmdKernelMetadata& one : kernels.value()) {
-      if (kernel.empty() || one.name == kernel) program.used_registers = static_cast<int>(one.vector_registers);
+      if (kernel.empty() || one.name == kernel)
+        program.used_registers = static_cast<int>(one.vector_registers);
     }
   }
   if (Status status = read_modes(d, options.hand_written); !status.ok()) return status;

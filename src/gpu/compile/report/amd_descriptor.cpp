@@ -32,7 +32,8 @@ std::optional<uint64_t> file_offset(Bytes file, const Elf64_Ehdr& header, uint64
   return {};
 }
 
-// The address of the symbol "<kernel>.kd"; of the first that ends in ".kd" where no kernel is named.
+// The address of the symbol "<kernel>.kd"; of the first that ends in ".kd" where no kernel is
+// named.
 std::optional<uint64_t> find_descriptor(Bytes file, const Elf64_Ehdr& header,
                                         std::string_view kernel) {
   for (uint64_t i = 0; i < header.e_shnum; ++i) {

@@ -116,8 +116,7 @@ class IsaDriver final : public HostMemoryDriver {
     Counts counts{};
     Work work;
     for (int64_t id = 0; id < l.workgroups; ++id) {
-      std::string error =
-          run_workgroup(program, schedule.value(), id, data, memory, counts, &work);
+      std::string error = run_workgroup(program, schedule.value(), id, data, memory, counts, &work);
       if (!error.empty()) return {StatusCode::internal, std::move(error)};
     }
     if (environment_flag("FULMEN_ISA_COUNTS")) {
@@ -126,9 +125,8 @@ class IsaDriver final : public HostMemoryDriver {
     }
     const std::scoped_lock lock(shared().mutex);
     std::deque<LaunchCounts>& launches = shared().launches;
-    launches.push_back(
-        {std::string(chip_of(device).arch), std::string(l.kernel), l.workgroups, counts, work,
-                        program.used_registers});
+    launches.push_back({std::string(chip_of(device).arch), std::string(l.kernel), l.workgroups,
+                        counts, work, program.used_registers});
     if (launches.size() > kMostLaunches) launches.pop_front();
     return {};
   }
