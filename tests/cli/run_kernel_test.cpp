@@ -56,12 +56,24 @@ class RunKernelTest : public ProgramTest {
     write_bytes("run.json", description.dump());
     return program(FULMEN_RUN_KERNEL, {"run.json"});
   }
-  void compile(const std::string& arch) const {
-    write_bytes("two.hip", kSource);
-    const auto log =
-        run_program({clang_, "-x", "hip", "-nogpuinc", "-nogpulib", "-O3", "--offload-device-only",
-                     "--no-gpu-bundle-output", "-mcode-object-version=5", "--offload-arch=" + arch,
-                     path("two.hip"), "-o", path("two.co")});
+  void compile(const std::string& arch, const std::string& source = kSource,
+               const std::vector<std::string>& more = {}) const {
+    write_bytes("two.hip", source);
+    std::vector<std::string> command{clang_,
+                                     "-x",
+                                     "hip",
+                                     "-nogpuinc",
+                                     "-nogpulib",
+                                     "-O3",
+                                     "--offload-device-only",
+                                     "--no-gpu-bundle-output",
+                                     "-mcode-object-version=5",
+                                     "--offload-arch=" + arch,
+                                     path("two.hip"),
+                                     "-o",
+                                     path("two.co")};
+    command.insert(command.end(), more.begin(), more.end());
+    const auto log = run_program(command);
     ASSERT_TRUE(log.ok()) << log.status().message();
   }
   static json description(const std::string& arch) {
@@ -118,6 +130,61 @@ TEST_F(RunKernelTest, ThreeDimensionsNamesHiddenArgumentsAndDynamicLds) {
     EXPECT_EQ(launch["lds_conflicts"], 0);
     EXPECT_EQ(launch["matrix_flops"], 0);
   }
+}
+
+TEST_F(RunKernelTest, ArgumentsInRegisters) {
+  compile("gfx942", kSource, {"-mllvm", "-amdgpu-kernarg-preload-count=3"});
+  const Outcome outcome = run_kernel(description("gfx942"));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto out = tools::read_npy(path("out.npy"), false);
+  ASSERT_TRUE(out.ok()) << out.status().message();
+  const auto* const words = static_cast<const int32_t*>(out->data.data());
+  EXPECT_EQ(words[0], 100);
+  EXPECT_EQ(words[kGroups * kLanes - 1], kGroups - 1) << "the last lane has lane 0's number";
+  const auto loads = [&] {
+    return json::parse(
+               run_kernel(description("gfx942")).out)["launches"][0]["instructions"]["scalar load"]
+        .get<int>();
+  };
+  const int preloaded = loads();
+  compile("gfx942");
+  EXPECT_LT(preloaded, loads()) << "what is in registers is not loaded";
+}
+
+// What compilers and people write elsewhere: branches to labels, stores to LDS that are not waited
+// for before a barrier, vector registers where accumulators begin, the number of gfx12's wave.
+TEST_F(RunKernelTest, HandWrittenCode) {
+  const std::string head =
+      "#define KERNEL extern \"C\" __attribute__((global, amdgpu_flat_work_group_size(1, 64))) "
+      "void\nKERNEL second(unsigned* out, unsigned, unsigned) { unsigned r = 0; ";
+  const std::string tail =
+      " out[__builtin_amdgcn_workitem_id_x() + 64 * __builtin_amdgcn_workgroup_id_x()] = r; }";
+  const auto run = [&](const std::string& arch, const std::string& body, int lanes) {
+    compile(arch, head + body + tail);
+    json asked = description(arch);
+    asked["launches"][0]["grid"] = {1};
+    asked["launches"][0]["workgroup_size"] = {lanes};
+    return run_kernel(asked);
+  };
+  const auto first_and_last = [&](int lanes) {
+    const auto out = tools::read_npy(path("out.npy"), false);
+    const auto* const words = static_cast<const int32_t*>(out->data.data());
+    return std::pair(words[0], words[lanes - 1]);
+  };
+  Outcome outcome = run("gfx942",
+                        "asm volatile(\"s_mov_b32 s20, 5\\ntwice: v_add_u32 %0, 3, %0\\n"
+                        "s_sub_u32 s20, s20, 1\\ns_cmp_lg_u32 s20, 0\\ns_cbranch_scc1 twice\" "
+                        ": \"+v\"(r) : : \"s20\");",
+                        64);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(first_and_last(64), std::pair(15, 15)) << "five turns";
+  outcome =
+      run("gfx942",
+          "asm volatile(\"v_mov_b32 v4, 0\\nds_write_b32 v4, v4\\ns_barrier\" : : : \"v4\");", 64);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  outcome = run("gfx1201", "asm volatile(\"s_bfe_u32 %0, ttmp8, 0x50019\" : \"=s\"(r));", 64);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(first_and_last(64), std::pair(0, 1)) << "two waves of 32 lanes";
 }
 
 TEST_F(RunKernelTest, ChosenWorkgroupsAndScaledCounts) {

@@ -104,6 +104,9 @@ void add_flow_instructions(Table& t) {
     signal(w, i);
     wait_for_all(w, i);
   });
+  t.add("s_trap", Kind::none, [](Wave& /*wave*/, const Instruction& /*i*/) {
+    fail("is a trap, which the kernel came to");
+  });
   t.add("s_barrier_signal", Kind::barrier, signal);
   t.add("s_barrier_wait", Kind::barrier, wait_for_all);
   for (const char* name : {"s_nop",
