@@ -78,6 +78,7 @@ struct ExecutedInstructions {
   std::string arch;    // "gfx1100"
   std::string kernel;  // "prefill gfx11 bf16 d128 128x32"
   int64_t workgroups = 0;
+  int registers = 0;           // of a lane, accumulators included
   int64_t matrix = 0;          // each a product of 16 x 16 x 16
   int64_t vector = 0;          // vector ALU without transcendental ones; a dual one counts once
   int64_t transcendental = 0;  // exp2, log2, reciprocal
@@ -87,6 +88,12 @@ struct ExecutedInstructions {
   int64_t global = 0;  // loads, stores and atomics of memory
   int64_t scratch = 0;
   int64_t waits = 0;  // and barriers
+  // What they make the units of a chip do: for models of the time that it takes.
+  double matrix_flops = 0;   // of matrix instructions, padding and masked scores included
+  double exponentials = 0;   // lanes of transcendental instructions, those that are off included
+  double lds_cycles = 0;     // of 128 bytes, with bank conflicts
+  double lds_conflicts = 0;  // of them
+  double global_bytes = 0;   // of lanes' loads, stores and atomics, whatever cache serves them
 };
 // Counts of the launches since the last call, in order; only the last 1,000 launches are kept.
 FULMEN_API std::vector<ExecutedInstructions> take_executed_instructions();

@@ -41,7 +41,10 @@ class ProgramTest : public ::testing::Test {
 
   // Arguments are passed as they are: no shell expands them.
   Outcome fulmen(const std::vector<std::string>& arguments) const {
-    std::string command = "cd '" + folder_.string() + "' && '" FULMEN_CLI "'";
+    return program(FULMEN_CLI, arguments);
+  }
+  Outcome program(const std::string& name, const std::vector<std::string>& arguments) const {
+    std::string command = "cd '" + folder_.string() + "' && '" + name + "'";
     for (const std::string& argument : arguments) command += " '" + argument + "'";
     const auto out = folder_ / ".stdout", err = folder_ / ".stderr";
     const int status = std::system((command + " >.stdout 2>.stderr </dev/null").c_str());

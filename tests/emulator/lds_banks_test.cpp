@@ -16,10 +16,10 @@
 namespace fulmen::testing {
 namespace {
 
-using gpu::emulated::cost_of;
-using gpu::emulated::kNoAccess;
+using gpu::cost_of;
+using gpu::kNoAccess;
+using gpu::LdsCost;
 using gpu::emulated::LdsBankCount;
-using gpu::emulated::LdsLine;
 
 std::vector<int> offsets(int lanes, const std::function<int(int)>& of) {
   std::vector<int> at;
@@ -28,7 +28,7 @@ std::vector<int> offsets(int lanes, const std::function<int(int)>& of) {
 }
 
 TEST(LdsBanks, CostOfAnInstruction) {
-  const auto expect = [](const LdsLine& cost, int64_t instructions, int64_t cycles,
+  const auto expect = [](const LdsCost& cost, int64_t instructions, int64_t cycles,
                          int64_t conflicts) {
     EXPECT_EQ(cost.instructions, instructions);
     EXPECT_EQ(cost.cycles, cycles);
@@ -58,7 +58,7 @@ TEST(LdsBanks, CostOfAReadFrom64Banks) {
   const gpu::LdsReads reads{.banks = 64, .interleaves = true};
   const auto expect = [&](const std::function<int(int)>& of, int bytes, int64_t cycles,
                           int64_t conflicts) {
-    const LdsLine cost = cost_of(offsets(64, of), bytes, reads);
+    const LdsCost cost = cost_of(offsets(64, of), bytes, reads);
     EXPECT_EQ(cost.cycles, cycles);
     EXPECT_EQ(cost.conflicts, conflicts);
   };

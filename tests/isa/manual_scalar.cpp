@@ -1,5 +1,6 @@
 // The table of scalar instructions.
 #include <bit>
+#include <cmath>
 
 #include "isa/manual.h"
 
@@ -145,6 +146,15 @@ void add_choices(std::vector<ScalarRow>& t) {
       {all("s_cmp_lt_i32"), "-uu", [](U a, U b, bool& c) { return set(c, s32(a) < s32(b), 0); }});
   t.push_back({all("s_cmp_ge_u32"), "-uu", [](U a, U b, bool& c) { return set(c, a >= b, 0); }});
   t.push_back({all("s_cmp_lg_u64"), "-qq", [](U a, U b, bool& c) { return set(c, a != b, 0); }});
+  // fp32 numbers: false where one is NaN, true where one is.
+  t.push_back({{nullptr, nullptr, "s_cmp_lg_f32"}, "-uu", [](U a, U b, bool& c) {
+                 const double x = number(a, kSingle), y = number(b, kSingle);
+                 return set(c, x < y || x > y, 0);
+               }});
+  t.push_back({{nullptr, nullptr, "s_cmp_nlg_f32"}, "-uu", [](U a, U b, bool& c) {
+                 const double x = number(a, kSingle), y = number(b, kSingle);
+                 return set(c, std::isnan(x) || std::isnan(y) || x == y, 0);
+               }});
   t.push_back({all("s_bitcmp1_b32"), "-uu",
                [](U a, U b, bool& c) { return set(c, (a >> (b & 31U) & 1U) != 0, 0); }});
   t.push_back({all("s_bitcmp0_b64"), "-qu",

@@ -44,17 +44,18 @@ TEST(Model, CountsWhatTheProductsAre) {
   // Two products, of whole tiles, by an A100's 312 TFLOP/s; one exponential a score and one where a
   // row's maximum moves, 16 a cycle of each of 108 multiprocessors.
   const double scores = 6.0 * 1536 * 1536;
-  EXPECT_DOUBLE_EQ(row->matrix_s, scores * 4 * 64 / 312e12);
-  EXPECT_GE(row->exponential_s, scores / (16 * 108 * 1.41e9));
-  EXPECT_LT(row->exponential_s, 1.2 * scores / (16 * 108 * 1.41e9));
-  EXPECT_DOUBLE_EQ(row->seconds, row->matrix_s + row->exponential_s + row->launch_s);
-  EXPECT_GT(row->lds_s, 0);
-  EXPECT_GT(row->cache_s, 0);
+  EXPECT_DOUBLE_EQ(row->times.matrix_s, scores * 4 * 64 / 312e12);
+  EXPECT_GE(row->times.exponential_s, scores / (16 * 108 * 1.41e9));
+  EXPECT_LT(row->times.exponential_s, 1.2 * scores / (16 * 108 * 1.41e9));
+  EXPECT_DOUBLE_EQ(row->times.seconds,
+                   row->times.matrix_s + row->times.exponential_s + row->times.launch_s);
+  EXPECT_GT(row->times.lds_s, 0);
+  EXPECT_GT(row->times.cache_s, 0);
   const Result<ModelledRow> causal = modelled(of_length(1536, true));
   ASSERT_TRUE(causal.ok()) << causal.status().message();
   // Half of the tiles, and those on the diagonal.
-  EXPECT_GT(causal->matrix_s, 0.5 * row->matrix_s);
-  EXPECT_LT(causal->matrix_s, 0.6 * row->matrix_s);
+  EXPECT_GT(causal->times.matrix_s, 0.5 * row->times.matrix_s);
+  EXPECT_LT(causal->times.matrix_s, 0.6 * row->times.matrix_s);
 }
 
 // Recomputation counts: the kernel's launches for dq and for dk and dv each compute every
@@ -68,9 +69,9 @@ TEST(Model, KnowsBackwardPasses) {
   ASSERT_TRUE(row.ok()) << row.status().message();
   const double scores = 6.0 * 384 * 384;
   EXPECT_DOUBLE_EQ(row->flops, scores * 10 * 64);
-  EXPECT_NEAR(row->matrix_s, scores * 14 * 64 / 312e12, 1e-12) << "7 products";
-  EXPECT_NEAR(row->exponential_s, 2 * scores / (16 * 108 * 1.41e9), 1e-12);
-  EXPECT_GE(row->launch_s, 2 * 1.7e-6);
+  EXPECT_NEAR(row->times.matrix_s, scores * 14 * 64 / 312e12, 1e-12) << "7 products";
+  EXPECT_NEAR(row->times.exponential_s, 2 * scores / (16 * 108 * 1.41e9), 1e-12);
+  EXPECT_GE(row->times.launch_s, 2 * 1.7e-6);
 }
 
 // Rows at the end of many keys, and keys in pages: each key once.
@@ -82,19 +83,19 @@ TEST(Model, KnowsDecode) {
   const Result<ModelledRow> row = model_case(c, Pass::forward, "emulated:sm_80", {});
   if (row.status().code() == StatusCode::unavailable) GTEST_SKIP() << row.status().message();
   ASSERT_TRUE(row.ok()) << row.status().message();
-  EXPECT_GE(row->seconds, 3.0 * 4096 * 64 * 2 * 2 / 2039e9);
-  EXPECT_GT(row->cache_s, 0);
+  EXPECT_GE(row->times.seconds, 3.0 * 4096 * 64 * 2 * 2 / 2039e9);
+  EXPECT_GT(row->times.cache_s, 0);
   c.suite = "paged";
   c.page_size = 64;
   const Result<ModelledRow> paged = model_case(c, Pass::forward, "emulated:sm_80", {});
   ASSERT_TRUE(paged.ok()) << paged.status().message();
-  EXPECT_NEAR(paged->exponential_s, row->exponential_s, 1e-12);
+  EXPECT_NEAR(paged->times.exponential_s, row->times.exponential_s, 1e-12);
   c.page_size = 0;
   c.seqlen_q = 4;
   c.causal = true;
   const Result<ModelledRow> four = model_case(c, Pass::forward, "emulated:sm_80", {});
   ASSERT_TRUE(four.ok()) << four.status().message();
-  EXPECT_LT(four->matrix_s, 1.5 * row->matrix_s) << "they share a tile";
+  EXPECT_LT(four->times.matrix_s, 1.5 * row->times.matrix_s) << "they share a tile";
 }
 
 // AMD's machine code is executed, too, so its vector instructions count.
@@ -103,11 +104,12 @@ TEST(Model, CountsVectorInstructionsOfAmd) {
                                              "emulated:gfx1100", by("emulated.prefill.gfx11"));
   if (row.status().code() == StatusCode::unavailable) GTEST_SKIP() << row.status().message();
   ASSERT_TRUE(row.ok()) << row.status().message();
-  EXPECT_GT(row->vector_s, 0.5 * row->exponential_s);
-  EXPECT_LT(row->vector_s, row->matrix_s);
-  EXPECT_DOUBLE_EQ(row->seconds,
-                   row->matrix_s + row->exponential_s + row->vector_s + row->launch_s);
-  EXPECT_LT(modelled(of_length(384, false))->vector_s, 0) << "of NVIDIA's nothing counts them";
+  EXPECT_GT(row->times.vector_s, 0.5 * row->times.exponential_s);
+  EXPECT_LT(row->times.vector_s, row->times.matrix_s);
+  EXPECT_DOUBLE_EQ(row->times.seconds, row->times.matrix_s + row->times.exponential_s +
+                                           row->times.vector_s + row->times.launch_s);
+  EXPECT_LT(modelled(of_length(384, false))->times.vector_s, 0)
+      << "of NVIDIA's nothing counts them";
 }
 
 TEST(Model, SaysWhatItDoesNotTake) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpu/compile/amd_rules/operands.h"
+#include "gpu/targets/target.h"
 
 namespace fulmen::gpu::isa {
 
@@ -106,17 +107,26 @@ struct Line {
 struct Program {
   std::string arch;
   int wave_size = 0;
+  LdsReads lds_reads;
   std::string disassembly;  // what the lines' texts are views of
   std::vector<Instruction> code;
   std::vector<Instruction> pairs;  // halves of dual instructions that exchange registers
   std::vector<Line> lines;
   // Fields of the kernel descriptor.
   int vector_registers = 0, accumulators = 0, lds_bytes = 0, kernarg_bytes = 0;
-  int scratch_bytes = 0;  // a lane
-  uint32_t entry = 0;     // where in the code waves begin
+  int scratch_bytes = 0;   // a lane
+  int used_registers = 0;  // of a lane, accumulators included, as the metadata says
+  uint32_t entry = 0;      // where in the code waves begin
   // Numbers of scalar registers; -1: not asked for.
-  int user_scalars = 0, kernarg_at = -1, packet_at = -1, workgroup_at = -1;
-  bool workgroup_in_trap_registers = false;  // gfx12
+  int user_scalars = 0, kernarg_at = -1, packet_at = -1;
+  std::array<int, 3> workgroup_at{-1, -1, -1};  // the number in each dimension
+  bool workgroup_in_trap_registers = false;     // gfx12
+  // Words of the arguments that begin in scalar registers.
+  int preloaded_at = -1, preloaded_from = 0, preloaded_words = 0;
+  bool hand_written = false;       // see CodeObjectOptions
+  bool scratch_by_buffer = false;  // it begins with a descriptor of scratch
+  bool packed_work_items = true;   // three numbers of a lane in v0
+  int work_item_registers = 1;
 
   bool is(std::string_view family) const { return arch.starts_with(family); }
 };

@@ -28,9 +28,30 @@ struct Fault {
 
 using gpu::MemoryMap;
 
-// What scalar loads read besides memory: the kernel's arguments, and what the hardware was told of
-// the launch (hsa_kernel_dispatch_packet_t).
+// Sizes of a launch in its three dimensions.
+struct Grid {
+  std::array<uint32_t, 3> workgroups{1, 1, 1}, workgroup_size{1, 1, 1};
+
+  int64_t count() const { return product(workgroups); }
+  int64_t lanes() const { return product(workgroup_size); }
+  uint32_t dimensions() const {
+    return workgroups[2] * workgroup_size[2] > 1   ? 3
+           : workgroups[1] * workgroup_size[1] > 1 ? 2
+                                                   : 1;
+  }
+  int waves(int wave_size) const { return static_cast<int>((lanes() + wave_size - 1) / wave_size); }
+
+ private:
+  static int64_t product(const std::array<uint32_t, 3>& n) {
+    return int64_t{n[0]} * int64_t{n[1]} * int64_t{n[2]};
+  }
+};
+
+// What a launch tells its waves. Scalar loads read the kernel's arguments and what the hardware was
+// told (hsa_kernel_dispatch_packet_t).
 struct LaunchData {
+  Grid grid;
+  int dynamic_lds_bytes = 0;  // besides the kernel's own
   std::vector<std::byte> arguments;
   std::array<uint32_t, 16> packet{};
 

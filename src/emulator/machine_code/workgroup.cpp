@@ -35,19 +35,22 @@ constexpr uint64_t kMostInstructions = uint64_t{1} << 33U;
 
 class Runner {
  public:
-  Runner(const Program& program, const Schedule& schedule, int waves, int64_t id,
-         const LaunchData& launch, MemoryMap& memory, Counts& counts)
+  Runner(const Program& program, const Schedule& schedule, int64_t id, const LaunchData& launch,
+         MemoryMap& memory, Counts& counts, Work* work)
       : program_(program),
         schedule_(schedule),
         counts_(counts),
+        work_(work),
         random_(schedule.seed * 1000003 + static_cast<uint64_t>(id)),
         id_(id),
-        lds_(static_cast<std::size_t>(program.lds_bytes), std::byte{0xFF}),
-        scratch_(static_cast<std::size_t>(program.scratch_bytes) *
-                     static_cast<std::size_t>(program.wave_size * waves),
-                 std::byte{0xFF}),
+        lds_(static_cast<std::size_t>(program.lds_bytes + launch.dynamic_lds_bytes),
+             std::byte{0xFF}),
+        scratch_(
+            static_cast<std::size_t>(program.scratch_bytes) *
+                static_cast<std::size_t>(program.wave_size * launch.grid.waves(program.wave_size)),
+            std::byte{0xFF}),
         group_{memory, lds_, launch},
-        waves_(static_cast<std::size_t>(waves)) {
+        waves_(static_cast<std::size_t>(launch.grid.waves(program.wave_size))) {
     const auto words = std::size_t{512} * static_cast<std::size_t>(program.wave_size);
     for (std::size_t n = 0; n < waves_.size(); ++n) {
       registers_.emplace_back(
@@ -84,8 +87,11 @@ class Runner {
     w.scc = (random_() & 1U) != 0;
     fill(vectors, program_.vector_registers * size);
     fill(vectors + static_cast<std::ptrdiff_t>(256) * size, program_.accumulators * size);
-    w.scalars[kExecLow] = 0xFFFFFFFFU;
-    w.scalars[kExecLow + 1] = size == 64 ? 0xFFFFFFFFU : 0;
+    // The last wave may have fewer lanes.
+    const int64_t lanes = group_.launch.grid.lanes() - int64_t{number} * size;
+    const uint64_t exec = lanes >= 64 ? ~uint64_t{0} : (uint64_t{1} << lanes) - 1;
+    w.scalars[kExecLow] = static_cast<uint32_t>(exec & w.all_lanes);
+    w.scalars[kExecLow + 1] = static_cast<uint32_t>((exec & w.all_lanes) >> 32U);
     const auto point = [&](int first, const void* at) {
       const auto address = reinterpret_cast<uint64_t>(at);
       if (first >= 0)
@@ -93,14 +99,50 @@ class Runner {
     };
     point(program_.kernarg_at, group_.launch.arguments.data());
     point(program_.packet_at, group_.launch.packet.data());
-    const auto id = static_cast<uint32_t>(id_);
-    if (program_.workgroup_at >= 0) w.scalars[static_cast<std::size_t>(program_.workgroup_at)] = id;
-    if (program_.workgroup_in_trap_registers) {
-      w.scalars[kFirstTrap + 9] = id;
-      w.scalars[kFirstTrap + 7] = 0;
+    preload_arguments(w);
+    set_workgroup_number(w, number);
+    set_work_items(number, vectors);
+  }
+
+  void preload_arguments(Wave& w) const {
+    if (program_.preloaded_words == 0) return;
+    const std::vector<std::byte>& arguments = group_.launch.arguments;
+    const auto words = static_cast<std::size_t>(program_.preloaded_words),
+               from = static_cast<std::size_t>(program_.preloaded_from) * sizeof(uint32_t);
+    const std::size_t end = std::min(arguments.size(), from + words * sizeof(uint32_t));
+    if (from < end)
+      std::memcpy(&w.scalars[static_cast<std::size_t>(program_.preloaded_at)],
+                  arguments.data() + from, end - from);
+  }
+
+  void set_workgroup_number(Wave& w, int wave) const {
+    const std::array<uint32_t, 3>& counts = group_.launch.grid.workgroups;
+    const std::array<uint32_t, 3> number{
+        static_cast<uint32_t>(id_ % counts[0]), static_cast<uint32_t>(id_ / counts[0] % counts[1]),
+        static_cast<uint32_t>(id_ / (int64_t{counts[0]} * counts[1]))};
+    for (std::size_t n = 0; n < 3; ++n) {
+      if (const int at = program_.workgroup_at[n]; at >= 0)
+        w.scalars[static_cast<std::size_t>(at)] = number[n];
     }
-    // Three work-item numbers of ten bits in one register; the grid has one dimension.
-    for (int l = 0; l < size; ++l) vectors[l] = static_cast<uint32_t>(number * size + l);
+    if (program_.workgroup_in_trap_registers) {
+      w.scalars[kFirstTrap + 9] = number[0];
+      w.scalars[kFirstTrap + 7] = number[1] | number[2] << 16U;
+      w.scalars[kFirstTrap + 8] = static_cast<uint32_t>(wave) << 25U;
+    }
+  }
+
+  // A lane's number in each dimension, in v0 to v2 or ten bits each in v0.
+  void set_work_items(int wave, uint32_t* vectors) const {
+    const int size = program_.wave_size;
+    const std::array<uint32_t, 3>& sizes = group_.launch.grid.workgroup_size;
+    for (int l = 0; l < size; ++l) {
+      const auto flat = static_cast<uint32_t>(wave * size + l);
+      const uint32_t x = flat % sizes[0], y = flat / sizes[0] % sizes[1],
+                     z = flat / sizes[0] / sizes[1];
+      vectors[l] = program_.packed_work_items ? x | y << 10U | z << 20U : x;
+      if (program_.work_item_registers > 1) vectors[size + l] = y;
+      if (program_.work_item_registers > 2) vectors[2 * size + l] = z;
+    }
   }
 
   void fill(uint32_t* words, int count) {
@@ -153,6 +195,7 @@ class Runner {
       }
       const Instruction& i = program_.code[w.at++];
       ++counts_[static_cast<std::size_t>(i.kind)];
+      if (work_ != nullptr) add_work(w, i, *work_);
       if (w.loads > 0 && i.accesses_are_checked) check_accesses(w, i);
       i.run(w, i);
       if (i.kind >= Kind::scalar_load && i.kind <= Kind::scratch) start_access(w, i);
@@ -209,6 +252,7 @@ class Runner {
   const Program& program_;
   const Schedule& schedule_;
   Counts& counts_;
+  Work* work_;
   Random random_;
   int64_t id_;
   uint64_t rounds_ = 0;
@@ -222,20 +266,23 @@ class Runner {
 }  // namespace
 
 LaunchData launch_data(const Program& program, std::span<const std::byte> arguments,
-                       uint32_t workgroups, uint32_t workgroup_size) {
-  LaunchData data;
-  data.arguments.resize(static_cast<std::size_t>(program.kernarg_bytes), std::byte{0xFF});
+                       const Grid& grid, int dynamic_lds_bytes) {
+  LaunchData data{
+      .grid = grid, .dynamic_lds_bytes = dynamic_lds_bytes, .arguments = {}, .packet = {}};
+  // Hand-written kernels may say nothing of their arguments' size.
+  data.arguments.resize(std::max(static_cast<std::size_t>(program.kernarg_bytes), arguments.size()),
+                        std::byte{0xFF});
   std::copy(arguments.begin(), arguments.end(), data.arguments.begin());
-  // A dispatch packet of one dimension: 16 bits each for three sizes of the workgroup, 32 for those
-  // of the grid.
-  data.packet = {0x10000, workgroup_size | 0x10000U, 1, workgroups * workgroup_size, 1, 1};
+  // A dispatch packet: 16 bits each for three sizes of the workgroup, 32 for those of the grid.
+  const std::array<uint32_t, 3>&size = grid.workgroup_size, &count = grid.workgroups;
+  data.packet = {grid.dimensions() << 16U, size[0] | size[1] << 16U, size[2],
+                 count[0] * size[0],       count[1] * size[1],       count[2] * size[2]};
   return data;
 }
 
-std::string run_workgroup(const Program& program, const Schedule& schedule, int waves,
-                          int64_t workgroup, const LaunchData& launch, MemoryMap& memory,
-                          Counts& counts) {
-  return Runner(program, schedule, waves, workgroup, launch, memory, counts).run();
+std::string run_workgroup(const Program& program, const Schedule& schedule, int64_t workgroup,
+                          const LaunchData& launch, MemoryMap& memory, Counts& counts, Work* work) {
+  return Runner(program, schedule, workgroup, launch, memory, counts, work).run();
 }
 
 }  // namespace fulmen::gpu::isa

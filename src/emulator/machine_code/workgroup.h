@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "emulator/machine_code/counting/work.h"
 #include "emulator/machine_code/wave.h"
 
 namespace fulmen::gpu::isa {
@@ -22,14 +23,14 @@ struct Schedule {
 
 using Counts = std::array<uint64_t, kKinds>;
 
-// What a one-dimensional launch tells the kernel. Bytes of arguments that the runtime would fill in
-// are 0xFF.
+// What a launch tells the kernel. Bytes of arguments that are not given are 0xFF.
 LaunchData launch_data(const Program& program, std::span<const std::byte> arguments,
-                       uint32_t workgroups, uint32_t workgroup_size);
+                       const Grid& grid, int dynamic_lds_bytes = 0);
 
-// Returns an empty string, or what the kernel did wrong, with the instruction and the wave.
-std::string run_workgroup(const Program& program, const Schedule& schedule, int waves,
-                          int64_t workgroup, const LaunchData& launch, MemoryMap& memory,
-                          Counts& counts);
+// workgroup: its number, the first dimension fastest. work: null, or what is added to. Returns an
+// empty string, or what the kernel did wrong, with the instruction and the wave.
+std::string run_workgroup(const Program& program, const Schedule& schedule, int64_t workgroup,
+                          const LaunchData& launch, MemoryMap& memory, Counts& counts,
+                          Work* work = nullptr);
 
 }  // namespace fulmen::gpu::isa

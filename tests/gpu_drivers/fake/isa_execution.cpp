@@ -18,16 +18,17 @@ class IsaExecutable final : public Executable {
 
   std::string run(const LaunchRecord& launch) override {
     const isa::LaunchData data =
-        isa::launch_data(program_, launch.arguments, launch.workgroups, launch.workgroup_size);
+        isa::launch_data(program_, launch.arguments,
+                         isa::Grid{.workgroups = {launch.workgroups, 1, 1},
+                                   .workgroup_size = {launch.workgroup_size, 1, 1}});
     std::vector<isa::MemoryMap::Block> blocks;
     for (const auto& [begin, allocation] : state().memory)
       blocks.push_back({begin, begin + allocation.bytes});
     isa::MemoryMap memory(std::move(blocks));
     isa::Counts counts{};
     std::string error;
-    const int waves = static_cast<int>(launch.workgroup_size) / program_.wave_size;
     for (unsigned id = 0; id < launch.workgroups && error.empty(); ++id) {
-      error = isa::run_workgroup(program_, isa::Schedule{}, waves, id, data, memory, counts);
+      error = isa::run_workgroup(program_, isa::Schedule{}, id, data, memory, counts);
     }
     for (const uint64_t count : counts) state().clock_ms += static_cast<double>(count) * 1e-6;
     return error;

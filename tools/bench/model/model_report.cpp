@@ -34,17 +34,19 @@ std::string model_line(const ModelledRow& r) {
   const BenchCase& c = r.bench_case;
   return fmt::format(
       "{:8} {:5} {:29} {:>11} {:8.1f} {:7.0f}  {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {}; {}",
-      c.suite, to_string(c.dtype), name_of(r), micro(r.seconds), r.flops / r.seconds / 1e12,
-      r.bytes / r.seconds / 1e9, micro(r.matrix_s), micro(r.exponential_s), micro(r.vector_s),
-      micro(r.lds_s), micro(r.cache_s), micro(r.memory_s), micro(r.launch_s), r.limit, r.kernel);
+      c.suite, to_string(c.dtype), name_of(r), micro(r.times.seconds),
+      r.flops / r.times.seconds / 1e12, r.work.memory_bytes / r.times.seconds / 1e9,
+      micro(r.times.matrix_s), micro(r.times.exponential_s), micro(r.times.vector_s),
+      micro(r.times.lds_s), micro(r.times.cache_s), micro(r.times.memory_s),
+      micro(r.times.launch_s), r.times.limit, r.kernel);
 }
 
 std::string model_json(const ChipRates& chip, const std::vector<ModelledRow>& rows) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const ModelledRow& r : rows) {
     const BenchCase& c = r.bench_case;
-    const auto vector_s =
-        r.vector_s < 0 ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(r.vector_s);
+    const auto vector_s = r.times.vector_s < 0 ? nlohmann::ordered_json(nullptr)
+                                               : nlohmann::ordered_json(r.times.vector_s);
     nlohmann::ordered_json row{{"suite", c.suite},
                                {"case", c.name},
                                {"pass", r.pass == Pass::backward ? "backward" : "forward"},
@@ -52,17 +54,26 @@ std::string model_json(const ChipRates& chip, const std::vector<ModelledRow>& ro
                                {"product", chip.product},
                                {"kernel", r.kernel}};
     add_problem(c, row);
-    row.update({{"modelled_s", r.seconds},
-                {"modelled_tflops", r.flops / r.seconds / 1e12},
-                {"modelled_gb_s", r.bytes / r.seconds / 1e9},
-                {"matrix_s", r.matrix_s},
-                {"exponential_s", r.exponential_s},
+    row.update({{"modelled_s", r.times.seconds},
+                {"modelled_tflops", r.flops / r.times.seconds / 1e12},
+                {"modelled_gb_s", r.work.memory_bytes / r.times.seconds / 1e9},
+                {"matrix_s", r.times.matrix_s},
+                {"exponential_s", r.times.exponential_s},
                 {"vector_s", vector_s},
-                {"lds_s", r.lds_s},
-                {"cache_s", r.cache_s},
-                {"memory_s", r.memory_s},
-                {"launch_s", r.launch_s},
-                {"limit", r.limit}});
+                {"lds_s", r.times.lds_s},
+                {"cache_s", r.times.cache_s},
+                {"memory_s", r.times.memory_s},
+                {"launch_s", r.times.launch_s},
+                {"limit", r.times.limit},
+                {"matrix_flops", r.work.matrix_flops},
+                {"exponentials", r.work.exponentials},
+                {"vector_instructions", r.work.vector},
+                {"lds_cycles", r.work.lds_cycles},
+                {"global_bytes", r.work.global_bytes},
+                {"scalar_instructions", r.work.scalar},
+                {"lds_conflicts", r.work.lds_conflicts},
+                {"waits", r.work.waits},
+                {"registers", r.work.registers}});
     list.push_back(std::move(row));
   }
   return list.dump(1) + "\n";

@@ -48,6 +48,36 @@ class Decoder {
 
   // One instruction, or one half of a dual one.
   Status read(const AmdInstruction& at, Instruction& i) const {
+    std::string name, operands;
+    AmdInstruction scratch = at;
+    if (program_.scratch_by_buffer && is_scratch_access(at, name, operands)) {
+      scratch.name = name;
+      scratch.operands = operands;
+      return read_named(scratch, i);
+    }
+    return read_named(at, i);
+  }
+
+ private:
+  // "buffer_store_dword v0, off, s[52:55], 0 offset:16" is scratch_store_dword off, v0, off: lanes
+  // have no offsets of their own in memory that they share.
+  static bool is_scratch_access(const AmdInstruction& at, std::string& name,
+                                std::string& operands) {
+    constexpr std::string_view kBuffer = "buffer_";
+    const std::size_t descriptor = at.operands.find(", off, s["),
+                      end = at.operands.find("], 0", descriptor);
+    if (!at.name.starts_with(kBuffer) || descriptor == std::string_view::npos ||
+        end == std::string_view::npos || has(at.operands, " lds"))
+      return false;
+    const std::string_view data = at.operands.substr(0, descriptor),
+                           modifiers = at.operands.substr(end + 4);
+    name = fmt::format("scratch_{}", at.name.substr(kBuffer.size()));
+    operands = has(name, "_load_") ? fmt::format("{}, off, off{}", data, modifiers)
+                                   : fmt::format("off, {}, off{}", data, modifiers);
+    return true;
+  }
+
+  Status read_named(const AmdInstruction& at, Instruction& i) const {
     const Entry* entry = instruction_table().find(table_name(at));
     if (entry == nullptr) return unknown(at, "this instruction");
     i.run = program_.wave_size == 32 ? entry->wave32 : entry->wave64;
@@ -63,6 +93,7 @@ class Decoder {
       i.offset1 = counter(at.operands, "lgkmcnt(");
       return {};
     }
+    if (at.branches) return {};  // decode() sets where it leads
     if (at.name == "s_waitcnt_depctr" || at.name == "s_wait_alu") return {};
     AmdInstruction plain = at;
     constexpr std::string_view kSwizzle = "offset:swizzle(";
@@ -87,7 +118,6 @@ class Decoder {
     return {};
   }
 
- private:
   // The last bit of op_sel is the result's, but for packed operations, which have none.
   static void select_result_half(std::string_view name, Instruction& i) {
     if (i.op_sels < 2 || begins_with_any(name, {"v_pk_", "v_fma_mix", "v_mad_mix", "v_dot",

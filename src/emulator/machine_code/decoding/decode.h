@@ -14,8 +14,16 @@ namespace fulmen::gpu::isa {
 // modifier that the emulator does not know: nothing is skipped.
 Status decode(Program& program);
 
-// Reads the kernel descriptor and the metadata of a code object for `arch`, disassembles and
-// decodes it.
-Result<Program> read_code_object(std::span<const std::byte> code_object, const std::string& arch);
+struct CodeObjectOptions {
+  std::string kernel{};  // its name, "" for the first one
+  // Takes what assembly is written with and no compiler here emits: subnormal numbers that are
+  // flushed, with which the emulator computes nevertheless; vector registers where accumulators
+  // would begin, in kernels that have none; barriers ahead of which stores to LDS are not waited
+  // for (one LDS takes all waves' accesses in order).
+  bool hand_written = false;
+};
+// Reads the kernel descriptor of a code object for `arch`, disassembles and decodes it.
+Result<Program> read_code_object(std::span<const std::byte> code_object, const std::string& arch,
+                                 const CodeObjectOptions& options = {});
 
 }  // namespace fulmen::gpu::isa

@@ -86,7 +86,7 @@ void add_waits(Table& t) {
 }
 
 void signal(Wave& w, const Instruction& /*i*/) {
-  if (w.lds_loads.has_stores())
+  if (w.lds_loads.has_stores() && !w.program->hand_written)
     fail("is a barrier before which LDS may not have what this wave stored there");
   ++w.signals;
 }
@@ -103,6 +103,9 @@ void add_flow_instructions(Table& t) {
   t.add("s_barrier", Kind::barrier, [](Wave& w, const Instruction& i) {
     signal(w, i);
     wait_for_all(w, i);
+  });
+  t.add("s_trap", Kind::none, [](Wave& /*wave*/, const Instruction& /*i*/) {
+    fail("is a trap, which the kernel came to");
   });
   t.add("s_barrier_signal", Kind::barrier, signal);
   t.add("s_barrier_wait", Kind::barrier, wait_for_all);

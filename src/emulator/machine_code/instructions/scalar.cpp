@@ -148,6 +148,8 @@ void add_comparisons_of_scalars(Table& t) {
   add_comparison<uint64_t>(t, "s_cmp_lg_u64", [](uint64_t a, uint64_t b) { return a != b; });
   add_comparison<float>(t, "s_cmp_eq_f32", [](float a, float b) { return a == b; });
   add_comparison<float>(t, "s_cmp_neq_f32", [](float a, float b) { return a != b; });
+  add_comparison<float>(t, "s_cmp_lg_f32", [](float a, float b) { return a < b || a > b; });
+  add_comparison<float>(t, "s_cmp_nlg_f32", [](float a, float b) { return !(a < b || a > b); });
   add_comparison<float>(t, "s_cmp_lt_f32", [](float a, float b) { return a < b; });
   add_comparison<float>(t, "s_cmp_le_f32", [](float a, float b) { return a <= b; });
   add_comparison<float>(t, "s_cmp_gt_f32", [](float a, float b) { return a > b; });

@@ -32,8 +32,10 @@ std::optional<uint64_t> file_offset(Bytes file, const Elf64_Ehdr& header, uint64
   return {};
 }
 
-// The address of the first symbol whose name ends in ".kd".
-std::optional<uint64_t> find_descriptor(Bytes file, const Elf64_Ehdr& header) {
+// The address of the symbol "<kernel>.kd"; of the first that ends in ".kd" where no kernel is
+// named.
+std::optional<uint64_t> find_descriptor(Bytes file, const Elf64_Ehdr& header,
+                                        std::string_view kernel) {
   for (uint64_t i = 0; i < header.e_shnum; ++i) {
     Elf64_Shdr table, names;
     if (!read_piece(file, header.e_shoff + i * sizeof table, table)) return {};
@@ -49,8 +51,11 @@ std::optional<uint64_t> find_descriptor(Bytes file, const Elf64_Ehdr& header) {
       if (!read_piece(file, table.sh_offset + s * sizeof symbol, symbol) ||
           symbol.st_name >= all.size())
         return {};
-      const std::string_view rest = all.substr(symbol.st_name);
-      if (rest.substr(0, rest.find('\0')).ends_with(".kd")) return symbol.st_value;
+      std::string_view name = all.substr(symbol.st_name);
+      name = name.substr(0, name.find('\0'));
+      if (!name.ends_with(".kd")) continue;
+      name.remove_suffix(3);
+      if (kernel.empty() || name == kernel) return symbol.st_value;
     }
   }
   return {};
@@ -58,10 +63,10 @@ std::optional<uint64_t> find_descriptor(Bytes file, const Elf64_Ehdr& header) {
 
 }  // namespace
 
-std::optional<AmdKernelDescriptor> read_amd_kernel_descriptor(Bytes file) {
+std::optional<AmdKernelDescriptor> read_amd_kernel_descriptor(Bytes file, std::string_view kernel) {
   Elf64_Ehdr header;
   if (!read_piece(file, 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return {};
-  const std::optional<uint64_t> address = find_descriptor(file, header);
+  const std::optional<uint64_t> address = find_descriptor(file, header, kernel);
   const std::optional<uint64_t> at = address ? file_offset(file, header, *address) : std::nullopt;
   if (!at || !file_piece(file, *at, kDescriptorBytes)) return {};
   AmdKernelDescriptor d;
@@ -80,6 +85,11 @@ std::optional<AmdKernelDescriptor> read_amd_kernel_descriptor(Bytes file) {
   return d;
 }
 
+bool has_packed_work_items(std::string_view arch) {
+  return std::any_of(kPacked.begin(), kPacked.end(),
+                     [&](std::string_view family) { return arch.starts_with(family); });
+}
+
 AmdInitialRegisters read_amd_initial_registers(Bytes file, std::string_view arch) {
   const std::optional<AmdKernelDescriptor> descriptor = read_amd_kernel_descriptor(file);
   if (!descriptor) return {};
@@ -94,11 +104,7 @@ AmdInitialRegisters read_amd_initial_registers(Bytes file, std::string_view arch
   if (!arch.starts_with("gfx12"))
     registers.scalars += bits(7, 1) + bits(8, 1) + bits(9, 1) + bits(10, 1);
   registers.scalars += bits(0, 1);
-  // Three work-item numbers in one register, but for gfx10 and older chips without accumulators.
-  const bool packed = std::any_of(kPacked.begin(), kPacked.end(), [&](std::string_view family) {
-    return arch.starts_with(family);
-  });
-  registers.vectors = packed ? 1 : 1 + bits(11, 2);
+  registers.vectors = has_packed_work_items(arch) ? 1 : 1 + bits(11, 2);
   return registers;
 }
 

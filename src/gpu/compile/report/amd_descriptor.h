@@ -13,6 +13,10 @@ struct AmdInitialRegisters {
   int scalars = -1, vectors = -1;  // s0... and v0... that are set; -1: the descriptor was not found
 };
 
+// Three work-item numbers begin in one register, of ten bits each: on all but gfx10 and older chips
+// without accumulators.
+bool has_packed_work_items(std::string_view arch);
+
 // arch decides where the workgroup's numbers are. Any bytes are safe.
 AmdInitialRegisters read_amd_initial_registers(std::span<const std::byte> code_object,
                                                std::string_view arch);
@@ -25,8 +29,8 @@ struct AmdKernelDescriptor {
   uint16_t properties = 0, preloaded_arguments = 0;
 };
 
-// Reads the descriptor of the code object's first kernel. Any bytes are safe.
+// Reads the descriptor of the kernel of that name, of the first one for "". Any bytes are safe.
 std::optional<AmdKernelDescriptor> read_amd_kernel_descriptor(
-    std::span<const std::byte> code_object);
+    std::span<const std::byte> code_object, std::string_view kernel = {});
 
 }  // namespace fulmen::gpu

@@ -1,5 +1,5 @@
 // Lines are "\t<name> <operands> // <address>: <words> <symbol>"; branches name their distance in
-// words from the next instruction.
+// words from the next instruction, or a label, which has a line "<address> <<label>>:" of its own.
 #include "gpu/compile/report/amd_disassembly.h"
 
 #include <charconv>
@@ -8,11 +8,26 @@
 #include "gpu/compile/report/disassembly_line.h"
 
 namespace fulmen::gpu {
+namespace {
+
+// Adds the label that the line is, if it is one.
+void read_label(std::string_view line, std::map<std::string_view, uint64_t>& labels) {
+  const std::size_t begin = line.find(" <"), end = line.find(">:");
+  uint64_t address = 0;
+  if (begin == std::string_view::npos || end == std::string_view::npos || end < begin + 2 ||
+      std::from_chars(line.data(), line.data() + begin, address, 16).ec != std::errc())
+    return;
+  labels[line.substr(begin + 2, end - begin - 2)] = address;
+}
+
+}  // namespace
 
 std::vector<AmdInstruction> read_amd_disassembly(std::string_view text) {
   std::vector<AmdInstruction> code;
   std::map<uint64_t, std::size_t> index;
+  std::map<std::string_view, uint64_t> labels;
   for (std::string_view line; take_line(text, line);) {
+    read_label(line, labels);
     const std::size_t comment = line.find("// ");
     if (comment == std::string_view::npos || !line.starts_with('\t')) continue;
     AmdInstruction instruction;
@@ -31,14 +46,21 @@ std::vector<AmdInstruction> read_amd_disassembly(std::string_view text) {
     code.push_back(instruction);
   }
   for (AmdInstruction& instruction : code) {
-    const std::string_view words = instruction.operands;
+    if (!instruction.branches) continue;
+    const std::string_view words = trimmed(instruction.operands);
     uint16_t distance = 0;
-    if (!instruction.branches ||
-        std::from_chars(words.data(), words.data() + words.size(), distance).ec != std::errc())
+    uint64_t target = 0;
+    if (const auto label = labels.find(words); label != labels.end()) {
+      target = label->second;
+    } else if (std::from_chars(words.data(), words.data() + words.size(), distance).ec ==
+               std::errc()) {
+      const auto bytes =
+          static_cast<uint64_t>(static_cast<int64_t>(static_cast<int16_t>(distance)) * 4);
+      target = instruction.address + 4 + bytes;
+    } else {
       continue;
-    const auto bytes =
-        static_cast<uint64_t>(static_cast<int64_t>(static_cast<int16_t>(distance)) * 4);
-    if (const auto found = index.find(instruction.address + 4 + bytes); found != index.end())
+    }
+    if (const auto found = index.find(target); found != index.end())
       instruction.target = found->second;
   }
   return code;

@@ -90,9 +90,31 @@ bool read_map(MessagePackReader& reader, Take take) {
   return true;
 }
 
+bool read_argument(MessagePackReader& reader, AmdArgument& argument) {
+  return read_map(reader, [&](std::string_view key, bool& good) {
+    Token value;
+    if (key == ".value_kind") {
+      good = reader.next(value) && value.kind == Kind::text;
+      argument.kind = value.text;
+    } else if (key == ".offset" || key == ".size") {
+      good = reader.next(value) && value.kind == Kind::integer;
+      (key == ".offset" ? argument.offset : argument.bytes) = value.value;
+    } else {
+      return false;
+    }
+    return true;
+  });
+}
+
 bool read_kernel(MessagePackReader& reader, AmdKernelMetadata& kernel) {
   return read_map(reader, [&](std::string_view key, bool& good) {
     Token value;
+    if (key == ".args") {
+      good = reader.next(value) && value.kind == Kind::array;
+      for (int64_t i = 0; good && i < value.value; ++i)
+        good = read_argument(reader, kernel.arguments.emplace_back());
+      return true;
+    }
     if (key == ".name") {
       good = reader.next(value) && value.kind == Kind::text;
       kernel.name = value.text;

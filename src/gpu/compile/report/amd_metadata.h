@@ -11,6 +11,12 @@
 
 namespace fulmen::gpu {
 
+// An argument's place in the kernel's arguments.
+struct AmdArgument {
+  std::string kind;  // "global_buffer", "by_value", "hidden_block_count_x"
+  int64_t offset = 0, bytes = 0;
+};
+
 struct AmdKernelMetadata {
   std::string name, target;      // "fulmen_kernel", "amdgcn-amd-amdhsa--gfx1100"
   int64_t vector_registers = 0;  // CDNA: accumulators included
@@ -22,6 +28,7 @@ struct AmdKernelMetadata {
   int64_t argument_bytes = 0;  // hidden arguments included
   int64_t max_workgroup_size = 0;
   int64_t wave_size = 0;
+  std::vector<AmdArgument> arguments;  // in the kernel's order, hidden ones last
 };
 
 // Every kernel of a code object. Any bytes are safe. Errors: no 64-bit little-endian ELF, no such

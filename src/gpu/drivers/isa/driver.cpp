@@ -110,13 +110,13 @@ class IsaDriver final : public HostMemoryDriver {
     if (!schedule.ok()) return schedule.status();
     const LaunchData data =
         launch_data(program, {static_cast<const std::byte*>(l.arguments), l.argument_bytes},
-                    static_cast<uint32_t>(l.workgroups), static_cast<uint32_t>(l.workgroup_size));
+                    Grid{.workgroups = {static_cast<uint32_t>(l.workgroups), 1, 1},
+                         .workgroup_size = {static_cast<uint32_t>(l.workgroup_size), 1, 1}});
     MemoryMap memory = this->memory().map();
     Counts counts{};
+    Work work;
     for (int64_t id = 0; id < l.workgroups; ++id) {
-      std::string error =
-          run_workgroup(program, schedule.value(), l.workgroup_size / program.wave_size, id, data,
-                        memory, counts);
+      std::string error = run_workgroup(program, schedule.value(), id, data, memory, counts, &work);
       if (!error.empty()) return {StatusCode::internal, std::move(error)};
     }
     if (environment_flag("FULMEN_ISA_COUNTS")) {
@@ -125,8 +125,8 @@ class IsaDriver final : public HostMemoryDriver {
     }
     const std::scoped_lock lock(shared().mutex);
     std::deque<LaunchCounts>& launches = shared().launches;
-    launches.push_back(
-        {std::string(chip_of(device).arch), std::string(l.kernel), l.workgroups, counts});
+    launches.push_back({std::string(chip_of(device).arch), std::string(l.kernel), l.workgroups,
+                        counts, work, program.used_registers});
     if (launches.size() > kMostLaunches) launches.pop_front();
     return {};
   }

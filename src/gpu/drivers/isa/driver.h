@@ -19,8 +19,10 @@ struct LaunchCounts {
   std::string arch, kernel;
   int64_t workgroups = 0;
   Counts counts{};
+  Work work;
+  int registers = 0;  // of a lane
 };
-// Returns what launches executed since the last call, by class, and forgets it. At most the last
+// Returns what launches executed since the last call and forgets it. At most the last
 // 1,000 launches are kept.
 std::deque<LaunchCounts> take_counts();
 

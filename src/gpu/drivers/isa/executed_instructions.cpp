@@ -17,6 +17,7 @@ std::vector<ExecutedInstructions> take_executed_instructions() {
     list.push_back({.arch = launch.arch,
                     .kernel = launch.kernel,
                     .workgroups = launch.workgroups,
+                    .registers = launch.registers,
                     .matrix = of(Kind::matrix),
                     .vector = of(Kind::valu),
                     .transcendental = of(Kind::transcendental),
@@ -25,7 +26,12 @@ std::vector<ExecutedInstructions> take_executed_instructions() {
                     .lds = of(Kind::lds),
                     .global = of(Kind::global),
                     .scratch = of(Kind::scratch),
-                    .waits = of(Kind::wait) + of(Kind::barrier)});
+                    .waits = of(Kind::wait) + of(Kind::barrier),
+                    .matrix_flops = static_cast<double>(launch.work.matrix_flops),
+                    .exponentials = static_cast<double>(launch.work.exponentials),
+                    .lds_cycles = static_cast<double>(launch.work.lds_cycles),
+                    .lds_conflicts = static_cast<double>(launch.work.lds_conflicts),
+                    .global_bytes = static_cast<double>(launch.work.global_bytes)});
   }
   return list;
 }

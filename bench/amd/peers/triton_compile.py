@@ -1,0 +1,79 @@
+"""Compiles Triton kernels for AMD chips without a GPU, as a launch on one would."""
+
+import os
+from dataclasses import dataclass
+
+# Before triton is imported: it would keep compiled kernels among the user's.
+os.environ.setdefault("TRITON_CACHE_DIR", os.path.abspath("triton-cache"))
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as it is where nobody asks
+
+import triton  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+
+@dataclass
+class Pointer:
+    """A buffer of the run, `plus` bytes further. type: triton's, "bf16"."""
+
+    buffer: str
+    type: str = "bf16"
+    plus: int = 0
+
+
+@dataclass
+class Float:
+    value: float
+
+
+@dataclass
+class Kernel:
+    code: bytes
+    name: str
+    lds_bytes: int  # dynamic
+    lanes: int  # of a workgroup
+    arguments: list  # as run_kernel takes them
+
+
+def _specialised(value):
+    """The type and the attributes that Triton's launcher gives an argument; None: a constant."""
+    if isinstance(value, Pointer):
+        # Allocations are aligned and below 2 GiB, which lets the compiler use buffer instructions.
+        return f"*{value.type}", [["tt.divisibility", 16], ["tt.pointer_range", 32]]
+    if isinstance(value, Float):
+        return "fp32", []
+    if isinstance(value, int) and not isinstance(value, bool) and value != 1:
+        return "i32", [["tt.divisibility", 16]] if value % 16 == 0 else []
+    return None, []
+
+
+def _argument(value):
+    if isinstance(value, Pointer):
+        return {"buffer": value.buffer, "plus": value.plus}
+    if isinstance(value, Float):
+        return {"f32": value.value}
+    return {"i32": value}
+
+
+def compile_kernel(function, arch, values, constants, options):
+    """values: of the function's arguments by name, None and 1 becoming constants; constants: of its
+    constexpr arguments; options: num_warps and others of a launch."""
+    wave = 64 if arch.startswith("gfx9") else 32
+    signature, attributes, all_constants, arguments = {}, {}, {}, []
+    for n, name in enumerate(function.arg_names):
+        value = constants[name] if name in constants else values.get(name)
+        type_, attribute = (None, []) if name in constants else _specialised(value)
+        if type_ is None:
+            signature[name] = "constexpr"
+            all_constants[(n,)] = value
+            continue
+        signature[name] = type_
+        if attribute:
+            attributes[(n,)] = attribute
+        arguments.append(_argument(value))
+    source = ASTSource(function, signature, all_constants, attributes)
+    compiled = triton.compile(source, target=GPUTarget("hip", arch, wave), options=options)
+    metadata = compiled.metadata
+    arguments += [{"i64": 0}, {"i64": 0}]  # memory of Triton's own, which these do not use
+    return Kernel(compiled.asm["hsaco"], metadata.name, metadata.shared,
+                  metadata.num_warps * wave, arguments)

@@ -1,0 +1,22 @@
+// What a memory or LDS instruction accesses, by its name.
+#pragma once
+
+#include <string_view>
+
+namespace fulmen::gpu::isa {
+
+struct MemoryAccess {
+  int bytes = 0;            // of a lane at each of its addresses; 0: none
+  int addresses = 1;        // of a lane
+  int stride = 0;           // of LDS: what the second address' offset counts; 0: bytes
+  int address_operand = 0;  // of LDS
+  bool reads = false;       // LDS alone, without writing it
+  // Lanes exchange values by LDS's banks, whose memory is not used; or the address is not a lane's.
+  bool without_conflicts = false;
+};
+
+// name: "ds_read2st64_b32", "global_load_dwordx4", "buffer_store_b128".
+MemoryAccess lds_access_of(std::string_view name);
+int memory_bytes_of(std::string_view name);
+
+}  // namespace fulmen::gpu::isa

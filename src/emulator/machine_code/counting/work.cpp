@@ -1,0 +1,88 @@
+#include "emulator/machine_code/counting/work.h"
+
+#include <array>
+#include <bit>
+#include <cstddef>
+
+#include "emulator/lds_cost.h"
+#include "emulator/machine_code/counting/memory_access.h"
+#include "gpu/compile/report/disassembly_line.h"
+
+namespace fulmen::gpu::isa {
+namespace {
+
+constexpr int kCycleBytes = 128;
+
+void add_lds(const Wave& w, const Instruction& i, const MemoryAccess& access, Work& work) {
+  const int lanes = w.program->wave_size;
+  if (access.without_conflicts) {
+    work.lds_cycles += static_cast<uint64_t>(lanes * access.bytes / kCycleBytes);
+    return;
+  }
+  const Operand& o = i.operand[static_cast<std::size_t>(access.address_operand)];
+  const uint32_t* const at = w.vectors + static_cast<std::ptrdiff_t>(o.index) * lanes;
+  const uint64_t exec = w.exec();
+  for (int n = 0; n < access.addresses; ++n) {
+    const int64_t offset =
+        (n == 0 ? i.offset : i.offset1) * (access.stride > 0 ? access.stride : 1);
+    std::array<int, 64> offsets;
+    for (int l = 0; l < lanes; ++l) {
+      const uint32_t place = at[l] + static_cast<uint32_t>(offset);
+      offsets[static_cast<std::size_t>(l)] =
+          (exec >> l & 1U) != 0 ? static_cast<int>(place) : kNoAccess;
+    }
+    const LdsCost cost = cost_of(std::span(offsets).first(static_cast<std::size_t>(lanes)),
+                                 access.bytes, access.reads ? w.program->lds_reads : LdsReads{});
+    work.lds_cycles += static_cast<uint64_t>(cost.cycles);
+    work.lds_conflicts += static_cast<uint64_t>(cost.conflicts);
+  }
+}
+
+void add_memory(const Wave& w, const AmdInstruction& text, Work& work) {
+  const int bytes = memory_bytes_of(text.name);
+  work.global_bytes += static_cast<uint64_t>(bytes * std::popcount(w.exec()));
+  // What goes to LDS instead of registers is written in the lanes' order.
+  if (has(text.operands, " lds") || has(text.name, "_lds"))
+    work.lds_cycles += static_cast<uint64_t>(w.program->wave_size * bytes / kCycleBytes);
+}
+
+void add_matrix(std::string_view name, Work& work) {
+  work.matrix_flops += 2 * static_cast<uint64_t>(shape_product(name));
+  const auto found = work.matrix.find(name);
+  if (found == work.matrix.end()) {
+    work.matrix.emplace(name, 1);
+  } else {
+    ++found->second;
+  }
+}
+
+}  // namespace
+
+Work& Work::operator+=(const Work& other) {
+  matrix_flops += other.matrix_flops;
+  exponentials += other.exponentials;
+  lds_cycles += other.lds_cycles;
+  lds_conflicts += other.lds_conflicts;
+  global_bytes += other.global_bytes;
+  for (const auto& [name, count] : other.matrix) matrix[name] += count;
+  return *this;
+}
+
+void add_work(const Wave& w, const Instruction& i, Work& work) {
+  const AmdInstruction& text = w.program->lines[i.line].text;
+  switch (i.kind) {
+    case Kind::matrix:
+      return add_matrix(text.name, work);
+    case Kind::transcendental:
+      work.exponentials += static_cast<uint64_t>(w.program->wave_size);
+      return;
+    case Kind::lds:
+      return add_lds(w, i, lds_access_of(text.name), work);
+    case Kind::global:
+      return add_memory(w, text, work);
+    default:
+      return;
+  }
+}
+
+}  // namespace fulmen::gpu::isa
