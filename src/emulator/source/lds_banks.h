@@ -1,9 +1,10 @@
 // Bank conflicts of LDS, counted by source line. A model: 32 banks of 4 bytes, 128 bytes a cycle.
-// An instruction takes its lanes in their order, as many at a time as fill the banks: 32 with 4 bytes
-// each, 16 with 8, 8 with 16. Those that want different words of one bank wait for each other.
-// (AMD's RDNA 3 and CDNA 3 and NVIDIA's documents give banks and width; that lanes are taken in
-// order is known of NVIDIA's chips, and assumed of AMD's.) CDNA 4 reads from 64 banks, in an order
-// of lanes that was measured (docs/internals/amd_facts.md); its 256 bytes count as two cycles.
+// An instruction takes its lanes in their order, as many at a time as fill the banks: 32 with 4
+// bytes each, 16 with 8, 8 with 16. Those that want different words of one bank wait for each
+// other. (AMD's RDNA 3 and CDNA 3 and NVIDIA's documents give banks and width; that lanes are
+// taken in order is known of NVIDIA's chips, and assumed of AMD's.) CDNA 4 reads from 64 banks, in
+// an order of lanes that was measured (docs/internals/amd_facts.md); its 256 bytes count as two
+// cycles.
 #pragma once
 
 #include <cstdint>

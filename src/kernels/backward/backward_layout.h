@@ -17,9 +17,9 @@ struct BackwardShape {
   int dim_groups = 1;  // of backward_atomic.h
 };
 
-// LDS of backward.h: the columns' tiles as rows, and transposed where a product takes them as values
-// and LDS does not transpose; numbers of each column; and the workgroup's own rows, where they stay
-// there.
+// LDS of backward.h: the columns' tiles as rows, and transposed where a product takes them as
+// values and LDS does not transpose; numbers of each column; and the workgroup's own rows, where
+// they stay there.
 struct BackwardLayout {
   // The pitch of columns and rows alike: 8 rows' pieces lie in different banks; NVIDIA: swizzled.
   int first_pitch, second_pitch;
