@@ -95,8 +95,8 @@ class ColumnTile {
   static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
 
   FULMEN_DEVICE static int row_of(int position) { return kValues ? row_at(position) : position; }
-  // Rows of whole pieces: every round takes the same piece of a later row. (32 dims have few rounds:
-  // dbias took 3 % more instructions on CDNA2 and CDNA3.)
+  // Rows of whole pieces: every round takes the same piece of a later row. (32 dims have few
+  // rounds: dbias took 3 % more instructions on CDNA2 and CDNA3.)
   static constexpr bool kSteps = !kValues && kWholeRows && kRounds > 1 && kRowPieces >= 8 &&
                                  kLanes % kRowPieces == 0 && kAll % kLanes == 0;
   static constexpr int kStep = kLanes / kRowPieces;
