@@ -347,6 +347,7 @@ TEST_F(Doctor, TheProgramTellsByItsExitStatus) {
   expect_one_sentence(fulmen({"doctor", "--process", "x\x1b[2J"}),
                       "--process x\\x1b[2J: the number");
   expect_one_sentence(fulmen({"doctor", "--process", "999999999"}), "no such process");
+  expect_one_sentence(fulmen({"doctor", "--torch"}), "python3 -m fulmen doctor --torch");
 }
 
 TEST_F(Doctor, NothingFromOutsideReachesTheTerminalAsItIs) {

@@ -15,6 +15,7 @@ namespace {
 
 struct DoctorArguments {
   bool json = false;
+  bool torch = false;
   std::string process = "self";
 };
 
@@ -47,6 +48,10 @@ void print_json(const std::vector<Finding>& findings) {
 }
 
 Status examine_this_system(const DoctorArguments& arguments) {
+  if (arguments.torch) {
+    return {StatusCode::invalid_argument,
+            "doctor --torch is the Python package's: python3 -m fulmen doctor --torch"};
+  }
   if (Status status = check_process(arguments.process); !status.ok()) return status;
   const SystemFacts facts = facts_of_this_system(arguments.process);
   if (arguments.process != "self" &&
@@ -72,6 +77,9 @@ Command doctor_command(CLI::App& app) {
   CLI::App* parser = app.add_subcommand(
       "doctor", "check what GPUs, compilers and folders need here, and say what mends it");
   parser->add_flag("--json", arguments->json, "the findings as JSON");
+  parser->add_flag("--torch", arguments->torch,
+                   "the Python package's alone: which kernels torch's attention takes here, and "
+                   "what to write");
   parser->add_option("--process", arguments->process,
                      "look for two HIP runtimes in this running process instead of this program");
   return {parser, [arguments] { return examine_this_system(*arguments); }};

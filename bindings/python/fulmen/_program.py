@@ -6,11 +6,19 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Becomes the program that lies beside the library."""
+    """Becomes the program that lies beside the library; `doctor --torch` alone is Python's."""
+    if sys.argv[1:2] == ["doctor"] and "--torch" in sys.argv:
+        try:
+            import torch  # noqa: F401
+        except ImportError as error:
+            sys.exit(f"fulmen doctor --torch: torch cannot be imported: {error}")
+        from fulmen.torch._doctor import main as examine_torch
+
+        return examine_torch(sys.argv[2:])
     program = Path(__file__).parent / "bin" / "fulmen"
     if not program.exists():
         sys.exit(
             "This build of the package has no command line. The wheels of ./dev wheels have it; "
             "./dev build makes it, too: build/release/fulmen."
         )
-    os.execv(program, ["fulmen", *sys.argv[1:]])
+    return os.execv(program, ["fulmen", *sys.argv[1:]])
