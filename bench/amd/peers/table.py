@@ -1,5 +1,5 @@
-"""Tables of docs/performance/amd_peers.md from the lines of compare.py and the rows of `fulmen bench
---model --json`."""
+"""Tables of docs/performance/amd_peers.md from the lines of compare.py, the rows of `fulmen bench
+--model --json` and the lines of time_ours."""
 
 import argparse
 import json
