@@ -187,6 +187,34 @@ TEST_F(RunKernelTest, HandWrittenCode) {
   EXPECT_EQ(first_and_last(64), std::pair(0, 1)) << "two waves of 32 lanes";
 }
 
+// An MI300X multiplies 16 x 16 x 16 in 16 cycles of a SIMD; 8 later the sums can be added to. Two
+// waves of a SIMD fill each other's waits.
+TEST_F(RunKernelTest, TimelineOfProducts) {
+  const auto cycles = [&](const std::string& addend, int lanes) {
+    compile("gfx942",
+            "extern \"C\" __attribute__((global, amdgpu_flat_work_group_size(1, 512))) void "
+            "second(unsigned* out, unsigned, unsigned) { asm volatile(\".rept 256\\n"
+            "v_mfma_f32_16x16x16_f16 v[4:7], v[8:9], v[10:11], " +
+                addend +
+                "\\n.endr\" : : : \"v4\", \"v5\", \"v6\", \"v7\", \"v8\", \"v9\", \"v10\", "
+                "\"v11\"); }");
+    json asked = description("gfx942");
+    asked["launches"][0]["grid"] = {1};
+    asked["launches"][0]["workgroup_size"] = {lanes};
+    asked["launches"][0]["dynamic_lds"] = 65536;  // one workgroup on a compute unit
+    const Outcome outcome = run_kernel(asked);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    const json timeline = json::parse(outcome.out)["launches"][0]["timeline"];
+    EXPECT_EQ(timeline["resident"], 1);
+    return timeline["cycles"].get<double>();
+  };
+  EXPECT_NEAR(cycles("0", 64), 256 * 16, 100);
+  EXPECT_NEAR(cycles("v[4:7]", 64), 256 * 24, 100);
+  EXPECT_NEAR(cycles("0", 256), 256 * 16, 100) << "a wave a SIMD";
+  EXPECT_NEAR(cycles("0", 512), 256 * 32, 100);
+  EXPECT_NEAR(cycles("v[4:7]", 512), 256 * 32, 100) << "32 > 24";
+}
+
 TEST_F(RunKernelTest, ChosenWorkgroupsAndScaledCounts) {
   compile("gfx1100");
   json asked = description("gfx1100");

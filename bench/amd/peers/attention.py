@@ -22,7 +22,8 @@ class Problem:
         """Of the whole pass, as `fulmen bench` counts them: masked scores are none."""
         rows = np.arange(self.seqlen_q) + 1 + self.seqlen_k - self.seqlen_q
         pairs = rows.clip(0).sum() if self.causal else self.seqlen_q * self.seqlen_k
-        return (10.0 if self.backward else 4.0) * int(pairs) * self.head_dim * self.heads * self.batch
+        products = 10.0 if self.backward else 4.0
+        return products * int(pairs) * self.head_dim * self.heads * self.batch
 
     @property
     def bytes(self):

@@ -1,23 +1,12 @@
-"""Tables of docs/performance/amd_peers.md from the lines of compare.py and the rows of `fulmen bench
---model --json`."""
+"""Tables of docs/performance/amd_peers.md from the lines of compare.py, the rows of `fulmen bench
+--model --json` and the lines of time_ours."""
 
 import argparse
 import json
+import re
 
-# Compute units and GHz, as tools/bench/model/rates.cpp has them, of chips whose waits are priced.
-CDNA = {"gfx90a": (104, 1.7), "gfx942": (304, 2.1), "gfx950": (256, 2.4)}
-SIMDS = 4
-# Cycles that a wait or a barrier costs its SIMD: what brings AITER's Triton kernel on MI355X to its
-# published speed.
-WAIT_CYCLES = 30
+CDNA = ("gfx90a", "gfx942", "gfx950")  # chips that have timelines
 PRODUCT = 2 * 16**3  # operations of a product of 16 x 16 x 16
-
-
-def waits_s(arch, waits):
-    if arch not in CDNA:
-        return None
-    units, ghz = CDNA[arch]
-    return WAIT_CYCLES * waits / (SIMDS * units * ghz * 1e9)
 
 
 def our_name(row):
@@ -32,6 +21,19 @@ def our_name(row):
     if row["pass"] == "backward":
         return None if row["causal"] else f"backward d{d} S{s}"
     return f"prefill d{d} S{s}{mask}"
+
+
+def our_timelines(path):
+    """Seconds by chip and problem, of lines that time_ours wrote."""
+    seconds = {}
+    for line in open(path, encoding="utf-8") if path else []:
+        row = json.loads(line)
+        rows, dim, mask = re.search(r"sq=(\d+).* d=(\d+)/\d+ (none|causal)",
+                                    row["problem"]).groups()
+        family = "backward" if "backward" in row["problem"] else "prefill"
+        name = f"{family} d{dim} S{rows}" + (" causal" if mask == "causal" else "")
+        seconds[row["arch"], name] = row["seconds"]
+    return seconds
 
 
 def our_row(row):
@@ -86,15 +88,19 @@ def peers(path):
                 "lds": total("lds_cycles"), "conflicts": total("lds_conflicts"),
                 "bytes": total("global_bytes"), "waits": of("wait", "barrier"),
                 "seconds": modelled["seconds"], "flops": modelled["tflops"] * modelled["seconds"],
-                "limit": modelled["limit"]}
+                "limit": modelled["limit"], "timeline": sum(
+                    (one.get("timeline") or {}).get("seconds", 0) for one in launches) or None}
+
+
+def ratio(mine, peer, key):
+    return f"{mine[key] / peer[key]:.2f}" if mine.get(key) and peer.get(key) else "-"
 
 
 def table(arch, rows):
-    priced = arch in CDNA
     head = ["problem", "kernel", "registers", "VALU", "transc.", "SALU", "LDS", "conflicts",
             "bytes", "waits", "modelled us", "TFLOP/s", "limit", "Fulmen / peer"]
-    if priced:
-        head.append("waits priced")
+    if arch in CDNA:
+        head += ["timeline us", "TFLOP/s", "Fulmen / peer"]
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
     for problem in dict.fromkeys(p for p, _ in rows):
         group = [r for p, r in rows if p == problem]
@@ -103,37 +109,32 @@ def table(arch, rows):
             continue
         for r in group:
             products = max(r["matrix"], 1)
-            cells = ["" if r is not mine else problem, r["kernel"], str(r["registers"])]
+            cells = [problem if r is mine else "", r["kernel"], str(r["registers"])]
             cells += [f"{r[k] / products:.2f}" for k in ("valu", "transcendental", "salu", "lds",
                                                          "conflicts")]
             cells += [f"{r['bytes'] / products:.0f}", f"{r['waits'] / products:.2f}",
                       f"{1e6 * r['seconds']:.0f}", f"{r['flops'] / r['seconds']:.0f}",
-                      r["limit"], "-" if r is mine else f"{mine['seconds'] / r['seconds']:.2f}"]
-            if priced:
-                both = [x["seconds"] + waits_s(arch, x["waits"]) for x in (mine, r)]
-                cells.append("-" if r is mine else f"{both[0] / both[1]:.2f}")
+                      r["limit"], "-" if r is mine else ratio(mine, r, "seconds")]
+            if arch in CDNA:
+                time = r.get("timeline")
+                cells += [f"{1e6 * time:.0f}", f"{r['flops'] / time:.0f}"] if time else ["-", "-"]
+                cells.append("-" if r is mine else ratio(mine, r, "timeline"))
             print("| " + " | ".join(cells) + " |")
 
 
 def summary(rows):
-    """Ratios by problem and chip: Triton's, then the assembly's."""
+    """Ratios by problem and chip: Triton's, then the assembly's; in brackets by timelines."""
     archs = sorted(rows)
     print("| problem | " + " | ".join(archs) + " |\n|" + "---|" * (len(archs) + 1))
     for problem in dict.fromkeys(p for arch in archs for p, _ in rows[arch]):
         cells = []
         for arch in archs:
             group = [r for p, r in rows[arch] if p == problem]
-            mine = next((r for r in group if r["kernel"] == "Fulmen"), None)
-            ratios = []
-            for r in group:
-                if mine is None or r is mine:
-                    continue
-                ratio = f"{mine['seconds'] / r['seconds']:.2f}"
-                if arch in CDNA:
-                    both = [x["seconds"] + waits_s(arch, x["waits"]) for x in (mine, r)]
-                    ratio += f" ({both[0] / both[1]:.2f})"
-                ratios.append(ratio)
-            cells.append(", ".join(ratios) or "-")
+            mine = next((r for r in group if r["kernel"] == "Fulmen"), {})
+            ratios = [ratio(mine, r, "seconds") +
+                      (f" ({ratio(mine, r, 'timeline')})" if arch in CDNA else "")
+                      for r in group if r is not mine]
+            cells.append(", ".join(ratios) if mine and ratios else "-")
         if any(c != "-" for c in cells):
             print(f"| {problem} | " + " | ".join(cells) + " |")
 
@@ -142,10 +143,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", required=True)
     parser.add_argument("--ours", nargs="*", default=[])
+    parser.add_argument("--timelines", help="lines of time_ours")
     parser.add_argument("--summary", action="store_true", help="the ratios alone")
     arguments = parser.parse_args()
     rows = {}
+    timelines = our_timelines(arguments.timelines)
     for arch, problem, row in [*ours(arguments.ours), *peers(arguments.peers)]:
+        if row["kernel"] == "Fulmen":
+            row["timeline"] = timelines.get((arch, problem))
         rows.setdefault(arch, []).append((problem, row))
     if arguments.summary:
         return summary(rows)

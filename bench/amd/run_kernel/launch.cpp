@@ -105,18 +105,25 @@ Result<RanLaunch> run_launch(const KernelLaunch& launch, const std::string& arch
                 .waves = launch.grid.waves(program->wave_size),
                 .workgroups = launch.grid.count(),
                 .times = launch.times,
-                .work = {}};
+                .work = {},
+                .time = {}};
   std::vector<int64_t> ids = launch.workgroups;
   if (ids.empty()) {
     ids.resize(static_cast<std::size_t>(launch.grid.count()));
     std::iota(ids.begin(), ids.end(), 0);
   }
   gpu::MemoryMap memory = buffers.map();
+  std::vector<std::vector<gpu::isa::TraceStep>> trace;
   for (const int64_t id : ids) {
+    // The one in the middle stands for all: under a mask it is of average length.
+    ran.work.trace = id == ids[ids.size() / 2] ? &trace : nullptr;
     std::string error = gpu::isa::run_workgroup(program.value(), gpu::isa::Schedule{}, id, data,
                                                 memory, ran.counts, &ran.work);
     if (!error.empty()) return Status(StatusCode::internal, std::move(error));
   }
+  ran.work.trace = nullptr;
+  ran.time = time_launch(program.value(), trace, ran.lds_bytes,
+                         static_cast<double>(ids.size()) * launch.times);
   return ran;
 }
 

@@ -5,6 +5,7 @@
 
 #include "bench/amd/run_kernel/buffers.h"
 #include "bench/amd/run_kernel/description.h"
+#include "bench/amd/run_kernel/timeline.h"
 #include "emulator/machine_code/workgroup.h"
 #include "gpu/compile/report/amd_metadata.h"
 
@@ -18,6 +19,7 @@ struct RanLaunch {
   double times = 1;
   gpu::isa::Counts counts{};
   gpu::isa::Work work;
+  std::optional<LaunchTime> time;  // of `times` the launch's workgroups that ran
 };
 
 // Errors: a code object that cannot be read, or that has no such kernel; arguments that are not the

@@ -20,7 +20,14 @@ ordered_json to_json(const RanLaunch& launch) {
     instructions[std::string(gpu::isa::kKindNames[kind])] =
         scaled(launch.counts[kind], launch.times);
   for (const auto& [name, count] : launch.work.matrix) matrix[name] = scaled(count, launch.times);
+  ordered_json timeline;
+  if (launch.time) {
+    timeline = {{"resident", launch.time->resident},
+                {"cycles", launch.time->cycles},
+                {"seconds", launch.time->seconds}};
+  }
   return {{"kernel", launch.kernel.name},
+          {"timeline", timeline},
           {"workgroups", launch.workgroups},
           {"waves", launch.waves},
           {"registers", launch.kernel.vector_registers},

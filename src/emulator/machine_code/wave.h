@@ -146,6 +146,7 @@ struct Wave {
   uint64_t all_lanes = 0;
   std::array<uint32_t, kScalarRegisters> scalars{};  // EXEC, VCC and M0 among them
   bool scc = false;
+  int number = 0;   // in its workgroup
   uint32_t at = 0;  // the next instruction
   bool ended = false, at_barrier = false;
   uint64_t signals = 0, waits = 0;  // number of barriers that it signalled, and left

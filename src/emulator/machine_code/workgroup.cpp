@@ -77,6 +77,7 @@ class Runner {
     const int size = program_.wave_size;
     w.group = &group_;
     w.program = &program_;
+    w.number = number;
     w.vectors = vectors;
     w.scratch =
         scratch_.data() + static_cast<std::ptrdiff_t>(program_.scratch_bytes) * size * number;

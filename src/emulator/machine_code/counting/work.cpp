@@ -1,5 +1,6 @@
 #include "emulator/machine_code/counting/work.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -56,19 +57,7 @@ void add_matrix(std::string_view name, Work& work) {
   }
 }
 
-}  // namespace
-
-Work& Work::operator+=(const Work& other) {
-  matrix_flops += other.matrix_flops;
-  exponentials += other.exponentials;
-  lds_cycles += other.lds_cycles;
-  lds_conflicts += other.lds_conflicts;
-  global_bytes += other.global_bytes;
-  for (const auto& [name, count] : other.matrix) matrix[name] += count;
-  return *this;
-}
-
-void add_work(const Wave& w, const Instruction& i, Work& work) {
+void add_units(const Wave& w, const Instruction& i, Work& work) {
   const AmdInstruction& text = w.program->lines[i.line].text;
   switch (i.kind) {
     case Kind::matrix:
@@ -83,6 +72,28 @@ void add_work(const Wave& w, const Instruction& i, Work& work) {
     default:
       return;
   }
+}
+
+}  // namespace
+
+Work& Work::operator+=(const Work& other) {
+  matrix_flops += other.matrix_flops;
+  exponentials += other.exponentials;
+  lds_cycles += other.lds_cycles;
+  lds_conflicts += other.lds_conflicts;
+  global_bytes += other.global_bytes;
+  for (const auto& [name, count] : other.matrix) matrix[name] += count;
+  return *this;
+}
+
+void add_work(const Wave& w, const Instruction& i, Work& work) {
+  if (work.trace == nullptr) return add_units(w, i, work);
+  const uint64_t lds = work.lds_cycles, bytes = work.global_bytes;
+  add_units(w, i, work);
+  work.trace->resize(std::max(work.trace->size(), static_cast<std::size_t>(w.number) + 1));
+  (*work.trace)[static_cast<std::size_t>(w.number)].push_back(
+      {w.at - 1, static_cast<uint32_t>(i.kind == Kind::global ? (work.global_bytes - bytes) / 64
+                                                              : work.lds_cycles - lds)});
 }
 
 }  // namespace fulmen::gpu::isa

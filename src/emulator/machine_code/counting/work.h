@@ -6,10 +6,17 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "emulator/machine_code/wave.h"
 
 namespace fulmen::gpu::isa {
+
+// An instruction that a wave executed, in the wave's order.
+struct TraceStep {
+  uint32_t instruction = 0;  // in Program::code
+  uint32_t cycles = 0;       // of LDS; of memory, at 64 bytes a cycle
+};
 
 struct Work {
   uint64_t matrix_flops = 0;   // of matrix instructions, whatever their operands are used for
@@ -17,7 +24,8 @@ struct Work {
   uint64_t lds_cycles = 0;     // with bank conflicts (emulator/lds_cost.h)
   uint64_t lds_conflicts = 0;  // of them
   uint64_t global_bytes = 0;   // of lanes that are on: loads, stores and atomics
-  std::map<std::string, uint64_t, std::less<>> matrix;  // matrix instructions by name
+  std::map<std::string, uint64_t, std::less<>> matrix;   // matrix instructions by name
+  std::vector<std::vector<TraceStep>>* trace = nullptr;  // by wave; null: not wanted
 
   Work& operator+=(const Work& other);
 };

@@ -45,6 +45,7 @@ struct Shared {
   Mutex mutex;
   Result<Schedule> schedule = parse_schedule(environment("FULMEN_ISA_ORDER"));
   std::deque<LaunchCounts> launches;
+  std::function<void(const TracedLaunch&)> observer;
 };
 Shared& shared() {
   constinit static MadeOnce<Shared> made;
@@ -115,10 +116,18 @@ class IsaDriver final : public HostMemoryDriver {
     MemoryMap memory = this->memory().map();
     Counts counts{};
     Work work;
+    std::vector<std::vector<TraceStep>> trace;
+    const auto observer = [] {
+      const std::scoped_lock lock(shared().mutex);
+      return shared().observer;
+    }();
     for (int64_t id = 0; id < l.workgroups; ++id) {
+      work.trace = observer && id == l.workgroups / 2 ? &trace : nullptr;
       std::string error = run_workgroup(program, schedule.value(), id, data, memory, counts, &work);
       if (!error.empty()) return {StatusCode::internal, std::move(error)};
     }
+    work.trace = nullptr;
+    if (observer) observer({program, l.kernel, l.workgroups, trace});
     if (environment_flag("FULMEN_ISA_COUNTS")) {
       log_line(fmt::format("instructions of a launch of {} workgroups on {}: {}", l.workgroups,
                            chip_of(device).arch, counts_text(counts)));
@@ -140,6 +149,11 @@ Status set_schedule(const std::string& order) {
   const std::scoped_lock lock(shared().mutex);
   shared().schedule = std::move(schedule);
   return {};
+}
+
+void observe_traces(std::function<void(const TracedLaunch&)> observer) {
+  const std::scoped_lock lock(shared().mutex);
+  shared().observer = std::move(observer);
 }
 
 std::deque<LaunchCounts> take_counts() {
