@@ -43,10 +43,16 @@ def import_kernels(checkout, module, arch):
     root = Path(checkout) / "aiter"
     for name in [n for n in sys.modules if n.split(".")[0] == "aiter"]:
         del sys.modules[name]
-    for name in ("aiter", "aiter.ops", "aiter.ops.triton", "aiter.ops.triton.utils",
-                 "aiter.ops.triton.utils._triton", "aiter.ops.triton._triton_kernels",
-                 "aiter.ops.triton._triton_kernels.attention",
-                 "aiter.ops.triton._triton_kernels.flash_attn_triton_amd"):
+    for name in (
+        "aiter",
+        "aiter.ops",
+        "aiter.ops.triton",
+        "aiter.ops.triton.utils",
+        "aiter.ops.triton.utils._triton",
+        "aiter.ops.triton._triton_kernels",
+        "aiter.ops.triton._triton_kernels.attention",
+        "aiter.ops.triton._triton_kernels.flash_attn_triton_amd",
+    ):
         _package(name, root.joinpath(*name.split(".")[1:]))
     info = types.ModuleType("aiter.ops.triton.utils._triton.arch_info")
     info.get_arch = lambda: arch

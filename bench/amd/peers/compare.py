@@ -11,6 +11,7 @@ import triton_backward
 import triton_decode
 import triton_forward
 from attention import Problem, backward, forward, random_tensor, relative_error, to_bits, to_double
+
 from emulator import Run
 
 CHIPS = ["gfx1100", "gfx1201", "gfx90a", "gfx942", "gfx950"]
@@ -21,16 +22,18 @@ MOST_ERROR = 0.01
 def prefill(head_dim, seqlen=2048, causal=False, is_backward=False):
     """16,384 rows of 2,048 numbers, as in the suites of `fulmen bench`."""
     heads = 2048 // head_dim
-    return Problem(head_dim, seqlen, seqlen, causal, heads, heads, 16384 // seqlen,
-                   backward=is_backward)
+    return Problem(
+        head_dim, seqlen, seqlen, causal, heads, heads, 16384 // seqlen, backward=is_backward
+    )
 
 
 def one_batch(p):
     """Inputs of the first sequence; the launches are of the whole problem."""
     generator = np.random.default_rng(1)
     q = random_tensor(generator, (1, p.seqlen_q, p.heads, p.head_dim), p.dtype)
-    k, v = (random_tensor(generator, (1, p.seqlen_k, p.kv_heads, p.head_dim), p.dtype)
-            for _ in range(2))
+    k, v = (
+        random_tensor(generator, (1, p.seqlen_k, p.kv_heads, p.head_dim), p.dtype) for _ in range(2)
+    )
     return q, k, v
 
 
@@ -42,11 +45,11 @@ def run_forward(run, p, add):
     run.output("lse", (1, p.heads, p.seqlen_q), "fp32")
     tiles = add(run, p)
     counts, outputs = run.run()
-    expected, lse = forward(*(to_double(t[0, :, 0]) for t in (q, k, v)), p.head_dim**-0.5,
-                            p.causal)
+    expected, lse = forward(*(to_double(t[0, :, 0]) for t in (q, k, v)), p.head_dim**-0.5, p.causal)
     # Rows that the launch does not compute stay NaN.
-    error = max(relative_error(outputs["out"][0, :, 0], expected),
-                relative_error(outputs["lse"][0, 0], lse))
+    error = max(
+        relative_error(outputs["out"][0, :, 0], expected), relative_error(outputs["lse"][0, 0], lse)
+    )
     return tiles, counts, error
 
 
@@ -58,10 +61,19 @@ def run_decode(run, p, add):
     tiles = add(run, p)
     counts, outputs = run.run()
     group = p.heads // p.kv_heads
-    error = max(relative_error(
-        outputs["out"][0, :, h],
-        forward(to_double(q[0, :, h]), to_double(k[0, :, 0]), to_double(v[0, :, 0]),
-                p.head_dim**-0.5, p.causal)[0]) for h in range(group))
+    error = max(
+        relative_error(
+            outputs["out"][0, :, h],
+            forward(
+                to_double(q[0, :, h]),
+                to_double(k[0, :, 0]),
+                to_double(v[0, :, 0]),
+                p.head_dim**-0.5,
+                p.causal,
+            )[0],
+        )
+        for h in range(group)
+    )
     return tiles, counts, error
 
 
@@ -83,8 +95,10 @@ def run_backward(run, p, add):
     tiles = add(run, p)
     counts, outputs = run.run()
     gradients = backward(*one, to_double(dout[0, :, 0]), p.head_dim**-0.5, p.causal)
-    error = max(relative_error(outputs[n][0, :, 0], g)
-                for n, g in zip(("dq", "dk", "dv"), gradients, strict=True))
+    error = max(
+        relative_error(outputs[n][0, :, 0], g)
+        for n, g in zip(("dq", "dk", "dv"), gradients, strict=True)
+    )
     return tiles, counts, error
 
 
@@ -96,19 +110,39 @@ def runs(arch, checkout):
     for p in problems:
         mask = " causal" if p.causal else ""
         name = f"prefill d{p.head_dim} S{p.seqlen_q}{mask}"
-        yield (name, "Triton, AITER", p, run_forward,
-               lambda run, p: triton_forward.add(run, checkout, p))
+        yield (
+            name,
+            "Triton, AITER",
+            p,
+            run_forward,
+            lambda run, p: triton_forward.add(run, checkout, p),
+        )
         if aiter_forward.serves(arch, p):
-            yield (name, "assembly, AITER", p, run_forward,
-                   lambda run, p: aiter_forward.add(run, checkout, p))
+            yield (
+                name,
+                "assembly, AITER",
+                p,
+                run_forward,
+                lambda run, p: aiter_forward.add(run, checkout, p),
+            )
     for rows in (1, 4):
         p = Problem(128, rows, 8192, rows > 1, 32, 8, 16)
-        yield (f"decode d128 q{rows} 8192 keys", "Triton, AITER", p, run_decode,
-               lambda run, p: triton_decode.add(run, checkout, p))
+        yield (
+            f"decode d128 q{rows} 8192 keys",
+            "Triton, AITER",
+            p,
+            run_decode,
+            lambda run, p: triton_decode.add(run, checkout, p),
+        )
     for d in (64, 128):
         p = prefill(d, is_backward=True)
-        yield (f"backward d{d} S2048", "Triton, AITER", p, run_backward,
-               lambda run, p: triton_backward.add(run, checkout, p))
+        yield (
+            f"backward d{d} S2048",
+            "Triton, AITER",
+            p,
+            run_backward,
+            lambda run, p: triton_backward.add(run, checkout, p),
+        )
 
 
 def main():

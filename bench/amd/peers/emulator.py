@@ -28,9 +28,15 @@ class Run:
 
     def launch(self, kernel, grid, workgroups=None, times=1):
         """kernel: as triton_compile.Kernel."""
-        one = {"code": f"{len(self.codes)}.co", "kernel": kernel.name, "grid": list(grid),
-               "workgroup_size": [kernel.lanes], "dynamic_lds": kernel.lds_bytes, "times": times,
-               "arguments": kernel.arguments}
+        one = {
+            "code": f"{len(self.codes)}.co",
+            "kernel": kernel.name,
+            "grid": list(grid),
+            "workgroup_size": [kernel.lanes],
+            "dynamic_lds": kernel.lds_bytes,
+            "times": times,
+            "arguments": kernel.arguments,
+        }
         if workgroups is not None:
             one["workgroups"] = [int(n) for n in workgroups]
         self.codes.append(kernel.code)
@@ -45,13 +51,26 @@ class Run:
                 np.save(folder / f"{name}.npy", array)
                 buffers[name] = {"npy": f"{name}.npy"}
             for name, (shape, dtype, fill) in self.outputs.items():
-                buffers[name] = {"bytes": int(np.prod(shape)) * DTYPES[dtype][1], "fill": fill,
-                                 "save": f"{name}.out.npy", "dtype": dtype, "shape": list(shape)}
+                buffers[name] = {
+                    "bytes": int(np.prod(shape)) * DTYPES[dtype][1],
+                    "fill": fill,
+                    "save": f"{name}.out.npy",
+                    "dtype": dtype,
+                    "shape": list(shape),
+                }
             for n, code in enumerate(self.codes):
                 (folder / f"{n}.co").write_bytes(code)
             path = folder / "run.json"
-            path.write_text(json.dumps({"arch": self.arch, "problem": self.whole,
-                                        "buffers": buffers, "launches": self.launches}))
+            path.write_text(
+                json.dumps(
+                    {
+                        "arch": self.arch,
+                        "problem": self.whole,
+                        "buffers": buffers,
+                        "launches": self.launches,
+                    }
+                )
+            )
             done = subprocess.run([self.program, path], capture_output=True, text=True)
             if done.returncode != 0:
                 raise RuntimeError(done.stderr.strip() or f"ended with {done.returncode}")

@@ -28,8 +28,9 @@ def our_timelines(path):
     seconds = {}
     for line in open(path, encoding="utf-8") if path else []:
         row = json.loads(line)
-        rows, dim, mask = re.search(r"sq=(\d+).* d=(\d+)/\d+ (none|causal)",
-                                    row["problem"]).groups()
+        rows, dim, mask = re.search(
+            r"sq=(\d+).* d=(\d+)/\d+ (none|causal)", row["problem"]
+        ).groups()
         family = "backward" if "backward" in row["problem"] else "prefill"
         name = f"{family} d{dim} S{rows}" + (" causal" if mask == "causal" else "")
         seconds[row["arch"], name] = row["seconds"]
@@ -38,18 +39,29 @@ def our_timelines(path):
 
 def our_row(row):
     lanes = 64 if row["arch"] in CDNA else 32
-    return {"kernel": "Fulmen", "registers": row["registers"],
-            "matrix": row["matrix_flops"] / PRODUCT, "valu": row["vector_instructions"],
-            "transcendental": row["exponentials"] / lanes, "salu": row["scalar_instructions"],
-            "lds": row["lds_cycles"], "conflicts": row["lds_conflicts"],
-            "bytes": row["global_bytes"], "waits": row["waits"], "seconds": row["modelled_s"],
-            "flops": row["modelled_tflops"] * row["modelled_s"], "limit": row["limit"]}
+    return {
+        "kernel": "Fulmen",
+        "registers": row["registers"],
+        "matrix": row["matrix_flops"] / PRODUCT,
+        "valu": row["vector_instructions"],
+        "transcendental": row["exponentials"] / lanes,
+        "salu": row["scalar_instructions"],
+        "lds": row["lds_cycles"],
+        "conflicts": row["lds_conflicts"],
+        "bytes": row["global_bytes"],
+        "waits": row["waits"],
+        "seconds": row["modelled_s"],
+        "flops": row["modelled_tflops"] * row["modelled_s"],
+        "limit": row["limit"],
+    }
 
 
 def between(short, long, share):
     """Of as many rows in longer sequences: everything grows evenly with their length."""
-    return {k: v if isinstance(v, str) or k == "registers" else v + share * (long[k] - v)
-            for k, v in short.items()}
+    return {
+        k: v if isinstance(v, str) or k == "registers" else v + share * (long[k] - v)
+        for k, v in short.items()
+    }
 
 
 def ours(paths):
@@ -62,8 +74,11 @@ def ours(paths):
         name = "prefill d128 S{} causal"
         if name.format(2048) in rows and name.format(16384) in rows:
             arch, short = rows[name.format(2048)]
-            yield arch, name.format(8192), between(
-                short, rows[name.format(16384)][1], (8192 - 2048) / (16384 - 2048))
+            yield (
+                arch,
+                name.format(8192),
+                between(short, rows[name.format(16384)][1], (8192 - 2048) / (16384 - 2048)),
+            )
 
 
 def peers(path):
@@ -80,16 +95,29 @@ def peers(path):
             def total(key, launches=launches):
                 return sum(one[key] for one in launches)
 
-            yield row["arch"], row["problem"], {
-                "kernel": row["kernel"] + (" (result wrong)" if row["error"] > 0.01 else ""),
-                "registers": max(one["registers"] for one in launches),
-                "matrix": total("matrix_flops") / PRODUCT, "valu": of("VALU"),
-                "transcendental": of("transcendental"), "salu": of("SALU", "branch"),
-                "lds": total("lds_cycles"), "conflicts": total("lds_conflicts"),
-                "bytes": total("global_bytes"), "waits": of("wait", "barrier"),
-                "seconds": modelled["seconds"], "flops": modelled["tflops"] * modelled["seconds"],
-                "limit": modelled["limit"], "timeline": sum(
-                    (one.get("timeline") or {}).get("seconds", 0) for one in launches) or None}
+            yield (
+                row["arch"],
+                row["problem"],
+                {
+                    "kernel": row["kernel"] + (" (result wrong)" if row["error"] > 0.01 else ""),
+                    "registers": max(one["registers"] for one in launches),
+                    "matrix": total("matrix_flops") / PRODUCT,
+                    "valu": of("VALU"),
+                    "transcendental": of("transcendental"),
+                    "salu": of("SALU", "branch"),
+                    "lds": total("lds_cycles"),
+                    "conflicts": total("lds_conflicts"),
+                    "bytes": total("global_bytes"),
+                    "waits": of("wait", "barrier"),
+                    "seconds": modelled["seconds"],
+                    "flops": modelled["tflops"] * modelled["seconds"],
+                    "limit": modelled["limit"],
+                    "timeline": sum(
+                        (one.get("timeline") or {}).get("seconds", 0) for one in launches
+                    )
+                    or None,
+                },
+            )
 
 
 def ratio(mine, peer, key):
@@ -97,8 +125,22 @@ def ratio(mine, peer, key):
 
 
 def table(arch, rows):
-    head = ["problem", "kernel", "registers", "VALU", "transc.", "SALU", "LDS", "conflicts",
-            "bytes", "waits", "modelled us", "TFLOP/s", "limit", "Fulmen / peer"]
+    head = [
+        "problem",
+        "kernel",
+        "registers",
+        "VALU",
+        "transc.",
+        "SALU",
+        "LDS",
+        "conflicts",
+        "bytes",
+        "waits",
+        "modelled us",
+        "TFLOP/s",
+        "limit",
+        "Fulmen / peer",
+    ]
     if arch in CDNA:
         head += ["timeline us", "TFLOP/s", "Fulmen / peer"]
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
@@ -110,11 +152,18 @@ def table(arch, rows):
         for r in group:
             products = max(r["matrix"], 1)
             cells = [problem if r is mine else "", r["kernel"], str(r["registers"])]
-            cells += [f"{r[k] / products:.2f}" for k in ("valu", "transcendental", "salu", "lds",
-                                                         "conflicts")]
-            cells += [f"{r['bytes'] / products:.0f}", f"{r['waits'] / products:.2f}",
-                      f"{1e6 * r['seconds']:.0f}", f"{r['flops'] / r['seconds']:.0f}",
-                      r["limit"], "-" if r is mine else ratio(mine, r, "seconds")]
+            cells += [
+                f"{r[k] / products:.2f}"
+                for k in ("valu", "transcendental", "salu", "lds", "conflicts")
+            ]
+            cells += [
+                f"{r['bytes'] / products:.0f}",
+                f"{r['waits'] / products:.2f}",
+                f"{1e6 * r['seconds']:.0f}",
+                f"{r['flops'] / r['seconds']:.0f}",
+                r["limit"],
+                "-" if r is mine else ratio(mine, r, "seconds"),
+            ]
             if arch in CDNA:
                 time = r.get("timeline")
                 cells += [f"{1e6 * time:.0f}", f"{r['flops'] / time:.0f}"] if time else ["-", "-"]
@@ -131,9 +180,12 @@ def summary(rows):
         for arch in archs:
             group = [r for p, r in rows[arch] if p == problem]
             mine = next((r for r in group if r["kernel"] == "Fulmen"), {})
-            ratios = [ratio(mine, r, "seconds") +
-                      (f" ({ratio(mine, r, 'timeline')})" if arch in CDNA else "")
-                      for r in group if r is not mine]
+            ratios = [
+                ratio(mine, r, "seconds")
+                + (f" ({ratio(mine, r, 'timeline')})" if arch in CDNA else "")
+                for r in group
+                if r is not mine
+            ]
             cells.append(", ".join(ratios) if mine and ratios else "-")
         if any(c != "-" for c in cells):
             print(f"| {problem} | " + " | ".join(cells) + " |")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 os.environ.setdefault("TRITON_CACHE_DIR", os.path.abspath("triton-cache"))
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as it is where nobody asks
 
-import triton  # noqa: E402
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 
 @dataclass
@@ -75,5 +75,6 @@ def compile_kernel(function, arch, values, constants, options):
     compiled = triton.compile(source, target=GPUTarget("hip", arch, wave), options=options)
     metadata = compiled.metadata
     arguments += [{"i64": 0}, {"i64": 0}]  # memory of Triton's own, which these do not use
-    return Kernel(compiled.asm["hsaco"], metadata.name, metadata.shared,
-                  metadata.num_warps * wave, arguments)
+    return Kernel(
+        compiled.asm["hsaco"], metadata.name, metadata.shared, metadata.num_warps * wave, arguments
+    )
