@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import pathlib
 import re
 
 CDNA = ("gfx90a", "gfx942", "gfx950")  # chips that have timelines
@@ -26,7 +27,7 @@ def our_name(row):
 def our_timelines(path):
     """Seconds by chip and problem, of lines that time_ours wrote."""
     seconds = {}
-    for line in open(path, encoding="utf-8") if path else []:
+    for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines() if path else []:
         row = json.loads(line)
         rows, dim, mask = re.search(
             r"sq=(\d+).* d=(\d+)/\d+ (none|causal)", row["problem"]
