@@ -25,7 +25,7 @@ inline constexpr BackwardShapes kBackward[]{
      .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1}},
 };
 
-// k, q and dout lie twice in LDS.
+// k, q and dout lie in LDS once: what products take transposed is read so.
 inline constexpr ShortBackwardShape kShortBackward[]{
     {.max_head_dim = 64, .buffers = 1, .min_workgroups = 2},
     {.max_head_dim = 128, .buffers = 1, .min_workgroups = 1},
