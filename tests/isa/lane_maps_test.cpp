@@ -25,6 +25,23 @@ std::vector<LaneMap> amd_maps() {
   for (const LaneMap& map : lane_maps()) {
     if (map.fp16 != nullptr || map.bf16 != nullptr) maps.push_back(map);
   }
+  // No kernel of ours has it.
+  maps.push_back(
+      {.name = "gfx950_mfma_f32_32x32x16",
+       .target = "cdna4",
+       .call = nullptr,
+       .fp16 = "v_mfma_f32_32x32x16_f16",
+       .bf16 = "v_mfma_f32_32x32x16_bf16",
+       .m = 32,
+       .n = 32,
+       .k = 16,
+       .lanes = 64,
+       .a_elements = 8,
+       .b_elements = 8,
+       .d_elements = 16,
+       .a = [](int i, int k) { return std::vector{LanePlace{i + 32 * (k / 8), k % 8}}; },
+       .b = [](int k, int j) { return std::vector{LanePlace{j + 32 * (k / 8), k % 8}}; },
+       .d = [](int i, int j) { return LanePlace{j + 32 * (i / 4 % 2), 4 * (i / 8) + i % 4}; }});
   return maps;
 }
 
@@ -111,6 +128,44 @@ TEST_P(MachineCodeLaneMap, IsTheProduct) {
       EXPECT_NEAR(std::bit_cast<float>(m.vector(d_at + place.element, place.lane)), expected,
                   1e-5 * (1 + std::fabs(expected)))
           << map.name << " " << i << " " << j;
+    }
+  }
+}
+
+// Operands of fp32 have a number a lane: row l % size, k = l / size.
+TEST(MachineCodeLaneMaps, OfFp32) {
+  if (const Status status = gpu::isa_driver().available(); !status.ok())
+    GTEST_SKIP() << status.message();
+  if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
+    GTEST_SKIP() << clang.status().message();
+  const auto assembled = assemble({"v_mfma_f32_16x16x4_f32 v[0:3], v20, v21, v[0:3]",
+                                   "v_mfma_f32_32x32x2_f32 v[0:15], v20, v21, v[0:15]"},
+                                  "gfx942");
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  m.wave().scalars[gpu::kExecLow] = m.wave().scalars[gpu::kExecLow + 1] = 0xFFFFFFFFU;
+  for (const int size : {16, 32}) {
+    const auto a = [&](int i, int k) {
+      return static_cast<float>(i + 1) / static_cast<float>(k + 3);
+    };
+    const auto b = [&](int k, int j) {
+      return static_cast<float>(j - 7) / static_cast<float>(k + 5);
+    };
+    for (int l = 0; l < 64; ++l) {
+      for (int r = 0; r < size * size / 64; ++r) m.vector(r, l) = std::bit_cast<uint32_t>(0.5F);
+      m.vector(20, l) = std::bit_cast<uint32_t>(a(l % size, l / size));
+      m.vector(21, l) = std::bit_cast<uint32_t>(b(l / size, l % size));
+    }
+    ASSERT_EQ(m.run(assembled->code[size == 16 ? 0 : 1]), "");
+    for (int i = 0; i < size; ++i) {
+      for (int j = 0; j < size; ++j) {
+        double expected = 0.5;
+        for (int k = 0; k < 64 / size; ++k) expected += static_cast<double>(a(i, k)) * b(k, j);
+        const LanePlace place = size == 16 ? LanePlace{j + 16 * (i / 4), i % 4}
+                                           : LanePlace{j + 32 * (i / 4 % 2), 4 * (i / 8) + i % 4};
+        EXPECT_NEAR(std::bit_cast<float>(m.vector(place.element, place.lane)), expected, 1e-4)
+            << size << ": " << i << " " << j;
+      }
     }
   }
 }

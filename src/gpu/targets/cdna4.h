@@ -64,7 +64,7 @@ inline constexpr Target kCdna4{
     .short_backward = ShortBackwardTiles{.shapes = cdna4::kShortBackward},
     .chips = cdna4::kChips,
     .test_chips = cdna4::kTestChips,
-    .loop_budget = LoopBudget{.vector = 700, .occupancy = 2, .keys_lds = 400},
+    .loop_budget = LoopBudget{.vector = 700, .occupancy = 2, .keys_lds = 460},
 };
 
 }  // namespace fulmen::gpu

@@ -18,7 +18,8 @@ struct BackwardShape {
 };
 
 // LDS of backward.h: the columns' tiles as rows, and transposed where a product takes them as
-// values and LDS does not transpose; numbers of each column; and the workgroup's own rows, where they stay there.
+// values and LDS does not transpose; numbers of each column; and the workgroup's own rows, where
+// they stay there.
 struct BackwardLayout {
   // The pitch of columns and rows alike: 8 rows' pieces lie in different banks; NVIDIA: swizzled.
   int first_pitch, second_pitch;

@@ -16,8 +16,9 @@ struct ShortBackwardShape {
 };
 
 // LDS of short_backward.h: a sequence's k, q, v, dout (and on NVIDIA out, where it is read) as
-// rows, and transposed where a product takes them as values and LDS does not transpose; and the probabilities and their
-// gradients, 16 bits each, from the waves that own queries to those that own keys.
+// rows, and transposed where a product takes them as values and LDS does not transpose; and the
+// probabilities and their gradients, 16 bits each, from the waves that own queries to those that
+// own keys.
 struct ShortBackwardLayout {
   int pitch, pitch_v;                     // of rows
   int value_pitch;                        // of transposed tiles

@@ -12,6 +12,15 @@
 
 namespace fulmen::kernels {
 
+FULMEN_DEVICE float row_max(float x) {
+  x = larger(x, shuffle_xor(x, 16));
+  return larger(x, shuffle_xor(x, 32));
+}
+FULMEN_DEVICE float row_sum(float x) {
+  x += shuffle_xor(x, 16);
+  return x + shuffle_xor(x, 32);
+}
+
 template <class T>
 FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys,
                                    const RowOperand& queries) {

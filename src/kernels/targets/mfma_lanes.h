@@ -22,14 +22,6 @@ FULMEN_DEVICE int tile_column(int e) { return 4 * (lane_id() / 16) + e; }
 FULMEN_DEVICE constexpr int block_sharer(bool /*rows_are_keys*/, int n) { return 1 << n; }
 constexpr int kOutputRun = 4;
 FULMEN_DEVICE int output_column(int e) { return tile_column(e); }
-FULMEN_DEVICE float row_max(float x) {
-  x = larger(x, shuffle_xor(x, 16));
-  return larger(x, shuffle_xor(x, 32));
-}
-FULMEN_DEVICE float row_sum(float x) {
-  x += shuffle_xor(x, 16);
-  return x + shuffle_xor(x, 32);
-}
 
 constexpr int kMmaK = 32;
 constexpr int kPieces = 1;

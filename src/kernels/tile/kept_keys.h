@@ -23,7 +23,7 @@ struct KeptKeys {
       const int key = n + lane_id();
       const unsigned long long bits = ballot(key < kCount && keeps(key));
       kept.word[n / 32] = static_cast<unsigned>(bits);
-      if constexpr (kWaveSize == 64 && kCount > 32)
+      if (kWaveSize == 64 && n + 32 < kCount)
         kept.word[n / 32 + 1] = static_cast<unsigned>(bits >> 32U);
     }
     return kept;

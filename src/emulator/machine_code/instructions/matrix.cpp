@@ -13,13 +13,21 @@
 namespace fulmen::gpu::isa {
 namespace {
 
+// Numbers of an operand: how many a register holds, and what they are.
 struct Fp16 {
+  static constexpr int kOfWord = 2;
   static constexpr float kSmallestNormal = 0x1p-14F;
   static float number(uint32_t bits) { return to_float(Half{static_cast<uint16_t>(bits)}); }
 };
 struct Bf16 {
+  static constexpr int kOfWord = 2;
   static constexpr float kSmallestNormal = 0x1p-126F;
   static float number(uint32_t bits) { return std::bit_cast<float>(bits << 16U); }
+};
+
+struct Fp32 {
+  static constexpr int kOfWord = 1;
+  static float number(uint32_t bits) { return std::bit_cast<float>(bits); }
 };
 
 // CDNA1 and CDNA2: subnormal numbers count as 0, in operands and in sums.
@@ -71,11 +79,11 @@ void read_operand(const Wave& w, const Operand& o, float (&to)[Layout::kMmaK][La
     fail("takes A and B from other than vector registers, which is not known to the emulator");
   for (int e = 0; e < Layout::kElements; ++e) {
     for (int block = 0; block < kBlocks; ++block) {
-      const uint32_t* const from = row<Layout::kWave>(w, o.index + e / 2) +
+      const uint32_t* const from = row<Layout::kWave>(w, o.index + e / T::kOfWord) +
                                    static_cast<std::ptrdiff_t>(block) * Layout::kSize;
       float* const numbers = to[Layout::depth(block, e)];
       for (int n = 0; n < Layout::kSize; ++n)
-        numbers[n] = T::number(from[n] >> (16 * (e % 2)) & 0xFFFFU);
+        numbers[n] = T::number(T::kOfWord == 1 ? from[n] : from[n] >> (16 * (e % 2)) & 0xFFFFU);
     }
   }
 }
@@ -182,6 +190,8 @@ void add_matrix_instructions(Table& t) {
   t.add("v_mfma_f32_16x16x32_bf16", mfma<Mfma16<8>, Bf16>());
   t.add("v_mfma_f32_32x32x16_f16", mfma<Mfma32<8>, Fp16>());
   t.add("v_mfma_f32_32x32x16_bf16", mfma<Mfma32<8>, Bf16>());
+  t.add("v_mfma_f32_16x16x4_f32", mfma<Mfma16<1>, Fp32>());
+  t.add("v_mfma_f32_32x32x2_f32", mfma<Mfma32<1>, Fp32>());
   // As CDNA1 and CDNA2 name them.
   t.add("v_mfma_f32_16x16x16f16", mfma<Mfma16<4>, Flushed<Fp16>>());
   t.add("v_mfma_f32_16x16x16bf16_1k", mfma<Mfma16<4>, Flushed<Bf16>>());

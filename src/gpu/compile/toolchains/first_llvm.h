@@ -16,7 +16,8 @@ struct FirstLlvm {
 // Chips that some LLVM from 16 on does not know.
 inline constexpr FirstLlvm kFirstLlvm[]{
     {"gfx942", 17},  {"gfx950", 20},  {"gfx1150", 17}, {"gfx1151", 17}, {"gfx1152", 19},
-    {"gfx1153", 20}, {"gfx1200", 18}, {"gfx1201", 18}, {"gfx1250", 21}, {"gfx1251", 22}};
+    {"gfx1153", 20}, {"gfx1170", 23}, {"gfx1171", 23}, {"gfx1172", 23}, {"gfx1200", 18},
+    {"gfx1201", 18}, {"gfx1250", 21}, {"gfx1251", 22}};
 
 // 0 for a chip without a row: every LLVM knows it, or none is known to.
 inline int first_llvm(std::string_view arch) {

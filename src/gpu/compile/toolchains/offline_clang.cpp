@@ -128,11 +128,14 @@ class ClangOfChip final : public Compiler {
     if (clang != nullptr) return clang->compile(request);
     std::vector<std::string> paths;
     for (const auto& installed : clangs_) paths.push_back(installed->path());
+    constexpr int kDistributions = 22;  // the newest that Debian has
+    const int first = first_llvm(request.arch), offered = std::max(first, kDistributions);
     return Status(
         StatusCode::unavailable,
         fmt::format("kernel \"{}\": no installed clang knows {}, LLVM {} is the first that does; "
-                    "there are {}. To install one: apt-get install clang-22 lld-22",
-                    request.name, request.arch, first_llvm(request.arch), fmt::join(paths, ", ")));
+                    "there are {}. To install one: apt-get install clang-{} lld-{}{}",
+                    request.name, request.arch, first, fmt::join(paths, ", "), offered, offered,
+                    offered > kDistributions ? ", from apt.llvm.org" : ""));
   }
 
  private:

@@ -12,6 +12,28 @@ FULMEN_DEVICE void mfma_f32_16x16x32(float (&d)[4], const Words<4>& a, const Wor
   mfma<T, false, 16>("mfma_f32_16x16x32", d, a, b, at);
 }
 
+// Odd blocks of `lanes` lanes of a for even ones of b.
+FULMEN_DEVICE void swap_blocks(const char* name, int lanes, float& a, float& b, Position at) {
+  struct Both {
+    float a, b;
+  };
+  const auto* all = all_lanes(name, Both{a, b}, at);
+  const int l = lane_id();
+  if (l / lanes % 2 == 1) {
+    a = all[l - lanes].b;
+  } else {
+    b = all[l + lanes].a;
+  }
+}
+FULMEN_DEVICE void swap_rows_of_16(float& a, float& b, Position at = Position::here()) {
+  swap_blocks("swap_rows_of_16", 16, a, b, at);
+}
+FULMEN_DEVICE void swap_halves(float& a, float& b, Position at = Position::here()) {
+  swap_blocks("swap_halves", 32, a, b, at);
+}
+
+FULMEN_DEVICE float larger_after_swap(float a, float b) { return larger(a, b); }
+
 // Lane i of a block of 16 has element i % 4 of what the lanes i / 4, i / 4 + 4, i / 4 + 8 and
 // i / 4 + 12 of the block have read.
 FULMEN_DEVICE Words<2> lds_load_transposed(int offset, Position at = Position::here()) {

@@ -17,6 +17,23 @@ namespace fulmen::kernels {
 
 constexpr bool kFlushesSubnormals = false;
 
+// A number twice, of which the swap leaves each lane its own and its partner's, in one order or the
+// other: maximum and sum do not ask which.
+FULMEN_DEVICE float row_max(float x) {
+  float other = x;
+  swap_rows_of_16(x, other);
+  other = x = larger_after_swap(x, other);
+  swap_halves(x, other);
+  return larger_after_swap(x, other);
+}
+FULMEN_DEVICE float row_sum(float x) {
+  float other = x;
+  swap_rows_of_16(x, other);
+  other = x = x + other;
+  swap_halves(x, other);
+  return x + other;
+}
+
 template <class T>
 FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys,
                                    const RowOperand& queries) {
