@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 # Before triton is imported: it would keep compiled kernels among the user's.
-os.environ.setdefault("TRITON_CACHE_DIR", os.path.abspath("triton-cache"))
+os.environ.setdefault("TRITON_CACHE_DIR", os.path.abspath("build/triton-cache"))
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as it is where nobody asks
 
 import triton
