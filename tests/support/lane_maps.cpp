@@ -1,5 +1,7 @@
 #include "support/lane_maps.h"
 
+#include <cmath>
+
 #include "runtime/float_formats.h"
 #include "support/random.h"
 
@@ -67,11 +69,16 @@ MatrixProblem::MatrixProblem(const LaneMap& map, DType dtype, bool subnormal, ui
   Random random(seed);
   const float smallest_normal = dtype == DType::fp16 ? 0x1p-14F : 0x1p-126F;
   const auto rounded = [&](float x) { return reference::round_to(dtype, x); };
+  // Of 20,000 normal numbers one is subnormal as fp16.
+  const auto not_subnormal = [&] {
+    const float x = random.normal();
+    return std::fabs(x) < smallest_normal ? smallest_normal : x;
+  };
   for (float& x : a)
     x = rounded(subnormal ? smallest_normal / static_cast<float>(random.between(2, 9))
-                          : random.normal());
+                          : not_subnormal());
   const float large = dtype == DType::fp16 ? 0x1p8F : 0x1p120F;
-  for (float& x : b) x = rounded(random.normal() * (subnormal ? large : 1.0F));
+  for (float& x : b) x = rounded(not_subnormal() * (subnormal ? large : 1.0F));
   for (float& x : c) x = subnormal ? 0.0F : random.normal();
 }
 
