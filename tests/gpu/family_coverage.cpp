@@ -23,9 +23,11 @@ std::string idle_families(const std::string& device, const std::vector<Use>& use
   }
   gpu::Chip chip{};
   if (!gpu::find_chip(chip_name, storage, chip)) return "no chip is called " + chip_name;
+  const Case any(spec_of(uses.front()), random);
   std::string idle;
   for (const gpu::Family* family : gpu::families()) {
     if (!chip.runs(family->target()) || !asked(*family)) continue;
+    if (family->supports(any.problem(), chip).reason.starts_with("it has no tile shapes")) continue;
     const std::string kernel = device.substr(0, device.find(':')) + "." +
                                std::string(family->name()) + "." +
                                std::string(family->target().name);

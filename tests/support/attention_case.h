@@ -112,6 +112,10 @@ class Case {
 
   // The Problem; the test stops where make_problem refuses it.
   Problem problem() const;
+  // Returns false where all sequences of a packed tensor are empty and nothing lies around them.
+  bool has_rows() const {
+    return (!spec.packed_q || rows_q_ > 0) && (!spec.packed_k || rows_k_ > 0);
+  }
   // Fills the outputs, and their gaps, with NaN.
   void poison_outputs();
   // Which byte outside an output's logical elements was written, or "".
