@@ -100,7 +100,7 @@ def peers(path):
                 row["arch"],
                 row["problem"],
                 {
-                    "kernel": row["kernel"] + (" (result wrong)" if row["error"] > 0.01 else ""),
+                    "kernel": row["kernel"] + ("" if row["error"] < 0.01 else " (result wrong)"),
                     "registers": max(one["registers"] for one in launches),
                     "matrix": total("matrix_flops") / PRODUCT,
                     "valu": of("VALU"),
@@ -183,7 +183,11 @@ def summary(rows):
             mine = next((r for r in group if r["kernel"] == "Fulmen"), {})
             ratios = [
                 ratio(mine, r, "seconds")
-                + (f" ({ratio(mine, r, 'timeline')})" if arch in CDNA else "")
+                + (
+                    f" ({ratio(mine, r, 'timeline')})"
+                    if mine.get("timeline") and r.get("timeline")
+                    else ""
+                )
                 for r in group
                 if r is not mine
             ]

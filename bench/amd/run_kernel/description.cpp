@@ -139,6 +139,11 @@ class Reader {
     l.code = file(o.text("code"));
     if (o.has("kernel")) l.kernel = o.text("kernel");
     l.grid.workgroups = sizes(o, "grid", std::numeric_limits<int32_t>::max());
+    // So the hardware has it, and so the product fits.
+    constexpr uint32_t kMostAbove = 65535;
+    if (std::max(l.grid.workgroups[1], l.grid.workgroups[2]) > kMostAbove)
+      refuse(fmt::format("{} has more than {} workgroups in its second or third dimension",
+                         o.name("grid"), kMostAbove));
     l.grid.workgroup_size = sizes(o, "workgroup_size", 1024);
     if (l.grid.lanes() > 1024)
       refuse(fmt::format("{} has {} lanes: up to 1024 are accepted", o.name("workgroup_size"),
@@ -171,6 +176,7 @@ class Reader {
     if (o.has("buffer")) {
       ++kinds;
       a.buffer = o.text("buffer");
+      if (a.buffer.empty()) refuse(fmt::format("{} is empty", o.name("buffer")));
       a.value.resize(sizeof(uint64_t));
     }
     if (o.has("plus")) a.plus = o.integer("plus", 0, kMostBytes);
@@ -189,6 +195,8 @@ class Reader {
     }
     if (o.has("f32")) set(static_cast<float>(o.number("f32")));
     if (kinds != 1) refuse(fmt::format("{} needs one of buffer, i32, i64 and f32", where));
+    if (o.has("plus") && a.buffer.empty())
+      refuse(fmt::format("{} is of a buffer alone", o.name("plus")));
     return a;
   }
 

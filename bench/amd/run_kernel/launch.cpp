@@ -115,8 +115,10 @@ Result<RanLaunch> run_launch(const KernelLaunch& launch, const std::string& arch
   gpu::MemoryMap memory = buffers.map();
   std::vector<std::vector<gpu::isa::TraceStep>> trace;
   for (const int64_t id : ids) {
-    // The one in the middle stands for all: under a mask it is of average length.
+    // The one in the middle stands for all: under a mask it is of average length, but for half a
+    // tile.
     ran.work.trace = id == ids[ids.size() / 2] ? &trace : nullptr;
+    if (ran.work.trace != nullptr) trace.clear();
     std::string error = gpu::isa::run_workgroup(program.value(), gpu::isa::Schedule{}, id, data,
                                                 memory, ran.counts, &ran.work);
     if (!error.empty()) return Status(StatusCode::internal, std::move(error));

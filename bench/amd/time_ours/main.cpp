@@ -59,6 +59,8 @@ Status run(std::span<char*> words) {
       tools::run_and_verify(problem.value(), data, *there.value(), device, "", 0);
   gpu::isa::observe_traces(nullptr);
   if (!ran.report.ok) return {StatusCode::verification_failed, ran.report.message};
+  if (launches.empty())
+    return {StatusCode::unavailable, fmt::format("there is no timeline of {}", words[0])};
   const ordered_json report{{"arch", words[0]},
                             {"problem", to_string(c)},
                             {"seconds", seconds},
@@ -77,6 +79,9 @@ int fail(const std::string& why) {
 
 int main(int argc, char** argv) {
   if (argc != 7) return fail("six arguments are needed: ARCH PASS HEAD_DIM SEQLEN CAUSAL TIMES");
+  const std::string pass = argv[2], causal = argv[5];
+  if ((pass != "forward" && pass != "backward") || (causal != "0" && causal != "1"))
+    return fail("PASS is forward or backward, CAUSAL 0 or 1");
   try {
     const Status status = run(std::span(argv, static_cast<std::size_t>(argc)).subspan(1));
     return status.ok() ? 0 : fail(status.message());

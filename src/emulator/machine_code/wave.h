@@ -84,6 +84,7 @@ class Arriving {
 
  private:
   void count(const LdsArrival& arrival, int by) {
+    if (arrival.lanes == 0) return;  // no lane was on
     loads_ += by;
     for (uint64_t left = arrival.lanes; left != 0; left &= left - 1) {
       const auto lane = static_cast<uint32_t>(std::countr_zero(left));

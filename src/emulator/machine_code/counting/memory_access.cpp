@@ -17,7 +17,9 @@ constexpr std::pair<std::string_view, int> kBytes[] = {
 }  // namespace
 
 int memory_bytes_of(std::string_view name) {
-  if (has(name, "_d16") && (has(name, "_u8") || has(name, "_i8") || has(name, "byte"))) return 1;
+  if (has(name, "_d16") &&
+      (has(name, "_u8") || has(name, "_i8") || has(name, "_b8") || has(name, "byte")))
+    return 1;
   for (const auto& [part, bytes] : kBytes) {
     if (has(name, part)) return bytes;
   }
@@ -27,9 +29,9 @@ int memory_bytes_of(std::string_view name) {
 MemoryAccess lds_access_of(std::string_view name) {
   // A pair of halves, transposed or not, is a whole access: ds_read_b64_tr_b16.
   const std::string_view plain = name.substr(0, name.find("_tr_"));
-  MemoryAccess access{.bytes = memory_bytes_of(plain)};
   const bool exchanges = has(name, "permute") || has(name, "swizzle");
   if (exchanges) return {.bytes = 4, .without_conflicts = true};
+  MemoryAccess access{.bytes = memory_bytes_of(plain)};
   const bool two = has(name, "2addr") || has(name, "read2") || has(name, "write2");
   if (two) {
     access.addresses = 2;

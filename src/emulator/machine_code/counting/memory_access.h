@@ -6,12 +6,12 @@
 namespace fulmen::gpu::isa {
 
 struct MemoryAccess {
-  int bytes = 0;            // of a lane at each of its addresses; 0: none
+  int bytes = 0;            // of a lane at each of its addresses
   int addresses = 1;        // of a lane
   int stride = 0;           // of LDS: what the second address' offset counts; 0: bytes
   int address_operand = 0;  // of LDS
   bool reads = false;       // LDS alone, without writing it
-  // Lanes exchange values by LDS's banks, whose memory is not used; or the address is not a lane's.
+  // Lanes exchange values by LDS's banks, whose memory is not used.
   bool without_conflicts = false;
 };
 

@@ -28,9 +28,12 @@ void add_lds(const Wave& w, const Instruction& i, const MemoryAccess& access, Wo
         (n == 0 ? i.offset : i.offset1) * (access.stride > 0 ? access.stride : 1);
     std::array<int, 64> offsets;
     for (int l = 0; l < lanes; ++l) {
+      // A place outside of LDS costs nothing: the access itself fails.
       const uint32_t place = at[l] + static_cast<uint32_t>(offset);
+      const bool inside =
+          uint64_t{place} + static_cast<uint64_t>(access.bytes) <= w.group->lds.size();
       offsets[static_cast<std::size_t>(l)] =
-          (exec >> l & 1U) != 0 ? static_cast<int>(place) : kNoAccess;
+          (exec >> l & 1U) != 0 && inside ? static_cast<int>(place) : kNoAccess;
     }
     const LdsCost cost = cost_of(std::span(offsets).first(static_cast<std::size_t>(lanes)),
                                  access.bytes, access.reads ? w.program->lds_reads : LdsReads{});

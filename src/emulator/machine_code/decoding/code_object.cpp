@@ -31,7 +31,7 @@ Status read_user_scalars(const AmdKernelDescriptor& d, Program& program) {
     if (n == kKernarg) program.kernarg_at = next;
     next += kSizes[n];
   }
-  program.scratch_by_buffer = (d.properties & 1U) != 0;
+  program.scratch_by_buffer = (d.properties & 1U) != 0 && d.scratch_bytes > 0;
   program.user_scalars = static_cast<int>(d.resources2 >> 1U & 31U);
   if (next > program.user_scalars)
     return unsupported("have fewer user registers than they ask for");
@@ -109,8 +109,9 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   read_registers(d, program);
   if (const auto kernels = read_amd_metadata(code_object); kernels.ok()) {
     for (const AmdKernelMetadata& one : kernels.value()) {
-      if (kernel.empty() || one.name == kernel)
-        program.used_registers = static_cast<int>(one.vector_registers);
+      if (!kernel.empty() && one.name != kernel) continue;
+      program.used_registers = static_cast<int>(one.vector_registers);
+      break;
     }
   }
   if (Status status = read_modes(d, options.hand_written); !status.ok()) return status;

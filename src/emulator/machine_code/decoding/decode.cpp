@@ -59,8 +59,8 @@ class Decoder {
   }
 
  private:
-  // "buffer_store_dword v0, off, s[52:55], 0 offset:16" is scratch_store_dword off, v0, off: lanes
-  // have no offsets of their own in memory that they share.
+  // "buffer_store_dword v0, off, s[52:55], 0 offset:16" is scratch_store_dword off, v0, off: in a
+  // kernel with scratch an access without lanes' offsets is taken for one.
   static bool is_scratch_access(const AmdInstruction& at, std::string& name,
                                 std::string& operands) {
     constexpr std::string_view kBuffer = "buffer_";

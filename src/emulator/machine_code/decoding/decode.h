@@ -22,7 +22,8 @@ struct CodeObjectOptions {
   // for (one LDS takes all waves' accesses in order).
   bool hand_written = false;
 };
-// Reads the kernel descriptor of a code object for `arch`, disassembles and decodes it.
+// Reads the kernel descriptor and the metadata of a code object for `arch`, disassembles and
+// decodes it.
 Result<Program> read_code_object(std::span<const std::byte> code_object, const std::string& arch,
                                  const CodeObjectOptions& options = {});
 
