@@ -319,6 +319,10 @@ TEST_F(IsaDetectors, LdsOutsideOfTheWorkgroup) {
   expect_error(run("u r; asm volatile(\"ds_load_b32 %0, %1\\ns_waitcnt lgkmcnt(0)\" : \"=v\"(r) : "
                    "\"v\"(lane * 4 + 4096)); x[lane] = r;"),
                "of LDS at 4096");
+  // Counting its cycles looks at the address first.
+  expect_error(run("u r; asm volatile(\"ds_load_b32 %0, %1\\ns_waitcnt lgkmcnt(0)\" : \"=v\"(r) : "
+                   "\"v\"(lane * 4 - 8)); x[lane] = r;"),
+               "of LDS at 4294967288");
 }
 
 TEST_F(IsaDetectors, ALoadThatIsNotWaitedFor) {
