@@ -1,4 +1,4 @@
-# Links for any Linux with glibc 2.28 and GCC 8's libstdc++ or newer, whatever this system has: what
+# Links on Debian 12 (glibc 2.36) for any Linux with glibc 2.28 and GCC 8's libstdc++ or newer: what
 # a wheel's tag manylinux_2_28 promises. The objects are those of every other build, so kernels are
 # as fast as there. packaging/wheels has `auditwheel` check the result.
 option(FULMEN_MANYLINUX "Link for manylinux_2_28, as ./dev wheels does" OFF)

@@ -43,6 +43,9 @@ def licenses() -> dict[str, bytes]:
     site = pathlib.Path(nanobind.__file__).parent.parent
     (text,) = site.glob("nanobind-*.dist-info/licenses/LICENSE")
     texts["nanobind"] = text.read_bytes()
+    # Its hash map, whose licence is the head of its header.
+    header = (site / "nanobind/ext/robin_map/include/tsl/robin_map.h").read_text()
+    texts["robin_map"] = header.partition("*/")[0].encode()
     return texts
 
 
@@ -72,7 +75,7 @@ def packed(raw: pathlib.Path, platform: str, backends: pathlib.Path) -> dict[str
 
 def write(path: pathlib.Path, files: dict[str, bytes]) -> None:
     # A zip's times begin in 1980.
-    seconds = max(int(os.environ.get("SOURCE_DATE_EPOCH", "0")), 315532800)
+    seconds = max(int(os.environ.get("SOURCE_DATE_EPOCH") or 0), 315532800)
     stamp = time.gmtime(seconds)[:6]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         # The metadata at the end, as installers like it, and RECORD last.

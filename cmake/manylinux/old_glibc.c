@@ -1,6 +1,8 @@
 /* What glibc got after 2.28, by what 2.28 has. Manylinux.cmake links it with --wrap=NAME for each
    function of the list below, so that a wheel for manylinux_2_28 is made of the same objects as any
    other build. */
+#include <errno.h>
+#include <stdlib.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 
@@ -65,10 +67,12 @@ HIDDEN int __wrap_fstat64(int file, struct stat* result) {
   return __fxstat(STAT_VERSION, file, result);
 }
 
-/* For std::random_device. Four bytes are never interrupted. */
+/* For std::random_device, to which a failure cannot be told. */
 HIDDEN unsigned __wrap_arc4random(void) {
   unsigned number = 0;
-  while (getrandom(&number, sizeof(number), 0) != sizeof(number)) continue;
+  while (getrandom(&number, sizeof(number), 0) != sizeof(number)) {
+    if (errno != EINTR) abort();
+  }
   return number;
 }
 

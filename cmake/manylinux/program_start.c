@@ -1,15 +1,11 @@
 /* The start of a program under glibc 2.28, which expects each program to call its own constructors;
    from 2.34 on the C library does. */
 typedef void Constructor(int, char**, char**);
-extern Constructor* __preinit_array_start[] __attribute__((visibility("hidden")));
-extern Constructor* __preinit_array_end[] __attribute__((visibility("hidden")));
 extern Constructor* __init_array_start[] __attribute__((visibility("hidden")));
 extern Constructor* __init_array_end[] __attribute__((visibility("hidden")));
 void _init(void);
 
 static void construct(int argc, char** argv, char** environment) {
-  for (Constructor** c = __preinit_array_start; c != __preinit_array_end; ++c)
-    (*c)(argc, argv, environment);
   _init();
   for (Constructor** c = __init_array_start; c != __init_array_end; ++c)
     (*c)(argc, argv, environment);

@@ -118,3 +118,20 @@ def test_the_same_files_give_the_same_bytes(tmp_path, monkeypatch):
 def test_a_wheel_without_nanobind_is_refused(tmp_path):
     with pytest.raises(SystemExit, match="has no library of nanobind-backend"):
         packer().backend_files(tmp_path)
+
+
+def test_nanobind_of_the_package_nanobind_backend(tmp_path):
+    """A build from source carries no library of nanobind's: the package is asked, then named."""
+    source = ROOT / "bindings/python/fulmen/_nanobind/__init__.py"
+    package = tmp_path / "fulmen" / "_nanobind"
+    package.mkdir(parents=True)
+    (tmp_path / "fulmen" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text(source.read_text())
+    call = "import fulmen._nanobind as n; print(n.fill(1, 'tag', None))"
+    run = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {call}"]
+    (tmp_path / "nanobind_backend.py").write_text("def fill(*all): return all")
+    found = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert found.stdout == "(1, 'tag', None)\n"
+    (tmp_path / "nanobind_backend.py").write_text("raise ModuleNotFoundError('nanobind_backend')")
+    missing = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert "pip install nanobind-backend" in missing.stderr

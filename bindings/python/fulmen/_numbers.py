@@ -30,7 +30,7 @@ _LEAST, _MOST = -(2**31), 2**31 - 1
 def is_of_numpy(value: Any, kind: str = "ndarray") -> bool:
     """Whether it is an array of NumPy, or of the other class that is named."""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, getattr(numpy, kind))
+    return numpy is not None and isinstance(value, getattr(numpy, kind, ()))
 
 
 def host_numbers(name: str, value: Any, like: Any = None) -> Any:
@@ -50,7 +50,12 @@ def host_numbers(name: str, value: Any, like: Any = None) -> Any:
                 "integers is accepted"
             )
         return value
-    import numpy as np
+    try:
+        import numpy as np
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"{name} is a list, which needs NumPy: pip install numpy", name="numpy"
+        ) from None
 
     wanted = "integers" if name in INTEGERS else "numbers"
     try:

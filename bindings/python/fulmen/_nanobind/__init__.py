@@ -5,7 +5,7 @@ of `./dev wheels` carries them here; a build from source takes the package nanob
 def fill(abi_major: int, platform_tag: str, table: object) -> object:
     """Called by fulmen._core as it is imported, to fill its table of functions."""
     try:
-        from fulmen._nanobind import _nb_backend_v1 as backend
+        import fulmen._nanobind._nb_backend_v1 as backend
     except ModuleNotFoundError:
         try:
             import nanobind_backend as backend
