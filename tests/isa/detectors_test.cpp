@@ -12,6 +12,7 @@
 #include "gpu/compile/report/amd_disassembler.h"
 #include "gpu/compile/toolchains/compiler.h"
 #include "gpu/drivers/isa/driver.h"
+#include "isa/machine.h"
 
 namespace fulmen::testing {
 namespace {
@@ -70,10 +71,7 @@ void expect_error(const Outcome& outcome, const std::string& part) {
 class IsaDetectors : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (const Status status = gpu::isa_driver().available(); !status.ok())
-      GTEST_SKIP() << status.message();
-    if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
-      GTEST_SKIP() << clang.status().message();
+    if (const std::string why = why_not_executed(); !why.empty()) GTEST_SKIP() << why;
   }
 };
 

@@ -10,8 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "gpu/compile/toolchains/compiler.h"
-#include "gpu/drivers/isa/driver.h"
 #include "isa/machine.h"
 #include "isa/random_steps.h"
 #include "support/random.h"
@@ -23,10 +21,7 @@ namespace {
 class IsaDifferential : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (const Status status = gpu::isa_driver().available(); !status.ok())
-      GTEST_SKIP() << status.message();
-    if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
-      GTEST_SKIP() << clang.status().message();
+    if (const std::string why = why_not_executed(); !why.empty()) GTEST_SKIP() << why;
   }
   static manual::Family family() {
     return GetParam() == "gfx906"            ? manual::Family::gfx906

@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "gpu/compile/toolchains/compiler.h"
-#include "gpu/drivers/isa/driver.h"
 #include "isa/machine.h"
 #include "isa/manual.h"
 #include "support/random.h"
@@ -20,10 +18,7 @@ namespace {
 class Gfx950 : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (const Status status = gpu::isa_driver().available(); !status.ok())
-      GTEST_SKIP() << status.message();
-    if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
-      GTEST_SKIP() << clang.status().message();
+    if (const std::string why = why_not_executed(); !why.empty()) GTEST_SKIP() << why;
   }
   // Runs the line on a wave whose registers v0 to v7 are random, with all lanes on.
   // check(machine, lane) follows for each lane.

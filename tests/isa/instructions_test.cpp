@@ -10,8 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "gpu/compile/toolchains/compiler.h"
-#include "gpu/drivers/isa/driver.h"
 #include "isa/machine.h"
 #include "isa/manual.h"
 #include "support/random.h"
@@ -28,10 +26,7 @@ using manual::number;
 class IsaInstructions : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (const Status status = gpu::isa_driver().available(); !status.ok())
-      GTEST_SKIP() << status.message();
-    if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
-      GTEST_SKIP() << clang.status().message();
+    if (const std::string why = why_not_executed(); !why.empty()) GTEST_SKIP() << why;
   }
   static bool cdna() { return GetParam().starts_with("gfx9"); }
   static bool has_pairs() { return cdna() && GetParam() != "gfx908"; }
@@ -278,10 +273,7 @@ TEST_P(IsaInstructions, PermlanesTakeTheLaneThatTheSelectionSays) {
 
 // Halves of registers by name, as clang 22 writes them for gfx11; and op_sel's bit for the result.
 TEST(IsaHalves, AreReadAndWrittenByName) {
-  if (const Status status = gpu::isa_driver().available(); !status.ok())
-    GTEST_SKIP() << status.message();
-  if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
-    GTEST_SKIP() << clang.status().message();
+  if (const std::string why = why_not_executed(); !why.empty()) GTEST_SKIP() << why;
   struct Case {
     const char* line;
     uint32_t (*result)(uint32_t a, uint32_t b, uint32_t old);

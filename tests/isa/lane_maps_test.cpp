@@ -11,8 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "gpu/compile/toolchains/compiler.h"
-#include "gpu/drivers/isa/driver.h"
 #include "isa/machine.h"
 #include "runtime/float_formats.h"
 #include "support/test_chips.h"
@@ -79,10 +77,7 @@ TEST(MachineCodeLaneMaps, AreOfEveryAmdTarget) {
 class MachineCodeLaneMap : public ::testing::TestWithParam<std::tuple<std::size_t, DType, bool>> {};
 
 TEST_P(MachineCodeLaneMap, IsTheProduct) {
-  if (const Status status = gpu::isa_driver().available(); !status.ok())
-    GTEST_SKIP() << status.message();
-  if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
-    GTEST_SKIP() << clang.status().message();
+  if (const std::string why = why_not_executed(); !why.empty()) GTEST_SKIP() << why;
   const LaneMap map = amd_maps()[std::get<0>(GetParam())];
   const DType dtype = std::get<1>(GetParam());
   if (map.machine_code(dtype) == nullptr) GTEST_SKIP() << "of the other dtype";
@@ -134,10 +129,7 @@ TEST_P(MachineCodeLaneMap, IsTheProduct) {
 
 // Operands of fp32 have a number a lane: row l % size, k = l / size.
 TEST(MachineCodeLaneMaps, OfFp32) {
-  if (const Status status = gpu::isa_driver().available(); !status.ok())
-    GTEST_SKIP() << status.message();
-  if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
-    GTEST_SKIP() << clang.status().message();
+  if (const std::string why = why_not_executed(); !why.empty()) GTEST_SKIP() << why;
   const auto assembled = assemble({"v_mfma_f32_16x16x4_f32 v[0:3], v20, v21, v[0:3]",
                                    "v_mfma_f32_32x32x2_f32 v[0:15], v20, v21, v[0:15]"},
                                   "gfx942");

@@ -2,8 +2,14 @@
 
 #include "emulator/machine_code/decoding/decode.h"
 #include "gpu/compile/toolchains/compiler.h"
+#include "gpu/drivers/isa/driver.h"
 
 namespace fulmen::testing {
+
+std::string why_not_executed() {
+  const Status status = gpu::isa_driver().available();
+  return status.ok() ? gpu::offline_clang_compiler().status().message() : status.message();
+}
 
 // The lines stand between two marks, instructions that no compiler writes.
 Result<Assembled> assemble(const std::vector<std::string>& lines, const std::string& arch) {

@@ -14,6 +14,9 @@
 
 namespace fulmen::testing {
 
+// "" where this machine compiles and executes AMD kernels, else what is missing.
+std::string why_not_executed();
+
 // Lines of assembly as instructions of the emulator, in their order. Kernels have v0 to v31, s0 to
 // s31 and VCC.
 struct Assembled {

@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "gpu/compile/toolchains/compiler.h"
-#include "gpu/drivers/isa/driver.h"
 #include "isa/machine.h"
 #include "isa/manual.h"
 
@@ -22,10 +20,7 @@ constexpr uint32_t kUntouched = 0xDEADBEEFU;
 class IsaMemory : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (const Status status = gpu::isa_driver().available(); !status.ok())
-      GTEST_SKIP() << status.message();
-    if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())
-      GTEST_SKIP() << clang.status().message();
+    if (const std::string why = why_not_executed(); !why.empty()) GTEST_SKIP() << why;
   }
 };
 

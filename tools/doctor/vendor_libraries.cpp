@@ -4,7 +4,6 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <set>
 #include <sstream>
@@ -94,10 +93,7 @@ std::vector<LibraryFile> rocm_libraries(const SystemFacts& facts, const gpu::Roc
     for (const char* rest : {".so*", "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*"}) {
       std::vector<std::string> paths =
           facts.matches(fmt::format("{}/{}{}", folder.pattern, library.stem, rest));
-      // By the numbers in them, the newest first: core-10.0 before core-7.14.
-      std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) {
-        return ::strverscmp(a.c_str(), b.c_str()) > 0;
-      });
+      gpu::sort_newest_first(paths);
       for (const std::string& path : paths) {
         const std::string real = real_file(facts, path);
         if (real.empty() || !seen.insert(real).second) continue;

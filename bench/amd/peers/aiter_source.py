@@ -1,6 +1,7 @@
 """Imports AITER's Triton kernels from a checkout, without torch, a GPU and AITER's own set-up."""
 
 import importlib
+import json
 import sys
 import types
 from pathlib import Path
@@ -36,6 +37,16 @@ def _package(name, folder):
     module = types.ModuleType(name)
     module.__path__ = [str(folder)]
     sys.modules[name] = module
+
+
+# Chips without a configuration file of their own take the one of the chip that is nearest.
+CONFIGURED = {"gfx90a": "gfx942", "gfx1100": "gfx1151", "gfx1201": "gfx1151"}
+
+
+def configuration(checkout, arch):
+    """Tiles by kernel."""
+    name = f"{CONFIGURED.get(arch, arch)}-MHA-DEFAULT.json"
+    return json.loads((Path(checkout) / "aiter/ops/triton/configs" / name).read_text())
 
 
 def import_kernels(checkout, module, arch):

@@ -51,12 +51,17 @@ def random_tensor(generator, shape, dtype):
     return to_bits(generator.standard_normal(shape, np.float32), dtype)
 
 
-def forward(q, k, v, scale, causal):
-    """out and lse of one head: q [rows, d], k and v [keys, d], doubles."""
+def masked_scores(q, k, scale, causal):
     scores = q @ k.T * scale
     if causal:
         rows, keys = scores.shape
         scores[np.arange(keys)[None, :] > np.arange(rows)[:, None] + keys - rows] = -np.inf
+    return scores
+
+
+def forward(q, k, v, scale, causal):
+    """out and lse of one head: q [rows, d], k and v [keys, d], doubles."""
+    scores = masked_scores(q, k, scale, causal)
     most = scores.max(axis=1, keepdims=True)
     p = np.exp(scores - most)
     total = p.sum(axis=1, keepdims=True)
@@ -66,11 +71,7 @@ def forward(q, k, v, scale, causal):
 def backward(q, k, v, dout, scale, causal):
     """dq, dk and dv of one head."""
     out, lse = forward(q, k, v, scale, causal)
-    scores = q @ k.T * scale
-    if causal:
-        rows, keys = scores.shape
-        scores[np.arange(keys)[None, :] > np.arange(rows)[:, None] + keys - rows] = -np.inf
-    p = np.exp(scores - lse[:, None])
+    p = np.exp(masked_scores(q, k, scale, causal) - lse[:, None])
     ds = p * (dout @ v.T - (dout * out).sum(axis=1, keepdims=True)) * scale
     return ds @ k, ds.T @ q, p.T @ dout
 

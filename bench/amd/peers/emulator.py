@@ -20,8 +20,8 @@ class Run:
     def input(self, name, array):
         self.inputs[name] = array
 
-    def output(self, name, shape, dtype, fill=255):
-        self.outputs[name] = (shape, dtype, fill)
+    def output(self, name, shape, dtype):
+        self.outputs[name] = (shape, dtype)
 
     def problem(self, p):
         self.whole = {"dtype": p.dtype, "memory_bytes": p.bytes, "flops": p.flops}
@@ -50,10 +50,9 @@ class Run:
             for name, array in self.inputs.items():
                 np.save(folder / f"{name}.npy", array)
                 buffers[name] = {"npy": f"{name}.npy"}
-            for name, (shape, dtype, fill) in self.outputs.items():
+            for name, (shape, dtype) in self.outputs.items():
                 buffers[name] = {
                     "bytes": int(np.prod(shape)) * DTYPES[dtype][1],
-                    "fill": fill,
                     "save": f"{name}.out.npy",
                     "dtype": dtype,
                     "shape": list(shape),

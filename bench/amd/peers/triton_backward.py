@@ -1,35 +1,20 @@
 """AITER's Triton backward kernel: dq, dk and dv in one launch, after one for the rows' sums."""
 
-import json
-from pathlib import Path
-
-from aiter_source import import_kernels
-from triton_compile import Float, Pointer, compile_kernel
-from triton_forward import CONFIGURED
-
-
-def strides(name, letters, p, heads, seqlen):
-    """Of [batch, seqlen, heads, head_dim], in the order batch, head, row, element."""
-    row = heads * p.head_dim
-    return {
-        f"stride_{name}{letter}": n
-        for letter, n in zip(letters, (seqlen * row, p.head_dim, row, 1), strict=True)
-    }
+from aiter_source import configuration, import_kernels
+from triton_compile import Float, Pointer, compile_kernel, strides, strides_of_rows
 
 
 def add(run, checkout, p):
     """Adds both launches for head 0 of batch 0, without a mask."""
     module = import_kernels(checkout, "_triton_kernels.attention.mha_onekernel_bwd", run.arch)
-    name = f"{CONFIGURED.get(run.arch, run.arch)}-MHA-DEFAULT.json"
-    path = Path(checkout) / "aiter/ops/triton/configs" / name
-    config = json.loads(path.read_text())["bkwd_onekernel"]
+    config = configuration(checkout, run.arch)["bkwd_onekernel"]
     rows, d = config["preprocess_kernel"]["PRE_BLOCK"], p.head_dim
     of_delta = (p.heads * p.seqlen_q, p.seqlen_q, 1)
     times = p.heads * p.batch
 
-    values = strides("o_", "bhmk", p, p.heads, p.seqlen_q)
-    values |= strides("do_", "bhmk", p, p.heads, p.seqlen_q)
-    values |= {f"stride_delta_{n}": s for n, s in zip("bhm", of_delta, strict=True)}
+    values = strides_of_rows("o_", "bhmk", p, p.heads, p.seqlen_q)
+    values |= strides_of_rows("do_", "bhmk", p, p.heads, p.seqlen_q)
+    values |= strides("delta_", "bhm", of_delta)
     values |= {
         "o_ptr": Pointer("o"),
         "do_ptr": Pointer("dout"),
@@ -69,8 +54,9 @@ def add(run, checkout, p):
         ("dv", "bhnd", p.seqlen_k, p.kv_heads),
         ("do", "bhmd", p.seqlen_q, p.heads),
     ):
-        values |= strides(tensor, [f"{letter}_in" for letter in letters], p, heads, seqlen)
-    values |= {f"stride_delta{n}_in": s for n, s in zip("bhm", of_delta, strict=True)}
+        names = [f"{letter}_in" for letter in letters]
+        values |= strides_of_rows(tensor, names, p, heads, seqlen)
+    values |= strides("delta", ["b_in", "h_in", "m_in"], of_delta)
     values |= {
         "Q": Pointer("q"),
         "K": Pointer("k"),

@@ -55,6 +55,16 @@ def _argument(value):
     return {"i32": value}
 
 
+def strides(prefix, letters, values):
+    return {f"stride_{prefix}{letter}": n for letter, n in zip(letters, values, strict=True)}
+
+
+def strides_of_rows(prefix, letters, p, heads, seqlen):
+    """Of [batch, seqlen, heads, head_dim]; letters: of batch, head, row and element."""
+    row = heads * p.head_dim
+    return strides(prefix, letters, (seqlen * row, p.head_dim, row, 1))
+
+
 def compile_kernel(function, arch, values, constants, options):
     """values: of the function's arguments by name, None and 1 becoming constants; constants: of its
     constexpr arguments; options: num_warps and others of a launch."""

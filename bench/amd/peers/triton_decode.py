@@ -2,7 +2,7 @@
 
 import numpy as np
 from aiter_source import import_kernels
-from triton_compile import Float, Pointer, compile_kernel
+from triton_compile import Float, Pointer, compile_kernel, strides
 
 MOST_ROWS = 64  # of a tile: the rows that room is made for
 
@@ -15,10 +15,6 @@ def splits(p):
     while p.batch * p.heads * count >= 1024:
         count //= 2
     return min(max(count, 1), 512)
-
-
-def strides(prefix, letters, values):
-    return {f"stride_{prefix}{letter}": n for letter, n in zip(letters, values, strict=True)}
 
 
 def add(run, checkout, p):
@@ -41,8 +37,8 @@ def add(run, checkout, p):
     k = (p.seqlen_k * k_row, k_row, k_row, d, 1)
     kernel = module._fwd_kernel_splitK.fn
     values = dict.fromkeys([n for n in kernel.arg_names if n.startswith("stride_")], 0)
-    values |= strides("q", "zmghd", q) | strides("k", "zngh" + "d", k)
-    values |= strides("v", "zngh" + "d", k) | strides("osk_", ["zhg", "s", "m", "d"], of_sums)
+    values |= strides("q", "zmghd", q) | strides("k", "znghd", k)
+    values |= strides("v", "znghd", k) | strides("osk_", ["zhg", "s", "m", "d"], of_sums)
     values |= strides("m", ["zhg", "2", "s", "m"], of_statistics)
     values |= dict.fromkeys(
         [

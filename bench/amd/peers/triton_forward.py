@@ -1,34 +1,16 @@
 """AITER's Triton forward kernel, with the tiles of its configuration files."""
 
-import json
-from pathlib import Path
-
 import numpy as np
-from aiter_source import import_kernels
-from triton_compile import Float, Pointer, compile_kernel
-
-# Chips without a configuration file of their own take the one of the chip that is nearest.
-CONFIGURED = {"gfx90a": "gfx942", "gfx1100": "gfx1151", "gfx1201": "gfx1151"}
+from aiter_source import configuration, import_kernels
+from triton_compile import Float, Pointer, compile_kernel, strides_of_rows
 
 
 def tiles(checkout, arch, head_dim):
-    name = f"{CONFIGURED.get(arch, arch)}-MHA-DEFAULT.json"
-    fwd = json.loads((Path(checkout) / "aiter/ops/triton/configs" / name).read_text())["fwd"]
+    fwd = configuration(checkout, arch)["fwd"]
     return dict(fwd["small_head"] if head_dim <= 64 and "small_head" in fwd else fwd["default"])
 
 
-def strides(letter, first, last, p, seqlen, heads):
-    """Of [batch, seqlen, heads, head_dim]."""
-    row = heads * p.head_dim
-    return {
-        f"stride_{letter}z_in": seqlen * row,
-        f"stride_{letter}h_in": p.head_dim,
-        f"stride_{letter}{first}_in": row,
-        f"stride_{letter}{last}_in": 1,
-    }
-
-
-def add(run, checkout, p, slopes=False):
+def add(run, checkout, p):
     """Adds the launch for one head of batch 0 to a run whose q, k and v have all heads."""
     module = import_kernels(checkout, "_triton_kernels.attention.mha", run.arch)
     kernel = module._attn_fwd
@@ -37,10 +19,14 @@ def add(run, checkout, p, slopes=False):
     values = dict.fromkeys(
         [n for n in kernel.arg_names if n.startswith("stride_") or n.startswith("philox_")], 0
     )
-    values |= strides("q", "m", "k", p, p.seqlen_q, p.heads)
-    values |= strides("k", "n", "k", p, p.seqlen_k, p.kv_heads)
-    values |= strides("v", "n", "k", p, p.seqlen_k, p.kv_heads)
-    values |= strides("o", "m", "n", p, p.seqlen_q, p.heads)
+    for tensor, letters, heads, seqlen in (
+        ("q", "zhmk", p.heads, p.seqlen_q),
+        ("k", "zhnk", p.kv_heads, p.seqlen_k),
+        ("v", "zhnk", p.kv_heads, p.seqlen_k),
+        ("o", "zhmn", p.heads, p.seqlen_q),
+    ):
+        names = [f"{letter}_in" for letter in letters]
+        values |= strides_of_rows(tensor, names, p, heads, seqlen)
     values |= {
         "q_ptr": Pointer("q", p.dtype),
         "k_ptr": Pointer("k", p.dtype),
@@ -56,12 +42,6 @@ def add(run, checkout, p, slopes=False):
         "SEQLEN_K": p.seqlen_k,
         "BATCH": p.batch,
     }
-    if slopes:
-        values |= {
-            "alibi_slopes_ptr": Pointer("slopes", "fp32"),
-            "stride_alibi_z_in": p.heads,
-            "stride_alibi_h_in": 1,
-        }
     constants = {
         "IS_CAUSAL": p.causal,
         "NUM_Q_HEADS": p.heads,

@@ -109,6 +109,13 @@ class Timeline {
     while (left >= 0 && queue.size() > static_cast<std::size_t>(left)) queue.pop_front();
   }
 
+  // When an access has its result, of a unit that is busy until `unit` and takes one at a time.
+  static double served(double& unit, double at, const TraceStep& step, double latency,
+                       std::deque<double>& outstanding) {
+    unit = std::max(unit, at) + step.cycles;
+    return outstanding.emplace_back(unit + latency);
+  }
+
   void issue(TimedWave& w) {
     const Instruction& i = instruction(w);
     const TraceStep& step = (*w.steps)[w.next];
@@ -141,15 +148,11 @@ class Timeline {
         w.free = at + units_.branch;
         break;
       case Kind::lds:
-        lds_ = std::max(lds_, at) + step.cycles;
-        result = lds_ + units_.lds_latency;
-        w.lds.push_back(result);
+        result = served(lds_, at, step, units_.lds_latency, w.lds);
         break;
       case Kind::global:
       case Kind::scratch:
-        memory_ = std::max(memory_, at) + step.cycles;
-        result = memory_ + units_.memory_latency;
-        w.memory.push_back(result);
+        result = served(memory_, at, step, units_.memory_latency, w.memory);
         break;
       case Kind::scalar_load:
         w.scalar.push_back(at + units_.memory_latency / 2);

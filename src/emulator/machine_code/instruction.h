@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "emulator/machine_code/counting/memory_access.h"
 #include "gpu/compile/amd_rules/operands.h"
 #include "gpu/targets/target.h"
 
@@ -97,11 +98,13 @@ struct Instruction {
   std::size_t line = 0;  // in the program's lines
 };
 
-// What an instruction needs for messages and for the check of outstanding loads.
+// What an instruction needs for messages, for the check of outstanding loads and for counts.
 struct Line {
   AmdInstruction text;
   AmdAccess access;
-  bool is_load = false;  // outstanding until a counter says otherwise
+  bool is_load = false;       // outstanding until a counter says otherwise
+  MemoryAccess memory;        // of memory and LDS instructions
+  uint64_t matrix_flops = 0;  // of matrix instructions
 };
 
 struct Program {

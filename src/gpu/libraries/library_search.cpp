@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 
 #include "runtime/environment.h"
@@ -103,10 +102,7 @@ std::vector<std::string> usual_folders(const LibrarySearch& search) {
   std::vector<std::string> folders;
   for (const std::string& pattern : search.system_folders) {
     std::vector<std::string> paths = expand(pattern);
-    // By the numbers in them: core-10.0 before core-7.14.
-    std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) {
-      return ::strverscmp(a.c_str(), b.c_str()) > 0;
-    });
+    sort_newest_first(paths);
     folders.insert(folders.end(), paths.begin(), paths.end());
   }
   for (std::string& path : find_in_python_packages(search.python_folders))

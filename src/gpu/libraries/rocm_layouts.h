@@ -2,7 +2,11 @@
 // (amd_libraries.cpp) and `fulmen doctor` read.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace fulmen::gpu {
 
@@ -46,5 +50,12 @@ inline constexpr RocmLibrary kComgr{"libamd_comgr", "32"};
 // The pattern has eight digits, because there is a libhiprtc-builtins.so, too.
 inline constexpr std::string_view kWheelHash =
     "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*";
+
+// By the numbers in them: core-10.0 before core-7.14.
+inline void sort_newest_first(std::vector<std::string>& paths) {
+  std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) {
+    return ::strverscmp(a.c_str(), b.c_str()) > 0;
+  });
+}
 
 }  // namespace fulmen::gpu

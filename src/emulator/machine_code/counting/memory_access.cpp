@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "gpu/compile/amd_rules/operands.h"
 #include "gpu/compile/report/disassembly_line.h"
 
 namespace fulmen::gpu::isa {
@@ -14,9 +15,7 @@ constexpr std::pair<std::string_view, int> kBytes[] = {
     {"ubyte", 1},    {"sbyte", 1},    {"byte", 1},    {"_d16", 2},  {"_u16", 2},  {"_i16", 2},
     {"_b16", 2},     {"_u8", 1},      {"_i8", 1},     {"_b8", 1}};
 
-}  // namespace
-
-int memory_bytes_of(std::string_view name) {
+int bytes_of(std::string_view name) {
   if (has(name, "_d16") &&
       (has(name, "_u8") || has(name, "_i8") || has(name, "_b8") || has(name, "byte")))
     return 1;
@@ -31,7 +30,7 @@ MemoryAccess lds_access_of(std::string_view name) {
   const std::string_view plain = name.substr(0, name.find("_tr_"));
   const bool exchanges = has(name, "permute") || has(name, "swizzle");
   if (exchanges) return {.bytes = 4, .without_conflicts = true};
-  MemoryAccess access{.bytes = memory_bytes_of(plain)};
+  MemoryAccess access{.bytes = bytes_of(plain)};
   const bool two = has(name, "2addr") || has(name, "read2") || has(name, "write2");
   if (two) {
     access.addresses = 2;
@@ -41,6 +40,13 @@ MemoryAccess lds_access_of(std::string_view name) {
   access.address_operand = loads ? 1 : 0;
   access.reads = loads && !has(name, "_rtn");
   return access;
+}
+
+}  // namespace
+
+MemoryAccess memory_access_of(const AmdInstruction& text) {
+  if (text.name.starts_with("ds_")) return lds_access_of(text.name);
+  return {.bytes = bytes_of(text.name), .to_lds = loads_to_lds(text)};
 }
 
 }  // namespace fulmen::gpu::isa

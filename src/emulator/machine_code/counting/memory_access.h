@@ -1,7 +1,7 @@
-// What a memory or LDS instruction accesses, by its name.
+// What a memory or LDS instruction accesses, by its text.
 #pragma once
 
-#include <string_view>
+#include "gpu/compile/report/amd_disassembly.h"
 
 namespace fulmen::gpu::isa {
 
@@ -13,10 +13,10 @@ struct MemoryAccess {
   bool reads = false;       // LDS alone, without writing it
   // Lanes exchange values by LDS's banks, whose memory is not used.
   bool without_conflicts = false;
+  bool to_lds = false;  // of memory: what is loaded goes to LDS instead of registers
 };
 
-// name: "ds_read2st64_b32", "global_load_dwordx4", "buffer_store_b128".
-MemoryAccess lds_access_of(std::string_view name);
-int memory_bytes_of(std::string_view name);
+// "ds_read2st64_b32", "global_load_dwordx4", "buffer_store_b128", "buffer_load_dword ... lds".
+MemoryAccess memory_access_of(const AmdInstruction& text);
 
 }  // namespace fulmen::gpu::isa

@@ -6,8 +6,6 @@
 #include <cstddef>
 
 #include "emulator/lds_cost.h"
-#include "emulator/machine_code/counting/memory_access.h"
-#include "gpu/compile/report/disassembly_line.h"
 
 namespace fulmen::gpu::isa {
 namespace {
@@ -42,36 +40,35 @@ void add_lds(const Wave& w, const Instruction& i, const MemoryAccess& access, Wo
   }
 }
 
-void add_memory(const Wave& w, const AmdInstruction& text, Work& work) {
-  const int bytes = memory_bytes_of(text.name);
-  work.global_bytes += static_cast<uint64_t>(bytes * std::popcount(w.exec()));
-  // What goes to LDS instead of registers is written in the lanes' order.
-  if (has(text.operands, " lds") || has(text.name, "_lds"))
-    work.lds_cycles += static_cast<uint64_t>(w.program->wave_size * bytes / kCycleBytes);
+void add_memory(const Wave& w, const MemoryAccess& access, Work& work) {
+  work.global_bytes += static_cast<uint64_t>(access.bytes * std::popcount(w.exec()));
+  // It is written to LDS in the lanes' order.
+  if (access.to_lds)
+    work.lds_cycles += static_cast<uint64_t>(w.program->wave_size * access.bytes / kCycleBytes);
 }
 
-void add_matrix(std::string_view name, Work& work) {
-  work.matrix_flops += 2 * static_cast<uint64_t>(shape_product(name));
-  const auto found = work.matrix.find(name);
+void add_matrix(const Line& line, Work& work) {
+  work.matrix_flops += line.matrix_flops;
+  const auto found = work.matrix.find(line.text.name);
   if (found == work.matrix.end()) {
-    work.matrix.emplace(name, 1);
+    work.matrix.emplace(line.text.name, 1);
   } else {
     ++found->second;
   }
 }
 
 void add_units(const Wave& w, const Instruction& i, Work& work) {
-  const AmdInstruction& text = w.program->lines[i.line].text;
+  const Line& line = w.program->lines[i.line];
   switch (i.kind) {
     case Kind::matrix:
-      return add_matrix(text.name, work);
+      return add_matrix(line, work);
     case Kind::transcendental:
       work.exponentials += static_cast<uint64_t>(w.program->wave_size);
       return;
     case Kind::lds:
-      return add_lds(w, i, lds_access_of(text.name), work);
+      return add_lds(w, i, line.memory, work);
     case Kind::global:
-      return add_memory(w, text, work);
+      return add_memory(w, line.memory, work);
     default:
       return;
   }

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <optional>
 
+#include "emulator/machine_code/counting/memory_access.h"
 #include "emulator/machine_code/decoding/operand_text.h"
 #include "emulator/machine_code/instructions/table.h"
 #include "gpu/compile/report/disassembly_line.h"
@@ -222,7 +223,9 @@ Status decode(Program& program) {
   std::vector<uint32_t> begin(text.size());  // where each is in the code
   for (std::size_t n = 0; n < text.size(); ++n) {
     begin[n] = static_cast<uint32_t>(program.code.size());
-    program.lines.push_back({text[n], access_of(text[n]), returns_data(text[n])});
+    program.lines.push_back({text[n], access_of(text[n]), returns_data(text[n]),
+                             memory_access_of(text[n]),
+                             2 * static_cast<uint64_t>(shape_product(text[n].name))});
     AmdInstruction first = text[n], second;
     const std::size_t pair = first.operands.find(" :: ");
     Instruction x, y;

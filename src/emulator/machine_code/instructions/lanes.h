@@ -203,7 +203,7 @@ struct Arity<R (Fn::*)(A...) const> {
   using Indices = std::index_sequence_for<A...>;
   static constexpr bool kHalves = (std::is_same_v<A, Half> || ...);
   // A bit for each operand of 16 bits.
-  template <int kFirst, bool kAccumulates>
+  template <int kFirst>
   static constexpr uint8_t halves() {
     unsigned bits = sizeof(R) == 2 ? 1 : 0;
     int at = kFirst;

@@ -30,7 +30,7 @@ class Table {
     add(name,
         {lane_handler<32, kFirst, kAccumulates, Fn>, lane_handler<64, kFirst, kAccumulates, Fn>,
          kind, Arity<decltype(&Fn::operator())>::kHalves,
-         Arity<decltype(&Fn::operator())>::template halves<kFirst, kAccumulates>()});
+         Arity<decltype(&Fn::operator())>::template halves<kFirst>()});
   }
   const Entry* find(std::string_view name) const {
     const auto found = entries_.find(std::string(name));
