@@ -353,6 +353,13 @@ FULMEN_API int fulmen_device_synchronize(const char* device, void* stream);
 FULMEN_API int fulmen_add_prebuilt_path(const char* path);
 /* The same of such a file's bytes in memory, which are copied. */
 FULMEN_API int fulmen_add_prebuilt_pack(const void* pack, size_t bytes);
+/* Where prebuilt kernels come from that are read only when one is wanted: source(context, arch,
+ * kernel) may add some by the functions above and says whether it did; where kernel is null,
+ * whether there are any for the chip. See set_prebuilt_source in compile.h. Null, the default, is
+ * none. */
+FULMEN_API void fulmen_set_prebuilt_source(bool (*source)(void* context, const char* arch,
+                                                          const char* kernel),
+                                           void* context);
 
 /* Every kernel of every backend, with the memory layout it needs, in words. Strings live until the
  * visitor returns. */

@@ -10,6 +10,7 @@
 #include "arguments/call.h"
 #include "attention.h"
 #include "kv_cache.h"
+#include "prebuilt.h"
 #include "run/passes.h"
 #include "torch/torch_calls.h"
 #include "xla/xla.h"
@@ -236,6 +237,9 @@ NB_MODULE(_core, m) {
   }
   m.def("autograd_backward", &py::autograd_backward, "ctx"_a, "dout"_a.none(), "dlse"_a.none());
   m.def("devices", &py::devices);
+  m.def("add_prebuilt_path", &py::add_prebuilt_path, "path"_a);
+  m.def("add_prebuilt_pack", &py::add_prebuilt_pack, "pack"_a);
+  m.def("set_prebuilt_source", &py::set_prebuilt_source, "function"_a.none());
   m.def("xla_handlers", &py::xla_handlers);
   m.attr("__version__") = fulmen_version();
 }
