@@ -92,7 +92,7 @@ PYTEST = [
         "test_{first_use,wheel}.py",
     ),  # on the wheel, which is checked first
     (r"examples/python/", "test_examples.py"),
-    (r"docs/guide/python|README\.md", "test_documentation.py"),
+    (r"docs/guide/(python|jax)|README\.md", "test_documentation.py"),
     (r"src/(api|plan)/|include/", "test_{numpy,errors,kv_cache}.py"),
 ]
 RUST = r"bindings/rust/|include/fulmen/fulmen_c\.h|src/api/c/"

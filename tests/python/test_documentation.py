@@ -1,4 +1,4 @@
-"""The Python examples of README.md and docs/guide/python.md run as they stand; stubs and docstrings
+"""The Python examples of README.md, docs/guide/python.md and jax.md run as they stand; stubs and docstrings
 name what there is."""
 
 import ast
@@ -15,7 +15,7 @@ from fulmen import _core
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = [
     pytest.param(block, id=f"{name}-{at}")
-    for name in ("README.md", "docs/guide/python.md")
+    for name in ("README.md", "docs/guide/python.md", "docs/guide/jax.md")
     for at, block in enumerate(
         re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
     )
