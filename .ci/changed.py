@@ -75,6 +75,7 @@ PYTEST = [
     (r"bindings/python/fulmen/(flash_attn|xformers)", r"test_\1*.py"),
     (r"bindings/python/fulmen/jax|bindings/python/src/xla", "test_{jax*,sinks}.py"),
     (r"bindings/python/fulmen/torch/_sdpa", "test_sdpa*.py"),
+    (r"bindings/python/fulmen/torch/_flash_impl", "test_flash_impl.py"),
     (
         r"bindings/python/fulmen/torch/_(triangle|evoformer|pair)",
         "test_{triangle,cuequivariance}.py",
@@ -92,7 +93,7 @@ PYTEST = [
         "test_{first_use,wheel}.py",
     ),  # on the wheel, which is checked first
     (r"examples/python/", "test_examples.py"),
-    (r"docs/guide/(python|jax)|README\.md", "test_documentation.py"),
+    (r"docs/guide/(python|pytorch|jax)|README\.md", "test_documentation.py"),
     (r"src/(api|plan)/|include/", "test_{numpy,errors,kv_cache}.py"),
 ]
 RUST = r"bindings/rust/|include/fulmen/fulmen_c\.h|src/api/c/"
