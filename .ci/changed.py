@@ -90,7 +90,7 @@ PYTEST = [
     ),
     (
         r"packaging/|cmake/[Mm]anylinux",
-        "test_{first_use,wheel}.py",
+        "test_{first_use,wheel,hub_kernels}.py",
     ),  # on the wheel, which is checked first
     (r"examples/python/", "test_examples.py"),
     (r"docs/guide/(python|pytorch|jax)|README\.md", "test_documentation.py"),
