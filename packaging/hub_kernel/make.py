@@ -66,7 +66,7 @@ def main() -> None:
             path = given.output / "build" / f"torch-{backend}" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-    card = (HERE / "card.md").read_text().replace("REPOSITORY", given.repository)
+    card = (HERE / "card.md.in").read_text().replace("REPOSITORY", given.repository)
     (given.output / "README.md").write_text(card)
     print(f"{given.output}: {', '.join(f'torch-{one}' for one in BACKENDS)}")
 
