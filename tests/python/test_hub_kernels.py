@@ -1,6 +1,7 @@
 """The repository for Hugging Face's package `kernels`: made from the wheel, loaded from its folder,
-by kernels and by transformers, in a process that has no other fulmen."""
+by kernels in a process that has no other fulmen, and by transformers."""
 
+import importlib.machinery
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 # Beside the packages of the environment: transformers behaves differently where it finds kernels.
@@ -15,16 +17,12 @@ KERNELS = Path(sys.prefix) / "kernels"
 
 
 def compute(repository):
-    import importlib.machinery
-
     find = importlib.machinery.PathFinder.find_spec
 
     def find_no_fulmen(cls, name, path=None, target=None):
         return None if name == "fulmen" else find(name, path, target)
 
     importlib.machinery.PathFinder.find_spec = classmethod(find_no_fulmen)
-    import torch
-
     from kernels import get_local_kernel
 
     kernel = get_local_kernel(Path(repository), backend="cpu")
@@ -34,31 +32,6 @@ def compute(repository):
     heads_first = [t.transpose(1, 2) for t in (q, k, v)]
     expected = torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=True)
     torch.testing.assert_close(out.transpose(1, 2), expected)
-
-    import transformers.utils.import_utils as found
-
-    # transformers asks for one version of kernels, which package indexes may lack.
-    found.is_kernels_available.__wrapped__.__defaults__ = ("0.14", "1")
-    os.environ["LOCAL_KERNELS"] = f"fulmen/fulmen={repository}"
-    import transformers
-
-    config = transformers.LlamaConfig(
-        vocab_size=100,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-    )
-    model = transformers.LlamaForCausalLM(config).eval()
-    tokens = torch.randint(100, (2, 12))
-    mask = torch.ones_like(tokens)
-    mask[0, :3] = 0
-    with torch.no_grad():
-        expected = model(tokens, attention_mask=mask).logits
-        model.set_attn_implementation("fulmen/fulmen")
-        out = model(tokens, attention_mask=mask).logits
-    torch.testing.assert_close(out * mask[..., None], expected * mask[..., None])
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +55,47 @@ def test_layout(repository):
     assert "REPOSITORY" not in (repository / "README.md").read_text()
 
 
-def test_kernels_and_transformers_load_it(repository):
-    if not KERNELS.exists():
-        pytest.skip(f"{KERNELS} does not exist: ./dev test python puts the package kernels there")
-    pytest.importorskip("transformers", minversion="5")
+needs_kernels = pytest.mark.skipif(
+    not KERNELS.exists(),
+    reason=f"{KERNELS} does not exist: ./dev test python puts the package kernels there",
+)
+
+
+@needs_kernels
+def test_a_process_without_fulmen_loads_it(repository):
     environment = os.environ | {"PYTHONPATH": str(KERNELS), "HF_HUB_OFFLINE": "1"}
     subprocess.run([sys.executable, __file__, repository], env=environment, check=True, timeout=300)
+
+
+@needs_kernels
+def test_transformers_loads_it(repository, monkeypatch):
+    monkeypatch.syspath_prepend(KERNELS)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    kernels = importlib.import_module("kernels")
+    transformers = pytest.importorskip("transformers", minversion="5")
+    from transformers.integrations import hub_kernels
+
+    # transformers asks for one version of kernels, and looks for it when it is imported.
+    monkeypatch.setattr(hub_kernels, "is_kernels_available", lambda: True)
+    monkeypatch.setattr(hub_kernels, "get_kernel_hub", kernels.get_kernel, raising=False)
+    monkeypatch.setenv("LOCAL_KERNELS", f"fulmen/fulmen={repository}")
+    config = transformers.LlamaConfig(
+        vocab_size=100,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    tokens = torch.randint(100, (2, 12))
+    mask = torch.ones_like(tokens)
+    mask[0, :3] = 0
+    with torch.no_grad():
+        expected = model(tokens, attention_mask=mask).logits
+        model.set_attn_implementation("fulmen/fulmen")
+        out = model(tokens, attention_mask=mask).logits
+    torch.testing.assert_close(out * mask[..., None], expected * mask[..., None])
 
 
 if __name__ == "__main__":

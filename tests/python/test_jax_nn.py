@@ -11,7 +11,7 @@ jax = pytest.importorskip("jax", minversion="0.5")
 jnp = jax.numpy
 dot_product_attention = fulmen.jax.dot_product_attention
 
-LENGTHS = [(20, 20), (13, 29), (29, 13)]
+LENGTHS = [(13, 29), (29, 13)]
 OPTIONS = {
     "plain": lambda rng, t, s: {},
     "scale": lambda rng, t, s: {"scale": 0.3},
@@ -40,7 +40,7 @@ def tensors(rng, t, s):
 CASES = [
     (name, lengths)
     for name in OPTIONS
-    for lengths in (LENGTHS if "window" in name or name == "sides" else LENGTHS[1:2])
+    for lengths in (LENGTHS if "window" in name or name == "sides" else LENGTHS[:1])
 ]
 
 
@@ -64,7 +64,7 @@ def test_equals_jax_nn(name, lengths, rng):
     np.testing.assert_allclose(np.asarray(lse)[some], np.asarray(residual)[some], atol=4e-6)
 
 
-@pytest.mark.parametrize("name", ["sides", "one bias", "lengths"])
+@pytest.mark.parametrize("name", ["one bias", "lengths"])
 def test_gradients_equal_jax_nn(name, rng):
     t, s = 13, 29
     given, options = tensors(rng, t, s), OPTIONS[name](rng, t, s)

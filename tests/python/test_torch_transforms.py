@@ -210,6 +210,41 @@ def test_export():
     close(program.module()(q, k, v), by_torch(q, k, v))
 
 
+class TorchsOwn(torch.nn.Module):
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q * 1.5, k, v, is_causal=True) + 1
+
+
+@pytest.fixture
+def exported():
+    """A program of any length, of a module that calls torch's function."""
+    length = torch.export.Dim("length", min=2, max=512)
+    fulmen.torch.enable_sdpa()
+    try:
+        tensors = torch.randn(3, 2, 4, 20, 32).unbind(0)
+        return torch.export.export(TorchsOwn(), tensors, dynamic_shapes=({2: length},) * 3)
+    finally:
+        fulmen.torch.disable_sdpa()
+
+
+def test_export_of_torchs_own_function(exported, tmp_path):
+    assert has_op(exported.graph_module)
+    torch.export.save(exported, tmp_path / "program.pt2")
+    program = torch.export.load(tmp_path / "program.pt2").module()
+    tensors = torch.randn(3, 2, 4, 33, 32).unbind(0)
+    close(program(*tensors), TorchsOwn()(*tensors))
+
+
+@pytest.mark.long
+def test_aot_inductor(exported, tmp_path):
+    package = torch._inductor.aoti_compile_and_package(
+        exported, package_path=str(tmp_path / "program.pt2")
+    )
+    program = torch._inductor.aoti_load_package(package)
+    tensors = torch.randn(3, 2, 4, 33, 32).unbind(0)
+    close(program(*tensors), TorchsOwn()(*tensors))
+
+
 def test_vmap():
     q, k, v = qkv(3)
     close(vmap(by_fulmen)(q, k, v), vmap(by_torch)(q, k, v))
