@@ -25,7 +25,7 @@ CPU = r"^(attention|amx|avx512_bf16|api)\."
 # that matches counts.
 TESTS = [
     (
-        r"tests/(python|install)/|bindings/|packaging/|integrations/|bench/|\.github/|examples/python/",
+        r"tests/(python|python_gpu|install)/|bindings/|packaging/|integrations/|bench/|\.github/|examples/python/",
         "",
     ),
     (r"tests/support/", r"^(api|attention|gpu|isa)\.|^cli\..*Faults"),
@@ -157,7 +157,7 @@ def plan(files):
     programs = sorted(
         p.name
         for p in (ROOT / "tests").iterdir()
-        if p.is_dir() and p.name not in ("support", "python", "install", "dev")
+        if p.is_dir() and p.name not in ("support", "python", "python_gpu", "install", "dev")
     )
     if EVERY_TEST in patterns:
         patterns, used = [EVERY_TEST], programs

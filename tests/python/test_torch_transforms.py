@@ -263,7 +263,7 @@ def test_aot_inductor(exported, tmp_path):
     shared = [*command, "-Werror", "-fPIC", "-shared", source, *link, *of_fulmen, "-o", operators]
     subprocess.run(shared, check=True)
     subprocess.run(
-        [*command, ROOT / "tests/python/aot_program.cpp", *link, "-o", program], check=True
+        [*command, source.with_name("run_package.cpp"), *link, "-o", program], check=True
     )
     torch.save(list(tensors), tmp_path / "inputs")
     # The package's own library needs libtorch by its name.
