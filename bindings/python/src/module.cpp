@@ -189,16 +189,26 @@ nb::list devices() {
   return result;
 }
 
-// By name, in the capsules that jax.ffi.register_ffi_target takes.
-nb::dict xla_handlers() {
+template <xla::Platform platform>
+nb::dict handlers_of() {
   nb::dict handlers;
   const auto add = [&](const char* name, xla::Handler* handler) {
     handlers[name] = nb::capsule(reinterpret_cast<void*>(handler), "xla._CUSTOM_CALL_TARGET");
   };
-  add("fulmen_attention", xla::forward);
-  add("fulmen_attention_backward", xla::backward);
-  add("fulmen_append_kv", xla::append_kv);
+  add("fulmen_attention", xla::forward<platform>);
+  add("fulmen_attention_backward", xla::backward<platform>);
+  add("fulmen_append_kv", xla::append_kv<platform>);
   return handlers;
+}
+
+// By XLA's name of the platform, then by the call's, in the capsules that
+// jax.ffi.register_ffi_target takes.
+nb::dict xla_handlers() {
+  nb::dict platforms;
+  platforms["cpu"] = handlers_of<xla::Platform::host>();
+  platforms["CUDA"] = handlers_of<xla::Platform::cuda>();
+  platforms["ROCM"] = handlers_of<xla::Platform::rocm>();
+  return platforms;
 }
 
 }  // namespace
