@@ -65,6 +65,16 @@ Problem paged(Problem p, int64_t page_size) {
   return p;
 }
 
+// Decode of latent attention: 128 heads share one of 576 dims, of which V is the first 512.
+Problem latent(int64_t batch, int64_t seqlen_k) {
+  Problem p = problem_of(DType::bf16, {batch, 1, seqlen_k, 128, 1, 576}, false);
+  p.head_dim_v = 512;
+  p.v = p.k;
+  for (int64_t& stride : p.out.strides) stride = stride / 576 * 512;
+  p.out.strides[3] = 1;
+  return p;
+}
+
 // The backward pass of a problem, dq, dk and dv.
 Problem backward_of(Problem p) {
   p.pass = Pass::backward;
@@ -223,6 +233,9 @@ std::vector<Problem> all_problems() {
       }
     }
   }
+  for (const bool causal : {false, true})
+    list.push_back(problem_of(DType::bf16, {1, 4096, 4096, 16, 16, 512}, causal));
+  list.push_back(latent(8, 65536));
   return list;
 }
 
@@ -235,7 +248,7 @@ std::vector<Specialisation> kernels_of(const std::vector<Problem>& problems, con
     for (const Family* family : families()) {
       if (!chip.runs(family->target())) continue;
       if (problem.deterministic && !family->deterministic()) continue;
-      if (family->pass() != problem.pass || !family->supports(problem, chip).yes) continue;
+      if (family->pass() != problem.pass || !family->serves(problem, chip).yes) continue;
       if (problem.variable_lengths() && !family->variable_lengths()) continue;
       if (problem.dropout > 0 && !family->dropout()) continue;
       if (best == nullptr || rank(*family, problem) > rank(*best, problem)) best = family;

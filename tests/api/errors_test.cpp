@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(
             {"out.dtype is bf16", "agree"}},
         Bad{"HeadDimZero",
             [](SmallCall& c) { c.tensors.q.shape[3] = 0; },
-            {"q.shape", "head_dim is 0", "1 to 256"}},
+            {"q.shape", "head_dim is 0", "1 to 576"}},
         Bad{"HeadDimTooBig",
             [](SmallCall& c) { c.tensors.q.shape[3] = 257; },
             {"q.shape", "257", "1 to 256"}},

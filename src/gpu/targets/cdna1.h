@@ -12,6 +12,7 @@ inline constexpr PrefillShape kPrefill[]{
     {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2},
     {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 1},
     {.max_head_dim = 256, .block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
+    {.max_head_dim = 576, .block_m = 64, .block_n = 16, .waves = 4, .buffers = 1},
 };
 inline constexpr PrefillShape kPrefillFp32[]{
     {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4},

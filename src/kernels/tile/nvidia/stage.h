@@ -10,6 +10,7 @@
 namespace fulmen::kernels {
 
 using KeyRows = SwizzledRows<kHeadDim>;     // of K and Q
+static_assert(kValueParts == 1 || kDimTiles % 4 == 0, "stage: swizzled parts are 128 bytes of a row");
 using ValueRows = SwizzledRows<kHeadDimV>;  // of V, and of outputs before they are stored
 // lane: lane_id(), or that computed anew where addresses that follow from it are not to stay in
 // registers.
@@ -21,7 +22,7 @@ FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned lane) {
   return KeyRows::queries(lane, kLayout.queries_at, row, depth);
 }
 FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims, unsigned lane) {
-  return ValueRows::values(lane, values_at(buffer), tile, dims);
+  return ValueRows::values(lane, values_at(buffer) + 2 * first_value_dim(), tile, dims);
 }
 
 // Outputs of 16 rows fill half of the registers. 32 rows a wave, of smaller heads, are slower with
@@ -130,6 +131,9 @@ class Stage {
             buffer, there};
   }
   FULMEN_DEVICE static void committed() { copy_commit(); }
+  template <bool kClamped>
+  FULMEN_DEVICE static void fetch_values(Int64 /*first_key*/) {}
+  FULMEN_DEVICE static void publish_values() {}
   FULMEN_DEVICE void publish(int buffer) {
     const ForwardArguments& a = source_.arguments;
     if constexpr (kWholeRows) {
