@@ -79,8 +79,9 @@ class Forward final : public Family {
     if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
       return support;
     const int queries = shape.queries_in_lds ? 0 : s.head_dim / 2;
-    return registers_fit(int64_t{rows} * (s.head_dim_v / parts + s.block_n + queries) / chip.wave_size,
-                         chip, shape.waves, shape.min_waves, shape.min_workgroups);
+    return registers_fit(
+        int64_t{rows} * (s.head_dim_v / parts + s.block_n + queries) / chip.wave_size, chip,
+        shape.waves, shape.min_waves, shape.min_workgroups);
   }
   static LaunchPlan plan_of(const Problem& p, const Specialisation& asked, int compute_units) {
     LaunchPlan plan = query_tile_plan(p, asked);

@@ -11,7 +11,7 @@ namespace cdna4 {
 inline constexpr PrefillShape kPrefill[]{
     {.max_head_dim = 128, .block_m = 128, .block_n = 64, .waves = 4, .buffers = 2, .min_waves = 2},
     {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2},
-    {.max_head_dim = 576, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1, .min_waves = 2},
+    {.max_head_dim = 576, .block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
 };
 
 inline constexpr BackwardShapes kBackward[]{

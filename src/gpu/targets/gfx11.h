@@ -99,7 +99,10 @@ inline constexpr Target kGfx11{
     .transposed_values = true,
     .operand_copies = 2,
     // 512 is a guess.
-    .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128, .most_far_bias_dim = 96},
+    .decode = DecodeTiles{.min_split_keys = 512,
+                          .wave_head_dim_v = 128,
+                          .wide_wave_head_dim_v = 64,
+                          .most_far_bias_dim = 96},
     // A lane has all keys of its dims: V before it is needed takes registers that are not there.
     .short_sequences = ShortTiles{.max_head_dim = 128,
                                   .early_values = 64 * 32,

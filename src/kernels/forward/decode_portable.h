@@ -1,8 +1,8 @@
 // Forward for few queries without matrix instructions: any dtype, any head_dim, any chip. Reading K
 // and V is the work. A workgroup owns kBlockM rows - the query heads of a KV head are packed into
 // them - and a split of the keys. A wave is cut into groups of lanes, which have a key each: a lane
-// has 8 dims of it, and in heads wider than a wave every so many-th 8. Waves take steps round robin, kBlockN keys a group, and merge at the end
-// through LDS. A step of a group:
+// has 8 dims of it, or several times 8. Waves take steps round robin, kBlockN keys
+// a group, and merge at the end through LDS. A step of a group:
 //
 //   S[kBlockM, kBlockN] = Q K^T        every lane's products of its dims; a score's sum over the
 //                                      group ends in one of its lanes

@@ -17,8 +17,8 @@ struct PrefillShape {
   bool persistent;      // NVIDIA: outputs have room of their own, as the next queries are in flight
                         // to theirs
 
-  // AMD, wide heads: values take their keys' place in LDS once all waves have the scores, and are
-  // in flight to there only then. Queries and keys fill the LDS, and a tile in flight the registers.
+  // AMD, wide heads: queries and keys fill the LDS, and a tile in flight fills the registers. So
+  // values take their keys' place once all waves have the scores.
   FULMEN_ALGORITHM bool values_follow() const {
     constexpr int kWideDims = 256;
     return transposed_depth > 0 && queries_in_lds && head_dim > kWideDims && buffers == 1;
@@ -61,7 +61,8 @@ struct PrefillLayout {
     }
     l.key_bytes = s.block_n * l.key_pitch;
     l.values_at = s.values_follow() ? 0 : s.buffers * l.key_bytes;
-    const int keys_end = s.buffers * l.key_bytes, values_end = l.values_at + s.buffers * l.value_bytes;
+    const int keys_end = s.buffers * l.key_bytes,
+              values_end = l.values_at + s.buffers * l.value_bytes;
     l.queries_at = keys_end > values_end ? keys_end : values_end;
     l.outputs_at = l.queries_at + (s.persistent ? query_bytes : 0);
     // 8 of a wave's 16 rows at a time.

@@ -11,9 +11,11 @@ namespace fulmen::kernels {
 // wider ones would not fit in registers. Each computes all scores.
 constexpr int kValueParts = kConfig.dim_groups;
 constexpr int kWaves = kWorkgroup / kWaveSize / kValueParts;  // with rows of their own
-constexpr int kRowTiles = kBlockM / (kScoreTile * kWaves);  // of a wave
+constexpr int kRowTiles = kBlockM / (kScoreTile * kWaves);    // of a wave
 // Each lane's own: wave_id() is for all lanes of a wave together.
-FULMEN_DEVICE int part_of_wave() { return kValueParts == 1 ? 0 : thread_id() / kWaveSize % kValueParts; }
+FULMEN_DEVICE int part_of_wave() {
+  return kValueParts == 1 ? 0 : thread_id() / kWaveSize % kValueParts;
+}
 FULMEN_DEVICE int first_row_of_wave() { return wave_id() / kValueParts * kRowTiles * kScoreTile; }
 constexpr int kKeyTiles = kBlockN / kScoreTile;
 constexpr int kValueSteps = kKeyTiles / kStepTiles;  // products of P V
@@ -39,9 +41,7 @@ constexpr PrefillLayout kLayout = PrefillLayout::of(kShape);
 static_assert(kLayout.total == kLdsBytes, "prefill: the host reserves the LDS that the tiles need");
 
 FULMEN_DEVICE int keys_at(int buffer) { return buffer * kLayout.key_bytes; }
-FULMEN_DEVICE int values_at(int buffer) {
-  return kLayout.values_at + buffer * kLayout.value_bytes;
-}
+FULMEN_DEVICE int values_at(int buffer) { return kLayout.values_at + buffer * kLayout.value_bytes; }
 
 constexpr int kKeyPieces = kBlockN * (kHeadDim / 8);  // of a tile
 constexpr int kRowPieces = kHeadDim / 8;

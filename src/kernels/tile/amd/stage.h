@@ -132,8 +132,8 @@ FULMEN_DEVICE int first_value_at() {
   return kReadsTransposed ? 2 * dim : algorithm::transposed_row(dim, kBlockN, kValueDepth);
 }
 FULMEN_DEVICE ValueOperand value_operand(int buffer, int step, int dims, unsigned /*lane*/) {
-  return StagedValues<kReadsTransposed, Element>::operand(values_at(buffer) + first_value_at(), step,
-                                                          dims);
+  return StagedValues<kReadsTransposed, Element>::operand(values_at(buffer) + first_value_at(),
+                                                          step, dims);
 }
 
 }  // namespace fulmen::kernels

@@ -9,8 +9,9 @@
 
 namespace fulmen::kernels {
 
-using KeyRows = SwizzledRows<kHeadDim>;     // of K and Q
-static_assert(kValueParts == 1 || kDimTiles % 4 == 0, "stage: swizzled parts are 128 bytes of a row");
+using KeyRows = SwizzledRows<kHeadDim>;  // of K and Q
+static_assert(kValueParts == 1 || kDimTiles % 4 == 0,
+              "stage: swizzled parts are 128 bytes of a row");
 using ValueRows = SwizzledRows<kHeadDimV>;  // of V, and of outputs before they are stored
 // lane: lane_id(), or that computed anew where addresses that follow from it are not to stay in
 // registers.
