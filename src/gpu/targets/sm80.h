@@ -196,7 +196,8 @@ inline constexpr Target kSm80{
     .decode = DecodeTiles{.min_split_keys = 256,
                           .unsplit_waves = 8,
                           .unsplit_head_dim_v = 128,
-                          .paired_head_dim = 64},
+                          .paired_head_dim = 64,
+                          .wide_wave_head_dim_v = 128},
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill =
         PrefillTiles{
