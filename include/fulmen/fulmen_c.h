@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "fulmen/export.h"
+#include "fulmen/head_dims.h"
 
 /* C has its own naming and no `using`. NOLINTBEGIN(readability-identifier-naming,modernize-*) */
 
@@ -567,7 +568,7 @@ typedef struct FlashAttnParams {
   size_t batch_size;   /* sequences */
   size_t seq_len;      /* queries, and keys, of each */
   size_t num_heads;    /* of q, k, v and out */
-  size_t head_dim;     /* elements of a head, 1 to 256 */
+  size_t head_dim;     /* elements of a head, 1 to 512 */
   bool is_causal;      /* top-left, which is the same as bottom-right here */
   float softmax_scale; /* 0 is 1 / sqrt(head_dim) */
 } FlashAttnParams;

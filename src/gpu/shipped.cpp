@@ -168,6 +168,9 @@ std::vector<Problem> all_problems() {
       }
     }
   }
+  for (const bool causal : {false, true})
+    list.push_back(usual_problem(DType::bf16, {1, 4096, 4096, 16, 16, 512}, causal));
+  list.push_back(latent(8, 65536));
   return list;
 }
 
@@ -181,7 +184,7 @@ std::vector<Specialisation> kernels_of(const std::vector<Problem>& problems, con
     for (const Family* family : families()) {
       if (!chip.runs(family->target())) continue;
       if (problem.deterministic && !family->deterministic()) continue;
-      if (family->pass() != problem.pass || !family->supports(problem, chip).yes) continue;
+      if (family->pass() != problem.pass || !family->serves(problem, chip).yes) continue;
       if (problem.variable_lengths() && !family->variable_lengths()) continue;
       if (problem.dropout > 0 && !family->dropout()) continue;
       if (best == nullptr || rank(*family, problem) > rank(*best, problem)) best = family;

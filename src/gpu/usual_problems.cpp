@@ -49,6 +49,15 @@ Problem paged(Problem p, int64_t page_size) {
   return p;
 }
 
+Problem latent(int64_t batch, int64_t seqlen_k) {
+  Problem p = usual_problem(DType::bf16, {batch, 1, seqlen_k, 128, 1, 576}, false);
+  p.head_dim_v = 512;
+  p.v = p.k;
+  for (int64_t& stride : p.out.strides) stride = stride / 576 * 512;
+  p.out.strides[3] = 1;
+  return p;
+}
+
 Problem backward_of(Problem p) {
   p.pass = Pass::backward;
   p.dout = p.dq = p.q;

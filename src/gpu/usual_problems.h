@@ -20,6 +20,8 @@ void add_bias(Problem& p, DType dtype);
 Problem packed(Problem p);
 // Its keys and values in pages, of which each sequence uses some.
 Problem paged(Problem p, int64_t page_size);
+// Decode of latent attention: 128 heads share one of 576 dims, of which V is the first 512.
+Problem latent(int64_t batch, int64_t seqlen_k);
 // The backward pass of a problem, dq, dk and dv.
 Problem backward_of(Problem p);
 

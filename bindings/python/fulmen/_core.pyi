@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 __version__: str
+# The most elements of a head: of q and k, and of v.
+max_head_dim: int
+max_head_dim_v: int
 # Names of the tuple of tensors, by place.
 tensor_names: tuple[str, ...]
 

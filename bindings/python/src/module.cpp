@@ -252,4 +252,6 @@ NB_MODULE(_core, m) {
   m.def("set_prebuilt_source", &py::set_prebuilt_source, "function"_a.none());
   m.def("xla_handlers", &py::xla_handlers);
   m.attr("__version__") = fulmen_version();
+  m.attr("max_head_dim") = FULMEN_MAX_HEAD_DIM;
+  m.attr("max_head_dim_v") = FULMEN_MAX_HEAD_DIM_V;
 }
