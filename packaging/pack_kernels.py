@@ -9,7 +9,6 @@ import hashlib
 import lzma
 import pathlib
 import subprocess
-import sys
 import tempfile
 
 from pack_wheel import write
