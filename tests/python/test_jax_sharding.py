@@ -13,7 +13,7 @@ import pytest
 jax = pytest.importorskip("jax", minversion="0.5")
 
 # The others are parts of these, and run with --long.
-QUICK = ("both", "one KV head", "vmap, heads", "packed", "generation")
+QUICK = ("both", "one KV head", "vmap", "packed", "generation")
 COLLECTIVES = r"all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
 
 

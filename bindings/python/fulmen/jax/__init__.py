@@ -4,7 +4,7 @@ dot_product_attention has the arguments of jax.nn's, flax_attention those that f
 modules' attention_fn.
 """
 
-from fulmen.jax._calls import FRAMEWORK
+from fulmen.jax._framework import FRAMEWORK
 from fulmen.jax._nn import dot_product_attention, flax_attention
 
 __all__ = ["FRAMEWORK", "dot_product_attention", "flax_attention"]

@@ -110,7 +110,11 @@ def _partitioned(call: Call, results: tuple[Shape, ...], leading: int) -> Any:
     def infer(mesh: Any, given: Any, wanted: Any) -> Any:
         return rules.plan(mesh, given, wanted).results
 
+    # Versions that do not use Shardy may know no function as its rule.
+    shardy = getattr(jax.config, "jax_use_shardy_partitioner", True)
     split.def_partition(
-        partition=partition, infer_sharding_from_operands=infer, sharding_rule=rules.of_shardy
+        partition=partition,
+        infer_sharding_from_operands=infer,
+        sharding_rule=rules.of_shardy if shardy else None,
     )
     return split

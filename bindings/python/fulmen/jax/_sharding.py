@@ -125,12 +125,12 @@ class Rules(NamedTuple):
         return math.prod(mesh.shape[axis] for axis in axes)
 
     def _sizes(self, given: Any) -> dict[str, int]:
-        sizes = {}
+        sizes: dict[str, int] = {}
         for name, one in zip(self.arguments[:2], given, strict=False):
-            own = self._own_roles(name, len(one.shape) - self.leading)
-            roles = [f"map{n}" for n in range(self.leading)] + own
-            sizes |= {role: size for role, size in zip(roles, one.shape, strict=True) if role}
-        return sizes
+            for role, size in zip(self.roles(name, one.shape), one.shape, strict=True):
+                if role:
+                    sizes[role] = size
+        return {"heads": 1, "kv_heads": 1, **sizes}
 
     def of_shardy(self, mesh: Any, arguments: Any, results: Any) -> Any:
         """The same in Shardy's notation: a factor for each role, and one for each dim that stays
