@@ -63,6 +63,31 @@ TEST_P(WideGrid, EveryKernel) {
   }
 }
 
+// More query rows share the only KV head than a tile has: decode cuts their heads into groups.
+TEST(LatentDecode, ManyHeadsShareOneKvHead) {
+  Random random(150);
+  for (const auto& [heads, queries] : {std::pair<int64_t, int64_t>{128, 1}, {40, 4}, {72, 2}}) {
+    for (const DType dtype : {DType::fp32, DType::bf16}) {
+      CaseSpec spec;
+      draw_features(spec, random);
+      spec.dtype = dtype;
+      spec.seqlen_q = queries;
+      spec.seqlen_k = random.between(1, 300);
+      spec.num_heads = heads;
+      spec.head_dim = 576;
+      spec.head_dim_v = 512;
+      spec.used_k = random.chance(0.5);
+      if (spec.used_k) spec.page_size = random.pick<int64_t>({0, 16, 64});
+      Case c(spec, random);
+      const std::vector<std::string> kernels = kernels_for(c.problem());
+      EXPECT_NE(std::find_if(kernels.begin(), kernels.end(),
+                             [](const std::string& k) { return k.starts_with("cpu.decode."); }),
+                kernels.end());
+      EXPECT_GT(expect_all_kernels_verified(c), 0);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(HeadDim, WideGrid, ::testing::ValuesIn(kWideHeadDims),
                          [](const auto& info) { return "D" + std::to_string(info.param); });
 

@@ -111,6 +111,22 @@ TEST_P(IsaProblems, Decode) {
   check(s, "decode");
 }
 
+// Waves share query rows, values take their keys' place in LDS; several waves share a step's keys.
+TEST_P(IsaProblems, WideHeads) {
+  CaseSpec s = small(DType::bf16);
+  s.num_heads = s.num_kv_heads = 1;
+  s.head_dim = s.head_dim_v = 512;
+  s.seqlen_q = 40;
+  s.seqlen_k = 70;
+  s.causal = Causal::bottom_right;
+  check(s, "prefill");
+  s.num_heads = 20;
+  s.head_dim = 576;
+  s.seqlen_q = 1;
+  s.seqlen_k = 150;
+  check(s, "decode");
+}
+
 TEST_P(IsaProblems, DecodeWithoutMatrixInstructions) {
   CaseSpec s = small(DType::fp32);
   s.seqlen_q = 3;

@@ -86,13 +86,13 @@ def test_flash_mla_says_what_it_refuses():
     lengths = torch.tensor([1, 1], dtype=torch.int32)
     table = torch.tensor([[0], [1]], dtype=torch.int32)
     metadata = get_mla_metadata(lengths, 16, 1)
-    with pytest.raises(ValueError, match="^head_dim_v is 600: 1 to 576"):
+    with pytest.raises(ValueError, match=r"^head_dim_v is 600: 1 to 576"):
         flash_mla_with_kvcache(q, kv, table, lengths, 600, *metadata)
-    with pytest.raises(NotImplementedError, match="^indices is given"):
+    with pytest.raises(NotImplementedError, match=r"^indices is given"):
         flash_mla_with_kvcache(q, kv, table, lengths, 512, *metadata, indices=table)
-    with pytest.raises(NotImplementedError, match="^is_fp8_kvcache is True"):
+    with pytest.raises(NotImplementedError, match=r"^is_fp8_kvcache is True"):
         get_mla_metadata(lengths, 16, 1, is_fp8_kvcache=True)
-    with pytest.raises(ValueError, match="^num_heads_k is 0"):
+    with pytest.raises(ValueError, match=r"^num_heads_k is 0"):
         get_mla_metadata(lengths, 16, 0)
 
 

@@ -31,12 +31,34 @@ bool heads_fill_rows(const Problem& problem, const TensorSpec& spec, int64_t dim
          head <= spec.strides[1] / std::max<int64_t>(problem.num_kv_heads, 1);
 }
 
+// The only KV head, shared by more query rows than a tile has (latent attention), is as good as
+// several in the same place, which share the query heads: that many, or 1 where there is no need or
+// no way.
+int64_t heads_in_place(const Problem& p) {
+  if (p.num_kv_heads != 1) return 1;
+  for (int64_t heads = 1; heads <= p.num_heads; ++heads) {
+    if (p.num_heads % heads == 0 && p.num_heads / heads * p.seqlen_q <= kMaxDecodeRows)
+      return heads;
+  }
+  return 1;
+}
+Problem with_heads_in_place(Problem p) {
+  if (const int64_t heads = heads_in_place(p); heads > 1) {
+    p.num_kv_heads = heads;
+    p.k.strides[2] = p.v.strides[2] = 0;
+  }
+  return p;
+}
+
 class DecodeRunner final : public Runner {
  public:
   // splits: of the keys; 0: as many as make enough tasks.
-  DecodeRunner(const Problem& problem, const InstructionSet& isa, std::string name,
+  DecodeRunner(const Problem& asked, const InstructionSet& isa, std::string name,
                const AttentionOptions& options, int splits = 0)
-      : problem_(problem), threads_(thread_settings(options)), table_(*isa.table) {
+      : problem_(with_heads_in_place(asked)),
+        threads_(thread_settings(options)),
+        table_(*isa.table) {
+    const Problem& problem = problem_;
     call_.problem = &problem_;
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
     call_.scale = score_scale(problem);
@@ -284,7 +306,7 @@ class DecodeKernel final : public FamilyKernel {
 
 Support takes_decode(const Problem& problem) {
   const int64_t rows = shared_rows(problem);
-  if (rows <= kMaxDecodeRows) return {};
+  if (rows <= kMaxDecodeRows || heads_in_place(problem) > 1) return {};
   return Support::no(std::to_string(rows) +
                      " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
                      std::to_string(kMaxDecodeRows) + " are served");
