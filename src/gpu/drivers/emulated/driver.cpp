@@ -1,5 +1,4 @@
 // The emulated GPU as a driver: kernels are the host's code, and a wave's lanes are fibers.
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/statvfs.h>
 
@@ -50,8 +49,8 @@ class EmulatedDriver final : public HostMemoryDriver {
         !status.ok()) {
       return status;
     }
-    void* library = open_library(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    const char* error = library == nullptr ? dlerror() : nullptr;
+    platform::OpeningError error;
+    void* library = open_library(path, platform::Opening::usual, error);
     if (struct statvfs disk{};
         library == nullptr && statvfs(path.c_str(), &disk) == 0 && (disk.f_flag & ST_NOEXEC) != 0) {
       return Status(StatusCode::unavailable,
@@ -62,16 +61,17 @@ class EmulatedDriver final : public HostMemoryDriver {
     }
     if (library == nullptr) {
       return Status(StatusCode::internal,
-                    fmt::format("the kernel's shared object cannot be loaded: {}",
-                                error != nullptr ? error : ""));
+                    fmt::format("the kernel's shared object cannot be loaded: {}", error.words));
     }
-    auto bind =
-        reinterpret_cast<void (*)(const kernels::EmulatorApi*)>(dlsym(library, "fulmen_bind"));
-    const auto* bytes = static_cast<const int*>(dlsym(library, "fulmen_argument_bytes"));
-    const auto* cluster = static_cast<const int*>(dlsym(library, "fulmen_cluster"));
-    auto kernel = reinterpret_cast<void (*)(const void*)>(dlsym(library, "fulmen_kernel"));
-    auto take_exponentials =
-        reinterpret_cast<long long (*)()>(dlsym(library, "fulmen_take_exponentials"));
+    void (*bind)(const kernels::EmulatorApi*) = nullptr;
+    void (*kernel)(const void*) = nullptr;
+    long long (*take_exponentials)() = nullptr;
+    const int *bytes = nullptr, *cluster = nullptr;
+    platform::find_symbol(library, "fulmen_bind", bind);
+    platform::find_symbol(library, "fulmen_argument_bytes", bytes);
+    platform::find_symbol(library, "fulmen_cluster", cluster);
+    platform::find_symbol(library, "fulmen_kernel", kernel);
+    platform::find_symbol(library, "fulmen_take_exponentials", take_exponentials);
     if (bind == nullptr || bytes == nullptr || cluster == nullptr || kernel == nullptr ||
         take_exponentials == nullptr) {
       close_library(library);

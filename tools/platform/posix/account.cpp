@@ -1,0 +1,43 @@
+#include "tools/platform/account.h"
+
+#include <pwd.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace fulmen::tools {
+
+std::vector<int> groups_of_this_process() {
+  std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
+  groups.resize(static_cast<std::size_t>(
+      std::max(0, ::getgroups(static_cast<int>(groups.size()), groups.data()))));
+  groups.push_back(::getegid());
+  return {groups.begin(), groups.end()};
+}
+
+bool is_administrator() { return ::geteuid() == 0; }
+
+std::string effective_user() {
+  const passwd* entry = ::getpwuid(::geteuid());
+  return entry != nullptr ? entry->pw_name : std::string();
+}
+
+bool can_use(const std::string& path) { return ::access(path.c_str(), R_OK | W_OK) == 0; }
+
+bool forbids_programs([[maybe_unused]] const std::string& folder) {
+#ifdef ST_NOEXEC
+  struct statvfs status{};
+  return ::statvfs(folder.c_str(), &status) == 0 && (status.f_flag & ST_NOEXEC) != 0;
+#else
+  return false;
+#endif
+}
+
+int group_of(const std::string& path) {
+  struct stat status{};
+  return ::stat(path.c_str(), &status) == 0 ? static_cast<int>(status.st_gid) : -1;
+}
+
+}  // namespace fulmen::tools
