@@ -94,6 +94,9 @@ std::filesystem::path long_path(const std::string& path);
 std::vector<std::string> matching_files(const std::string& pattern);
 bool matches_pattern(const std::string& pattern, const std::string& name);
 
+// Names of what a folder holds; none of one that cannot be read.
+std::vector<std::string> names_in(const std::string& folder);
+
 // True of what can be started, which is no folder.
 bool is_program(const std::string& path);
 // The user's, in which each program has one of its own; empty where nothing says which.

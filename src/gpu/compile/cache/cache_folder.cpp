@@ -35,12 +35,10 @@ struct FolderFile {
 // Regular files, without following links; an unreadable folder has none.
 std::vector<FolderFile> files_of(const std::string& folder) {
   std::vector<FolderFile> files;
-  std::error_code error;
-  for (fs::directory_iterator it(platform::long_path(folder), error), end; !error && it != end;
-       it.increment(error)) {
-    const std::string name = it->path().filename().string(), path = it->path().string();
-    std::error_code unknown;
-    const auto facts = platform::facts_of(path, platform::Links::kept, unknown);
+  for (const std::string& name : platform::names_in(folder)) {
+    const std::string path = (fs::path(folder) / name).string();
+    std::error_code error;
+    const auto facts = platform::facts_of(path, platform::Links::kept, error);
     if (facts && facts->is_regular) files.push_back({path, name, *facts});
   }
   return files;

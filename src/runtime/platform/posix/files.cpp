@@ -163,6 +163,16 @@ bool matches_pattern(const std::string& pattern, const std::string& name) {
   return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    names.push_back(at->path().filename().string());
+  }
+  return names;
+}
+
 bool is_program(const std::string& path) {
   std::error_code error;
   return ::access(path.c_str(), X_OK) == 0 && !std::filesystem::is_directory(path, error);

@@ -79,6 +79,15 @@ bool rename_over(HANDLE file, const std::wstring& to) {
   return ::SetFileInformationByHandle(file, kFileRenameInfoEx, rename.get(), sizeof(Rename)) != 0;
 }
 
+// Where a program keeps the old file open: it gets another name, and goes when it is closed. For a
+// moment there is none of its name.
+bool move_aside(const std::wstring& path) {
+  const std::wstring aside = path + L".old-" + std::to_wstring(::GetTickCount64());
+  if (::MoveFileExW(path.c_str(), aside.c_str(), 0) == 0) return false;
+  ::DeleteFileW(aside.c_str());
+  return true;
+}
+
 bool matches(std::wstring_view pattern, std::wstring_view name);
 
 // What follows '[': the pattern after ']', or nothing where the letter is not meant.
@@ -128,16 +137,6 @@ bool is_pattern(std::string_view text) {
 
 bool exists(const std::string& path) {
   return ::GetFileAttributesW(wide_path(path).c_str()) != INVALID_FILE_ATTRIBUTES;
-}
-
-std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(long_path(folder.empty() ? "." : folder), error), end;
-       !error && at != end; at.increment(error)) {
-    names.push_back(narrow(at->path().filename().native()));
-  }
-  return names;
 }
 
 }  // namespace
@@ -241,7 +240,7 @@ std::error_code replace_file(const std::string& from, const std::string& to) {
                                   nullptr));
   std::error_code error;
   // Who reads the old file has it open for a moment, a virus scanner the new one.
-  constexpr int kTries = 50;
+  constexpr int kTries = 30;
   for (int tries = 0; tries < kTries; ++tries) {
     HANDLE file = open_path(from, DELETE | SYNCHRONIZE, kShared, OPEN_EXISTING, 0, error);
     if (!error) {
@@ -256,7 +255,10 @@ std::error_code replace_file(const std::string& from, const std::string& to) {
     if (number != ERROR_SHARING_VIOLATION && number != ERROR_ACCESS_DENIED) return error;
     ::Sleep(10);
   }
-  return error;
+  return move_aside(new_name) &&
+                 ::MoveFileExW(old_name.c_str(), new_name.c_str(), MOVEFILE_REPLACE_EXISTING) != 0
+             ? std::error_code()
+             : error;
 }
 
 std::error_code remove_file(const std::string& path) noexcept {
@@ -298,21 +300,21 @@ std::optional<std::uint64_t> stream_bytes(std::FILE* stream) noexcept {
 std::filesystem::path long_path(const std::string& path) { return wide_path(path); }
 
 std::vector<std::string> matching_files(const std::string& pattern) {
+  // Of each part of the path so far, with what separates it from the next.
   std::vector<std::string> found{""};
   std::string_view rest = pattern;
-  for (bool first = true; !rest.empty(); first = false) {
+  while (!rest.empty()) {
     const std::size_t length = std::min(rest.find_first_of("/\\"), rest.size());
-    const std::string part(rest.substr(0, length));
-    rest.remove_prefix(std::min(length + 1, rest.size()));
+    const std::string part(rest.substr(0, length)), separator(rest.substr(length, 1));
+    rest.remove_prefix(length + separator.size());
     std::vector<std::string> longer;
     for (const std::string& folder : found) {
-      const std::string before = first ? "" : folder + "/";
       if (!is_pattern(part)) {
-        longer.push_back(before + part);
+        longer.push_back(folder + part + separator);
         continue;
       }
-      for (const std::string& name : names_in(before)) {
-        if (matches_pattern(part, name)) longer.push_back(before + name);
+      for (const std::string& name : names_in(folder.empty() ? "." : folder)) {
+        if (matches_pattern(part, name)) longer.push_back(folder + name + separator);
       }
     }
     found = std::move(longer);
@@ -324,6 +326,20 @@ std::vector<std::string> matching_files(const std::string& pattern) {
 
 bool matches_pattern(const std::string& pattern, const std::string& name) {
   return matches(wide(pattern), wide(name));
+}
+
+// By Windows' own call: the C++ library's iterator ends at 260 characters.
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  WIN32_FIND_DATAW entry;
+  HANDLE search = ::FindFirstFileW(wide_path(folder + "/*").c_str(), &entry);
+  if (search == INVALID_HANDLE_VALUE) return names;
+  do {
+    const std::wstring_view name = entry.cFileName;
+    if (name != L"." && name != L"..") names.push_back(narrow(name));
+  } while (::FindNextFileW(search, &entry) != 0);
+  ::FindClose(search);
+  return names;
 }
 
 bool is_program(const std::string& path) {
