@@ -26,7 +26,8 @@ int own() noexcept { return depth > 0 ? 1 : 0; }
 void before_fork() noexcept {
   forks.fetch_add(1);
   constexpr int kMostMilliseconds = 2000;
-  for (int ms = 0; loads.load() > own_loads && ms < kMostMilliseconds; ++ms) platform::sleep_for(std::chrono::milliseconds(1));
+  for (int ms = 0; loads.load() > own_loads && ms < kMostMilliseconds; ++ms)
+    platform::sleep_for(std::chrono::milliseconds(1));
   for (int now = sections.load(); now > own(); now = sections.load()) wait_while(sections, now);
 }
 

@@ -56,10 +56,10 @@ class WorkLock {
   std::atomic<int> holder_{0};
 };
 
-// Opening, closing and listing libraries. The C library's list of what is loaded may be half written,
-// or locked, while they run: a child that reads it then crashes, or waits without end. fork() waits
-// for them, too, but for two seconds at most: what a library does when it is loaded may itself wait
-// for the thread that forks.
+// Opening, closing and listing libraries. The C library's list of what is loaded may be half
+// written, or locked, while they run: a child that reads it then crashes, or waits without end.
+// fork() waits for them, too, but for two seconds at most: what a library does when it is loaded
+// may itself wait for the thread that forks.
 void* open_library(const std::string& name, platform::Opening opening,
                    platform::OpeningError& error);
 void close_library(void* library) noexcept;

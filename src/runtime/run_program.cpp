@@ -143,7 +143,8 @@ void end_programs() noexcept {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const std::scoped_lock lock(r.mutex);
   std::error_code ignored;
-  for (const std::string& folder : r.folders) std::filesystem::remove_all(platform::long_path(folder), ignored);
+  for (const std::string& folder : r.folders)
+    std::filesystem::remove_all(platform::long_path(folder), ignored);
 }
 
 TemporaryDirectory::TemporaryDirectory() {

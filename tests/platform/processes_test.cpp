@@ -47,9 +47,8 @@ TEST(Processes, InheritTheEnvironment) {
   platform::set_environment_variable("FULMEN_TEST_VARIABLE", "a value: Größe");
   EXPECT_EQ(environment("FULMEN_TEST_VARIABLE"), "a value: Größe");
   EXPECT_TRUE(environment_has({"FULMEN_TEST_"}));
-  const Result<std::string> output = run_program({own_program(),
-                                                  "--gtest_filter=Processes.DISABLED_Sees",
-                                                  "--gtest_also_run_disabled_tests"});
+  const Result<std::string> output = run_program(
+      {own_program(), "--gtest_filter=Processes.DISABLED_Sees", "--gtest_also_run_disabled_tests"});
   ASSERT_TRUE(output.ok()) << output.status().message();
   EXPECT_NE(output->find("a value: Größe"), std::string::npos) << *output;
   platform::set_environment_variable("FULMEN_TEST_VARIABLE", nullptr);

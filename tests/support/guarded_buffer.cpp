@@ -37,7 +37,8 @@ GuardedBuffer& GuardedBuffer::operator=(GuardedBuffer&& other) noexcept {
 
 void GuardedBuffer::make_read_only() {
   const std::size_t page = platform::page_bytes();
-  if (mapped_ > 2 * page && !platform::set_access(mapping_ + page, mapped_ - 2 * page, PageAccess::read))
+  if (mapped_ > 2 * page &&
+      !platform::set_access(mapping_ + page, mapped_ - 2 * page, PageAccess::read))
     throw std::bad_alloc();
 }
 

@@ -8,8 +8,8 @@
 
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
-#include "runtime/platform/system.h"
 #include "fulmen/read_file.h"
+#include "runtime/platform/system.h"
 #include "tools/commands.h"
 #include "tools/compile/sparse_progress.h"
 #include "tools/files/output_file.h"

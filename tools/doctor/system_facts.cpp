@@ -134,7 +134,7 @@ SystemFacts facts_of_this_system(const std::string& process) {
     return platform::environment_variable(name.c_str()).value_or("");
   };
   facts.can_use = can_use;
-  facts.forbids_programs = forbids_programs;
+  facts.forbids_programs = platform::forbids_programs;
   facts.group_of = group_of;
   facts.devices = devices();
   facts.default_device = default_device();

@@ -96,8 +96,7 @@ Result<OutputFile> OutputFile::create(const std::string& asked) {
   if (path.empty() || (existing && !existing->is_regular))
     return cannot("it is not a regular file's name");
   // Short: the target's may be as long as names get.
-  auto temporary =
-      std::make_unique<std::string>((target.parent_path() / "fulmen.XXXXXX").string());
+  auto temporary = std::make_unique<std::string>((target.parent_path() / "fulmen.XXXXXX").string());
   platform::File file = platform::File::create(*temporary, error);
   if (error) return cannot(error.message());
   remember(temporary.get());

@@ -12,8 +12,6 @@ bool is_administrator();
 // Whose rights the process has; empty: unknown.
 std::string effective_user();
 bool can_use(const std::string& path);  // read and write
-// Whether no program may be run from there.
-bool forbids_programs(const std::string& folder);
 // A file's; -1: unknown.
 int group_of(const std::string& path);
 

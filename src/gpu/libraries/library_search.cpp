@@ -56,8 +56,7 @@ std::vector<std::string> python_roots() {
 
 // The folder of packages that contains this library, if one does.
 std::string own_site() {
-  const fs::path own =
-      platform::library_that_holds(reinterpret_cast<const void*>(&find_library));
+  const fs::path own = platform::library_that_holds(reinterpret_cast<const void*>(&find_library));
   const fs::path site = own.parent_path().parent_path();
   return site.filename() == "site-packages" || site.filename() == "dist-packages" ? site.string()
                                                                                   : std::string();
@@ -201,7 +200,8 @@ class Opener {
     const std::string name = platform::library_name(handle);
     if (std::find(search_.refused.begin(), search_.refused.end(), name) == search_.refused.end())
       return handle;
-    problems_ += fmt::format("; {} is {}, which does not serve", platform::library_path(handle), name);
+    problems_ +=
+        fmt::format("; {} is {}, which does not serve", platform::library_path(handle), name);
     close_library(handle);
     return nullptr;
   }

@@ -40,9 +40,8 @@ Result<Sgemm> open_blas() {
   for (const std::string& name : names) {
     platform::OpeningError error;
     void* already_open = open_library(name, platform::Opening::if_loaded, error);
-    void* library = already_open != nullptr
-                        ? already_open
-                        : open_library(name, platform::Opening::usual, error);
+    void* library = already_open != nullptr ? already_open
+                                            : open_library(name, platform::Opening::usual, error);
     reasons += reasons.empty() ? "" : "; ";
     if (library == nullptr) {
       reasons += !error.words.empty() ? error.words : name + ": cannot be opened";

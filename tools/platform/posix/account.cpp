@@ -2,7 +2,6 @@
 
 #include <pwd.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,15 +24,6 @@ std::string effective_user() {
 }
 
 bool can_use(const std::string& path) { return ::access(path.c_str(), R_OK | W_OK) == 0; }
-
-bool forbids_programs([[maybe_unused]] const std::string& folder) {
-#ifdef ST_NOEXEC
-  struct statvfs status{};
-  return ::statvfs(folder.c_str(), &status) == 0 && (status.f_flag & ST_NOEXEC) != 0;
-#else
-  return false;
-#endif
-}
 
 int group_of(const std::string& path) {
   struct stat status{};

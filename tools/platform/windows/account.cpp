@@ -15,8 +15,8 @@ bool is_administrator() {
   if (::OpenProcessToken(::GetCurrentProcess(), TOKEN_QUERY, &token) == 0) return false;
   TOKEN_ELEVATION elevation{};
   DWORD bytes = 0;
-  const bool asked = ::GetTokenInformation(token, TokenElevation, &elevation, sizeof elevation,
-                                           &bytes) != 0;
+  const bool asked =
+      ::GetTokenInformation(token, TokenElevation, &elevation, sizeof elevation, &bytes) != 0;
   ::CloseHandle(token);
   return asked && elevation.TokenIsElevated != 0;
 }
@@ -28,7 +28,6 @@ bool can_use(const std::string& path) {
   return ::_waccess(platform::wide_path(path).c_str(), kReadAndWrite) == 0;
 }
 
-bool forbids_programs(const std::string& /*folder*/) { return false; }
 int group_of(const std::string& /*path*/) { return -1; }
 
 }  // namespace fulmen::tools

@@ -1,7 +1,7 @@
 #include "tools/platform/arguments.h"
 
 #include <windows.h>
-// After windows.h, whose types it uses.
+// It uses the types of the header above.
 #include <shellapi.h>
 
 #include "runtime/platform/windows/words.h"

@@ -58,9 +58,8 @@ Status make_folders(const fs::path& folder, FileTrust trust) {
   if (const fs::path parent = folder.parent_path(); !parent.empty() && parent != folder) {
     if (Status status = make_folders(parent, trust); !status.ok()) return status;
   }
-  error = platform::make_folder(folder.string(), trust == FileTrust::own
-                                                     ? platform::Access::own
-                                                     : platform::Access::usual);
+  error = platform::make_folder(
+      folder.string(), trust == FileTrust::own ? platform::Access::own : platform::Access::usual);
   if (!error || error == std::errc::file_exists) return {};
   return {StatusCode::unavailable,
           fmt::format("{} cannot be made: {}", folder.string(), error.message())};

@@ -47,8 +47,7 @@ std::optional<uint64_t> find_descriptor(Bytes file, const elf::Header& header,
     const uint64_t symbols = std::min<uint64_t>(table.bytes, file.size()) / sizeof(elf::Symbol);
     for (uint64_t s = 0; s < symbols; ++s) {
       elf::Symbol symbol;
-      if (!read_piece(file, table.offset + s * sizeof symbol, symbol) ||
-          symbol.name >= all.size())
+      if (!read_piece(file, table.offset + s * sizeof symbol, symbol) || symbol.name >= all.size())
         return {};
       std::string_view name = all.substr(symbol.name);
       name = name.substr(0, name.find('\0'));

@@ -41,8 +41,7 @@ std::optional<Bytes> find_note(Bytes notes) {
 
 Result<Bytes> find_metadata(Bytes file) {
   elf::Header header;
-  if (!read_piece(file, 0, header) || !header.is_elf())
-    return malformed("no ELF file");
+  if (!read_piece(file, 0, header) || !header.is_elf()) return malformed("no ELF file");
   if (!header.is_64_bits_little_endian()) {
     return malformed("no 64-bit little-endian ELF file");
   }

@@ -14,7 +14,12 @@ struct Header {
   uint32_t flags;
   uint16_t header_bytes, segment_bytes, segments, section_bytes, sections, section_names;
 
-  bool is_elf() const { return std::memcmp(ident, "\x7f" "ELF", 4) == 0; }
+  bool is_elf() const {
+    return std::memcmp(ident,
+                       "\x7f"
+                       "ELF",
+                       4) == 0;
+  }
   bool is_64_bits_little_endian() const { return ident[4] == 2 && ident[5] == 1; }
 };
 static_assert(sizeof(Header) == 64);

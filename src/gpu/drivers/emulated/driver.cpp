@@ -1,6 +1,5 @@
 // The emulated GPU as a driver: kernels are the host's code, and a wave's lanes are fibers.
 #include <fmt/format.h>
-#include <sys/statvfs.h>
 
 #include <cstring>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/hooks.h"
+#include "runtime/platform/files.h"
 #include "runtime/run_program.h"
 
 namespace fulmen::gpu {
@@ -51,8 +51,7 @@ class EmulatedDriver final : public HostMemoryDriver {
     }
     platform::OpeningError error;
     void* library = open_library(path, platform::Opening::usual, error);
-    if (struct statvfs disk{};
-        library == nullptr && statvfs(path.c_str(), &disk) == 0 && (disk.f_flag & ST_NOEXEC) != 0) {
+    if (library == nullptr && platform::forbids_programs(path)) {
       return Status(StatusCode::unavailable,
                     fmt::format("the emulator cannot load kernels from {}, which is mounted "
                                 "noexec: set TMPDIR to a folder that "

@@ -2,7 +2,6 @@
 #include "gpu/driver.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdint>

@@ -83,7 +83,8 @@ std::vector<LoadedLibrary::Notes> LoadedLibrary::notes() const {
 
 void visit_loaded(const std::function<bool(const LoadedLibrary&)>& visit) {
   const auto call = [](dl_phdr_info* info, std::size_t, void* function) {
-    const auto& visit_one = *static_cast<const std::function<bool(const LoadedLibrary&)>*>(function);
+    const auto& visit_one =
+        *static_cast<const std::function<bool(const LoadedLibrary&)>*>(function);
     return visit_one(LoadedLibrary(info)) ? 1 : 0;
   };
   ::dl_iterate_phdr(call, const_cast<void*>(static_cast<const void*>(&visit)));

@@ -5,6 +5,7 @@
 #include <glob.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -38,16 +39,15 @@ struct stat status_of(std::intptr_t handle) {
 
 std::optional<FileFacts> facts_of(const std::string& path, Links links, std::error_code& error) {
   struct stat info{};
-  const int failed = links == Links::followed ? ::stat(path.c_str(), &info)
-                                              : ::lstat(path.c_str(), &info);
+  const int failed =
+      links == Links::followed ? ::stat(path.c_str(), &info) : ::lstat(path.c_str(), &info);
   error = failed != 0 ? last_error() : std::error_code();
   return failed != 0 ? std::optional<FileFacts>() : facts_in(info);
 }
 
 File File::open(const std::string& path, Links links, std::error_code& error) {
-  const int opened =
-      ::open(path.c_str(),
-             O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links == Links::kept ? O_NOFOLLOW : 0));
+  const int opened = ::open(
+      path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links == Links::kept ? O_NOFOLLOW : 0));
   error = opened < 0 ? last_error() : std::error_code();
   return File(opened);
 }
@@ -136,9 +136,7 @@ std::error_code make_private(const std::string& path) {
   return ::chmod(path.c_str(), 0600) != 0 ? last_error() : std::error_code();
 }
 
-std::FILE* open_stream(const std::string& path) noexcept {
-  return std::fopen(path.c_str(), "rb");
-}
+std::FILE* open_stream(const std::string& path) noexcept { return std::fopen(path.c_str(), "rb"); }
 
 std::FILE* input_stream() noexcept { return stdin; }
 
@@ -176,6 +174,15 @@ std::vector<std::string> names_in(const std::string& folder) {
 bool is_program(const std::string& path) {
   std::error_code error;
   return ::access(path.c_str(), X_OK) == 0 && !std::filesystem::is_directory(path, error);
+}
+
+bool forbids_programs([[maybe_unused]] const std::string& path) {
+#ifdef ST_NOEXEC
+  struct statvfs status{};
+  return ::statvfs(path.c_str(), &status) == 0 && (status.f_flag & ST_NOEXEC) != 0;
+#else
+  return false;
+#endif
 }
 
 std::string cache_folder() {

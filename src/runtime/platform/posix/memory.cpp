@@ -26,8 +26,8 @@ void free_aligned(void* memory) noexcept { std::free(memory); }
 std::size_t page_bytes() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 
 void* map_pages(std::size_t bytes, PageAccess access) noexcept {
-  void* pages =
-      ::mmap(nullptr, bytes, protection(access), MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* pages = ::mmap(nullptr, bytes, protection(access),
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return pages == MAP_FAILED ? nullptr : pages;
 }
 

@@ -46,9 +46,7 @@ const char kListSeparator = ':';
 const char* const kUsualProgramFolders = "/usr/local/bin:/usr/bin:/bin";
 const char* const kProgramSuffix = "";
 
-bool has_folder(std::string_view name) noexcept {
-  return name.find('/') != std::string_view::npos;
-}
+bool has_folder(std::string_view name) noexcept { return name.find('/') != std::string_view::npos; }
 
 std::size_t memory_bytes() noexcept {
   return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *

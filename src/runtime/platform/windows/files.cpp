@@ -25,8 +25,8 @@ HANDLE handle_of(std::intptr_t handle) {
 
 HANDLE open_path(const std::string& path, DWORD rights, DWORD sharing, DWORD disposition,
                  DWORD flags, std::error_code& error) {
-  HANDLE opened = ::CreateFileW(wide_path(path).c_str(), rights, sharing, nullptr, disposition,
-                                flags, nullptr);
+  HANDLE opened =
+      ::CreateFileW(wide_path(path).c_str(), rights, sharing, nullptr, disposition, flags, nullptr);
   error = opened == INVALID_HANDLE_VALUE ? last_error() : std::error_code();
   return opened;
 }
@@ -34,15 +34,15 @@ HANDLE open_path(const std::string& path, DWORD rights, DWORD sharing, DWORD dis
 FileFacts facts_of_handle(HANDLE handle) {
   BY_HANDLE_FILE_INFORMATION info{};
   if (::GetFileInformationByHandle(handle, &info) == 0) return {};
-  constexpr DWORD kIrregular = FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_REPARSE_POINT |
-                               FILE_ATTRIBUTE_DEVICE;
+  constexpr DWORD kIrregular =
+      FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_REPARSE_POINT | FILE_ATTRIBUTE_DEVICE;
   // In 100 ns since 1601.
   constexpr std::uint64_t kTo1970 = 116444736000000000, kSecond = 10000000;
   const std::uint64_t time = (std::uint64_t{info.ftLastWriteTime.dwHighDateTime} << 32U |
                               info.ftLastWriteTime.dwLowDateTime) -
                              kTo1970;
-  return {.is_regular = ::GetFileType(handle) == FILE_TYPE_DISK &&
-                        (info.dwFileAttributes & kIrregular) == 0,
+  return {.is_regular =
+              ::GetFileType(handle) == FILE_TYPE_DISK && (info.dwFileAttributes & kIrregular) == 0,
           .bytes = std::uint64_t{info.nFileSizeHigh} << 32U | info.nFileSizeLow,
           .seconds = static_cast<std::int64_t>(time / kSecond),
           .nanoseconds = static_cast<std::int64_t>(time % kSecond * 100)};
@@ -65,7 +65,7 @@ std::error_code with_new_name(std::string& path, const Make& make) {
 // The rename of Windows 10, which replaces a file that others have open. Where the disk or the
 // system has none, the older one.
 bool rename_over(HANDLE file, const std::wstring& to) {
-  struct Rename {  // FILE_RENAME_INFO with flags, and room for the longest name
+  struct Rename {             // FILE_RENAME_INFO with flags, and room for the longest name
     DWORD flags = 0x1 | 0x2;  // replace, by POSIX's rules
     HANDLE root = nullptr;
     DWORD bytes = 0;
@@ -142,8 +142,8 @@ bool exists(const std::string& path) {
 }  // namespace
 
 std::optional<FileFacts> facts_of(const std::string& path, Links links, std::error_code& error) {
-  const DWORD flags = FILE_FLAG_BACKUP_SEMANTICS |
-                      (links == Links::kept ? FILE_FLAG_OPEN_REPARSE_POINT : 0);
+  const DWORD flags =
+      FILE_FLAG_BACKUP_SEMANTICS | (links == Links::kept ? FILE_FLAG_OPEN_REPARSE_POINT : 0);
   HANDLE opened = open_path(path, FILE_READ_ATTRIBUTES, kShared, OPEN_EXISTING, flags, error);
   if (error) return std::nullopt;
   const FileFacts facts = facts_of_handle(opened);
@@ -152,8 +152,8 @@ std::optional<FileFacts> facts_of(const std::string& path, Links links, std::err
 }
 
 File File::open(const std::string& path, Links links, std::error_code& error) {
-  const DWORD flags = FILE_FLAG_BACKUP_SEMANTICS |
-                      (links == Links::kept ? FILE_FLAG_OPEN_REPARSE_POINT : 0);
+  const DWORD flags =
+      FILE_FLAG_BACKUP_SEMANTICS | (links == Links::kept ? FILE_FLAG_OPEN_REPARSE_POINT : 0);
   return File(reinterpret_cast<std::intptr_t>(
       open_path(path, GENERIC_READ, kShared, OPEN_EXISTING, flags, error)));
 }
@@ -170,9 +170,9 @@ File File::create(std::string& path, std::error_code& error) {
 }
 
 File File::lock(const std::string& path, std::error_code& error) {
-  File file(reinterpret_cast<std::intptr_t>(
-      open_path(path, GENERIC_READ | GENERIC_WRITE, kShared, OPEN_ALWAYS,
-                FILE_FLAG_OPEN_REPARSE_POINT, error)));
+  File file(
+      reinterpret_cast<std::intptr_t>(open_path(path, GENERIC_READ | GENERIC_WRITE, kShared,
+                                                OPEN_ALWAYS, FILE_FLAG_OPEN_REPARSE_POINT, error)));
   OVERLAPPED from_the_start{};
   if (!error && ::LockFileEx(handle_of(file.handle_), LOCKFILE_EXCLUSIVE_LOCK, 0, 1, 0,
                              &from_the_start) == 0) {
@@ -192,7 +192,8 @@ std::size_t File::read_start(void* to, std::size_t limit) const {
     OVERLAPPED from{};
     from.Offset = static_cast<DWORD>(have);
     from.OffsetHigh = static_cast<DWORD>(std::uint64_t{have} >> 32U);
-    const auto want = static_cast<DWORD>(std::min<std::size_t>(limit - have, std::size_t{1} << 30U));
+    const auto want =
+        static_cast<DWORD>(std::min<std::size_t>(limit - have, std::size_t{1} << 30U));
     DWORD count = 0;
     if (::ReadFile(handle_of(handle_), static_cast<char*>(to) + have, want, &count, &from) == 0 ||
         count == 0)
@@ -204,7 +205,8 @@ std::size_t File::read_start(void* to, std::size_t limit) const {
 
 std::error_code File::write(std::span<const std::byte> bytes) const {
   while (!bytes.empty()) {
-    const auto want = static_cast<DWORD>(std::min<std::size_t>(bytes.size(), std::size_t{1} << 30U));
+    const auto want =
+        static_cast<DWORD>(std::min<std::size_t>(bytes.size(), std::size_t{1} << 30U));
     DWORD count = 0;
     if (::WriteFile(handle_of(handle_), bytes.data(), want, &count, nullptr) == 0)
       return last_error();
@@ -274,8 +276,8 @@ std::error_code make_folder(const std::string& path, Access access) {
 }
 
 std::error_code make_new_folder(std::string& path) {
-  return with_new_name(
-      path, [](const std::string& name) { return make_folder(name, Access::own); });
+  return with_new_name(path,
+                       [](const std::string& name) { return make_folder(name, Access::own); });
 }
 
 // It has its folder's permissions, which is the user's own.
@@ -346,6 +348,8 @@ bool is_program(const std::string& path) {
   const DWORD attributes = ::GetFileAttributesW(wide_path(path).c_str());
   return attributes != INVALID_FILE_ATTRIBUTES && (attributes & FILE_ATTRIBUTE_DIRECTORY) == 0;
 }
+
+bool forbids_programs(const std::string& /*path*/) { return false; }
 
 std::string cache_folder() { return environment_variable("LOCALAPPDATA").value_or(""); }
 

@@ -1,7 +1,7 @@
 #include "runtime/platform/libraries.h"
 
 #include <windows.h>
-// After windows.h, whose types it uses.
+// It uses the types of the header above.
 #include <psapi.h>
 
 #include <algorithm>
@@ -13,15 +13,12 @@
 namespace fulmen::platform {
 namespace {
 
-HMODULE module_of(const void* library) {
-  return static_cast<HMODULE>(const_cast<void*>(library));
-}
+HMODULE module_of(const void* library) { return static_cast<HMODULE>(const_cast<void*>(library)); }
 
 std::string file_of(HMODULE module) {
   std::wstring path(MAX_PATH, L'\0');
   for (;;) {
-    const DWORD count =
-        ::GetModuleFileNameW(module, path.data(), static_cast<DWORD>(path.size()));
+    const DWORD count = ::GetModuleFileNameW(module, path.data(), static_cast<DWORD>(path.size()));
     if (count < path.size()) {
       path.resize(count);
       return narrow(path);

@@ -35,8 +35,7 @@ void* map_pages(std::size_t bytes, PageAccess access) noexcept {
 // Huge pages are a privilege that few accounts have.
 void* map_huge_pages(std::size_t bytes) noexcept {
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
-  void* reserved =
-      ::VirtualAlloc(nullptr, bytes + kHugePage, MEM_RESERVE, PAGE_NOACCESS);
+  void* reserved = ::VirtualAlloc(nullptr, bytes + kHugePage, MEM_RESERVE, PAGE_NOACCESS);
   if (reserved == nullptr) return nullptr;
   const auto at = reinterpret_cast<std::uintptr_t>(reserved);
   char* begin = static_cast<char*>(reserved) + (kHugePage - at % kHugePage) % kHugePage;

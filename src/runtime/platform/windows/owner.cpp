@@ -76,8 +76,8 @@ bool others_may_write(HANDLE file) noexcept {
     if (allowed->Header.AceType != ACCESS_ALLOWED_ACE_TYPE ||
         (allowed->Header.AceFlags & INHERIT_ONLY_ACE) != 0)
       continue;
-    constexpr DWORD kWriting = FILE_WRITE_DATA | FILE_APPEND_DATA | WRITE_DAC | WRITE_OWNER |
-                               GENERIC_WRITE | GENERIC_ALL;
+    constexpr DWORD kWriting =
+        FILE_WRITE_DATA | FILE_APPEND_DATA | WRITE_DAC | WRITE_OWNER | GENERIC_WRITE | GENERIC_ALL;
     if ((allowed->Mask & kWriting) != 0 && is_everybody(&allowed->SidStart)) return true;
   }
   return false;

@@ -119,9 +119,8 @@ std::error_code start_program(const std::vector<std::string>& command,
   HANDLE reading = nullptr, writing = nullptr;
   if (::CreatePipe(&reading, &writing, &inheritable, 0) == 0) return last_error();
   ::SetHandleInformation(reading, HANDLE_FLAG_INHERIT, 0);
-  HANDLE nothing =
-      ::CreateFileW(L"NUL", GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_WRITE, &inheritable,
-                    OPEN_EXISTING, 0, nullptr);
+  HANDLE nothing = ::CreateFileW(L"NUL", GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_WRITE,
+                                 &inheritable, OPEN_EXISTING, 0, nullptr);
   const std::error_code error = spawn(command, variables, nothing, writing, started);
   ::CloseHandle(nothing);
   ::CloseHandle(writing);
@@ -163,8 +162,7 @@ ProgramEnd end_of(Program program) noexcept {
 
 void kill_program(Program program) noexcept {
   constexpr UINT kKilled = 0xC000013A;  // as if by ^C
-  if (job_of(program).job == nullptr ||
-      ::TerminateJobObject(job_of(program).job, kKilled) == 0)
+  if (job_of(program).job == nullptr || ::TerminateJobObject(job_of(program).job, kKilled) == 0)
     ::TerminateProcess(job_of(program).process, kKilled);
 }
 

@@ -124,8 +124,7 @@ std::int64_t cache_bytes(int level) noexcept {
   std::vector<SYSTEM_LOGICAL_PROCESSOR_INFORMATION> list(bytes / sizeof(list[0]));
   if (list.empty() || ::GetLogicalProcessorInformation(list.data(), &bytes) == 0) return 0;
   for (const auto& entry : list) {
-    if (entry.Relationship == RelationCache && entry.Cache.Level == level)
-      return entry.Cache.Size;
+    if (entry.Relationship == RelationCache && entry.Cache.Level == level) return entry.Cache.Size;
   }
   return 0;
 }

@@ -10,9 +10,7 @@ namespace {
 class WindowsErrors final : public std::error_category {
  public:
   const char* name() const noexcept override { return "windows"; }
-  std::string message(int number) const override {
-    return error_words(static_cast<DWORD>(number));
-  }
+  std::string message(int number) const override { return error_words(static_cast<DWORD>(number)); }
 };
 
 const WindowsErrors kWindowsErrors;
@@ -32,10 +30,10 @@ std::wstring wide(std::string_view text) {
 std::string narrow(std::wstring_view text) {
   std::string result(text.size() * 3, '\0');
   const int count =
-      text.empty() ? 0
-                   : ::WideCharToMultiByte(CP_UTF8, 0, text.data(), static_cast<int>(text.size()),
-                                           result.data(), static_cast<int>(result.size()), nullptr,
-                                           nullptr);
+      text.empty()
+          ? 0
+          : ::WideCharToMultiByte(CP_UTF8, 0, text.data(), static_cast<int>(text.size()),
+                                  result.data(), static_cast<int>(result.size()), nullptr, nullptr);
   result.resize(static_cast<std::size_t>(count));
   return result;
 }
@@ -46,8 +44,8 @@ std::wstring wide_path(std::string_view path) {
   std::replace(plain.begin(), plain.end(), L'/', L'\\');
   if (plain.size() <= kMostPlain || plain.starts_with(L"\\\\?\\")) return plain;
   std::wstring whole(::GetFullPathNameW(plain.c_str(), 0, nullptr, nullptr), L'\0');
-  whole.resize(::GetFullPathNameW(plain.c_str(), static_cast<DWORD>(whole.size()), whole.data(),
-                                  nullptr));
+  whole.resize(
+      ::GetFullPathNameW(plain.c_str(), static_cast<DWORD>(whole.size()), whole.data(), nullptr));
   if (whole.starts_with(L"\\\\")) return L"\\\\?\\UNC" + whole.substr(1);
   return L"\\\\?\\" + whole;
 }
