@@ -133,7 +133,7 @@ SystemFacts facts_of_this_system(const std::string& process) {
   facts.environment = [](const std::string& name) {
     return platform::environment_variable(name.c_str()).value_or("");
   };
-  facts.can_use = can_use;
+  facts.can_use = platform::can_use;
   facts.forbids_programs = platform::forbids_programs;
   facts.group_of = group_of;
   facts.devices = devices();

@@ -11,7 +11,6 @@ std::vector<int> groups_of_this_process();
 bool is_administrator();
 // Whose rights the process has; empty: unknown.
 std::string effective_user();
-bool can_use(const std::string& path);  // read and write
 // A file's; -1: unknown.
 int group_of(const std::string& path);
 

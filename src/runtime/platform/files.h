@@ -99,6 +99,8 @@ std::vector<std::string> names_in(const std::string& folder);
 
 // True of what can be started, which is no folder.
 bool is_program(const std::string& path);
+// Whether this user may read and write it.
+bool can_use(const std::string& path);
 // Whether its disk lets nobody run programs, or load libraries, from there.
 bool forbids_programs(const std::string& path);
 // The user's, in which each program has one of its own; empty where nothing says which.

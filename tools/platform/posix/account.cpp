@@ -23,8 +23,6 @@ std::string effective_user() {
   return entry != nullptr ? entry->pw_name : std::string();
 }
 
-bool can_use(const std::string& path) { return ::access(path.c_str(), R_OK | W_OK) == 0; }
-
 int group_of(const std::string& path) {
   struct stat status{};
   return ::stat(path.c_str(), &status) == 0 ? static_cast<int>(status.st_gid) : -1;

@@ -1,10 +1,8 @@
 #include "tools/platform/account.h"
 
-#include <io.h>
 #include <windows.h>
 
 #include "runtime/platform/system.h"
-#include "runtime/platform/windows/words.h"
 
 namespace fulmen::tools {
 
@@ -22,11 +20,6 @@ bool is_administrator() {
 }
 
 std::string effective_user() { return platform::user_name(); }
-
-bool can_use(const std::string& path) {
-  constexpr int kReadAndWrite = 6;
-  return ::_waccess(platform::wide_path(path).c_str(), kReadAndWrite) == 0;
-}
 
 int group_of(const std::string& /*path*/) { return -1; }
 

@@ -176,6 +176,8 @@ bool is_program(const std::string& path) {
   return ::access(path.c_str(), X_OK) == 0 && !std::filesystem::is_directory(path, error);
 }
 
+bool can_use(const std::string& path) { return ::access(path.c_str(), R_OK | W_OK) == 0; }
+
 bool forbids_programs([[maybe_unused]] const std::string& path) {
 #ifdef ST_NOEXEC
   struct statvfs status{};

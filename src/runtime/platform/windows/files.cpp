@@ -349,6 +349,11 @@ bool is_program(const std::string& path) {
   return attributes != INVALID_FILE_ATTRIBUTES && (attributes & FILE_ATTRIBUTE_DIRECTORY) == 0;
 }
 
+bool can_use(const std::string& path) {
+  constexpr int kReadAndWrite = 6;
+  return ::_waccess(wide_path(path).c_str(), kReadAndWrite) == 0;
+}
+
 bool forbids_programs(const std::string& /*path*/) { return false; }
 
 std::string cache_folder() { return environment_variable("LOCALAPPDATA").value_or(""); }
