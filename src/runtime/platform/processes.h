@@ -33,5 +33,7 @@ ProgramEnd end_of(Program program) noexcept;
 void kill_program(Program program) noexcept;
 
 std::int64_t this_process() noexcept;
+// A forked process gets SIGTERM when its parent ends, where the system can do so.
+void end_with_parent() noexcept;
 
 }  // namespace fulmen::platform

@@ -19,9 +19,9 @@ void at_fork(void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept
 
 bool start_thread(Thread& thread, void* (*run)(void*), void* argument) noexcept {
   sigset_t all, before;
-  ::sigfillset(&all);
+  sigfillset(&all);  // macros on macOS
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF})
-    ::sigdelset(&all, signal);
+    sigdelset(&all, signal);
   ::pthread_sigmask(SIG_BLOCK, &all, &before);
   pthread_attr_t attributes;
   ::pthread_attr_init(&attributes);

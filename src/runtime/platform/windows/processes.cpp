@@ -166,6 +166,7 @@ void kill_program(Program program) noexcept {
     ::TerminateProcess(job_of(program).process, kKilled);
 }
 
+void end_with_parent() noexcept {}
 std::int64_t this_process() noexcept { return ::GetCurrentProcessId(); }
 
 }  // namespace fulmen::platform
