@@ -62,83 +62,6 @@ std::error_code with_new_name(std::string& path, const Make& make) {
   return std::make_error_code(std::errc::file_exists);
 }
 
-// The rename of Windows 10, which replaces a file that others have open. Where the disk or the
-// system has none, the older one.
-bool rename_over(HANDLE file, const std::wstring& to) {
-  struct Rename {             // FILE_RENAME_INFO with flags, and room for the longest name
-    DWORD flags = 0x1 | 0x2;  // replace, by POSIX's rules
-    HANDLE root = nullptr;
-    DWORD bytes = 0;
-    std::array<wchar_t, 32768> name{};
-  };
-  const auto rename = std::make_unique<Rename>();
-  constexpr auto kFileRenameInfoEx = static_cast<FILE_INFO_BY_HANDLE_CLASS>(22);
-  if (to.size() >= rename->name.size()) return false;
-  rename->bytes = static_cast<DWORD>(to.size() * sizeof(wchar_t));
-  to.copy(rename->name.data(), to.size());
-  return ::SetFileInformationByHandle(file, kFileRenameInfoEx, rename.get(), sizeof(Rename)) != 0;
-}
-
-// Where a program keeps the old file open: it gets another name, and goes when it is closed. For a
-// moment there is none of its name.
-bool move_aside(const std::wstring& path) {
-  const std::wstring aside = path + L".old-" + std::to_wstring(::GetTickCount64());
-  if (::MoveFileExW(path.c_str(), aside.c_str(), 0) == 0) return false;
-  ::DeleteFileW(aside.c_str());
-  return true;
-}
-
-bool matches(std::wstring_view pattern, std::wstring_view name);
-
-// What follows '[': the pattern after ']', or nothing where the letter is not meant.
-std::optional<std::wstring_view> match_set(std::wstring_view set, wchar_t letter) {
-  const std::size_t end = set.find(L']', 1);
-  if (end == std::wstring_view::npos) return std::nullopt;
-  bool meant = false;
-  for (std::size_t i = 0; i < end; ++i) {
-    const bool range = i + 2 < end && set[i + 1] == L'-';
-    meant |= range ? letter >= set[i] && letter <= set[i + 2] : letter == set[i];
-    if (range) i += 2;
-  }
-  return meant ? std::optional(set.substr(end + 1)) : std::nullopt;
-}
-
-// Windows' names have no case.
-wchar_t folded(wchar_t letter) {
-  return letter >= L'A' && letter <= L'Z' ? static_cast<wchar_t>(letter - L'A' + L'a') : letter;
-}
-
-bool matches(std::wstring_view pattern, std::wstring_view name) {
-  while (!pattern.empty()) {
-    const wchar_t first = pattern.front();
-    if (first == L'*') {
-      for (std::size_t skipped = 0; skipped <= name.size(); ++skipped) {
-        if (matches(pattern.substr(1), name.substr(skipped))) return true;
-      }
-      return false;
-    }
-    if (name.empty()) return false;
-    if (first == L'[') {
-      const auto rest = match_set(pattern.substr(1), name.front());
-      if (!rest) return false;
-      pattern = *rest;
-    } else {
-      if (first != L'?' && folded(first) != folded(name.front())) return false;
-      pattern.remove_prefix(1);
-    }
-    name.remove_prefix(1);
-  }
-  return name.empty();
-}
-
-bool is_pattern(std::string_view text) {
-  return text.find_first_of("*?[") != std::string_view::npos;
-}
-
-bool exists(const std::string& path) {
-  return ::GetFileAttributesW(wide_path(path).c_str()) != INVALID_FILE_ATTRIBUTES;
-}
-
 }  // namespace
 
 std::optional<FileFacts> facts_of(const std::string& path, Links links, std::error_code& error) {
@@ -235,34 +158,6 @@ void File::set_changed_now() const {
 void File::let_readers_of(const std::string& /*folder*/) const {}
 void File::set_permissions_like(const std::string& /*path*/) const {}
 
-std::error_code replace_file(const std::string& from, const std::string& to) {
-  const std::wstring old_name = wide_path(from), new_name = wide_path(to);
-  std::wstring whole(::GetFullPathNameW(new_name.c_str(), 0, nullptr, nullptr), L'\0');
-  whole.resize(::GetFullPathNameW(new_name.c_str(), static_cast<DWORD>(whole.size()), whole.data(),
-                                  nullptr));
-  std::error_code error;
-  // Who reads the old file has it open for a moment, a virus scanner the new one.
-  constexpr int kTries = 30;
-  for (int tries = 0; tries < kTries; ++tries) {
-    HANDLE file = open_path(from, DELETE | SYNCHRONIZE, kShared, OPEN_EXISTING, 0, error);
-    if (!error) {
-      const bool renamed = rename_over(file, whole);
-      ::CloseHandle(file);
-      if (renamed) return {};
-    }
-    if (::MoveFileExW(old_name.c_str(), new_name.c_str(), MOVEFILE_REPLACE_EXISTING) != 0)
-      return {};
-    const DWORD number = ::GetLastError();
-    error = error_of(number);
-    if (number != ERROR_SHARING_VIOLATION && number != ERROR_ACCESS_DENIED) return error;
-    ::Sleep(10);
-  }
-  return move_aside(new_name) &&
-                 ::MoveFileExW(old_name.c_str(), new_name.c_str(), MOVEFILE_REPLACE_EXISTING) != 0
-             ? std::error_code()
-             : error;
-}
-
 std::error_code remove_file(const std::string& path) noexcept {
   return ::DeleteFileW(wide_path(path).c_str()) == 0 ? last_error() : std::error_code();
 }
@@ -300,35 +195,6 @@ std::optional<std::uint64_t> stream_bytes(std::FILE* stream) noexcept {
 }
 
 std::filesystem::path long_path(const std::string& path) { return wide_path(path); }
-
-std::vector<std::string> matching_files(const std::string& pattern) {
-  // Of each part of the path so far, with what separates it from the next.
-  std::vector<std::string> found{""};
-  std::string_view rest = pattern;
-  while (!rest.empty()) {
-    const std::size_t length = std::min(rest.find_first_of("/\\"), rest.size());
-    const std::string part(rest.substr(0, length)), separator(rest.substr(length, 1));
-    rest.remove_prefix(length + separator.size());
-    std::vector<std::string> longer;
-    for (const std::string& folder : found) {
-      if (!is_pattern(part)) {
-        longer.push_back(folder + part + separator);
-        continue;
-      }
-      for (const std::string& name : names_in(folder.empty() ? "." : folder)) {
-        if (matches_pattern(part, name)) longer.push_back(folder + name + separator);
-      }
-    }
-    found = std::move(longer);
-  }
-  std::erase_if(found, [](const std::string& path) { return path.empty() || !exists(path); });
-  std::sort(found.begin(), found.end());
-  return found;
-}
-
-bool matches_pattern(const std::string& pattern, const std::string& name) {
-  return matches(wide(pattern), wide(name));
-}
 
 // By Windows' own call: the C++ library's iterator ends at 260 characters.
 std::vector<std::string> names_in(const std::string& folder) {
