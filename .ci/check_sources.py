@@ -6,7 +6,8 @@ around includes alone, in the selectors of kernels/tile. No layer includes one a
 backend; UPWARDS has the exceptions. A vendor's file of kernels/tile includes nothing shared that
 its selector does not: kernel sources are flattened with each file once, and a shared file must not
 end up inside the vendor's conditional.
-Locks, and variables of functions that are made at their first use, are those of
+What a system alone has, its headers and a conditional on it, stands in the platform layer, of src and
+of tools. Locks, and variables of functions that are made at their first use, are those of
 runtime/fork_safe.h: a forked child would wait for others without end. fmt::join needs
 <fmt/ranges.h>: the system's {fmt} 9 here has it in format.h, the one that `pip install .` brings
 does not."""
@@ -77,13 +78,20 @@ UPWARDS = (
 LOCK = re.compile(
     r"\bstd::(?:(?:recursive_|shared_|timed_|recursive_timed_|shared_timed_)?mutex|call_once|"
     r"once_flag|condition_variable\w*|latch|barrier|\w+_semaphore|promise|future|async)\b|"
-    r"\bpthread_(?:mutex|once|cond|rwlock|spin|barrier)_|\bdl(?:open|close|_iterate_phdr)\("
+    r"\bpthread_(?:mutex|once|cond|rwlock|spin|barrier)_|\bdl(?:open|close|_iterate_phdr)\(|"
+    r"\bplatform::(?:load_library|unload_library|visit_loaded)\("
 )
 GUARDED = re.compile(
     r"\s+static (?!constexpr\b|constinit\b|thread_local\b|"
     r"inline\b)[^(){};=]*\b\w+\s*(?:\[[^]]*\]\s*)?[={;]"
 )
-DEFINES_LOCKS = ("runtime/fork_safe.h", "runtime/fork_safe.cpp")
+DEFINES_LOCKS = ("runtime/fork_safe.h", "runtime/fork_safe.cpp", "runtime/platform/")
+SYSTEM = re.compile(
+    r"\s*#\s*(?:if|elif|ifdef|ifndef)\b.*\b(?:_WIN32|_WIN64|WIN32|__APPLE__|__linux__|__MINGW32__)\b|"
+    r"\s*#\s*include <(?:windows|io|process|psapi|unistd|dlfcn|link|elf|fcntl|glob|fnmatch|poll|pthread|"
+    r"pwd|sched|spawn|dirent|sys/\w+|linux/\w+|mach-o/\w+)\.h>"
+)
+PLATFORM_LAYER = ("src/runtime/platform/", "tools/platform/", "src/kernels/")
 KNOWS_BACKENDS = "plan/builtin_backends.cpp"
 ALLOWED_WHOLE = ("kernels/targets/", "kernels/platforms/", "kernels/core/target.h")
 SELECTORS = "kernels/tile/"
@@ -115,7 +123,7 @@ def conditionals(name, lines):
 def locks(name, lines):
     """Numbers of lines with a lock, or a guarded variable, that a forked child may wait for without
     end."""
-    if name in DEFINES_LOCKS or name.startswith("kernels/"):
+    if name.startswith((*DEFINES_LOCKS, "kernels/")):
         return
     for number, line in enumerate(lines, 1):
         code = line.split("//")[0]
@@ -188,6 +196,20 @@ def findings(root):
                     )
 
 
+def systems(root):
+    """What only one system has outside of the platform layer, in src and tools."""
+    folders = [root, root.parent / "tools"] if root.name == "src" else [root]
+    for path in sorted(p for folder in folders for p in folder.rglob("*") if p.is_file()):
+        if path.suffix not in (".h", ".cpp"):
+            continue
+        name = path.relative_to(root.parent if root.name == "src" else root).as_posix()
+        if (name if root.name == "src" else f"src/{name}").startswith(PLATFORM_LAYER):
+            continue
+        for number, line in enumerate(path.read_text().split("\n"), 1):
+            if SYSTEM.match(line):
+                yield f"{name}:{number}: of one system: it belongs into the platform layer"
+
+
 # clang-format wraps C++ and ruff checks Python; neither looks at comments of C++ or at CMake.
 COLUMNS = 100
 COMMENT = re.compile(r'\s*(?://|/\*|\*\s)\s*(.*)|[^"]*\s(?://|/\*)\s*(.*)')
@@ -230,7 +252,7 @@ def main():
     root = pathlib.Path(
         sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1] / "src"
     )
-    found = [*findings(root), *wide_files(root)]
+    found = [*findings(root), *systems(root), *wide_files(root)]
     print(*found, sep="\n", end="\n" if found else "")
     sys.exit(1 if found else 0)
 

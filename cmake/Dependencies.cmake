@@ -3,7 +3,14 @@
 function(fulmen_header_only name header)
   find_path(FULMEN_${name}_INCLUDE_DIR ${header} DOC "Where <${header}> is")
   add_library(fulmen_${name} INTERFACE)
-  if(FULMEN_${name}_INCLUDE_DIR)
+  if(FULMEN_${name}_INCLUDE_DIR AND CMAKE_CROSSCOMPILING AND NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    # Beside it are this machine's own C headers, which are not the other system's.
+    cmake_path(GET header PARENT_PATH folder)
+    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/headers)
+    file(CREATE_LINK ${FULMEN_${name}_INCLUDE_DIR}/${folder} ${PROJECT_BINARY_DIR}/headers/${folder}
+         SYMBOLIC)
+    target_include_directories(fulmen_${name} SYSTEM INTERFACE ${PROJECT_BINARY_DIR}/headers)
+  elseif(FULMEN_${name}_INCLUDE_DIR)
     target_include_directories(fulmen_${name} SYSTEM INTERFACE ${FULMEN_${name}_INCLUDE_DIR})
   else()
     message(FATAL_ERROR

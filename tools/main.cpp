@@ -1,24 +1,22 @@
 // The fulmen program: devices, run, explain, verify, bench, compile, counts, cache, tune, doctor,
 // selftest.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <iostream>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
 #include "fulmen/version.h"
+#include "runtime/platform/system.h"
 #include "tools/commands.h"
 #include "tools/files/output_file.h"
+#include "tools/platform/arguments.h"
 #include "tools/signals.h"
 
 namespace {
@@ -112,28 +110,32 @@ void show_compilation(void* /*context*/, const char* kernel, const char* arch, b
   std::fflush(stderr);
 }
 
+[[maybe_unused]] void set_default(const char* name, const char* value) {
+  if (!fulmen::platform::environment_variable(name))
+    fulmen::platform::set_environment_variable(name, value);
+}
+
 // Makes the baseline as fast as it can be: OpenBLAS before 0.3.22 takes Zen 4 and 5 for processors
 // without AVX-512 and runs at half their speed. What the user says takes precedence.
 void let_openblas_use_avx512() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0)
-    setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
+    set_default("OPENBLAS_CORETYPE", "SkylakeX");
 #endif
 }
-
-// A file larger than the limit (ulimit -f) is an error of its write, told like a full disk, not the
-// end of the process.
-void ignore_file_size_signal() { std::signal(SIGXFSZ, SIG_IGN); }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     fulmen::tools::watch_signals();
-    ignore_file_size_signal();
     let_openblas_use_avx512();
-    if (isatty(STDERR_FILENO) != 0) fulmen::set_compile_observer(show_compilation, nullptr);
-    return run(argc, argv);
+    if (fulmen::platform::is_terminal(2)) fulmen::set_compile_observer(show_compilation, nullptr);
+    std::vector<std::string> arguments = fulmen::tools::program_arguments(argc, argv);
+    std::vector<char*> pointers;
+    for (std::string& argument : arguments) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    return run(static_cast<int>(arguments.size()), pointers.data());
   } catch (const std::bad_alloc&) {
     return report({StatusCode::out_of_memory, "no memory"});
   } catch (const std::system_error& error) {  // thrown by fmt::print

@@ -2,18 +2,19 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <string>
+
+#include "runtime/platform/system.h"
 
 namespace fulmen::tools {
 
 class Progress {
  public:
   // A long run: rows appear as they come, in a pipe as well.
-  Progress() : terminal_(::isatty(STDOUT_FILENO) != 0) {}
+  Progress() : terminal_(platform::is_terminal(1)) {}
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress() { clear(); }

@@ -128,8 +128,8 @@ struct CachedKernel {
   std::size_t bytes = 0;
   int64_t last_used = 0;  // seconds since 1970
 };
-// $FULMEN_CACHE_DIR, else $XDG_CACHE_HOME/fulmen, else ~/.cache/fulmen; empty where none is set:
-// kernels are then kept in memory only.
+// $FULMEN_CACHE_DIR, else $XDG_CACHE_HOME/fulmen, else ~/.cache/fulmen, on Windows
+// %LOCALAPPDATA%/fulmen; empty where none is set: kernels are then kept in memory only.
 FULMEN_API std::string kernel_cache_folder();
 FULMEN_API std::vector<CachedKernel> cached_kernels();
 // Deletes them all; returns how many. Errors: a file that cannot be deleted.

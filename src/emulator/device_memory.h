@@ -17,6 +17,7 @@
 #include "emulator/memory_map.h"
 #include "fulmen/status.h"
 #include "runtime/fork_safe.h"
+#include "runtime/platform/memory.h"
 
 namespace fulmen::gpu {
 
@@ -27,7 +28,7 @@ class DeviceMemory {
       return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes", bytes));
     // The gap on both sides belongs to no allocation, so an index that runs over is found.
     auto* block =
-        static_cast<char*>(std::aligned_alloc(kGap, (bytes + 3 * kGap - 1) / kGap * kGap));
+        static_cast<char*>(platform::allocate_aligned(kGap, (bytes + 3 * kGap - 1) / kGap * kGap));
     if (block == nullptr)
       return Status(StatusCode::out_of_memory, fmt::format("no memory for {} bytes", bytes));
     // A large block stays as the system gives it: zeros, without memory until they are used.
@@ -39,7 +40,7 @@ class DeviceMemory {
   void free(void* memory) noexcept {
     const std::scoped_lock lock(mutex_);
     if (blocks_.erase(static_cast<char*>(memory)) != 0)
-      std::free(static_cast<char*>(memory) - kGap);
+      platform::free_aligned(static_cast<char*>(memory) - kGap);
   }
   // Refuses a range that begins in an allocation, or in the gap around one, and leaves it, and a
   // range that runs into one. Other memory is the host's, of which nothing is known. name: the

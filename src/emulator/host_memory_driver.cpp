@@ -1,10 +1,11 @@
 #include "emulator/host_memory_driver.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
+
+#include "runtime/platform/system.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -31,8 +32,7 @@ Result<DeviceProperties> HostMemoryDriver::properties(int device) const {
   p.wave_size = chip.wave_size;
   p.lds_bytes = chip.lds_bytes;
   p.compute_units = kComputeUnits;
-  p.memory_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
-                   static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+  p.memory_bytes = platform::memory_bytes();
   return p;
 }
 

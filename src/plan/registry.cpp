@@ -17,6 +17,7 @@
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/made_problem.h"
+#include "runtime/platform/memory.h"
 
 namespace fulmen {
 namespace {
@@ -44,11 +45,11 @@ std::string_view backend_name(std::string_view device) {
 void* Backend::allocate(const std::string& /*device*/, std::size_t bytes) const noexcept {
   constexpr std::size_t kAlignment = 64;
   if (bytes > SIZE_MAX - kAlignment) return nullptr;  // rounded up it would be little
-  return std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  return platform::allocate_aligned(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
 }
 
 void Backend::free(const std::string& /*device*/, void* memory) const noexcept {
-  std::free(memory);
+  platform::free_aligned(memory);
 }
 
 void* Backend::allocate_in_stream(const std::string& device, void* /*stream*/,

@@ -1,18 +1,15 @@
 #include "runtime/environment.h"
 
-#include <sys/auxv.h>
-#include <unistd.h>
-
-#include <cstdlib>
-#include <cstring>
+#include "runtime/platform/system.h"
 
 namespace fulmen {
 
-bool has_more_rights_than_its_caller() noexcept { return getauxval(AT_SECURE) != 0; }
+bool has_more_rights_than_its_caller() noexcept {
+  return platform::has_more_rights_than_its_caller();
+}
 
 std::string environment(const char* name) {
-  const char* value = ::secure_getenv(name);
-  return value != nullptr ? value : "";
+  return platform::environment_variable(name).value_or("");
 }
 
 bool environment_flag(const char* name) {
@@ -21,19 +18,12 @@ bool environment_flag(const char* name) {
 }
 
 bool environment_has(std::initializer_list<std::string_view> prefixes) noexcept {
-  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
-    for (const std::string_view prefix : prefixes) {
-      if (**variable == prefix.front() &&
-          std::strncmp(*variable, prefix.data(), prefix.size()) == 0)
-        return true;
-    }
-  }
-  return false;
+  return platform::has_variable_with_prefix(prefixes);
 }
 
 std::string program_path() {
   std::string path = environment("PATH");
-  return path.empty() ? "/usr/local/bin:/usr/bin:/bin" : path;
+  return path.empty() ? platform::kUsualProgramFolders : path;
 }
 
 }  // namespace fulmen

@@ -23,7 +23,7 @@ bool environment_flag(const char* name);
 // lookup.
 bool environment_has(std::initializer_list<std::string_view> prefixes) noexcept;
 
-// PATH, and /usr/local/bin:/usr/bin:/bin where environment() has none.
+// PATH, and /usr/local/bin:/usr/bin:/bin (on Windows System32) where environment() has none.
 std::string program_path();
 
 }  // namespace fulmen

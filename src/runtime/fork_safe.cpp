@@ -1,14 +1,12 @@
 #include "runtime/fork_safe.h"
 
-#include <dlfcn.h>
-#include <link.h>
-#include <pthread.h>
-#include <unistd.h>
-
-#include "runtime/futex.h"
+#include "runtime/platform/threads.h"
 
 namespace fulmen {
 namespace {
+
+using platform::wait_while;
+using platform::wake_all;
 
 constinit std::atomic<int> sections{0};    // of all threads, the outermost of each
 constinit std::atomic<int> forks{0};       // that are under way: no section begins
@@ -19,7 +17,7 @@ constinit thread_local int own_loads = 0;
 
 void leave() noexcept {
   sections.fetch_sub(1);
-  if (forks.load() != 0) futex_wake(sections);
+  if (forks.load() != 0) wake_all(sections);
 }
 
 // A thread may fork within a section of its own, which then continues in parent and child.
@@ -28,12 +26,13 @@ int own() noexcept { return depth > 0 ? 1 : 0; }
 void before_fork() noexcept {
   forks.fetch_add(1);
   constexpr int kMostMilliseconds = 2000;
-  for (int ms = 0; loads.load() > own_loads && ms < kMostMilliseconds; ++ms) ::usleep(1000);
-  for (int now = sections.load(); now > own(); now = sections.load()) futex_wait(sections, now);
+  for (int ms = 0; loads.load() > own_loads && ms < kMostMilliseconds; ++ms)
+    platform::sleep_for(std::chrono::milliseconds(1));
+  for (int now = sections.load(); now > own(); now = sections.load()) wait_while(sections, now);
 }
 
 void after_fork_in_parent() noexcept {
-  if (forks.fetch_sub(1) == 1) futex_wake(forks);
+  if (forks.fetch_sub(1) == 1) wake_all(forks);
 }
 
 void after_fork_in_child() noexcept {
@@ -43,8 +42,11 @@ void after_fork_in_child() noexcept {
   generation.fetch_add(1);
 }
 
-[[maybe_unused]] const int kForkWatch =
-    ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+struct ForkWatch {
+  ForkWatch() noexcept {
+    platform::at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
+  }
+} const kForkWatch;
 
 void begin_section() noexcept {
   if (depth++ > 0) return;
@@ -52,7 +54,7 @@ void begin_section() noexcept {
     sections.fetch_add(1);
     if (forks.load() == 0) return;
     leave();
-    for (int now = forks.load(); now != 0; now = forks.load()) futex_wait(forks, now);
+    for (int now = forks.load(); now != 0; now = forks.load()) wait_while(forks, now);
   }
 }
 
@@ -66,7 +68,7 @@ void begin_load() noexcept {
     loads.fetch_add(1);
     if (own_loads > 0 || forks.load() == 0) break;
     loads.fetch_sub(1);
-    for (int now = forks.load(); now != 0; now = forks.load()) futex_wait(forks, now);
+    for (int now = forks.load(); now != 0; now = forks.load()) wait_while(forks, now);
   }
   ++own_loads;
 }
@@ -75,6 +77,13 @@ void end_load() noexcept {
   --own_loads;
   loads.fetch_sub(1);
 }
+
+struct Load {
+  Load() noexcept { begin_load(); }
+  ~Load() { end_load(); }  // a visit may throw
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
+};
 
 }  // namespace
 
@@ -104,26 +113,20 @@ void SharedMutex::unlock_shared() {
   end_section();
 }
 
-void* open_library(const char* name, int flags) noexcept {
-  begin_load();
-  void* handle = ::dlopen(name, flags);
-  end_load();
-  return handle;
+void* open_library(const std::string& name, platform::Opening opening,
+                   platform::OpeningError& error) {
+  const Load load;
+  return platform::load_library(name, opening, error);
 }
 
-void close_library(void* handle) noexcept {
-  begin_load();
-  ::dlclose(handle);
-  end_load();
+void close_library(void* library) noexcept {
+  const Load load;
+  platform::unload_library(library);
 }
 
-int visit_libraries(int (*visit)(dl_phdr_info* library, std::size_t bytes, void* context),
-                    void* context) {
-  struct Load {
-    Load() { begin_load(); }
-    ~Load() { end_load(); }
-  } const load;  // a visit may throw
-  return ::dl_iterate_phdr(visit, context);
+void visit_libraries(const std::function<bool(const platform::LoadedLibrary&)>& visit) {
+  const Load load;
+  platform::visit_loaded(visit);
 }
 
 void WorkLock::lock() noexcept {
@@ -131,7 +134,7 @@ void WorkLock::lock() noexcept {
   int now = holder_.load();
   for (;;) {
     if (now == mine) {
-      futex_wait(holder_, now);
+      wait_while(holder_, now);
       now = holder_.load();
     } else if (holder_.compare_exchange_weak(now, mine)) {
       // Free, or held by a thread that is not in this process.
@@ -142,7 +145,7 @@ void WorkLock::lock() noexcept {
 
 void WorkLock::unlock() noexcept {
   holder_.store(0);
-  futex_wake(holder_);
+  wake_all(holder_);
 }
 
 }  // namespace fulmen

@@ -16,12 +16,13 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
+#include <functional>
 #include <mutex>
-#include <shared_mutex>
+#include <string>
 #include <utility>
 
-struct dl_phdr_info;  // NOLINT(readability-identifier-naming): of <link.h>
+#include "runtime/platform/libraries.h"
+#include "runtime/platform/mutexes.h"
 
 namespace fulmen {
 
@@ -31,7 +32,7 @@ class Mutex {
   void unlock();
 
  private:
-  std::mutex mutex_;
+  platform::Mutex mutex_;
 };
 
 class SharedMutex {
@@ -42,7 +43,7 @@ class SharedMutex {
   void unlock_shared();
 
  private:
-  std::shared_mutex mutex_;
+  platform::SharedMutex mutex_;
 };
 
 class WorkLock {
@@ -55,14 +56,14 @@ class WorkLock {
   std::atomic<int> holder_{0};
 };
 
-// dlopen, dlclose and dl_iterate_phdr. The C library's list of what is loaded may be half written,
-// or locked, while they run: a child that reads it then crashes, or waits without end. fork() waits
-// for them, too, but for two seconds at most: what a library does when it is loaded may itself wait
-// for the thread that forks.
-void* open_library(const char* name, int flags) noexcept;
-void close_library(void* handle) noexcept;
-int visit_libraries(int (*visit)(dl_phdr_info* library, std::size_t bytes, void* context),
-                    void* context);
+// Opening, closing and listing libraries. The C library's list of what is loaded may be half
+// written, or locked, while they run: a child that reads it then crashes, or waits without end.
+// fork() waits for them, too, but for two seconds at most: what a library does when it is loaded
+// may itself wait for the thread that forks.
+void* open_library(const std::string& name, platform::Opening opening,
+                   platform::OpeningError& error);
+void close_library(void* library) noexcept;
+void visit_libraries(const std::function<bool(const platform::LoadedLibrary&)>& visit);
 
 // A static variable of this type is initialised by the compiler and never destroyed: other threads
 // may use it until the process has ended. One that is a member has an owner, who calls destroy().

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "fulmen/read_file.h"
+#include "runtime/platform/files.h"
 
 namespace fulmen {
 
@@ -15,28 +16,23 @@ class RegularFile {
  public:
   // Nothing where there is no file of that name.
   static Result<std::optional<RegularFile>> open(const std::string& path, FileTrust trust);
-  RegularFile(RegularFile&& other) noexcept
-      : descriptor_(std::exchange(other.descriptor_, -1)), bytes_(other.bytes_) {}
-  RegularFile& operator=(RegularFile&&) = delete;
-  ~RegularFile();
 
-  int descriptor() const noexcept { return descriptor_; }
   std::size_t bytes() const noexcept { return bytes_; }
+  void set_changed_now() const { file_.set_changed_now(); }
   // Its first bytes, up to `limit`; fewer where it ends or cannot be read. Text is a std::string or
   // a std::vector<std::byte>.
   template <class Text>
   Text read(std::size_t limit) const {
     Text text;
     text.resize(limit < bytes_ ? limit : bytes_);
-    text.resize(read_start(text.data(), text.size()));
+    text.resize(file_.read_start(text.data(), text.size()));
     return text;
   }
 
  private:
-  RegularFile(int descriptor, std::size_t bytes) : descriptor_(descriptor), bytes_(bytes) {}
-  std::size_t read_start(void* to, std::size_t limit) const;
+  RegularFile(platform::File file, std::size_t bytes) : file_(std::move(file)), bytes_(bytes) {}
 
-  int descriptor_;
+  platform::File file_;
   std::size_t bytes_;
 };
 

@@ -1,16 +1,10 @@
 #include "runtime/run_program.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <csignal>
-#include <cstdlib>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -20,20 +14,20 @@
 
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
+#include "runtime/platform/files.h"
+#include "runtime/platform/processes.h"
+#include "runtime/platform/system.h"
 #include "runtime/regular_file.h"
-
-extern char** environ;
 
 namespace fulmen {
 
 namespace {
 
-// The programs that run, by their process groups, and the folders they work in. A forked child has
-// none of its parent's.
+// The programs that run, and the folders they work in. A forked child has none of its parent's.
 struct Running {
   Mutex mutex;
-  pid_t process = ::getpid();
-  std::set<pid_t> programs;
+  std::int64_t process = platform::this_process();
+  std::set<platform::Program> programs;
   std::set<std::string> folders;
   bool ended = false;  // nothing may be started any more
 };
@@ -41,7 +35,7 @@ Running& running() {
   constinit static MadeOnce<Running> made;
   Running& r = made.get();
   const std::scoped_lock lock(r.mutex);
-  if (const pid_t process = ::getpid(); r.process != process) {
+  if (const std::int64_t process = platform::this_process(); r.process != process) {
     r.process = process;
     r.programs.clear();
     r.folders.clear();
@@ -59,99 +53,54 @@ std::vector<std::string> environment_of_programs(const std::string& temporary_fo
   if (has_more_rights_than_its_caller()) {
     variables.push_back("PATH=" + program_path());
   } else {
-    for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
-      if (temporary_folder.empty() || !std::string_view(*variable).starts_with("TMPDIR="))
-        variables.emplace_back(*variable);
-    }
+    variables = platform::environment_variables();
   }
-  if (!temporary_folder.empty()) variables.push_back("TMPDIR=" + temporary_folder);
+  if (temporary_folder.empty()) return variables;
+  for (const char* name : {"TMPDIR=", "TMP=", "TEMP="}) {
+    // Windows' programs look at the others alone.
+    if (std::string_view(name) != "TMPDIR=" && platform::kThisSystem != platform::System::windows)
+      continue;
+    std::erase_if(variables, [&](const std::string& v) { return v.starts_with(name); });
+    variables.push_back(name + temporary_folder);
+  }
   return variables;
 }
 
-std::vector<char*> null_terminated(const std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  pointers.reserve(texts.size() + 1);
-  for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-// Its standard output and error go to `output`. A process group of its own, so that end_programs()
-// reaches what it starts; and no signal is blocked in it, whatever this thread blocks.
-Result<pid_t> start(const std::vector<std::string>& command, const std::string& temporary_folder,
-                    int output) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, output, 1);
-  posix_spawn_file_actions_adddup2(&actions, output, 2);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  sigset_t none;
-  sigemptyset(&none);
-  posix_spawnattr_setsigmask(&attributes, &none);
+Result<platform::StartedProgram> start(const std::vector<std::string>& command,
+                                       const std::string& temporary_folder) {
   const std::vector<std::string> variables = environment_of_programs(temporary_folder);
-  const std::vector<char*> arguments = null_terminated(command),
-                           environment = null_terminated(variables);
   Running& r = running();
   const std::scoped_lock lock(r.mutex);
-  pid_t program = 0;
-  const int error = r.ended ? 0
-                            : posix_spawn(&program, command.front().c_str(), &actions, &attributes,
-                                          arguments.data(), environment.data());
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
   if (r.ended) return ended();
-  if (error != 0) {
-    return Status(StatusCode::unavailable, fmt::format("{} cannot be started: {}", command.front(),
-                                                       std::generic_category().message(error)));
+  platform::StartedProgram started;
+  if (const std::error_code error = platform::start_program(command, variables, started); error) {
+    return Status(StatusCode::unavailable,
+                  fmt::format("{} cannot be started: {}", command.front(), error.message()));
   }
-  r.programs.insert(program);
-  return program;
+  r.programs.insert(started.program);
+  return started;
 }
 
-// Waits for a program; its state as waitpid has it. It leaves the list before its number can be
-// another's.
-int wait_for(pid_t program) {
-  siginfo_t info{};
-  while (waitid(P_PID, static_cast<id_t>(program), &info, WEXITED | WNOWAIT) < 0 &&
-         errno == EINTR) {
-  }
+// Waits for a program. It leaves the list before its number can be another's.
+platform::ProgramEnd wait_for(platform::Program program) {
+  platform::wait_for(program);
   Running& r = running();
   const std::scoped_lock lock(r.mutex);
   r.programs.erase(program);
-  int state = 0;
-  while (waitpid(program, &state, 0) < 0 && errno == EINTR) {
-  }
-  return state;
-}
-
-std::string read_all(int descriptor) {
-  std::string text;
-  char buffer[4096];
-  ssize_t count = 0;
-  while ((count = read(descriptor, buffer, sizeof(buffer))) > 0 || (count < 0 && errno == EINTR)) {
-    if (count > 0) text.append(buffer, static_cast<std::size_t>(count));
-  }
-  return text;
+  return platform::end_of(program);
 }
 
 }  // namespace
 
 std::string find_program(const std::string& name) {
-  const auto is_program = [](const std::string& path) {
-    std::error_code error;
-    return access(path.c_str(), X_OK) == 0 && !std::filesystem::is_directory(path, error);
-  };
-  if (name.find('/') != std::string::npos) return is_program(name) ? name : std::string();
+  if (platform::has_folder(name)) return platform::is_program(name) ? name : std::string();
   const std::string path = program_path();
   std::string_view rest = path;
   while (!rest.empty()) {
-    const std::size_t length = std::min(rest.find(':'), rest.size());
-    if (std::string candidate = fmt::format("{}/{}", rest.substr(0, length), name);
-        is_program(candidate))
+    const std::size_t length = std::min(rest.find(platform::kListSeparator), rest.size());
+    if (std::string candidate =
+            fmt::format("{}/{}{}", rest.substr(0, length), name, platform::kProgramSuffix);
+        platform::is_program(candidate))
       return candidate;
     rest.remove_prefix(std::min(length + 1, rest.size()));
   }
@@ -160,28 +109,19 @@ std::string find_program(const std::string& name) {
 
 Result<std::string> run_program(const std::vector<std::string>& command,
                                 const std::string& temporary_folder) {
-  int pipe_ends[2];
-  if (pipe2(pipe_ends, O_CLOEXEC) != 0) {
-    return Status(StatusCode::internal,
-                  fmt::format("pipe: {}", std::generic_category().message(errno)));
-  }
-  const Result<pid_t> program = start(command, temporary_folder, pipe_ends[1]);
-  close(pipe_ends[1]);
-  const std::string output = program.ok() ? read_all(pipe_ends[0]) : "";
-  close(pipe_ends[0]);
-  if (!program.ok()) return program.status();
-  const int state = wait_for(program.value());
-  if (WIFEXITED(state) && WEXITSTATUS(state) == 0) return output;
+  const Result<platform::StartedProgram> started = start(command, temporary_folder);
+  if (!started.ok()) return started.status();
+  std::string output = platform::read_output(*started);
+  const platform::ProgramEnd end = wait_for(started->program);
+  if (end.by_itself && end.code == 0) return output;
   {
     Running& r = running();
     const std::scoped_lock lock(r.mutex);
     if (r.ended) return ended();
   }
   // Who kills a compiler (memory is short) says nothing of what it was to compile.
-  const bool ended_by_itself = WIFEXITED(state);
-  const std::string how = ended_by_itself ? fmt::format("exit code {}", WEXITSTATUS(state))
-                                          : fmt::format("signal {}", WTERMSIG(state));
-  return Status(ended_by_itself ? StatusCode::internal : StatusCode::unavailable,
+  const std::string how = fmt::format("{} {}", end.by_itself ? "exit code" : "signal", end.code);
+  return Status(end.by_itself ? StatusCode::internal : StatusCode::unavailable,
                 fmt::format("{} failed ({}): {}", command.front(), how, output));
 }
 
@@ -190,7 +130,7 @@ void end_programs() noexcept {
   {
     const std::scoped_lock lock(r.mutex);
     r.ended = true;
-    for (const pid_t program : r.programs) ::kill(-program, SIGKILL);
+    for (const platform::Program program : r.programs) platform::kill_program(program);
   }
   // The threads that wait for them remove their folders, at once: nothing that they do takes long
   // now.
@@ -203,12 +143,13 @@ void end_programs() noexcept {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const std::scoped_lock lock(r.mutex);
   std::error_code ignored;
-  for (const std::string& folder : r.folders) std::filesystem::remove_all(folder, ignored);
+  for (const std::string& folder : r.folders)
+    std::filesystem::remove_all(platform::long_path(folder), ignored);
 }
 
 TemporaryDirectory::TemporaryDirectory() {
   std::string base = environment("TMPDIR");
-  if (base.empty()) base = "/tmp";
+  if (base.empty()) base = platform::usual_temporary_folder();
   std::error_code error;
   // Absolute: a compiler would take a name that begins with '-' for an option.
   std::string path =
@@ -217,27 +158,30 @@ TemporaryDirectory::TemporaryDirectory() {
   const std::scoped_lock lock(r.mutex);
   if (r.ended) {
     status_ = ended();
-  } else if (!error && mkdtemp(path.data()) != nullptr) {
-    path_ = path;
-    r.folders.insert(path);
-  } else {
-    status_ = Status(StatusCode::unavailable,
-                     fmt::format("no folder can be made in {} (TMPDIR, else /tmp): {}", base,
-                                 error ? error.message() : std::generic_category().message(errno)));
+    return;
   }
+  if (!error) error = platform::make_new_folder(path);
+  if (error) {
+    status_ = Status(StatusCode::unavailable,
+                     fmt::format("no folder can be made in {} (TMPDIR, else {}): {}", base,
+                                 platform::usual_temporary_folder(), error.message()));
+    return;
+  }
+  path_ = path;
+  r.folders.insert(path);
 }
 
 TemporaryDirectory::~TemporaryDirectory() {
   if (!status_.ok()) return;
   std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+  std::filesystem::remove_all(platform::long_path(path_), ignored);
   Running& r = running();
   const std::scoped_lock lock(r.mutex);
   r.folders.erase(path_);
 }
 
 Status write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
+  std::ofstream file(platform::long_path(path), std::ios::binary);
   file << text;
   file.close();
   return file ? Status{}

@@ -9,26 +9,22 @@
 //   idle, asleep -> ending      the end of the process, or of the library in it
 #include "runtime/thread_pool.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cfenv>
 #include <chrono>
-#include <csignal>
-#include <ctime>
 #include <thread>
 
 #include "runtime/fork_safe.h"
-#include "runtime/futex.h"
+#include "runtime/platform/threads.h"
 
 namespace fulmen::cpu {
 namespace {
 
+using platform::wait_while;
+using platform::wake_all;
 using Clock = std::chrono::steady_clock;
 
 // A thread spins for an eighth of what it has just computed: callers that follow each other closely
@@ -56,7 +52,7 @@ struct alignas(64) Slot {
   std::atomic<int> state{kIdle};
   int64_t worker = 0;    // of this and the next, the owner's: what the thread is to do
   Call* call = nullptr;  // on the owner's stack
-  pthread_t thread{};
+  platform::Thread thread{};
   bool started = false;
 };
 
@@ -100,7 +96,7 @@ void sleep_until_something(Slot& slot) noexcept {
   while (!has_something(slot)) {
     int idle = kIdle;
     if (slot.state.compare_exchange_strong(idle, kAsleep) || idle == kAsleep)
-      futex_wait(slot.state, kAsleep);
+      wait_while(slot.state, kAsleep);
   }
 }
 
@@ -108,17 +104,12 @@ void wake_sleepers(Call& call) noexcept {
   const int count = call.num_asleep.load(std::memory_order_acquire);
   while (call.next_to_wake.load(std::memory_order_relaxed) < count) {
     const int next = call.next_to_wake.fetch_add(1, std::memory_order_relaxed);
-    if (next < count) futex_wake(slots[call.asleep[static_cast<std::size_t>(next)]].state);
+    if (next < count) wake_all(slots[call.asleep[static_cast<std::size_t>(next)]].state);
   }
 }
 
-// Processor time of the calling thread: on a machine with more to do than processors, less than
-// what the clock says.
 Clock::duration own_time() noexcept {
-  timespec time{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::seconds(time.tv_sec) +
-                                                     std::chrono::nanoseconds(time.tv_nsec));
+  return std::chrono::duration_cast<Clock::duration>(platform::thread_time());
 }
 
 // The next call may follow at once. Only then the thread asks for its time, which takes as long as
@@ -148,29 +139,14 @@ void* serve(void* arg) {
     wake_sleepers(call);
     std::fesetenv(&call.environment);
     call.task(call.arg, slot.worker);
-    if (slot.state.exchange(kIdle) == kAwaited) futex_wake(slot.state);
+    if (slot.state.exchange(kIdle) == kAwaited) wake_all(slot.state);
   }
 }
 
-// Signals are the host's, whose threads they go to; but those of errors, and of profilers, concern
-// who runs.
+// Signals are the host's, whose threads they go to; and a thread of the host's that is bound to a
+// processor may be the first to call.
 bool start_thread(Slot& slot) noexcept {
-  sigset_t all, before;
-  ::sigfillset(&all);
-  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF})
-    ::sigdelset(&all, signal);
-  ::pthread_sigmask(SIG_BLOCK, &all, &before);
-  // A thread of the host's that is bound to a processor may be the first to call: others would find
-  // theirs bound to it, too.
-  pthread_attr_t attributes;
-  ::pthread_attr_init(&attributes);
-  cpu_set_t processors;
-  if (::sched_getaffinity(::getpid(), sizeof processors, &processors) == 0) {
-    ::pthread_attr_setaffinity_np(&attributes, sizeof processors, &processors);
-  }
-  slot.started = ::pthread_create(&slot.thread, &attributes, serve, &slot) == 0;
-  ::pthread_attr_destroy(&attributes);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  slot.started = platform::start_thread(slot.thread, serve, &slot);
   return slot.started;
 }
 
@@ -250,23 +226,28 @@ void wait_for(Slot& slot, Clock::duration spin) noexcept {
   }
   int running = kRunning;
   if (!slot.state.compare_exchange_strong(running, kAwaited)) return;
-  while (slot.state.load() == kAwaited) futex_wait(slot.state, kAwaited);
+  while (slot.state.load() == kAwaited) wait_while(slot.state, kAwaited);
 }
 
 // A forked child has none of its parent's threads.
-[[maybe_unused]] const int kForkWatch = ::pthread_atfork(nullptr, nullptr, [] {
+void after_fork_in_child() noexcept {
   for (Slot& slot : slots) {
     slot.state.store(kIdle);
     slot.started = false;
   }
   for (auto& word : owned) word.store(0);
   threads_in_use.store(0);
-});
+}
+
+struct PoolForkWatch {
+  PoolForkWatch() noexcept { platform::at_fork(nullptr, nullptr, after_fork_in_child); }
+} const kForkWatch;
 
 // Ends the threads before the library's code is unmapped by dlclose, and when the process ends. A
 // call that never returns, since its own thread ends the process, keeps its threads.
 struct ThreadsEnd {
   ~ThreadsEnd() {
+    if (!platform::threads_outlive_statics()) return;
     const Clock::time_point latest = Clock::now() + std::chrono::seconds(1);
     for (std::size_t word = 0; word < owned.size(); ++word) {
       uint64_t taken = 0;  // never given back: no call finds a thread any more
@@ -275,16 +256,16 @@ struct ThreadsEnd {
         for (uint64_t rest = more; rest != 0; rest &= rest - 1) {
           Slot& slot =
               slots[word * kSlotsPerWord + static_cast<std::size_t>(std::countr_zero(rest))];
-          if (slot.started && slot.state.exchange(kEnding) == kAsleep) futex_wake(slot.state);
+          if (slot.started && slot.state.exchange(kEnding) == kAsleep) wake_all(slot.state);
         }
         taken |= more;
         if (taken == ~uint64_t{0} || Clock::now() > latest) break;
-        ::usleep(100);
+        platform::sleep_for(std::chrono::microseconds(100));
       }
       for (; taken != 0; taken &= taken - 1) {
         Slot& slot =
             slots[word * kSlotsPerWord + static_cast<std::size_t>(std::countr_zero(taken))];
-        if (slot.started) ::pthread_join(slot.thread, nullptr);
+        if (slot.started) platform::join_thread(slot.thread);
       }
     }
   }
@@ -317,11 +298,9 @@ void run_on_pool(int workers, int limit, void (*task)(void* arg, int64_t worker)
 int usable_processors() noexcept {
   constinit static MadeOnce<const int> count;
   return count.get([] {
-    cpu_set_t processors;
-    // A machine of more processors than a cpu_set_t has is an error here.
-    if (::sched_getaffinity(::getpid(), sizeof processors, &processors) == 0)
-      return std::max(1, CPU_COUNT(&processors));
-    return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    const int usable = platform::usable_processors();
+    return usable > 0 ? usable
+                      : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   });
 }
 

@@ -40,7 +40,8 @@ TEST(Environment, IsReadInOnePlace) {
          fs::recursive_directory_iterator(std::string(FULMEN_SOURCE_DIR) + folder)) {
       const fs::path& path = entry.path();
       if ((path.extension() != ".cpp" && path.extension() != ".h") ||
-          path.filename() == "environment.cpp")
+          path.filename() == "environment.cpp" ||
+          path.generic_string().ends_with("/platform/posix/system.cpp"))  // which it asks
         continue;
       ++files;
       EXPECT_FALSE(std::regex_search(text_of(path), reads))

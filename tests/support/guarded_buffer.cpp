@@ -1,32 +1,28 @@
 #include "support/guarded_buffer.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <new>
 #include <utility>
 
+#include "runtime/platform/memory.h"
+
 namespace fulmen::testing {
-namespace {
 
-std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
-
-}  // namespace
+using platform::PageAccess;
 
 GuardedBuffer::GuardedBuffer(std::size_t bytes, Flush flush) : size_(bytes) {
-  const std::size_t page = page_bytes();
+  const std::size_t page = platform::page_bytes();
   const std::size_t inside = (bytes + page - 1) / page * page;
   mapped_ = inside + 2 * page;
-  void* mapping = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapping == MAP_FAILED) throw std::bad_alloc();
+  void* mapping = platform::map_pages(mapped_, PageAccess::none);
+  if (mapping == nullptr) throw std::bad_alloc();
   mapping_ = static_cast<std::byte*>(mapping);
-  if (inside > 0 && mprotect(mapping_ + page, inside, PROT_READ | PROT_WRITE) != 0)
+  if (inside > 0 && !platform::set_access(mapping_ + page, inside, PageAccess::write))
     throw std::bad_alloc();
   data_ = mapping_ + page + (flush == Flush::end ? inside - bytes : 0);
 }
 
 GuardedBuffer::~GuardedBuffer() {
-  if (mapping_ != nullptr) munmap(mapping_, mapped_);
+  if (mapping_ != nullptr) platform::unmap_pages(mapping_, mapped_);
 }
 
 GuardedBuffer::GuardedBuffer(GuardedBuffer&& other) noexcept { *this = std::move(other); }
@@ -40,8 +36,9 @@ GuardedBuffer& GuardedBuffer::operator=(GuardedBuffer&& other) noexcept {
 }
 
 void GuardedBuffer::make_read_only() {
-  const std::size_t page = page_bytes();
-  if (mapped_ > 2 * page && mprotect(mapping_ + page, mapped_ - 2 * page, PROT_READ) != 0)
+  const std::size_t page = platform::page_bytes();
+  if (mapped_ > 2 * page &&
+      !platform::set_access(mapping_ + page, mapped_ - 2 * page, PageAccess::read))
     throw std::bad_alloc();
 }
 

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -16,6 +15,8 @@
 #include "fulmen/backend.h"
 #include "fulmen/printable.h"
 #include "fulmen/version.h"
+#include "runtime/platform/system.h"
+#include "runtime/platform/threads.h"
 #include "tools/bench/case_data.h"
 #include "tools/bench/ceilings/device_copy_rate.h"
 #include "tools/bench/compare/compare.h"
@@ -63,10 +64,8 @@ int default_threads() {
 // The ceiling's threads. More threads than processors are no faster; as they share processors, each
 // would seem to have a processor's rate.
 int ceiling_threads(int threads) {
-  cpu_set_t processors;
-  return ::sched_getaffinity(0, sizeof processors, &processors) == 0
-             ? std::min(threads, CPU_COUNT(&processors))
-             : threads;
+  const int processors = platform::usable_processors();
+  return processors > 0 ? std::min(threads, processors) : threads;
 }
 
 CaseSize size_of_cases(const std::string& device) {
@@ -396,9 +395,10 @@ Status bench(const CLI::App& parser, BenchArguments arguments) {
 
   Progress progress;
   print_head(progress, settings, threads);
-  if (const char* verify = std::getenv("FLASH_ATTENTION_VERIFY");
-      verify != nullptr && *verify != '\0' && std::string_view(verify) != "0") {
-    unsetenv("FLASH_ATTENTION_VERIFY");
+  if (const std::string verify =
+          platform::environment_variable("FLASH_ATTENTION_VERIFY").value_or("");
+      !verify.empty() && verify != "0") {
+    platform::set_environment_variable("FLASH_ATTENTION_VERIFY", nullptr);
     progress.line(
         "FLASH_ATTENTION_VERIFY is not obeyed: each row is verified, and the calls that are timed "
         "have to be alone");

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include "fulmen/compile.h"
 #include "fulmen/printable.h"
 #include "fulmen/read_file.h"
+#include "runtime/platform/system.h"
 #include "tools/commands.h"
 #include "tools/compile/sparse_progress.h"
 #include "tools/files/output_file.h"
@@ -140,7 +140,7 @@ Status compile(const CompileArguments& arguments) {
   }
   if (arguments.options.out_folder == "-")
     return {StatusCode::invalid_argument, "--out -: a folder is needed (./- for this one)"};
-  const bool terminal = ::isatty(STDERR_FILENO) != 0;
+  const bool terminal = platform::is_terminal(2);
   nlohmann::json rows = nlohmann::json::array();
   std::string missing, wrong;
   std::size_t checked = 0;

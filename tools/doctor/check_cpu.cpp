@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "runtime/platform/files.h"
 #include "tools/doctor/finding.h"
 #include "tools/doctor/system_facts.h"
 
@@ -85,7 +86,7 @@ void check_folders(const SystemFacts& facts, Findings& findings) {
     findings.pass("folders.cache", cache);
   }
   const std::string given = facts.environment("TMPDIR");
-  const std::string folder = given.empty() ? "/tmp" : given;
+  const std::string folder = given.empty() ? platform::usual_temporary_folder() : given;
   if (!is_folder(facts, folder) || !facts.can_use(folder)) {
     findings.fail("folders.tmp", fmt::format("{} is no folder that this user may write", folder),
                   "export TMPDIR=FOLDER of one that can: clang compiles kernels there");

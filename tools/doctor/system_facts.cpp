@@ -2,20 +2,17 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <glob.h>
-#include <pwd.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string_view>
 
 #include "fulmen/fulmen.h"
+#include "runtime/platform/files.h"
+#include "runtime/platform/system.h"
+#include "tools/platform/account.h"
 
 namespace fulmen::tools {
 namespace {
@@ -52,14 +49,6 @@ Support blas_support() {
   return Support::no("this build has no kernel that takes a BLAS");
 }
 
-std::vector<int> groups_of_this_process() {
-  std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, ::getgroups(0, nullptr))));
-  groups.resize(static_cast<std::size_t>(
-      std::max(0, ::getgroups(static_cast<int>(groups.size()), groups.data()))));
-  groups.push_back(::getegid());
-  return {groups.begin(), groups.end()};
-}
-
 }  // namespace
 
 bool SystemFacts::exists(const std::string& path) const {
@@ -87,13 +76,8 @@ std::vector<std::string> SystemFacts::names(const std::string& folder) const {
 }
 
 std::vector<std::string> SystemFacts::matches(const std::string& pattern) const {
-  glob_t found{};
-  std::vector<std::string> paths;
-  if (::glob((root + pattern).c_str(), 0, nullptr, &found) == 0) {
-    for (std::size_t n = 0; n < found.gl_pathc; ++n)
-      paths.emplace_back(found.gl_pathv[n] + root.size());
-  }
-  ::globfree(&found);
+  std::vector<std::string> paths = platform::matching_files(root + pattern);
+  for (std::string& path : paths) path.erase(0, root.size());
   return paths;
 }
 
@@ -144,21 +128,14 @@ SystemFacts facts_of_this_system(const std::string& process) {
   SystemFacts facts;
   facts.process = process;
   facts.group_ids = groups_of_this_process();
-  facts.is_root = ::geteuid() == 0;
-  if (const passwd* entry = ::getpwuid(::geteuid()); entry != nullptr) facts.user = entry->pw_name;
+  facts.is_root = is_administrator();
+  facts.user = effective_user();
   facts.environment = [](const std::string& name) {
-    const char* value = ::secure_getenv(name.c_str());
-    return std::string(value != nullptr ? value : "");
+    return platform::environment_variable(name.c_str()).value_or("");
   };
-  facts.can_use = [](const std::string& path) { return ::access(path.c_str(), R_OK | W_OK) == 0; };
-  facts.forbids_programs = [](const std::string& folder) {
-    struct statvfs status{};
-    return ::statvfs(folder.c_str(), &status) == 0 && (status.f_flag & ST_NOEXEC) != 0;
-  };
-  facts.group_of = [](const std::string& path) {
-    struct stat status{};
-    return ::stat(path.c_str(), &status) == 0 ? static_cast<int>(status.st_gid) : -1;
-  };
+  facts.can_use = platform::can_use;
+  facts.forbids_programs = platform::forbids_programs;
+  facts.group_of = group_of;
   facts.devices = devices();
   facts.default_device = default_device();
   facts.cache_folder = kernel_cache_folder();

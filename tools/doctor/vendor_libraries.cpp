@@ -1,12 +1,13 @@
 #include "tools/doctor/vendor_libraries.h"
 
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <set>
 #include <sstream>
+
+#include "runtime/platform/files.h"
 
 namespace fulmen::tools {
 namespace {
@@ -70,7 +71,7 @@ bool is_known(const std::string& file, const gpu::RocmLibrary& library) {
   const std::string patterns[] = {stem + ".so", release, release + ".*",
                                   stem + std::string(gpu::kWheelHash)};
   return std::any_of(std::begin(patterns), std::end(patterns), [&](const std::string& pattern) {
-    return ::fnmatch(pattern.c_str(), file.c_str(), 0) == 0;
+    return platform::matches_pattern(pattern, file);
   });
 }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include <optional>
 
 #include "fulmen/printable.h"
+#include "runtime/platform/files.h"
 
 namespace fulmen::tools {
 namespace {
@@ -220,7 +220,7 @@ Result<NpyHeader> parse_npy_header(std::span<const std::byte> bytes) {
 }
 
 Result<NpyArray> read_npy(const std::string& path, bool uint16_is_bf16) {
-  const File file(path == "-" ? stdin : std::fopen(path.c_str(), "rb"));
+  const File file(path == "-" ? platform::input_stream() : platform::open_stream(path));
   if (!file) return in_file(path, std::strerror(errno), StatusCode::unavailable);
   std::vector<std::byte> head(kMaxNpyHeader);
   head.resize(std::fread(head.data(), 1, head.size(), file.get()));
@@ -240,10 +240,9 @@ Result<NpyArray> read_npy(const std::string& path, bool uint16_is_bf16) {
     return in_file(path, fmt::format("shape {} of '{}' needs {} bytes of data, the file has {}{}",
                                      shape_text(header.shape), header.descr, bytes, has, more));
   };
-  struct stat info{};
-  if (::fstat(::fileno(file.get()), &info) == 0 && S_ISREG(info.st_mode)) {
-    const auto length = static_cast<std::size_t>(info.st_size);
-    if (length - header.data_offset != bytes) return wrong_length(length - header.data_offset, "");
+  if (const auto length = platform::stream_bytes(file.get()); length) {
+    const std::size_t has = static_cast<std::size_t>(*length) - header.data_offset;
+    if (has != bytes) return wrong_length(has, "");
   }
   NpyArray array;
   array.path = printable(path);

@@ -1,16 +1,11 @@
 #include "tools/files/output_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -21,43 +16,31 @@
 
 #include "fulmen/printable.h"
 #include "fulmen/read_file.h"
+#include "tools/signals.h"
 
 namespace fulmen::tools {
 namespace {
 
 // Names of temporary files that a signal's handler removes. The table has more places than one
 // command has files.
-std::array<std::atomic<char*>, 16> unfinished{};
+std::array<std::atomic<const std::string*>, 16> unfinished{};
 
-void remove_unfinished(int signal) {
-  for (const std::atomic<char*>& name : unfinished) {
-    if (const char* path = name.load(); path != nullptr) ::unlink(path);
-  }
-  ::raise(signal);  // SA_RESETHAND: the default action now
-}
-
-// A signal that is ignored (nohup), or handled by somebody else, stays so.
-void watch_signals() {
-  struct sigaction ours{};
-  ours.sa_handler = remove_unfinished;
-  ours.sa_flags = static_cast<int>(SA_RESETHAND);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    struct sigaction before{};
-    if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
-      ::sigaction(signal, &ours, nullptr);
+void remove_unfinished() {
+  for (const std::atomic<const std::string*>& name : unfinished) {
+    if (const std::string* path = name.load(); path != nullptr) platform::remove_file(*path);
   }
 }
 
-void remember(char* path) {
-  watch_signals();
-  for (std::atomic<char*>& name : unfinished) {
-    char* none = nullptr;
+void remember(const std::string* path) {
+  call_at_signal(remove_unfinished);
+  for (std::atomic<const std::string*>& name : unfinished) {
+    const std::string* none = nullptr;
     if (name.compare_exchange_strong(none, path)) return;
   }
 }
 
-void forget(const char* path) {
-  for (std::atomic<char*>& name : unfinished) {
+void forget(const std::string* path) {
+  for (std::atomic<const std::string*>& name : unfinished) {
     if (name.load() == path) name = nullptr;
   }
 }
@@ -86,23 +69,19 @@ bool same_file(const std::string& a, const std::string& b) {
   return name(a) == name(b);
 }
 
-OutputFile::OutputFile(std::string path, std::unique_ptr<char[]> temporary, int descriptor)
-    : path_(std::move(path)), temporary_(std::move(temporary)), descriptor_(descriptor) {}
-
-OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      temporary_(std::move(other.temporary_)),
-      descriptor_(std::exchange(other.descriptor_, -1)) {}
+OutputFile::OutputFile(std::string path, std::unique_ptr<std::string> temporary,
+                       platform::File file)
+    : path_(std::move(path)), temporary_(std::move(temporary)), file_(std::move(file)) {}
 
 OutputFile::~OutputFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  file_.close();
   if (temporary_ == nullptr) return;
-  ::unlink(temporary_.get());
+  platform::remove_file(*temporary_);
   forget(temporary_.get());
 }
 
 Result<OutputFile> OutputFile::create(const std::string& asked) {
-  const auto cannot = [&](const char* why) {
+  const auto cannot = [&](const std::string& why) {
     return Status{StatusCode::unavailable,
                   fmt::format("cannot write '{}': {}", printable(asked), why)};
   };
@@ -111,47 +90,34 @@ Result<OutputFile> OutputFile::create(const std::string& asked) {
         "results go to files, not to the standard output: give a name (./- for this one)");
   const std::filesystem::path target = followed(asked);
   const std::string path = target.string();
-  struct stat existing{};
-  const bool exists = ::stat(path.c_str(), &existing) == 0;
-  if (!exists && errno != ENOENT) return cannot(std::strerror(errno));
-  if (path.empty() || (exists && !S_ISREG(existing.st_mode)))
+  std::error_code error;
+  const auto existing = platform::facts_of(path, platform::Links::followed, error);
+  if (error && error != std::errc::no_such_file_or_directory) return cannot(error.message());
+  if (path.empty() || (existing && !existing->is_regular))
     return cannot("it is not a regular file's name");
   // Short: the target's may be as long as names get.
-  const std::string pattern = (target.parent_path() / "fulmen.XXXXXX").string();
-  auto temporary = std::make_unique<char[]>(pattern.size() + 1);
-  std::memcpy(temporary.get(), pattern.c_str(), pattern.size() + 1);
-  const int descriptor = ::mkstemp(temporary.get());
-  if (descriptor < 0) return cannot(std::strerror(errno));
+  auto temporary = std::make_unique<std::string>((target.parent_path() / "fulmen.XXXXXX").string());
+  platform::File file = platform::File::create(*temporary, error);
+  if (error) return cannot(error.message());
   remember(temporary.get());
-  // mkstemp makes a private file; the result should look like any other new file, or keep the mode
-  // of the one it replaces.
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  /* The private mode is usable, too. */
-  if (::fchmod(descriptor, exists ? existing.st_mode & 07777 : 0666 & ~mask) != 0) {
-  }
-  return OutputFile{path, std::move(temporary), descriptor};
+  file.set_permissions_like(path);
+  return OutputFile{path, std::move(temporary), std::move(file)};
+}
+
+Status OutputFile::failure(const std::error_code& error) const {
+  return {StatusCode::unavailable,
+          fmt::format("cannot write '{}': {}", printable(path_), error.message())};
 }
 
 Status OutputFile::write(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0)
-      return {StatusCode::unavailable,
-              fmt::format("cannot write '{}': {}", printable(path_), std::strerror(errno))};
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
-  return {};
+  const std::error_code error = file_.write(bytes);
+  return error ? failure(error) : Status{};
 }
 
 Status OutputFile::commit() {
-  // close() is where a full network disk reports its error.
-  const int closed = ::close(std::exchange(descriptor_, -1));
-  if (closed != 0 || ::rename(temporary_.get(), path_.c_str()) != 0) {
-    return {StatusCode::unavailable,
-            fmt::format("cannot write '{}': {}", printable(path_), std::strerror(errno))};
-  }
+  std::error_code error = file_.close();
+  if (!error) error = platform::replace_file(*temporary_, path_);
+  if (error) return failure(error);
   forget(temporary_.get());
   temporary_.reset();
   return {};
@@ -179,7 +145,7 @@ Result<std::string> read_text_file(const char* option, const std::string& path) 
                   fmt::format("{} {}: it cannot be read: {}", option, printable(path), why));
   };
   std::error_code error;
-  if (!std::filesystem::is_fifo(path, error)) {
+  if (!std::filesystem::is_fifo(platform::long_path(path), error)) {
     const Result<std::optional<std::string>> text =
         read_regular_file(path, kMostBytes, FileTrust::given);
     if (text.ok() && *text) return **text;

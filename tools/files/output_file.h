@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fulmen/status.h"
+#include "runtime/platform/files.h"
 
 namespace fulmen::tools {
 
@@ -18,7 +19,7 @@ class OutputFile {
   // Opens the temporary file, beside what a symbolic link leads to. Errors: the folder does not
   // exist or cannot be written, or path is a folder.
   static Result<OutputFile> create(const std::string& path);
-  OutputFile(OutputFile&& other) noexcept;
+  OutputFile(OutputFile&& other) noexcept = default;
   OutputFile& operator=(OutputFile&&) = delete;
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -29,11 +30,13 @@ class OutputFile {
   Status commit();
 
  private:
-  OutputFile(std::string path, std::unique_ptr<char[]> temporary, int descriptor);
+  OutputFile(std::string path, std::unique_ptr<std::string> temporary, platform::File file);
+  Status failure(const std::error_code& error) const;
+
   std::string path_;
   // Its name, null once renamed; stays where it is, for the signals' handler.
-  std::unique_ptr<char[]> temporary_;
-  int descriptor_ = -1;
+  std::unique_ptr<std::string> temporary_;
+  platform::File file_;
 };
 
 // Returns true if two names belong to one file, or will once it exists.

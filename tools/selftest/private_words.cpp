@@ -1,17 +1,13 @@
 #include "tools/selftest/private_words.h"
 
-#include <pwd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <cstdlib>
 #include <ranges>
 #include <sstream>
 #include <tuple>
 
 #include "fulmen/printable.h"
+#include "runtime/platform/system.h"
 
 namespace fulmen::tools {
 namespace {
@@ -53,22 +49,16 @@ PrivateWords::PrivateWords(const std::vector<std::string>& homes, const std::str
 
 PrivateWords PrivateWords::of_this_process() {
   std::vector<std::string> homes;
-  std::string user;
-  if (const passwd* entry = ::getpwuid(::getuid()); entry != nullptr) {
-    user = entry->pw_name;
-    homes.emplace_back(entry->pw_dir);
-  }
-  if (const char* home = ::secure_getenv("HOME"); home != nullptr) homes.emplace_back(home);
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
+  if (std::string home = platform::home_folder(); !home.empty()) homes.push_back(std::move(home));
+  if (const auto home = platform::environment_variable("HOME")) homes.push_back(*home);
   std::vector<Folder> folders;
   for (const char* name : {"FULMEN_CACHE_DIR", "FULMEN_KERNEL_PATH", "XDG_CACHE_HOME", "TMPDIR",
                            "ROCM_PATH", "CUDA_HOME", "CUDA_PATH"}) {
-    const char* value = ::secure_getenv(name);
-    std::istringstream list(value != nullptr ? value : "");
-    for (std::string folder; std::getline(list, folder, ':');) folders.emplace_back(folder, name);
+    std::istringstream list(platform::environment_variable(name).value_or(""));
+    for (std::string folder; std::getline(list, folder, platform::kListSeparator);)
+      folders.emplace_back(folder, name);
   }
-  return {homes, user, host.data(), std::move(folders)};
+  return {homes, platform::user_name(), platform::host_name(), std::move(folders)};
 }
 
 std::string PrivateWords::removed_from(std::string text) const {

@@ -1,13 +1,8 @@
 #include "tools/tune/records.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -17,6 +12,7 @@
 
 #include "fulmen/printable.h"
 #include "fulmen/read_file.h"
+#include "runtime/platform/files.h"
 #include "tools/files/output_file.h"
 
 namespace fulmen::tools {
@@ -27,7 +23,6 @@ constexpr int kVersion = 1;
 Status failure(const std::string& path, const std::string& why) {
   return {StatusCode::unavailable, fmt::format("{}: {}", printable(path), why)};
 }
-std::string words() { return std::error_code(errno, std::generic_category()).message(); }
 
 nlohmann::ordered_json to_json(const TuneRecord& r) {
   return {{"kernel", r.kernel},
@@ -86,26 +81,6 @@ TuneRecord from_json(const nlohmann::json& j) {
   return r;
 }
 
-// Held while a file is read, changed and replaced.
-class FileLock {
- public:
-  explicit FileLock(const std::string& path)
-      : descriptor_(
-            ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0600)) {
-    while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
-    }
-  }
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
-  ~FileLock() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  bool held() const { return descriptor_ >= 0; }
-
- private:
-  int descriptor_;
-};
-
 bool same_entry(const TuneRecord& a, const TuneRecord& b) {
   return a.kernel == b.kernel && a.problem_class == b.problem_class &&
          a.compute_units == b.compute_units && a.product == b.product;
@@ -152,14 +127,17 @@ Status merge_records(const std::string& path, const std::vector<TuneRecord>& rec
   const std::string folder = std::filesystem::path(path).parent_path().string();
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(folder).parent_path(), error);
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return failure(folder, words());
-  const FileLock lock(path + ".lock");
-  if (!lock.held()) return failure(path, fmt::format("it cannot be locked: {}", words()));
+  error = platform::make_folder(folder, platform::Access::own);
+  if (error && error != std::errc::file_exists) return failure(folder, error.message());
+  // Held while the file is read, changed and replaced.
+  const platform::File lock = platform::File::lock(path + ".lock", error);
+  if (error) return failure(path, fmt::format("it cannot be locked: {}", error.message()));
   Result<std::vector<TuneRecord>> kept = read_records(path);
   if (!kept.ok()) {
     // A file that no program can read is kept under another name, in case its owner wants it.
     const std::string aside = path + ".damaged";
-    if (::rename(path.c_str(), aside.c_str()) != 0) return failure(path, words());
+    error = platform::replace_file(path, aside);
+    if (error) return failure(path, error.message());
     fmt::print(stderr, "fulmen: {}; it is now {}\n", kept.status().message(), printable(aside));
     kept = std::vector<TuneRecord>{};
   }
@@ -172,8 +150,9 @@ Status merge_records(const std::string& path, const std::vector<TuneRecord>& rec
   const std::string text = records_text(records.front().chip, kept.value());
   Status status = file->write(std::as_bytes(std::span(text)));
   if (status.ok()) status = file->commit();
-  if (status.ok() && ::chmod(path.c_str(), 0600) != 0) status = failure(path, words());
-  return status;
+  if (!status.ok()) return status;
+  error = platform::make_private(path);
+  return error ? failure(path, error.message()) : status;
 }
 
 }  // namespace fulmen::tools

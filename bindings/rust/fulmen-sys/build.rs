@@ -42,14 +42,26 @@ fn link_in(dir: &Path) {
     }
 }
 
+/// What a program for the target is linked with to use the shared library: on Windows, the DLL's
+/// import library.
+fn shared_file() -> &'static str {
+    match env::var("CARGO_CFG_TARGET_OS").as_deref() {
+        Ok("windows") => "libfulmen.dll.a",
+        Ok("macos") => "libfulmen.dylib",
+        _ => "libfulmen.so",
+    }
+}
+
 /// Links the first shared library in the folders, but with the feature `static`, or where there is
 /// none, the first archive. Whether there was one.
 fn link_found(folders: &[PathBuf]) -> bool {
     let with = |file: &str| folders.iter().find(|folder| folder.join(file).exists());
-    let shared = with("libfulmen.so").filter(|_| !cfg!(feature = "static"));
+    let shared = with(shared_file()).filter(|_| !cfg!(feature = "static"));
     if let Some(folder) = shared {
-        follow(&folder.join("libfulmen.so"));
+        follow(&folder.join(shared_file()));
         link_shared(folder);
+        // Windows' loader looks beside the program and in PATH.
+        #[cfg(unix)]
         lend_to_cargo(folder);
     } else if let Some(folder) = with(ARCHIVE) {
         follow(&folder.join(ARCHIVE));
@@ -61,10 +73,10 @@ fn link_found(folders: &[PathBuf]) -> bool {
 }
 
 /// What a folder of a library lacks.
-fn wanted() -> &'static str {
+fn wanted() -> String {
     match cfg!(feature = "static") {
-        true => "libfulmen.a, which the feature `static` takes",
-        false => "libfulmen.so or libfulmen.a",
+        true => "libfulmen.a, which the feature `static` takes".to_string(),
+        false => format!("{} or libfulmen.a", shared_file()),
     }
 }
 
@@ -81,6 +93,7 @@ fn link_shared(folder: &Path) {
 
 /// `cargo run` and `cargo test` have the loader look into the folders that build scripts name to
 /// the linker, but for those outside of the target folder: links in there lead to the library.
+#[cfg(unix)]
 fn lend_to_cargo(folder: &Path) {
     let Some(out) = env::var_os("OUT_DIR").map(|out| PathBuf::from(out).join("found")) else {
         return;

@@ -1,27 +1,24 @@
 #include "cpu/isa/amx_support.h"
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
 #include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "runtime/fork_safe.h"
+#include "runtime/platform/system.h"
 #endif
 
 namespace fulmen::cpu {
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
 namespace {
 
 constexpr unsigned kAmxBf16 = 1U << 22U, kAmxTile = 1U << 24U;  // CPUID leaf 7, EDX
-constexpr long kRequestPermission = 0x1023;                     // arch_prctl's ARCH_REQ_XCOMP_PERM
-constexpr long kTileData = 18;                                  // the state component of tile data
 
 bool ask() noexcept {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
   constexpr unsigned kNeeded = kAmxBf16 | kAmxTile;
-  return (edx & kNeeded) == kNeeded && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return (edx & kNeeded) == kNeeded && platform::request_amx();
 }
 
 }  // namespace

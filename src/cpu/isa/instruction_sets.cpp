@@ -1,12 +1,8 @@
 #include "cpu/isa/instruction_sets.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <fstream>
-
 #include "cpu/isa/tables.h"
 #include "runtime/fork_safe.h"
+#include "runtime/platform/system.h"
 #ifdef FULMEN_HAVE_ISA_AMX
 #include "cpu/isa/amx_support.h"
 #endif
@@ -75,21 +71,14 @@ const std::vector<InstructionSet>& instruction_sets() {
 }
 
 std::string chip_name() {
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  for (std::string line; std::getline(cpuinfo, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown processor";
+  const std::string name = platform::processor_name();
+  return name.empty() ? "unknown processor" : name;
 }
 
 int64_t level2_cache_bytes() {
-#ifdef _SC_LEVEL2_CACHE_SIZE
-  // sysconf asks the processor: slow in virtual machines.
+  // The system asks the processor: slow in virtual machines.
   constinit static MadeOnce<const int64_t> bytes;
-  return bytes.get([] { return std::max<int64_t>(0, sysconf(_SC_LEVEL2_CACHE_SIZE)); });
-#else
-  return 0;
-#endif
+  return bytes.get([] { return platform::cache_bytes(2); });
 }
 
 }  // namespace fulmen::cpu

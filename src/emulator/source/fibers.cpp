@@ -1,8 +1,8 @@
 #include "emulator/source/fibers.h"
 
-#include <sys/mman.h>
-
 #include <cstdlib>
+
+#include "runtime/platform/memory.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define FULMEN_ASAN 1
@@ -44,7 +44,7 @@ void arrive([[maybe_unused]] Fiber& here, [[maybe_unused]] Fiber* from) {
 }  // namespace
 
 Stacks::~Stacks() {
-  for (int n = 0; n < count_; ++n) munmap(stacks_[n], kBytes);
+  for (int n = 0; n < count_; ++n) platform::unmap_pages(stacks_[n], kBytes);
   std::free(static_cast<void*>(stacks_));
 }
 
@@ -55,10 +55,9 @@ char* Stacks::get(int n) {
         static_cast<void*>(stacks_), sizeof(char*) * static_cast<std::size_t>(count_ + 1)));
     if (more == nullptr) return nullptr;
     stacks_ = more;
-    void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return nullptr;
-    mprotect(memory, kGuard, PROT_NONE);
+    void* memory = platform::map_pages(kBytes, platform::PageAccess::write);
+    if (memory == nullptr) return nullptr;
+    platform::set_access(memory, kGuard, platform::PageAccess::none);
     stacks_[count_++] = static_cast<char*>(memory);
   }
   return stacks_[n];

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <link.h>
-#include <sys/stat.h>
 
 #include <cstdint>
 #include <cstring>
@@ -11,57 +9,24 @@
 #include <set>
 
 #include "runtime/fork_safe.h"
+#include "runtime/platform/files.h"
 
 namespace fulmen::gpu {
 namespace {
 
-using Header = ElfW(Phdr);
+using platform::LoadedLibrary;
 
-std::span<const Header> headers(const dl_phdr_info& library) {
-  return {library.dlpi_phdr, library.dlpi_phnum};
-}
-
-// Returns true if [begin, begin + bytes) of the library's own addresses is mapped and readable.
-bool is_mapped(const dl_phdr_info& library, std::uintptr_t begin, std::size_t bytes) {
-  for (const Header& h : headers(library)) {
-    if (h.p_type != PT_LOAD || (h.p_flags & PF_R) == 0 || begin < h.p_vaddr) continue;
-    // Only the file's bytes count: those after them are zero, and no notes.
-    const std::uintptr_t at = begin - h.p_vaddr;
-    if (at <= h.p_filesz && bytes <= h.p_filesz - at) return true;
-  }
-  return false;
-}
-
-std::string build_id_of(const dl_phdr_info& library) {
-  for (const Header& h : headers(library)) {
-    if (h.p_type != PT_NOTE || !is_mapped(library, h.p_vaddr, h.p_filesz)) continue;
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader gives addresses as numbers
-    const auto* notes = reinterpret_cast<const std::byte*>(library.dlpi_addr + h.p_vaddr);
-    std::string id = build_id_in({notes, h.p_filesz}, h.p_align == 8 ? 8 : 4);
+std::string build_id_of(const LoadedLibrary& library) {
+  for (const LoadedLibrary::Notes& notes : library.notes()) {
+    std::string id = build_id_in(notes.bytes, notes.alignment);
     if (!id.empty()) return id;
   }
   return {};
 }
 
-std::string build_of(const dl_phdr_info& library) {
+std::string build_of(const LoadedLibrary& library) {
   const std::string id = build_id_of(library);
-  return id.empty() ? file_build(library.dlpi_name) : fmt::format("build {}", id);
-}
-
-// Calls visit(const dl_phdr_info&) for each loaded library until it returns true.
-template <class Visit>
-void visit_loaded(Visit visit) {
-  visit_libraries([](dl_phdr_info* info, std::size_t,
-                     void* call) { return (*static_cast<Visit*>(call))(*info) ? 1 : 0; },
-                  &visit);
-}
-
-bool holds(const dl_phdr_info& library, std::uintptr_t address) {
-  for (const Header& h : headers(library)) {
-    const std::uintptr_t begin = library.dlpi_addr + h.p_vaddr;
-    if (h.p_type == PT_LOAD && address >= begin && address - begin < h.p_memsz) return true;
-  }
-  return false;
+  return id.empty() ? file_build(library.path()) : fmt::format("build {}", id);
 }
 
 }  // namespace
@@ -96,17 +61,17 @@ std::string build_id_in(std::span<const std::byte> notes, std::size_t alignment)
 
 std::string file_build(const std::string& path) {
   std::error_code error;
-  const std::filesystem::path real = std::filesystem::canonical(path, error);
-  struct stat info{};
-  if (error || stat(real.c_str(), &info) != 0) return {};
-  return fmt::format("{} {} {}.{:09}", real.string(), info.st_size, info.st_mtim.tv_sec,
-                     info.st_mtim.tv_nsec);
+  const std::string real = std::filesystem::canonical(platform::long_path(path), error).string();
+  if (error) return {};
+  const auto facts = platform::facts_of(real, platform::Links::followed, error);
+  if (!facts) return {};
+  return fmt::format("{} {} {}.{:09}", real, facts->bytes, facts->seconds, facts->nanoseconds);
 }
 
 std::string library_build(const void* address) {
   std::string build;
-  visit_loaded([&](const dl_phdr_info& library) {
-    if (!holds(library, reinterpret_cast<std::uintptr_t>(address))) return false;
+  visit_libraries([&](const LoadedLibrary& library) {
+    if (!library.holds(address)) return false;
     build = build_of(library);
     return true;
   });
@@ -115,8 +80,8 @@ std::string library_build(const void* address) {
 
 std::string builds_of_loaded(std::string_view name) {
   std::set<std::string> builds;
-  visit_loaded([&](const dl_phdr_info& library) {
-    const std::string file = std::filesystem::path(library.dlpi_name).filename().string();
+  visit_libraries([&](const LoadedLibrary& library) {
+    const std::string file = std::filesystem::path(library.path()).filename().string();
     if (file.starts_with(name)) builds.insert(fmt::format("{} {}", file, build_of(library)));
     return false;
   });

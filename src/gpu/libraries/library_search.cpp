@@ -1,18 +1,14 @@
 #include "gpu/libraries/library_search.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <fnmatch.h>
-#include <glob.h>
-#include <link.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <filesystem>
 
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
+#include "runtime/platform/files.h"
 #include "runtime/run_program.h"
 
 namespace fulmen::gpu {
@@ -20,13 +16,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> expand(const std::string& pattern) {
-  glob_t found{};
-  std::vector<std::string> paths;
-  if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
-    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  globfree(&found);
-  return paths;
+using platform::matching_files;
+using platform::Opening;
+
+// Where Windows' Pythons are: the one in PATH has no folder of programs of its own.
+std::vector<std::string> windows_python_roots() {
+  std::vector<std::string> roots;
+  if (const fs::path python = find_program("python"); !python.empty())
+    roots.push_back(python.parent_path().string());
+  if (const std::string own = environment("LOCALAPPDATA"); !own.empty())
+    roots.push_back(own + "/Programs/Python/Python3*");
+  if (const std::string own = environment("APPDATA"); !own.empty())
+    roots.push_back(own + "/Python/Python3*");
+  return roots;
 }
 
 // The folders where pip puts packages: an active environment's, those of the python3 in PATH,
@@ -35,6 +37,10 @@ std::vector<std::string> python_roots() {
   std::vector<std::string> roots;
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     if (std::string root = environment(name); !root.empty()) roots.push_back(std::move(root));
+  }
+  if (platform::kThisSystem == System::windows) {
+    for (std::string& root : windows_python_roots()) roots.push_back(std::move(root));
+    return roots;
   }
   if (const fs::path python = find_program("python3"); !python.empty()) {
     fs::path root = python.parent_path().parent_path();
@@ -50,10 +56,8 @@ std::vector<std::string> python_roots() {
 
 // The folder of packages that contains this library, if one does.
 std::string own_site() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&find_library), &info) == 0 || info.dli_fname == nullptr)
-    return {};
-  const fs::path site = fs::path(info.dli_fname).parent_path().parent_path();
+  const fs::path own = platform::library_that_holds(reinterpret_cast<const void*>(&find_library));
+  const fs::path site = own.parent_path().parent_path();
   return site.filename() == "site-packages" || site.filename() == "dist-packages" ? site.string()
                                                                                   : std::string();
 }
@@ -71,7 +75,7 @@ std::vector<std::string> site_packages() {
     for (const char* kind : {"/lib/python3*/site-packages", "/lib/python3*/dist-packages",
                              "/lib/python3/dist-packages", "/Lib/site-packages"}) {  // Windows'
 
-      for (std::string& path : expand(root + kind)) add_once(folders, std::move(path));
+      for (std::string& path : matching_files(root + kind)) add_once(folders, std::move(path));
     }
   }
   return folders;
@@ -83,7 +87,7 @@ std::vector<std::string> environments() {
   if (const std::string site = own_site(); !site.empty())
     add_once(roots, fs::path(site).parent_path().parent_path().parent_path().string());
   for (const std::string& pattern : python_roots()) {
-    for (std::string& root : expand(pattern)) add_once(roots, std::move(root));
+    for (std::string& root : matching_files(pattern)) add_once(roots, std::move(root));
   }
   return roots;
 }
@@ -101,7 +105,7 @@ std::vector<std::string> home_folders(const LibrarySearch& search) {
 std::vector<std::string> usual_folders(const LibrarySearch& search) {
   std::vector<std::string> folders;
   for (const std::string& pattern : search.system_folders) {
-    std::vector<std::string> paths = expand(pattern);
+    std::vector<std::string> paths = matching_files(pattern);
     sort_newest_first(paths);
     folders.insert(folders.end(), paths.begin(), paths.end());
   }
@@ -115,11 +119,8 @@ std::vector<std::string> usual_folders(const LibrarySearch& search) {
 }
 
 FoundLibrary describe(void* handle, const std::string& name) {
-  link_map* map = nullptr;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && map != nullptr &&
-      map->l_name[0] != '\0')
-    return {handle, map->l_name};
-  return {handle, name};
+  const std::string path = platform::library_path(handle);
+  return {handle, path.empty() ? name : path};
 }
 
 bool is_pattern(const std::string& name) { return name.find_first_of("*[") != std::string::npos; }
@@ -128,7 +129,7 @@ bool is_pattern(const std::string& name) { return name.find_first_of("*[") != st
 std::vector<std::string> files_in(const std::string& folder, const std::string& name) {
   std::string path = fmt::format("{}/{}", folder, name);
   if (is_pattern(name)) {
-    std::vector<std::string> files = expand(path);
+    std::vector<std::string> files = matching_files(path);
     std::reverse(files.begin(), files.end());
     return files;
   }
@@ -140,32 +141,13 @@ std::vector<std::string> files_in(const std::string& folder, const std::string& 
 // The paths of loaded libraries of this file's name: the loader itself compares sonames, which
 // bundled copies need not have.
 std::vector<std::string> loaded_files(const std::string& name) {
-  struct Search {
-    const std::string& name;
-    std::vector<std::string> files;
-  } search{name, {}};
-  const auto compare = [](dl_phdr_info* info, std::size_t, void* pointer) {
-    auto& s = *static_cast<Search*>(pointer);
-    if (fnmatch(s.name.c_str(), fs::path(info->dlpi_name).filename().c_str(), 0) == 0)
-      s.files.emplace_back(info->dlpi_name);
-    return 0;
-  };
-  visit_libraries(compare, &search);
-  return search.files;
-}
-
-std::string soname(const link_map& map) {
-  const char* strings = nullptr;
-  const ElfW(Dyn)* name = nullptr;
-  for (const ElfW(Dyn)* entry = map.l_ld; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): ELF gives addresses as numbers
-    if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
-    if (entry->d_tag == DT_SONAME) name = entry;
-  }
-  if (strings == nullptr || name == nullptr) return {};
-  // glibc has put the library's address into the entry, musl and some processors' glibc have not.
-  const auto at = reinterpret_cast<std::uintptr_t>(strings);
-  return (at < map.l_addr ? strings + map.l_addr : strings) + name->d_un.d_val;
+  std::vector<std::string> files;
+  visit_libraries([&](const platform::LoadedLibrary& library) {
+    const std::string path = library.path();
+    if (platform::matches_pattern(name, fs::path(path).filename().string())) files.push_back(path);
+    return false;
+  });
+  return files;
 }
 
 // One search: the library that was opened, and why other files were not, in the loader's words.
@@ -176,11 +158,12 @@ class Opener {
 
   void* loaded() {
     for (const std::string& name : search_.names) {
+      platform::OpeningError error;
       if (void* handle =
-              is_pattern(name) ? nullptr : accept(open_library(name.c_str(), kFlags | RTLD_NOLOAD)))
+              is_pattern(name) ? nullptr : accept(open_library(name, Opening::if_loaded, error)))
         return handle;
       for (const std::string& file : loaded_files(name)) {
-        if (void* handle = accept(open_library(file.c_str(), kFlags | RTLD_NOLOAD))) return handle;
+        if (void* handle = accept(open_library(file, Opening::if_loaded, error))) return handle;
       }
     }
     return nullptr;
@@ -189,8 +172,9 @@ class Opener {
     for (const std::string& folder : folders) {
       for (const std::string& name : search_.names) {
         for (const std::string& file : files_in(folder, name)) {
-          void* handle = open_library(file.c_str(), kFlags);
-          if (handle == nullptr) problems_ += fmt::format("; {}", dlerror());
+          platform::OpeningError error;
+          void* handle = open_library(file, Opening::usual, error);
+          if (handle == nullptr) problems_ += "; " + error.words;
           if (void* accepted = accept(handle)) return accepted;
         }
       }
@@ -200,32 +184,24 @@ class Opener {
   void* in_loaders_path() {
     for (const std::string& name : search_.names) {
       if (is_pattern(name)) continue;
-      void* handle = open_library(name.c_str(), kFlags);
-      if (handle == nullptr) {
-        // "libx.so.1: cannot open shared object file: ..." says that it is not there; anything else
-        // is worth telling.
-        const std::string error = dlerror();
-        if (!error.starts_with(name + ": cannot open")) problems_ += "; " + error;
-      }
+      platform::OpeningError error;
+      void* handle = open_library(name, Opening::usual, error);
+      // That it is not there is not worth telling; anything else is.
+      if (handle == nullptr && !error.is_absent) problems_ += "; " + error.words;
       if (void* accepted = accept(handle)) return accepted;
     }
     return nullptr;
   }
 
  private:
-  static constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;
-
   // The handle, or null where its library is a refused release.
   void* accept(void* handle) {
-    link_map* map = nullptr;
-    if (handle == nullptr || search_.refused.empty() ||
-        dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0 || map == nullptr) {
-      return handle;
-    }
-    const std::string name = soname(*map);
+    if (handle == nullptr || search_.refused.empty()) return handle;
+    const std::string name = platform::library_name(handle);
     if (std::find(search_.refused.begin(), search_.refused.end(), name) == search_.refused.end())
       return handle;
-    problems_ += fmt::format("; {} is {}, which does not serve", map->l_name, name);
+    problems_ +=
+        fmt::format("; {} is {}, which does not serve", platform::library_path(handle), name);
     close_library(handle);
     return nullptr;
   }
@@ -248,7 +224,7 @@ std::vector<std::string> folders_beside_this_library(const LibrarySearch& search
   const std::string site = own_site();
   for (const std::string& pattern : search.python_folders) {
     if (site.empty()) break;
-    for (std::string& path : expand(fmt::format("{}/{}", site, pattern)))
+    for (std::string& path : matching_files(fmt::format("{}/{}", site, pattern)))
       folders.push_back(std::move(path));
   }
   return folders;
@@ -280,7 +256,7 @@ std::vector<std::string> find_in_python_packages(const std::vector<std::string>&
   std::vector<std::string> found;
   for (const std::string& site : site_packages()) {
     for (const std::string& pattern : patterns) {
-      for (std::string& path : expand(fmt::format("{}/{}", site, pattern)))
+      for (std::string& path : matching_files(fmt::format("{}/{}", site, pattern)))
         found.push_back(std::move(path));
     }
   }

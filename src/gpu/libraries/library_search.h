@@ -6,8 +6,11 @@
 
 #include "fulmen/status.h"
 #include "gpu/libraries/rocm_layouts.h"
+#include "runtime/platform/system.h"
 
 namespace fulmen::gpu {
+
+using platform::System;
 
 struct LibrarySearch {
   std::vector<std::string> names;           // "libnvrtc.so.13", the best first; a glob pattern is

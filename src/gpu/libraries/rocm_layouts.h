@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,11 +50,34 @@ inline constexpr RocmLibrary kComgr{"libamd_comgr", "32"};
 inline constexpr std::string_view kWheelHash =
     "-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]*.so*";
 
-// By the numbers in them: core-10.0 before core-7.14.
+// Compares texts by the numbers in them: core-7.14 before core-10.0.
+inline bool is_older(std::string_view a, std::string_view b) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto take_number = [&](std::string_view& text) {
+    const auto end = std::find_if_not(text.begin(), text.end(), is_digit);
+    std::string_view number = text.substr(0, static_cast<std::size_t>(end - text.begin()));
+    text.remove_prefix(number.size());
+    number.remove_prefix(std::min(number.find_first_not_of('0'), number.size()));
+    return number;
+  };
+  while (!a.empty() && !b.empty()) {
+    if (is_digit(a.front()) && is_digit(b.front())) {
+      const std::string_view x = take_number(a), y = take_number(b);
+      if (x.size() != y.size()) return x.size() < y.size();
+      if (x != y) return x < y;
+    } else if (a.front() != b.front()) {
+      return a.front() < b.front();
+    } else {
+      a.remove_prefix(1);
+      b.remove_prefix(1);
+    }
+  }
+  return a.size() < b.size();
+}
+
 inline void sort_newest_first(std::vector<std::string>& paths) {
-  std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) {
-    return ::strverscmp(a.c_str(), b.c_str()) > 0;
-  });
+  std::sort(paths.begin(), paths.end(),
+            [](const std::string& a, const std::string& b) { return is_older(b, a); });
 }
 
 }  // namespace fulmen::gpu

@@ -1,6 +1,5 @@
 #include "reference/standard/blas.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <string>
@@ -9,6 +8,7 @@
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/found_once.h"
+#include "runtime/platform/system.h"
 
 namespace fulmen::reference {
 namespace {
@@ -16,28 +16,40 @@ namespace {
 // Threads run over heads and row blocks, so each product wants one. Left alone where the program
 // had the library open before us: the setting belongs to the whole process.
 void use_one_thread(void* library) noexcept {
-  using SetThreads = void (*)(int);
-  if (auto* set = reinterpret_cast<SetThreads>(dlsym(library, "openblas_set_num_threads"))) set(1);
+  void (*set)(int) = nullptr;
+  platform::find_symbol(library, "openblas_set_num_threads", set);
+  if (set != nullptr) set(1);
+}
+
+std::vector<std::string> usual_names() {
+  switch (platform::kThisSystem) {
+    case platform::System::windows:
+      return {"libopenblas.dll", "openblas.dll"};
+    case platform::System::macos:
+      return {"/System/Library/Frameworks/Accelerate.framework/Accelerate", "libopenblas.dylib"};
+    default:
+      return {"libopenblas.so.0", "libopenblas.so", "libcblas.so.3", "libcblas.so"};
+  }
 }
 
 Result<Sgemm> open_blas() {
   const std::string chosen = environment("FULMEN_BLAS");
-  std::vector<std::string> names{"libopenblas.so.0", "libopenblas.so", "libcblas.so.3",
-                                 "libcblas.so"};
+  std::vector<std::string> names = usual_names();
   if (!chosen.empty()) names = {chosen};
   std::string reasons;
   for (const std::string& name : names) {
-    void* already_open = open_library(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-    void* library =
-        already_open != nullptr ? already_open : open_library(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    platform::OpeningError error;
+    void* already_open = open_library(name, platform::Opening::if_loaded, error);
+    void* library = already_open != nullptr ? already_open
+                                            : open_library(name, platform::Opening::usual, error);
     reasons += reasons.empty() ? "" : "; ";
     if (library == nullptr) {
-      const char* error = dlerror();
-      reasons += error != nullptr ? error : name + ": cannot be opened";
+      reasons += !error.words.empty() ? error.words : name + ": cannot be opened";
       continue;
     }
-    if (const auto sgemm = reinterpret_cast<Sgemm>(dlsym(library, "cblas_sgemm"));
-        sgemm != nullptr) {
+    Sgemm sgemm = nullptr;
+    platform::find_symbol(library, "cblas_sgemm", sgemm);
+    if (sgemm != nullptr) {
       if (already_open == nullptr) use_one_thread(library);
       return sgemm;  // the library stays open for the rest of the process
     }

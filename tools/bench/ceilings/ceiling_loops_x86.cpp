@@ -1,11 +1,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <utility>
 
+#include "runtime/platform/system.h"
 #include "tools/bench/ceilings/ceiling_loops.h"
 
 namespace fulmen::tools {
@@ -114,19 +113,12 @@ __attribute__((target("amx-tile,amx-bf16"))) float tiles_bf16(int64_t iterations
   return sums[0];
 }
 
-// Tiles must be there, enabled by the kernel, and asked for by the process.
+// Tiles must be there, enabled by the system, and asked for by the process.
 bool has_amx_bf16() {
-#if defined(__linux__)
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
   constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24;
-  if ((edx & kAmxBf16) == 0 || (edx & kAmxTile) == 0) return false;
-  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA.
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#else
-  return false;
-#endif
+  return (edx & kAmxBf16) != 0 && (edx & kAmxTile) != 0 && platform::request_amx();
 }
 
 // kStreams places are read at a time, kAhead bytes are asked for in advance (0: left to the

@@ -1,7 +1,6 @@
 #include "tools/bench/ceilings/ceilings.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 #include <system_error>
 #include <thread>
 
+#include "runtime/platform/system.h"
 #include "tools/bench/ceilings/ceiling_loops.h"
 #include "tools/bench/measure/clock.h"
 #include "tools/tensors/memory.h"
@@ -145,11 +145,8 @@ struct Ceilings::Impl {
 
   void find_read() {
     // Much bigger than the caches; four times the last level where that is more.
-    std::size_t bytes = kReadBytes;
-#ifdef _SC_LEVEL3_CACHE_SIZE
-    bytes = std::max(bytes,
-                     4 * static_cast<std::size_t>(std::max(0L, ::sysconf(_SC_LEVEL3_CACHE_SIZE))));
-#endif
+    const std::size_t bytes =
+        std::max(kReadBytes, 4 * static_cast<std::size_t>(platform::cache_bytes(3)));
     buffer = Memory(bytes);
     if (buffer.data() == nullptr) return;
     // Untouched pages would all be one page of zeros; threads share the work, so that each has

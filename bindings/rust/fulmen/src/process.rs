@@ -3,7 +3,6 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{c_void, CString};
 use std::mem::size_of;
-use std::os::unix::ffi::OsStrExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::ptr;
@@ -23,7 +22,8 @@ use crate::error::{check, Error, Result};
 /// ```
 pub fn add_prebuilt_path(path: impl AsRef<Path>) -> Result<()> {
     let path = path.as_ref();
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| {
+    // The library's paths are the system's bytes, on Windows UTF-8.
+    let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| {
         Error::InvalidArgument(format!("path is {path:?}; a path has no NUL in it"))
     })?;
     // SAFETY: the name is NUL-terminated.

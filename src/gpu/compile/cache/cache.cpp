@@ -18,6 +18,7 @@
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/log_once.h"
+#include "runtime/platform/files.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -240,10 +241,8 @@ Result<CompiledCode> load_or_compile(const Compiler* compiler, const Status& no_
 
 std::string cache_directory() {
   if (std::string own = environment("FULMEN_CACHE_DIR"); !own.empty()) return own;
-  if (const std::string xdg = environment("XDG_CACHE_HOME"); xdg.starts_with('/'))
-    return xdg + "/fulmen";  // relative ones are void
-  if (const std::string home = environment("HOME"); !home.empty()) return home + "/.cache/fulmen";
-  return {};
+  const std::string users = platform::cache_folder();
+  return users.empty() ? users : users + "/fulmen";
 }
 
 std::vector<CacheEntry> list_cache() {

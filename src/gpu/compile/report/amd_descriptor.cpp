@@ -1,12 +1,11 @@
 #include "gpu/compile/report/amd_descriptor.h"
 
-#include <elf.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
 
+#include "gpu/compile/report/elf.h"
 #include "runtime/file_piece.h"
 
 namespace fulmen::gpu {
@@ -20,42 +19,41 @@ constexpr uint64_t kDescriptorBytes = 64;
 constexpr std::array<std::string_view, 5> kPacked{"gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"};
 
 // Where the file has an address of the loaded object.
-std::optional<uint64_t> file_offset(Bytes file, const Elf64_Ehdr& header, uint64_t address) {
-  for (uint64_t i = 0; i < header.e_phnum; ++i) {
-    Elf64_Phdr segment;
-    if (!read_piece(file, header.e_phoff + i * sizeof segment, segment)) return {};
-    if (segment.p_type != PT_LOAD || address < segment.p_vaddr ||
-        address - segment.p_vaddr >= segment.p_filesz)
+std::optional<uint64_t> file_offset(Bytes file, const elf::Header& header, uint64_t address) {
+  for (uint64_t i = 0; i < header.segments; ++i) {
+    elf::Segment segment;
+    if (!read_piece(file, header.segments_at + i * sizeof segment, segment)) return {};
+    if (segment.type != elf::kLoad || address < segment.address ||
+        address - segment.address >= segment.file_bytes)
       continue;
-    return segment.p_offset + (address - segment.p_vaddr);
+    return segment.offset + (address - segment.address);
   }
   return {};
 }
 
 // The address of the symbol "<kernel>.kd"; of the first that ends in ".kd" where no kernel is
 // named.
-std::optional<uint64_t> find_descriptor(Bytes file, const Elf64_Ehdr& header,
+std::optional<uint64_t> find_descriptor(Bytes file, const elf::Header& header,
                                         std::string_view kernel) {
-  for (uint64_t i = 0; i < header.e_shnum; ++i) {
-    Elf64_Shdr table, names;
-    if (!read_piece(file, header.e_shoff + i * sizeof table, table)) return {};
-    if (table.sh_type != SHT_DYNSYM && table.sh_type != SHT_SYMTAB) continue;
-    if (!read_piece(file, header.e_shoff + uint64_t{table.sh_link} * sizeof names, names))
+  for (uint64_t i = 0; i < header.sections; ++i) {
+    elf::Section table, names;
+    if (!read_piece(file, header.sections_at + i * sizeof table, table)) return {};
+    if (table.type != elf::kDynamicSymbols && table.type != elf::kSymbols) continue;
+    if (!read_piece(file, header.sections_at + uint64_t{table.link} * sizeof names, names))
       return {};
-    const std::optional<Bytes> text = file_piece(file, names.sh_offset, names.sh_size);
+    const std::optional<Bytes> text = file_piece(file, names.offset, names.bytes);
     if (!text) return {};
     const std::string_view all(reinterpret_cast<const char*>(text->data()), text->size());
-    const uint64_t symbols = std::min<uint64_t>(table.sh_size, file.size()) / sizeof(Elf64_Sym);
+    const uint64_t symbols = std::min<uint64_t>(table.bytes, file.size()) / sizeof(elf::Symbol);
     for (uint64_t s = 0; s < symbols; ++s) {
-      Elf64_Sym symbol;
-      if (!read_piece(file, table.sh_offset + s * sizeof symbol, symbol) ||
-          symbol.st_name >= all.size())
+      elf::Symbol symbol;
+      if (!read_piece(file, table.offset + s * sizeof symbol, symbol) || symbol.name >= all.size())
         return {};
-      std::string_view name = all.substr(symbol.st_name);
+      std::string_view name = all.substr(symbol.name);
       name = name.substr(0, name.find('\0'));
       if (!name.ends_with(".kd")) continue;
       name.remove_suffix(3);
-      if (kernel.empty() || name == kernel) return symbol.st_value;
+      if (kernel.empty() || name == kernel) return symbol.value;
     }
   }
   return {};
@@ -64,8 +62,8 @@ std::optional<uint64_t> find_descriptor(Bytes file, const Elf64_Ehdr& header,
 }  // namespace
 
 std::optional<AmdKernelDescriptor> read_amd_kernel_descriptor(Bytes file, std::string_view kernel) {
-  Elf64_Ehdr header;
-  if (!read_piece(file, 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return {};
+  elf::Header header;
+  if (!read_piece(file, 0, header) || !header.is_elf()) return {};
   const std::optional<uint64_t> address = find_descriptor(file, header, kernel);
   const std::optional<uint64_t> at = address ? file_offset(file, header, *address) : std::nullopt;
   if (!at || !file_piece(file, *at, kDescriptorBytes)) return {};

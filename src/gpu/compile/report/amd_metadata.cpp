@@ -1,12 +1,12 @@
 #include "gpu/compile/report/amd_metadata.h"
 
-#include <elf.h>
 #include <fmt/format.h>
 
 #include <array>
 #include <cstring>
 #include <optional>
 
+#include "gpu/compile/report/elf.h"
 #include "gpu/compile/report/message_pack.h"
 #include "runtime/file_piece.h"
 
@@ -25,33 +25,32 @@ Status malformed(const char* what) { return {StatusCode::invalid_argument, what}
 // The metadata among a section's notes.
 std::optional<Bytes> find_note(Bytes notes) {
   uint64_t at = 0;
-  for (Elf64_Nhdr note; read_piece(notes, at, note);) {
+  for (elf::Note note; read_piece(notes, at, note);) {
     const uint64_t name_at = at + sizeof note,
-                   text_at = name_at + (uint64_t{note.n_namesz} + 3) / 4 * 4;
-    const std::optional<Bytes> name = file_piece(notes, name_at, note.n_namesz),
-                               text = file_piece(notes, text_at, note.n_descsz);
+                   text_at = name_at + (uint64_t{note.name_bytes} + 3) / 4 * 4;
+    const std::optional<Bytes> name = file_piece(notes, name_at, note.name_bytes),
+                               text = file_piece(notes, text_at, note.bytes);
     if (!name || !text) return {};
-    const bool ours = note.n_type == kMetadataNote && name->size() == sizeof kOwner &&
+    const bool ours = note.type == kMetadataNote && name->size() == sizeof kOwner &&
                       std::memcmp(name->data(), kOwner, sizeof kOwner) == 0;
     if (ours) return text;
-    at = text_at + (uint64_t{note.n_descsz} + 3) / 4 * 4;
+    at = text_at + (uint64_t{note.bytes} + 3) / 4 * 4;
   }
   return {};
 }
 
 Result<Bytes> find_metadata(Bytes file) {
-  Elf64_Ehdr header;
-  if (!read_piece(file, 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0)
-    return malformed("no ELF file");
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB) {
+  elf::Header header;
+  if (!read_piece(file, 0, header) || !header.is_elf()) return malformed("no ELF file");
+  if (!header.is_64_bits_little_endian()) {
     return malformed("no 64-bit little-endian ELF file");
   }
-  for (uint64_t i = 0; i < header.e_shnum; ++i) {
-    Elf64_Shdr section;
-    if (!read_piece(file, header.e_shoff + i * sizeof section, section))
+  for (uint64_t i = 0; i < header.sections; ++i) {
+    elf::Section section;
+    if (!read_piece(file, header.sections_at + i * sizeof section, section))
       return malformed("its sections are cut off");
-    if (section.sh_type != SHT_NOTE) continue;
-    const std::optional<Bytes> notes = file_piece(file, section.sh_offset, section.sh_size);
+    if (section.type != elf::kNotes) continue;
+    const std::optional<Bytes> notes = file_piece(file, section.offset, section.bytes);
     if (!notes) return malformed("its notes are cut off");
     if (const std::optional<Bytes> found = find_note(*notes)) return *found;
   }

@@ -1,17 +1,16 @@
 // libamd_comgr as a disassembler. Its calls for one instruction are the same in all its versions,
 // while the numbers of its actions changed with version 3.
-#include <dlfcn.h>
-#include <elf.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 
 #include "gpu/compile/report/amd_disassembler.h"
 #include "gpu/compile/report/disassembly_line.h"
+#include "gpu/compile/report/elf.h"
 #include "runtime/file_piece.h"
+#include "runtime/platform/libraries.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -48,14 +47,14 @@ uint64_t read_code(uint64_t from, char* to, uint64_t bytes, void* user) {
 
 // The machine code of an ELF file: nothing where it has none.
 Reader find_code(std::span<const std::byte> file) {
-  Elf64_Ehdr header;
-  if (!read_piece(file, 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return {};
-  for (uint64_t i = 0; i < header.e_shnum; ++i) {
-    Elf64_Shdr section;
-    if (!read_piece(file, header.e_shoff + i * sizeof section, section)) return {};
-    if (section.sh_type != SHT_PROGBITS || (section.sh_flags & SHF_EXECINSTR) == 0) continue;
-    const auto code = file_piece(file, section.sh_offset, section.sh_size);
-    return code ? Reader{*code, section.sh_addr, {}} : Reader{};
+  elf::Header header;
+  if (!read_piece(file, 0, header) || !header.is_elf()) return {};
+  for (uint64_t i = 0; i < header.sections; ++i) {
+    elf::Section section;
+    if (!read_piece(file, header.sections_at + i * sizeof section, section)) return {};
+    if (section.type != elf::kProgram || (section.flags & elf::kExecutable) == 0) continue;
+    const auto code = file_piece(file, section.offset, section.bytes);
+    return code ? Reader{*code, section.address, {}} : Reader{};
   }
   return {};
 }
@@ -104,8 +103,7 @@ Result<std::unique_ptr<const AmdDisassembler>> open_comgr(const LibrarySearch& s
   ComgrCalls calls{};
   std::string missing;
   const auto load = [&](auto& function, const char* name) {
-    function =
-        reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library->handle, name));
+    platform::find_symbol(library->handle, name, function);
     if (function == nullptr) missing += fmt::format(" {}", name);
   };
   load(calls.create_disassembly_info, "amd_comgr_create_disassembly_info");

@@ -18,7 +18,7 @@ Result<const Compiler*> hiprtc_compiler() {
          .options = {"-std=c++20", "-O3", "-ffp-contract=fast", "-fno-math-errno"},
          .family_options = kAmdFamilyOptions,
          // AMD's libamd_comgr has LLVM in it; distributions link theirs to the shared libraries.
-         .generators = {"libamd_comgr", "libLLVM", "libclang-cpp"},
+         .generators = {"libamd_comgr", "libLLVM", "libclang-cpp", "amd_comgr"},
          .beside = "",
          // It puts all of hip_runtime.h before the source, which has an exp2(float), log2 and tanh
          // of its own.

@@ -1,5 +1,6 @@
 // NVRTC, NVIDIA's run-time compiler: source to cubin, also without a GPU.
 #include "gpu/compile/toolchains/runtime_compiler.h"
+#include "gpu/libraries/nvidia_libraries.h"
 #include "runtime/found_once.h"
 
 namespace fulmen::gpu {
@@ -16,18 +17,14 @@ Result<const Compiler*> nvrtc_compiler() {
          .options = {"-std=c++20", "--ptxas-options=-v"},  // registers and spills into the log
          .family_options = {},
          .generators = {},
-         .beside = "libnvrtc-builtins.so",
+         .beside = nvrtc_beside(),
          .before = "",
          .after = "",
          .needed = "NVRTC 12 or newer is needed",
          .other_chips = "CUDA 12's does for sm_70 and later (pip install nvidia-cuda-nvrtc-cu12, "
                         "and remove CUDA 13's), CUDA 13's for "
                         "sm_75 and later"},
-        {.names = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"},
-         .home_variables = {"CUDA_HOME", "CUDA_PATH"},
-         .system_folders = {"/usr/local/cuda/lib64", "/usr/local/cuda-*/lib64"},
-         .python_folders = {"nvidia/*/lib", "torch/lib"},
-         .install = "To install it: pip install nvidia-cuda-nvrtc"});
+        nvrtc_search());
   });
 }
 

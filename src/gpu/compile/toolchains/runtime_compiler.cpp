@@ -1,6 +1,5 @@
 #include "gpu/compile/toolchains/runtime_compiler.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,6 +7,7 @@
 #include <set>
 
 #include "gpu/libraries/library_build.h"
+#include "runtime/platform/libraries.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -129,8 +129,7 @@ Result<std::unique_ptr<const Compiler>> open_runtime_compiler(const RuntimeCompi
   std::string missing;
   const auto load = [&](auto& function, std::string_view name) {
     const std::string symbol = fmt::format("{}{}", kind.prefix, name);
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
-        dlsym(library->handle, symbol.c_str()));
+    platform::find_symbol(library->handle, symbol.c_str(), function);
     if (function == nullptr) missing += fmt::format(" {}", symbol);
   };
   load(calls.Version, "Version");

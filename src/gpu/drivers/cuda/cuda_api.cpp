@@ -1,13 +1,12 @@
 #include "gpu/drivers/cuda/cuda_api.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <string>
-#include <type_traits>
 
-#include "gpu/libraries/library_search.h"
+#include "gpu/libraries/nvidia_libraries.h"
 #include "runtime/found_once.h"
+#include "runtime/platform/libraries.h"
 
 namespace fulmen::gpu::cuda {
 namespace {
@@ -16,7 +15,7 @@ namespace {
 std::string load_functions(void* handle, Api& a) {
   std::string missing;
   const auto load = [&](auto& function, const char* name, bool needed) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
+    platform::find_symbol(handle, name, function);
     if (function == nullptr && needed)
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
   };
@@ -67,12 +66,7 @@ std::string load_functions(void* handle, Api& a) {
 }
 
 fulmen::Result<const OpenApi*> open() {
-  fulmen::Result<FoundLibrary> library = find_library(
-      {.names = {"libcuda.so.1"},
-       .home_variables = {"FULMEN_CUDA_DRIVER_HOME"},
-       .system_folders = {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"},
-       .python_folders = {},
-       .install = "It comes with NVIDIA's driver: on Debian, apt-get install nvidia-driver"});
+  fulmen::Result<FoundLibrary> library = find_library(cuda_search());
   if (!library.ok()) return library.status();
   auto* opened = new OpenApi;
   opened->path = library->path;

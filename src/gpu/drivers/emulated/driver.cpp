@@ -1,7 +1,5 @@
 // The emulated GPU as a driver: kernels are the host's code, and a wave's lanes are fibers.
-#include <dlfcn.h>
 #include <fmt/format.h>
-#include <sys/statvfs.h>
 
 #include <cstring>
 #include <filesystem>
@@ -15,6 +13,7 @@
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/hooks.h"
+#include "runtime/platform/files.h"
 #include "runtime/run_program.h"
 
 namespace fulmen::gpu {
@@ -50,10 +49,9 @@ class EmulatedDriver final : public HostMemoryDriver {
         !status.ok()) {
       return status;
     }
-    void* library = open_library(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    const char* error = library == nullptr ? dlerror() : nullptr;
-    if (struct statvfs disk{};
-        library == nullptr && statvfs(path.c_str(), &disk) == 0 && (disk.f_flag & ST_NOEXEC) != 0) {
+    platform::OpeningError error;
+    void* library = open_library(path, platform::Opening::usual, error);
+    if (library == nullptr && platform::forbids_programs(path)) {
       return Status(StatusCode::unavailable,
                     fmt::format("the emulator cannot load kernels from {}, which is mounted "
                                 "noexec: set TMPDIR to a folder that "
@@ -62,16 +60,17 @@ class EmulatedDriver final : public HostMemoryDriver {
     }
     if (library == nullptr) {
       return Status(StatusCode::internal,
-                    fmt::format("the kernel's shared object cannot be loaded: {}",
-                                error != nullptr ? error : ""));
+                    fmt::format("the kernel's shared object cannot be loaded: {}", error.words));
     }
-    auto bind =
-        reinterpret_cast<void (*)(const kernels::EmulatorApi*)>(dlsym(library, "fulmen_bind"));
-    const auto* bytes = static_cast<const int*>(dlsym(library, "fulmen_argument_bytes"));
-    const auto* cluster = static_cast<const int*>(dlsym(library, "fulmen_cluster"));
-    auto kernel = reinterpret_cast<void (*)(const void*)>(dlsym(library, "fulmen_kernel"));
-    auto take_exponentials =
-        reinterpret_cast<long long (*)()>(dlsym(library, "fulmen_take_exponentials"));
+    void (*bind)(const kernels::EmulatorApi*) = nullptr;
+    void (*kernel)(const void*) = nullptr;
+    long long (*take_exponentials)() = nullptr;
+    const int *bytes = nullptr, *cluster = nullptr;
+    platform::find_symbol(library, "fulmen_bind", bind);
+    platform::find_symbol(library, "fulmen_argument_bytes", bytes);
+    platform::find_symbol(library, "fulmen_cluster", cluster);
+    platform::find_symbol(library, "fulmen_kernel", kernel);
+    platform::find_symbol(library, "fulmen_take_exponentials", take_exponentials);
     if (bind == nullptr || bytes == nullptr || cluster == nullptr || kernel == nullptr ||
         take_exponentials == nullptr) {
       close_library(library);

@@ -2,7 +2,6 @@
 #include "gpu/driver.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdint>
@@ -16,6 +15,8 @@
 #include "gpu/targets/chip.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
+#include "runtime/platform/files.h"
+#include "runtime/platform/system.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -357,14 +358,16 @@ class HipDriver final : public Driver {
   // use.
   static std::string access_to_kernel_driver() {
     constexpr const char* kInterface = "/dev/kfd";
-    if (access(kInterface, F_OK) != 0) {
+    if (platform::kThisSystem != platform::System::linux) return "";
+    std::error_code error;
+    if (!platform::facts_of(kInterface, platform::Links::followed, error)) {
       return fmt::format(
           "; there is no {}: no AMD GPU, its kernel driver is not loaded (modprobe amdgpu), or it "
           "is not given to "
           "this container (--device=/dev/kfd --device=/dev/dri)",
           kInterface);
     }
-    if (access(kInterface, R_OK | W_OK) == 0) return "";
+    if (platform::can_use(kInterface)) return "";
     return fmt::format("; {} is not this user's to open (usermod -aG render $USER)", kInterface);
   }
 

@@ -1,6 +1,5 @@
 #include "gpu/drivers/hip/hip_api.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <cctype>
@@ -8,6 +7,7 @@
 
 #include "gpu/libraries/amd_libraries.h"
 #include "runtime/found_once.h"
+#include "runtime/platform/libraries.h"
 
 namespace fulmen::gpu::hip {
 namespace {
@@ -19,8 +19,7 @@ Result<const OpenApi*> open() {
   opened->path = library->path;
   std::string missing;
   const auto load = [&](auto& function, const char* name, bool needed) {
-    function =
-        reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library->handle, name));
+    platform::find_symbol(library->handle, name, function);
     if (function == nullptr && needed)
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
   };

@@ -1,9 +1,7 @@
 #include "tools/tune/supervised.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +16,8 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime/platform/posix/pipe.h"
+#include "runtime/platform/processes.h"
 #include "tools/signals.h"
 
 namespace fulmen::tools {
@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double kUsualLimit = 60;  // seconds, for what happens before the first step
 
 [[noreturn]] void worker(int descriptor, const std::function<void(const Teller&)>& work) {
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  platform::end_with_parent();
   watch_signals();  // the parent's thread for signals does not exist here
   try {
     work(Teller(descriptor));
@@ -114,7 +114,7 @@ WorkerEnd run_supervised(const std::function<void(const Teller&)>& work,
                          const std::function<void(const std::string&)>& on_message) {
   WorkerEnd end;
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
+  if (!platform::open_pipe(ends)) {
     end.why = std::error_code(errno, std::generic_category()).message();
     return end;
   }
