@@ -34,7 +34,7 @@ class EmulatedAmxBackward : public EmulatedAmx {
 TEST_F(EmulatedAmxBackward, EveryShape) {
   Random random(4);
   SCOPED_TRACE(test_seed());
-  for (const int64_t head_dim : {1, 16, 31, 32, 48, 59, 64, 80, 111, 128, 256}) {
+  for (const int64_t head_dim : {1, 16, 31, 32, 48, 59, 64, 80, 111, 128, 256, 500, 512}) {
     for (const auto& [seqlen_q, seqlen_k] : {std::pair{1, 147}, {64, 64}, {113, 203}, {70, 33}}) {
       CaseSpec spec = two_heads(seqlen_q, seqlen_k, head_dim);
       spec.causal = random.pick({Causal::none, Causal::bottom_right});

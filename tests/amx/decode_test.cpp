@@ -57,8 +57,13 @@ TEST_F(EmulatedAmxDecode, AnyShape) {
 TEST_F(EmulatedAmxDecode, WidestHeads) {
   Random random(8310);
   SCOPED_TRACE(test_seed());
-  for (const int64_t head_dim : {128, 160, 192, 255, 256})
+  for (const int64_t head_dim : {128, 160, 192, 255, 256, 300, 512})
     check(two_heads(3, 150, head_dim), random);
+  CaseSpec latent = two_heads(1, 150, 576);
+  latent.num_kv_heads = 1;
+  latent.num_heads = 128;  // two groups of 64
+  latent.head_dim_v = 512;
+  check(latent, random);
 }
 
 TEST_F(EmulatedAmxDecode, Masks) {
@@ -177,6 +182,8 @@ TEST_F(EmulatedAmxDecode, LongKeys) {
 TEST_F(EmulatedAmxDecode, TooManyRows) {
   Random random(8350);
   CaseSpec s = two_heads(33, 100, 32);
+  s.num_kv_heads = 2;  // a single one may be shared by more
+  s.num_heads = 4;
   s.dtype = DType::bf16;
   Case c(s, random);
   const Status status = run_kernel(c, kernel_of(c), {"amx_emulated"});

@@ -35,7 +35,7 @@ class EmulatedAmxForward : public EmulatedAmx {
 TEST_F(EmulatedAmxForward, Shapes) {
   Random random(1);
   SCOPED_TRACE(test_seed());
-  for (const int64_t head_dim : {1, 16, 31, 32, 40, 59, 64, 80, 96, 111, 128, 192, 256}) {
+  for (const int64_t head_dim : {1, 16, 31, 32, 40, 59, 64, 80, 96, 111, 128, 192, 256, 500, 512}) {
     for (const auto& [seqlen_q, seqlen_k] : {std::pair{1, 147}, {64, 64}, {113, 203}, {70, 300}}) {
       CaseSpec spec = two_heads(seqlen_q, seqlen_k, head_dim);
       spec.causal = head_dim % 2 == 0 ? Causal::bottom_right : Causal::none;
