@@ -25,7 +25,7 @@ CPU = r"^(attention|amx|avx512_bf16|api)\."
 # that matches counts.
 TESTS = [
     (
-        r"tests/(python|install)/|bindings/|packaging/|integrations/|bench/|\.github/|examples/python/",
+        r"tests/(python|python_gpu|install)/|bindings/|packaging/|integrations/|bench/|\.github/|examples/python/",
         "",
     ),
     (r"tests/support/", r"^(api|attention|gpu|isa)\.|^cli\..*Faults"),
@@ -75,6 +75,7 @@ PYTEST = [
     (r"bindings/python/fulmen/(flash_attn|xformers)", r"test_\1*.py"),
     (r"bindings/python/fulmen/jax|bindings/python/src/xla", "test_{jax*,sinks}.py"),
     (r"bindings/python/fulmen/torch/_sdpa", "test_sdpa*.py"),
+    (r"bindings/python/fulmen/torch/_flash_impl", "test_flash_impl.py"),
     (
         r"bindings/python/fulmen/torch/_(triangle|evoformer|pair)",
         "test_{triangle,cuequivariance}.py",
@@ -89,10 +90,10 @@ PYTEST = [
     ),
     (
         r"packaging/|cmake/[Mm]anylinux",
-        "test_{first_use,wheel}.py",
+        "test_{first_use,wheel,hub_kernels}.py",
     ),  # on the wheel, which is checked first
     (r"examples/python/", "test_examples.py"),
-    (r"docs/guide/python|README\.md", "test_documentation.py"),
+    (r"docs/guide/(python|pytorch|jax)|README\.md", "test_documentation.py"),
     (r"src/(api|plan)/|include/", "test_{numpy,errors,kv_cache}.py"),
 ]
 RUST = r"bindings/rust/|include/fulmen/fulmen_c\.h|src/api/c/"
@@ -156,7 +157,7 @@ def plan(files):
     programs = sorted(
         p.name
         for p in (ROOT / "tests").iterdir()
-        if p.is_dir() and p.name not in ("support", "python", "install", "dev")
+        if p.is_dir() and p.name not in ("support", "python", "python_gpu", "install", "dev")
     )
     if EVERY_TEST in patterns:
         patterns, used = [EVERY_TEST], programs

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The chips that tests run on, as the targets of src/gpu/targets say (kTestChips).
+"""The chips of src/gpu/targets.
 
-test_chips.py [PREFIX]   the first chip of each target that begins with PREFIX, in order, ','
-                         between them"""
+test_chips.py [PREFIX]         those that tests run on (kTestChips): the first one of each target
+                               that begins with PREFIX, in order, ',' between them
+test_chips.py --all [PREFIX]   every chip that has a row (kChips), ' ' between them"""
 
 import pathlib
 import re
@@ -20,7 +21,19 @@ def test_chips():
     return chips
 
 
+def all_chips():
+    names = []
+    for header in sorted(TARGETS.glob("*.h")):
+        if found := re.search(r"kChips\[\]\{(.*?)\n\};", header.read_text(), re.S):
+            names += re.findall(r'\.arch = "(\w+)"', found.group(1))
+    return names
+
+
 def main():
+    if "--all" in sys.argv:
+        prefix = "".join(sys.argv[2:])
+        print(" ".join(name for name in all_chips() if name.startswith(prefix)))
+        return
     prefix = sys.argv[1] if len(sys.argv) > 1 else ""
     print(
         ",".join(sorted(chips[0] for chips in test_chips().values() if chips[0].startswith(prefix)))

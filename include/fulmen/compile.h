@@ -54,6 +54,7 @@ struct KernelReport {
 struct CompileKernelsOptions {
   bool all = false;        // every shipped configuration, else the main ones
   bool pairs = false;      // instead: ordinary problems with every feature, and with every two
+  bool common = false;     // instead: what models and engines call most, as prebuilt packages have
   std::string only;        // of these, kernels in whose names all its words are: "prefill d128";
                            // empty: all
   std::string out_folder;  // write prebuilt kernels there, for FULMEN_KERNEL_PATH; empty: only
@@ -109,6 +110,17 @@ FULMEN_API Status add_prebuilt_kernels(const std::string& path);
 // Returns how many kernels it has. Errors: bytes that are no kernels, or damaged ones, with where;
 // none is taken then.
 FULMEN_API Result<int> add_prebuilt_kernels(const void* pack, std::size_t bytes);
+
+// Where prebuilt kernels come from that are read only when one is wanted. It is called from any
+// thread, without a lock of the library, with a chip ("gfx1100") and
+// - a kernel's name, whose first word is what it computes ("prefill gfx11 bf16 d128 128x32"), when
+//   none of those that were added is that kernel: it may add some by add_prebuilt_kernels(), and
+//   returns whether it did;
+// - a null name: returns whether there are any for the chip. A device without a compiler is usable
+//   then.
+using PrebuiltSource = bool (*)(void* context, const char* arch, const char* kernel);
+// For the rest of the process; null, the default, is none.
+FULMEN_API void set_prebuilt_source(PrebuiltSource source, void* context);
 
 // A compiled kernel on disk.
 struct CachedKernel {

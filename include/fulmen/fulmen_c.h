@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "fulmen/export.h"
+#include "fulmen/head_dims.h"
 
 /* C has its own naming and no `using`. NOLINTBEGIN(readability-identifier-naming,modernize-*) */
 
@@ -353,6 +354,13 @@ FULMEN_API int fulmen_device_synchronize(const char* device, void* stream);
 FULMEN_API int fulmen_add_prebuilt_path(const char* path);
 /* The same of such a file's bytes in memory, which are copied. */
 FULMEN_API int fulmen_add_prebuilt_pack(const void* pack, size_t bytes);
+/* Where prebuilt kernels come from that are read only when one is wanted: source(context, arch,
+ * kernel) may add some by the functions above and says whether it did; where kernel is null,
+ * whether there are any for the chip. See set_prebuilt_source in compile.h. Null, the default, is
+ * none. */
+FULMEN_API void fulmen_set_prebuilt_source(bool (*source)(void* context, const char* arch,
+                                                          const char* kernel),
+                                           void* context);
 
 /* Every kernel of every backend, with the memory layout it needs, in words. Strings live until the
  * visitor returns. */
@@ -560,7 +568,7 @@ typedef struct FlashAttnParams {
   size_t batch_size;   /* sequences */
   size_t seq_len;      /* queries, and keys, of each */
   size_t num_heads;    /* of q, k, v and out */
-  size_t head_dim;     /* elements of a head, 1 to 256 */
+  size_t head_dim;     /* elements of a head, 1 to 512 */
   bool is_causal;      /* top-left, which is the same as bottom-right here */
   float softmax_scale; /* 0 is 1 / sqrt(head_dim) */
 } FlashAttnParams;

@@ -10,10 +10,13 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/export.h"
+#include "fulmen/head_dims.h"
 #include "fulmen/status.h"
 #include "fulmen/tensor.h"
 
 namespace fulmen {
+
+inline constexpr int64_t kMaxHeadDim = FULMEN_MAX_HEAD_DIM, kMaxHeadDimV = FULMEN_MAX_HEAD_DIM_V;
 
 struct TensorSpec {
   DType dtype = DType::fp32;

@@ -34,16 +34,15 @@ class GpuBackend final : public Backend {
   std::vector<DeviceInfo> devices() const override {
     std::vector<DeviceInfo> list;
     const auto devices = devices_.devices();
-    for (const Device& device : *devices) list.push_back(device.info);
-    if (has_prebuilt()) return list;
-    if (const Result<const Compiler*> compiler = driver_.compiler(); !compiler.ok()) {
-      for (DeviceInfo& info : list) {
-        if (info.usable)
-          info.reason =
-              fmt::format("there are no prebuilt kernels (FULMEN_KERNEL_PATH) and no compiler: {}",
-                          compiler.status().message());
-        info.usable = false;
-      }
+    const Result<const Compiler*> compiler = driver_.compiler();
+    for (const Device& device : *devices) {
+      DeviceInfo& info = list.emplace_back(device.info);
+      if (compiler.ok() || !info.usable || has_prebuilt(std::string(device.chip.arch))) continue;
+      info.usable = false;
+      info.reason = fmt::format(
+          "there are no prebuilt kernels (FULMEN_KERNEL_PATH; in Python the packages "
+          "fulmen-kernels-amd and fulmen-kernels-nvidia) and no compiler: {}",
+          compiler.status().message());
     }
     return list;
   }

@@ -106,8 +106,10 @@ Result<std::vector<KernelReport>> compile_kernels(const std::string& arch,
     if (Status status = gpu::make_folder(options.out_folder); !status.ok()) return status;
   }
   const auto& [storage, chip, compiler] = target.value();
-  std::vector<gpu::Specialisation> kernels =
-      options.pairs ? gpu::pair_kernels(chip) : gpu::shipped_kernels(chip, options.all);
+  std::vector<gpu::Specialisation> kernels = options.pairs ? gpu::pair_kernels(chip)
+                                             : options.common
+                                                 ? gpu::common_kernels(chip)
+                                                 : gpu::shipped_kernels(chip, options.all);
   const std::size_t all = kernels.size();
   const std::string first = kernels.empty() ? "" : gpu::to_string(kernels.front());
   std::erase_if(kernels, [&](const gpu::Specialisation& s) {

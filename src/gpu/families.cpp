@@ -83,6 +83,16 @@ const std::vector<const Family*>& families() {
   return made.get([] { return make_families(targets()); });
 }
 
+Support Family::serves(const Problem& p, const Chip& chip) const {
+  const HeadDims most = most_head_dims();
+  if (p.head_dim <= most.qk && p.head_dim_v <= most.v) return supports(p, chip);
+  const std::string dims = std::to_string(p.head_dim),
+                    most_v = most.v == most.qk ? "" : ", of v up to " + std::to_string(most.v);
+  return Support::no("head_dim is " + dims +
+                     (p.head_dim_v == p.head_dim ? "" : ", v's " + std::to_string(p.head_dim_v)) +
+                     ": its tiles are made for heads of up to " + std::to_string(most.qk) + most_v);
+}
+
 Support takes_matrix_instructions(const Problem& p) {
   if (p.dtype != DType::fp32) return {};
   return Support::no("it multiplies fp16 and bf16");

@@ -211,7 +211,7 @@ std::optional<SmallUse> find_small_use(const Family& family, const Chip& chip, i
     bool too_large = p.flops() > most_flops;
     for (int i = 0; i < kTensorFields; ++i)
       too_large = too_large || bytes_of(p.*kTensorTable[i].spec, shapes[i]) > kMostBytes;
-    if (too_large || !family.supports(p, chip).yes) continue;
+    if (too_large || !family.serves(p, chip).yes) continue;
     // Its own plan, and one with the numbers that the problem's plan has.
     std::vector<LaunchPlan> plans{family.plan(p, chip, compute_units)};
     if (!values.empty()) plans.push_back(family.tuned_plan(p, chip, compute_units, values));

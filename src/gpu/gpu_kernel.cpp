@@ -42,7 +42,7 @@ class GpuKernel final : public Kernel {
       return Support::no(fmt::format("{} has the matrix instructions of {}", device->chip.arch,
                                      device->chip.target->name));
     }
-    Support support = family_.supports(problem, device->chip);
+    Support support = family_.serves(problem, device->chip);
     if (!support.yes) return support;
     const auto plan = [&] {
       return family_.plan(problem, device->chip, device->properties.compute_units);

@@ -5,10 +5,12 @@
 #include <atomic>
 #include <cstddef>
 
+#include "fulmen/problem.h"
+
 namespace fulmen::gpu {
 namespace {
 
-constexpr std::size_t kBytes = 256 * sizeof(float);  // the most dims of the widest dtype
+constexpr std::size_t kBytes = kMaxHeadDim * sizeof(float);  // of the widest dtype
 
 Result<void*> make_row(const Driver& driver, const Device& device) {
   Result<void*> row = driver.allocate(device.ordinal, kBytes);

@@ -6,6 +6,7 @@
 #include "gpu/choice.h"
 #include "gpu/launch/append_kv.h"
 #include "gpu/launch/unused_rows.h"
+#include "gpu/usual_problems.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -15,129 +16,71 @@ constexpr int kUsualComputeUnits = 96;
 // number.
 constexpr int kHopperUnits = 132;
 
-struct Shape {
-  int64_t batch, seqlen_q, seqlen_k, heads, kv_heads, head_dim;
-};
-
-Problem problem_of(DType dtype, const Shape& shape, bool causal) {
-  Problem p;
-  p.dtype = p.kv_dtype = dtype;
-  p.batch = shape.batch;
-  p.seqlen_q = shape.seqlen_q;
-  p.seqlen_k = shape.seqlen_k;
-  p.num_heads = shape.heads;
-  p.num_kv_heads = shape.kv_heads;
-  p.head_dim = p.head_dim_v = shape.head_dim;
-  p.softmax_scale = 0.125F;
-  if (causal) p.window_right = 0;
-  const auto view = [&](int64_t length, int64_t heads) {
-    return TensorSpec{
-        dtype, true, {length * heads * shape.head_dim, heads * shape.head_dim, shape.head_dim, 1}};
-  };
-  p.q = p.out = view(shape.seqlen_q, shape.heads);
-  p.k = p.v = view(shape.seqlen_k, shape.kv_heads);
-  return p;
-}
-
-void add_bias(Problem& p, DType dtype) {
-  p.bias = {dtype, true, {0, p.seqlen_q * p.seqlen_k, p.seqlen_k, 1}};
-}
-
-constexpr TensorSpec kNumbers{DType::int32, true, {0, 0, 0, 1}};
-
-// Its sequences one after the other, each of up to the shape's lengths.
-Problem packed(Problem p) {
-  p.total_q = p.batch * p.seqlen_q;
-  p.total_k = p.batch * p.seqlen_k;
-  p.cu_seqlens_q = p.cu_seqlens_k = kNumbers;
-  for (TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out}) spec->strides[0] = 0;
-  return p;
-}
-
-// Its keys and values in pages, of which each sequence uses some.
-Problem paged(Problem p, int64_t page_size) {
-  p.page_size = page_size;
-  p.max_pages = p.seqlen_k / page_size;
-  p.num_pages = p.batch * p.max_pages;
-  p.seqlens_k = kNumbers;
-  p.block_table = {DType::int32, true, {0, 0, p.max_pages, 1}};
-  for (TensorSpec* spec : {&p.k, &p.v}) spec->strides[0] = page_size * spec->strides[1];
-  return p;
-}
-
-// The backward pass of a problem, dq, dk and dv.
-Problem backward_of(Problem p) {
-  p.pass = Pass::backward;
-  p.dout = p.dq = p.q;
-  p.dk = p.dv = p.k;
-  p.lse = {DType::fp32, true, {p.num_heads * p.seqlen_q, p.seqlen_q, 1, 1}};
-  return p;
-}
-
 std::vector<Problem> main_problems() {
   std::vector<Problem> list;
   for (const int64_t dim : {64, 128, 256}) {
     for (const bool causal : {false, true})
-      list.push_back(problem_of(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal));
+      list.push_back(usual_problem(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal));
   }
-  list.push_back(problem_of(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false));
+  list.push_back(usual_problem(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false));
   // Hopper's tiles of 64 dims go by the number of keys.
   for (const bool causal : {false, true})
-    list.push_back(problem_of(DType::bf16, {1, 2048, 2048, 16, 16, 64}, causal));
+    list.push_back(usual_problem(DType::bf16, {1, 2048, 2048, 16, 16, 64}, causal));
   // Chess boards, with a bias a head.
   for (const auto& [heads, dim] :
        {std::pair<int64_t, int64_t>{24, 32}, {12, 64}, {8, 96}, {6, 128}}) {
-    Problem board = problem_of(DType::fp16, {64, 64, 64, heads, heads, dim}, false);
+    Problem board = usual_problem(DType::fp16, {64, 64, 64, heads, heads, dim}, false);
     add_bias(board, DType::fp16);
     list.push_back(board);
   }
   for (const int64_t dim : {64, 128, 256})
-    list.push_back(problem_of(DType::bf16, {1, 1, 65536, 32, 8, dim}, false));
+    list.push_back(usual_problem(DType::bf16, {1, 1, 65536, 32, 8, dim}, false));
   for (const int64_t dim : {64, 128, 256})
-    list.push_back(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, dim}, false));
-  list.push_back(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, 64}, true));
+    list.push_back(usual_problem(DType::fp32, {1, 4096, 4096, 16, 16, dim}, false));
+  list.push_back(usual_problem(DType::fp32, {1, 4096, 4096, 16, 16, 64}, true));
   // Few queries of fp32: rows that share a KV head, and whether keys are split, are compiled in.
   for (const int64_t dim : {64, 128}) {
     for (const int64_t kv_heads : {4, 8, 16, 32}) {
       for (const int64_t batch : {1, 256})
-        list.push_back(problem_of(DType::fp32, {batch, 1, 65536, 32, kv_heads, dim}, false));
+        list.push_back(usual_problem(DType::fp32, {batch, 1, 65536, 32, kv_heads, dim}, false));
     }
   }
   for (const int64_t page_size : {16, 256}) {
-    list.push_back(paged(problem_of(DType::fp32, {8, 1, 65536, 32, 8, 128}, false), page_size));
+    list.push_back(paged(usual_problem(DType::fp32, {8, 1, 65536, 32, 8, 128}, false), page_size));
   }
   for (const DType dtype : {DType::bf16, DType::fp16}) {
     for (const int64_t dim : {64, 128})
-      list.push_back(packed(problem_of(dtype, {8, 4096, 4096, 16, 4, dim}, true)));
+      list.push_back(packed(usual_problem(dtype, {8, 4096, 4096, 16, 4, dim}, true)));
   }
-  list.push_back(paged(problem_of(DType::bf16, {8, 4096, 4096, 16, 4, 128}, true), 64));
+  list.push_back(paged(usual_problem(DType::bf16, {8, 4096, 4096, 16, 4, 128}, true), 64));
   for (const int64_t page_size : {16, 256}) {
-    list.push_back(paged(problem_of(DType::bf16, {8, 1, 65536, 32, 8, 128}, false), page_size));
+    list.push_back(paged(usual_problem(DType::bf16, {8, 1, 65536, 32, 8, 128}, false), page_size));
   }
   for (const int64_t dim : {64, 128, 256}) {
     for (const bool causal : {false, true}) {
-      list.push_back(backward_of(problem_of(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal)));
+      list.push_back(backward_of(usual_problem(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal)));
     }
   }
-  list.push_back(backward_of(problem_of(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false)));
+  list.push_back(backward_of(usual_problem(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false)));
   // The second panel in part.
-  list.push_back(backward_of(problem_of(DType::bf16, {2, 4096, 4096, 16, 16, 80}, false)));
+  list.push_back(backward_of(usual_problem(DType::bf16, {2, 4096, 4096, 16, 16, 80}, false)));
   for (const int64_t dim : {64, 128}) {
-    list.push_back(backward_of(packed(problem_of(DType::bf16, {8, 4096, 4096, 16, 4, dim}, true))));
+    list.push_back(
+        backward_of(packed(usual_problem(DType::bf16, {8, 4096, 4096, 16, 4, dim}, true))));
   }
   for (const int64_t dim : {32, 64, 96, 128}) {
     const int64_t heads = 768 / dim;
-    Problem board = problem_of(DType::fp16, {64, 64, 64, heads, heads, dim}, false);
+    Problem board = usual_problem(DType::fp16, {64, 64, 64, heads, heads, dim}, false);
     add_bias(board, DType::fp16);
     board = backward_of(board);
     board.dbias = board.bias;
     list.push_back(board);
   }
   for (const int64_t dim : {64, 128})
-    list.push_back(backward_of(problem_of(DType::fp32, {1, 4096, 4096, 16, 16, dim}, false)));
+    list.push_back(backward_of(usual_problem(DType::fp32, {1, 4096, 4096, 16, 16, dim}, false)));
   // Triangle attention: a bias that all rows of pairs share, with and without padding.
   for (const bool masked : {false, true}) {
-    Problem triangle = problem_of(DType::bf16, {512, 512, 512, 4, 4, 32}, false);
+    Problem triangle = usual_problem(DType::bf16, {512, 512, 512, 4, 4, 32}, false);
     add_bias(triangle, DType::fp32);
     if (masked) triangle.keep_mask = {DType::boolean, true, {triangle.seqlen_k, 0, 0, 1}};
     triangle = backward_of(triangle);
@@ -145,7 +88,7 @@ std::vector<Problem> main_problems() {
     list.push_back(triangle);
   }
   // Training with dropout.
-  Problem training = problem_of(DType::bf16, {16, 512, 512, 12, 12, 64}, false);
+  Problem training = usual_problem(DType::bf16, {16, 512, 512, 12, 12, 64}, false);
   training.dropout = 6554;  // 0.1
   list.push_back(training);
   list.push_back(backward_of(training));
@@ -172,11 +115,12 @@ constexpr std::array<Feature, 10> kFeatures{
 std::vector<Problem> pair_problems() {
   std::vector<Problem> list;
   for (const int64_t dim : {64, 128}) {
-    for (const Shape& shape : {Shape{1, 4096, 4096, 16, 4, dim}, Shape{64, 64, 64, 12, 12, dim},
-                               Shape{1, 1, 65536, 32, 8, dim}}) {
+    for (const UsualShape& shape :
+         {UsualShape{1, 4096, 4096, 16, 4, dim}, UsualShape{64, 64, 64, 12, 12, dim},
+          UsualShape{1, 1, 65536, 32, 8, dim}}) {
       for (std::size_t one = 0; one < kFeatures.size(); ++one) {
         for (std::size_t other = one; other < kFeatures.size(); ++other) {
-          Problem p = problem_of(DType::bf16, shape, false);
+          Problem p = usual_problem(DType::bf16, shape, false);
           kFeatures[one](p);
           if (other != one) kFeatures[other](p);
           list.push_back(p);
@@ -194,24 +138,25 @@ std::vector<Problem> all_problems() {
   std::vector<Problem> list = main_problems();
   for (const DType dtype : {DType::bf16, DType::fp16}) {
     for (const int64_t dim : {64, 80, 128, 256}) {
-      for (const Shape& shape : {Shape{1, 4096, 4096, 16, 4, dim}, Shape{64, 64, 64, 12, 12, dim},
-                                 Shape{1, 1, 65536, 32, 8, dim}}) {
+      for (const UsualShape& shape :
+           {UsualShape{1, 4096, 4096, 16, 4, dim}, UsualShape{64, 64, 64, 12, 12, dim},
+            UsualShape{1, 1, 65536, 32, 8, dim}}) {
         const bool few = shape.seqlen_q == 1;
         for (const bool causal : {false, true})
-          list.push_back(problem_of(dtype, shape, causal && !few));
-        Problem p = problem_of(dtype, shape, false);
+          list.push_back(usual_problem(dtype, shape, causal && !few));
+        Problem p = usual_problem(dtype, shape, false);
         add_bias(p, dtype);
         list.push_back(p);
         p.bias = {};
         p.keep_mask = {DType::boolean, true, {shape.seqlen_k, 0, 0, 1}};
         list.push_back(p);
         if (dtype == DType::bf16 && dim != 64) {
-          p = problem_of(dtype, shape, !few);
+          p = usual_problem(dtype, shape, !few);
           if (!few) list.push_back(packed(p));
           for (const int64_t page_size : {16, 64}) list.push_back(paged(p, page_size));
         }
         // Everything at once, the rows anywhere.
-        p = problem_of(dtype, shape, true);
+        p = usual_problem(dtype, shape, true);
         add_bias(p, DType::fp32);
         p.keep_mask = {DType::boolean, true, {shape.seqlen_k, 0, 0, 1}};
         p.alibi_slopes = {DType::fp32, true, {0, 0, 0, 1}};
@@ -223,10 +168,14 @@ std::vector<Problem> all_problems() {
       }
     }
   }
+  for (const bool causal : {false, true})
+    list.push_back(usual_problem(DType::bf16, {1, 4096, 4096, 16, 16, 512}, causal));
+  list.push_back(latent(8, 65536));
   return list;
 }
 
-// The kernels of the best family for each problem, without duplicates.
+}  // namespace
+
 std::vector<Specialisation> kernels_of(const std::vector<Problem>& problems, const Chip& chip) {
   std::vector<Specialisation> list;
   std::vector<std::string> seen;
@@ -235,7 +184,7 @@ std::vector<Specialisation> kernels_of(const std::vector<Problem>& problems, con
     for (const Family* family : families()) {
       if (!chip.runs(family->target())) continue;
       if (problem.deterministic && !family->deterministic()) continue;
-      if (family->pass() != problem.pass || !family->supports(problem, chip).yes) continue;
+      if (family->pass() != problem.pass || !family->serves(problem, chip).yes) continue;
       if (problem.variable_lengths() && !family->variable_lengths()) continue;
       if (problem.dropout > 0 && !family->dropout()) continue;
       if (best == nullptr || rank(*family, problem) > rank(*best, problem)) best = family;
@@ -255,8 +204,6 @@ std::vector<Specialisation> kernels_of(const std::vector<Problem>& problems, con
   return list;
 }
 
-}  // namespace
-
 std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
   std::vector<Problem> problems = all ? all_problems() : main_problems();
   for (std::size_t n = 0, count = problems.size(); n < count; ++n) {
@@ -272,6 +219,13 @@ std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
 
 std::vector<Specialisation> pair_kernels(const Chip& chip) {
   return kernels_of(pair_problems(), chip);
+}
+
+std::vector<Specialisation> common_kernels(const Chip& chip) {
+  std::vector<Specialisation> list = kernels_of(common_calls(), chip);
+  for (const DType dtype : {DType::bf16, DType::fp16}) list.push_back(append_kernel(dtype));
+  list.push_back(unused_rows_kernel());
+  return list;
 }
 
 }  // namespace fulmen::gpu

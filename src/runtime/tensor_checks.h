@@ -13,7 +13,6 @@ namespace fulmen {
 
 using Shape = std::array<int64_t, 4>;
 
-inline constexpr int64_t kMaxHeadDim = 256;
 // The bound of any dim: far over any memory; products of index and stride stay exact.
 inline constexpr int64_t kMaxLength = int64_t{1} << 40;
 // Bits of a number of elements and of the farthest one's offset: more than can be mapped, yet the

@@ -224,8 +224,8 @@ TEST_F(BadInputTest, Subcommands) {
   expect_one_sentence(fulmen({"explain", "--seqlen-q", "64", "--heads", "8", "--kv-heads", "3",
                               "--head-dim", "64"}),
                       "3");
-  expect_one_sentence(fulmen({"explain", "--seqlen-q", "64", "--heads", "8", "--head-dim", "257"}),
-                      "257");
+  expect_one_sentence(fulmen({"explain", "--seqlen-q", "64", "--heads", "8", "--head-dim", "577"}),
+                      "577");
   const std::vector<std::string> numbers{"explain", "--seqlen-q", "4", "--heads",
                                          "1",       "--head-dim", "8"};
   const auto with = [](std::vector<std::string> command, const std::vector<std::string>& more) {

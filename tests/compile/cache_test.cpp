@@ -269,5 +269,40 @@ TEST_F(CacheTest, APathOfPrebuiltKernelsIsAFolderOrAPack) {
   EXPECT_EQ(fulmen_add_prebuilt_pack(nullptr, 8), FULMEN_INVALID_ARGUMENT);
 }
 
+// Says which kernels it was asked for, and adds one pack.
+struct Source {
+  std::string chip, pack;
+  std::vector<std::string> asked;
+
+  static bool ask(void* context, const char* arch, const char* kernel) {
+    auto& self = *static_cast<Source*>(context);
+    if (kernel == nullptr) return arch == self.chip;
+    self.asked.emplace_back(kernel);
+    return add_prebuilt_kernels(self.pack.data(), self.pack.size()).ok();
+  }
+};
+
+TEST_F(CacheTest, ASourceOfPrebuiltKernelsIsAskedForWhatIsMissing) {
+  const FakeCompiler compiler;
+  const Status none{StatusCode::unavailable, "no compiler"};
+  const std::string folder = root_ + "/of_a_source";
+  for (const char* what : {"first of a source", "second of a source"}) {
+    ASSERT_TRUE(
+        gpu::write_prebuilt(folder, request(what), compiler.compile(request(what)).value()).ok());
+  }
+  Source source{request("").arch, pack_of(folder), {}};
+  set_prebuilt_source(Source::ask, &source);
+  EXPECT_TRUE(gpu::has_prebuilt(source.chip));
+  EXPECT_TRUE(gpu::cached_compile(nullptr, none, request("first of a source")).ok());
+  EXPECT_EQ(source.asked, std::vector{request("first of a source").name});
+  EXPECT_TRUE(gpu::cached_compile(nullptr, none, request("second of a source")).ok());
+  EXPECT_EQ(source.asked.size(), 1U) << "the second kernel came with the first one's pack";
+  EXPECT_FALSE(gpu::cached_compile(nullptr, none, request("in no pack")).ok());
+  EXPECT_EQ(source.asked.size(), 2U);
+  fulmen_set_prebuilt_source(nullptr, nullptr);
+  EXPECT_FALSE(gpu::cached_compile(nullptr, none, request("in no pack, again")).ok());
+  EXPECT_EQ(source.asked.size(), 2U);
+}
+
 }  // namespace
 }  // namespace fulmen::test

@@ -44,7 +44,7 @@ int most_scalars_in_lanes(const gpu::Chip& chip) {
   if (chip.target->is_portable()) return 32;
   const bool scarce =
       gpu::first_llvm(chip.arch) > 19 || chip.arch == "gfx90a" || chip.arch == "gfx908";
-  return scarce ? 64 : 16;
+  return scarce ? 64 : 24;
 }
 
 std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::Chip& chip,

@@ -79,32 +79,17 @@ class GpuArray:
         self.tensor = DlTensor(address, CUDA, device, len(shape), 2, 16, 1, self.shape, None, 64)
 
 
-class Tensors(ctypes.Structure):  # the beginning of fulmen_tensors
-    class View(ctypes.Structure):
-        _fields_ = (
-            ("data", ctypes.c_void_p),
-            ("dtype", ctypes.c_int32),
-            ("shape", ctypes.c_int64 * 4),
-            ("strides", ctypes.c_int64 * 4),
-            ("reserved", ctypes.c_uint64 * 2),
-        )
-
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("q", View),
-        ("k", View),
-        ("v", View),
-        ("out", View),
-    )
-
-
 @pytest.fixture(scope="module")
 def seen():
     """What a backend called "looking" was run with: (stream, addresses, shape and strides of q)."""
     calls = []
 
     @ctypes.CFUNCTYPE(
-        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(Tensors), ctypes.c_void_p
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.POINTER(user_backend.Tensors),
+        ctypes.c_void_p,
     )
     def run(_context, stream, tensors, _options):
         t = tensors[0]

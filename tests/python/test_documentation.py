@@ -1,5 +1,5 @@
-"""The Python examples of README.md and docs/guide/python.md run as they stand; stubs and docstrings
-name what there is."""
+"""The Python examples of README.md and of docs/guide run as they stand; stubs and docstrings name
+what there is."""
 
 import ast
 import importlib.metadata
@@ -15,7 +15,7 @@ from fulmen import _core
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = [
     pytest.param(block, id=f"{name}-{at}")
-    for name in ("README.md", "docs/guide/python.md")
+    for name in ("README.md", "docs/guide/python.md", "docs/guide/pytorch.md", "docs/guide/jax.md")
     for at, block in enumerate(
         re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
     )

@@ -268,7 +268,7 @@ def test_with_block(plans, capfd):
             "torch computes this scaled_dot_product_attention: query has dtype torch.float64"
             in capfd.readouterr().err
         )
-        wide = randn(1, 1, 4, 300)
+        wide = randn(1, 1, 4, 600)
         assert_close(
             F.scaled_dot_product_attention(wide, wide, wide), TORCH_SDPA(wide, wide, wide), "fp32"
         )

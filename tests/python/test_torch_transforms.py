@@ -1,5 +1,8 @@
 """torch.compile, torch.func, autocast, opcheck and fake tensors, which see torch.ops.fulmen."""
 
+import subprocess
+from pathlib import Path
+
 import fulmen
 import fulmen.torch
 import numpy as np
@@ -9,6 +12,9 @@ import torch.nn.functional as F
 from problems import SEED, assert_close
 from torch.autograd import forward_ad
 from torch.func import grad, jacrev, vjp, vmap
+from torch.utils import cpp_extension
+
+ROOT = Path(__file__).parents[2]
 
 randn = torch.randn
 OPTIONS = (None, None, 0.0, "bottom_right", -1, -1, 0.0, False, None, None, 0, False, None)
@@ -208,6 +214,64 @@ def test_export():
     program = torch.export.export(Model(), (q, k, v))
     assert has_op(program.graph_module)
     close(program.module()(q, k, v), by_torch(q, k, v))
+
+
+class TorchsOwn(torch.nn.Module):
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q * 1.5, k, v, is_causal=True) + 1
+
+
+@pytest.fixture
+def exported():
+    """A program of any length, of a module that calls torch's function."""
+    length = torch.export.Dim("length", min=2, max=512)
+    fulmen.torch.enable_sdpa()
+    try:
+        tensors = torch.randn(3, 2, 4, 20, 32).unbind(0)
+        return torch.export.export(TorchsOwn(), tensors, dynamic_shapes=({2: length},) * 3)
+    finally:
+        fulmen.torch.disable_sdpa()
+
+
+def test_export_of_torchs_own_function(exported, tmp_path):
+    assert has_op(exported.graph_module)
+    torch.export.save(exported, tmp_path / "program.pt2")
+    program = torch.export.load(tmp_path / "program.pt2").module()
+    tensors = torch.randn(3, 2, 4, 33, 32).unbind(0)
+    close(program(*tensors), TorchsOwn()(*tensors))
+
+
+@pytest.mark.long
+def test_aot_inductor(exported, tmp_path):
+    """In this process, and in one without Python, whose operators are those of
+    integrations/aot_inductor."""
+    package = torch._inductor.aoti_compile_and_package(
+        exported, package_path=str(tmp_path / "program.pt2")
+    )
+    tensors = torch.randn(3, 2, 4, 33, 32).unbind(0)
+    expected = TorchsOwn()(*tensors)
+    close(torch._inductor.aoti_load_package(package)(*tensors), expected)
+
+    (fulmens,) = Path(fulmen.__file__).parent.glob("libfulmen.so*")
+    includes = [*cpp_extension.include_paths(), f"{ROOT}/include"]
+    (libraries,) = cpp_extension.library_paths()
+    command = ["c++", "-std=c++20", "-O1", *(f"-isystem{path}" for path in includes), "-Wall"]
+    link = [f"-L{libraries}", "-ltorch", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{libraries}"]
+    operators, program = tmp_path / "operators.so", tmp_path / "program"
+    of_fulmen = [fulmens, f"-Wl,-rpath,{fulmens.parent}"]
+    source = ROOT / "integrations/aot_inductor/fulmen_ops.cpp"
+    shared = [*command, "-Werror", "-fPIC", "-shared", source, *link, *of_fulmen, "-o", operators]
+    subprocess.run(shared, check=True)
+    subprocess.run(
+        [*command, source.with_name("run_package.cpp"), *link, "-o", program], check=True
+    )
+    torch.save(list(tensors), tmp_path / "inputs")
+    # The package's own library needs libtorch by its name.
+    environment = {"LD_LIBRARY_PATH": libraries, "TMPDIR": str(tmp_path)}
+    arguments = [operators, package, tmp_path / "inputs", tmp_path / "output"]
+    subprocess.run([program, *arguments], check=True, env=environment)
+    out = np.fromfile(tmp_path / "output", np.float32)
+    close(torch.from_numpy(out).view(expected.shape), expected)
 
 
 def test_vmap():

@@ -407,10 +407,10 @@ def test_what_is_not_served_is_sdpas(rng, monkeypatch):
     seen = calls(monkeypatch)
     ids, mask = tokens(rng), torch.ones(2, 19, dtype=torch.long)
     mask[1, :5] = 0
-    wide = transformers.LlamaConfig(**{**TINY, "head_dim": 320})
+    wide = transformers.LlamaConfig(**{**TINY, "head_dim": 600})
     plain = transformers.LlamaConfig(**TINY)
     for config, dtype, reason in (
-        (wide, torch.float32, "query has a head_dim of 320"),
+        (wide, torch.float32, "query has a head_dim of 600"),
         (plain, torch.float64, "query has dtype torch.float64"),
     ):
         eager, model = pair(transformers.LlamaForCausalLM, config, rng)
@@ -421,8 +421,8 @@ def test_what_is_not_served_is_sdpas(rng, monkeypatch):
         said = f"fulmen: {reason}: torch's scaled_dot_product_attention computes such attention"
         assert not seen and set(lines) == {said}
         lines.clear()
-    q = torch.zeros(1, 2, 3, 320)
-    with pytest.raises(ValueError, match="head_dim is 320"):  # SDPA has none
+    q = torch.zeros(1, 2, 3, 600)
+    with pytest.raises(ValueError, match="head_dim is 600"):  # SDPA has none
         ours.attention_forward(torch.nn.Module(), q, q, q, None, softcap=3.0)
 
 

@@ -211,9 +211,9 @@ def test_errors_of_triangle():
         refuse(TypeError, r"^bias has dtype (int64|bool): float32, .* and float64 are", bias=wrong)
     refuse(ValueError, "^bias is on meta, q on cpu", bias=bias.to("meta"))
     refuse(TypeError, "^return_aux is 'no', of type str: True or False", return_aux="no")
-    wide = torch.randn(2, 3, 2, 17, 300)
-    refuse(ValueError, "^q has head_dim 300: 1 to 256", q=wide[..., :13, :], k=wide)
-    refuse(ValueError, "^v has head_dim 300: 1 to 256", v=wide)
+    wide = torch.randn(2, 3, 2, 17, 577)
+    refuse(ValueError, "^q has head_dim 577: 1 to 576", q=wide[..., :13, :], k=wide)
+    refuse(ValueError, "^v has head_dim 513: 1 to 512", v=wide[..., :513])
     for dtype in (torch.float32, torch.bool, torch.complex64):
         name = str(dtype)[len("torch.") :]
         wrong = lengths.to(dtype)
@@ -290,12 +290,11 @@ def test_errors_of_evoformer():
     on_meta = torch.zeros(1, 2, 1, 1, 5, device="meta")
     refuse(ValueError, r"^biases\[0\] is on meta, Q on cpu", Q, K, V, [on_meta])
     refuse(ValueError, r"^biases\[0\] is on meta, Q on cpu", Q, K, V, [on_meta > 0])
-    refuse(ValueError, "^Q has head_dim 300: 1 to 256", *[torch.randn(1, 2, 5, 3, 300)] * 3)
-    for dtype, most in ((torch.bfloat16, 253), (torch.float16, 254), (torch.float32, 255)):
+    refuse(ValueError, "^Q has head_dim 513: 1 to 512", *[torch.randn(1, 2, 5, 3, 513)] * 3)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        wide = torch.randn(1, 2, 5, 3, 512, dtype=dtype)
         biases = [torch.zeros(1, 2, 1, 1, 5)]
-        wide = torch.randn(1, 2, 5, 3, most + 1, dtype=dtype)
-        refuse(ValueError, f"^Q has head_dim {most + 1}: up to {most} in ", *[wide] * 3, biases)
-        assert DS4Sci_EvoformerAttention(*[wide[..., :most]] * 3, biases).shape[-1] == most
+        assert DS4Sci_EvoformerAttention(*[wide] * 3, biases).shape[-1] == 512
     refuse(ValueError, r"^biases\[0\] has shape .*: \[1, 2, 1, 1, 5\]", Q, K, V, [Q[..., 0]])
     refuse(ValueError, r"^biases\[1\] has shape .*: \[1, 1, 3, 5, 5\]", Q, K, V, [None, Q])
     wrong = torch.zeros(1, 2, 1, 1, 5, dtype=torch.int32)

@@ -7,6 +7,25 @@ from typing import Any
 import fulmen
 
 
+class Tensors(ctypes.Structure):  # the beginning of fulmen_tensors
+    class View(ctypes.Structure):
+        _fields_ = (
+            ("data", ctypes.c_void_p),
+            ("dtype", ctypes.c_int32),
+            ("shape", ctypes.c_int64 * 4),
+            ("strides", ctypes.c_int64 * 4),
+            ("reserved", ctypes.c_uint64 * 2),
+        )
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("q", View),
+        ("k", View),
+        ("v", View),
+        ("out", View),
+    )
+
+
 class _Backend(ctypes.Structure):  # fulmen_backend
     _fields_ = (
         ("struct_size", ctypes.c_size_t),

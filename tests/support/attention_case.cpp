@@ -106,6 +106,11 @@ CaseSpec random_spec(Random& random) {
   s.head_dim =
       random.chance(0.5) ? random.pick<int64_t>({16, 32, 64, 128}) : random.between(1, 130);
   s.head_dim_v = random.chance(0.6) ? s.head_dim : random.between(1, 130);
+  if (random.chance(0.02)) {
+    s.head_dim = random.between(257, kMaxHeadDim);
+    s.head_dim_v =
+        random.chance(0.6) ? std::min(s.head_dim, kMaxHeadDimV) : random.between(1, kMaxHeadDimV);
+  }
   s.layout = random.pick(
       {Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::packed_qkv, Layout::odd_strides});
   s.flush = random.pick({GuardedBuffer::Flush::end, GuardedBuffer::Flush::start});

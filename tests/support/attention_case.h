@@ -16,6 +16,8 @@ namespace fulmen::testing {
 // For grids: whole operands of every instruction set, and dims between them.
 inline constexpr std::array<int64_t, 13> kHeadDims{16,  32,  40,  59,  64,  80, 96,
                                                    111, 128, 160, 192, 224, 256};
+// Beyond 256: of q and k; v's end at kMaxHeadDimV.
+inline constexpr std::array<int64_t, 5> kWideHeadDims{288, 320, 384, 512, 576};
 
 // Bits, so that NaN counts, too.
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b);

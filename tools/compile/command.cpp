@@ -204,10 +204,17 @@ Command compile_command(CLI::App& app) {
       ->required();
   CLI::Option* all = parser->add_flag("--all", arguments->options.all,
                                       "every shipped configuration, not only the main ones");
+  CLI::Option* pairs =
+      parser
+          ->add_flag("--pairs", arguments->options.pairs,
+                     "instead: ordinary problems with every feature, and with every two of them")
+          ->excludes(all);
   parser
-      ->add_flag("--pairs", arguments->options.pairs,
-                 "instead: ordinary problems with every feature, and with every two of them")
-      ->excludes(all);
+      ->add_flag("--common", arguments->options.common,
+                 "instead: what models and engines call most, which packages of prebuilt kernels "
+                 "have")
+      ->excludes(all)
+      ->excludes(pairs);
   parser->add_option("--only", arguments->options.only,
                      "of these, kernels in whose names all these words are: \"prefill d128\"");
   parser->add_flag("--report", arguments->report,

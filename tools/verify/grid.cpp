@@ -200,18 +200,19 @@ GridCase case_at(std::size_t turn, DType dtype, int64_t dim, const Lengths& leng
   // The standard's largest error over a handful of rows is luck, and the bound with it: single
   // queries come in numbers.
   const int64_t least_batch = lengths.q == 1 ? 16 : 1;
-  return {.dtype = dtype,
-          .batch = long_one ? 1 : least_batch + static_cast<int64_t>(turn / kFeatures % 3),
-          .seqlen_q = lengths.q,
-          .seqlen_k = lengths.k,
-          .heads = heads.q,
-          .kv_heads = heads.kv,
-          .head_dim = dim,
-          .head_dim_v = turn % 7 == 0 ? std::max<int64_t>(1, dim / 2 + 3) : dim,
-          .feature = feature,
-          .layout = static_cast<Layout>(turn % kLayouts),
-          .lse = turn % 5 != 0,
-          .large = turn % 13 == 4};
+  return {
+      .dtype = dtype,
+      .batch = long_one ? 1 : least_batch + static_cast<int64_t>(turn / kFeatures % 3),
+      .seqlen_q = lengths.q,
+      .seqlen_k = lengths.k,
+      .heads = heads.q,
+      .kv_heads = heads.kv,
+      .head_dim = dim,
+      .head_dim_v = turn % 7 == 0 ? std::max<int64_t>(1, dim / 2 + 3) : std::min(dim, kMaxHeadDimV),
+      .feature = feature,
+      .layout = static_cast<Layout>(turn % kLayouts),
+      .lse = turn % 5 != 0,
+      .large = turn % 13 == 4};
 }
 
 // Tensors that the forward pass gives, and those that the backward pass reads and writes besides.
@@ -397,8 +398,9 @@ std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
   if (size == GridSize::emulated) return emulated_grid(dtype);
   const bool full = size == GridSize::full;
   const std::vector<int64_t> dims =
-      full ? std::vector<int64_t>{16, 32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256}
-           : std::vector<int64_t>{1, 32, 59, 64, 128, 256};
+      full ? std::vector<int64_t>{16,  32,  40,  59,  64,  80,  96,  111, 128,
+                                  160, 192, 224, 256, 288, 320, 384, 512, 576}
+           : std::vector<int64_t>{1, 32, 59, 64, 128, 256, 576};
   std::vector<Lengths> lengths{{1, 147}, {113, 203}, {64, 64}, {1, 1}, {0, 5}, {5, 0}, {33, 7}};
   if (full) {
     const std::array<Lengths, 6> more{Lengths{128, 217}, {108, 256},   {256, 512},

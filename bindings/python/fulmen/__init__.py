@@ -24,6 +24,7 @@ from fulmen._functions import (
     plan,
     verify,
 )
+from fulmen._prebuilt import add_prebuilt_kernels
 
 __all__ = [
     "ArgumentError",
@@ -33,6 +34,7 @@ __all__ = [
     "VerificationError",
     "VerifyReport",
     "__version__",
+    "add_prebuilt_kernels",
     "append_kv",
     "attention",
     "attention_backward",

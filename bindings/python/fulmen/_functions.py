@@ -178,7 +178,7 @@ def attention(
     differentiable by q, k, v, bias and sinks.
 
     Args:
-      q: [batch, seqlen_q, heads, head_dim], float32, float16 or bfloat16; head_dim 1 to 256.
+      q: [batch, seqlen_q, heads, head_dim], float32, float16 or bfloat16; head_dim 1 to 576.
       k: [batch, seqlen_k, kv_heads, head_dim], q's dtype; heads is a multiple of kv_heads.
       v: [batch, seqlen_k, kv_heads, head_dim_v], q's dtype.
       bias: broadcasts to [batch, heads, seqlen_q, seqlen_k], the last dim in full; added to the

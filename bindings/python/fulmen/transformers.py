@@ -236,7 +236,7 @@ def attention_forward(
 
     Returns:
       ([batch, seqlen_q, heads, head_dim_v], None): there are no attention weights to return. What
-      fulmen.attention does not compute, as head dims over 256 and float64, is computed by "sdpa",
+      fulmen.attention does not compute, as head dims over 576 and float64, is computed by "sdpa",
       which is said once.
     """
     for name in ("cache", "indices", "block_indices", "sinks"):

@@ -10,6 +10,7 @@
 #include "arguments/call.h"
 #include "attention.h"
 #include "kv_cache.h"
+#include "prebuilt.h"
 #include "run/passes.h"
 #include "torch/torch_calls.h"
 #include "xla/xla.h"
@@ -188,16 +189,26 @@ nb::list devices() {
   return result;
 }
 
-// By name, in the capsules that jax.ffi.register_ffi_target takes.
-nb::dict xla_handlers() {
+template <xla::Platform platform>
+nb::dict handlers_of() {
   nb::dict handlers;
   const auto add = [&](const char* name, xla::Handler* handler) {
     handlers[name] = nb::capsule(reinterpret_cast<void*>(handler), "xla._CUSTOM_CALL_TARGET");
   };
-  add("fulmen_attention", xla::forward);
-  add("fulmen_attention_backward", xla::backward);
-  add("fulmen_append_kv", xla::append_kv);
+  add("fulmen_attention", xla::forward<platform>);
+  add("fulmen_attention_backward", xla::backward<platform>);
+  add("fulmen_append_kv", xla::append_kv<platform>);
   return handlers;
+}
+
+// By XLA's name of the platform, then by the call's, in the capsules that
+// jax.ffi.register_ffi_target takes.
+nb::dict xla_handlers() {
+  nb::dict platforms;
+  platforms["cpu"] = handlers_of<xla::Platform::host>();
+  platforms["CUDA"] = handlers_of<xla::Platform::cuda>();
+  platforms["ROCM"] = handlers_of<xla::Platform::rocm>();
+  return platforms;
 }
 
 }  // namespace
@@ -236,6 +247,11 @@ NB_MODULE(_core, m) {
   }
   m.def("autograd_backward", &py::autograd_backward, "ctx"_a, "dout"_a.none(), "dlse"_a.none());
   m.def("devices", &py::devices);
+  m.def("add_prebuilt_path", &py::add_prebuilt_path, "path"_a);
+  m.def("add_prebuilt_pack", &py::add_prebuilt_pack, "pack"_a);
+  m.def("set_prebuilt_source", &py::set_prebuilt_source, "function"_a.none());
   m.def("xla_handlers", &py::xla_handlers);
   m.attr("__version__") = fulmen_version();
+  m.attr("max_head_dim") = FULMEN_MAX_HEAD_DIM;
+  m.attr("max_head_dim_v") = FULMEN_MAX_HEAD_DIM_V;
 }

@@ -18,4 +18,9 @@ int fulmen_add_prebuilt_pack(const void* pack, size_t bytes) {
   return guarded([&]() -> Status { return fulmen::add_prebuilt_kernels(pack, bytes).status(); });
 }
 
+void fulmen_set_prebuilt_source(bool (*source)(void* context, const char* arch, const char* kernel),
+                                void* context) {
+  fulmen::set_prebuilt_source(source, context);
+}
+
 }  // extern "C"

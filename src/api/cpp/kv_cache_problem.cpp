@@ -37,10 +37,10 @@ Status check_numbers(const char* name, const Tensor& t, const Shape& want, const
   return check_shape(name, t, want, meaning);
 }
 
-Status check_head_dim(const char* name, const Tensor& t, int64_t dim) {
-  if (dim >= 1 && dim <= kMaxHeadDim) return {};
+Status check_head_dim(const char* name, const Tensor& t, int64_t dim, int64_t most) {
+  if (dim >= 1 && dim <= most) return {};
   return invalid(fmt::format("{}.shape is {}: head_dim is {}, 1 to {} are accepted", name, t.shape,
-                             dim, kMaxHeadDim));
+                             dim, most));
 }
 
 Status check_cache(const T& a, P& p) {
@@ -59,8 +59,8 @@ Status check_cache(const T& a, P& p) {
   Status status =
       check_numbers("seqlens_k", a.seqlens_k, {1, 1, 1, p.batch}, "[1, 1, 1, batch]", p.seqlens_k);
   if (status.ok()) status = check_view("k_cache", a.k_cache);
-  if (status.ok()) status = check_head_dim("k_cache", a.k_cache, p.head_dim);
-  if (status.ok()) status = check_head_dim("v_cache", a.v_cache, p.head_dim_v);
+  if (status.ok()) status = check_head_dim("k_cache", a.k_cache, p.head_dim, kMaxHeadDim);
+  if (status.ok()) status = check_head_dim("v_cache", a.v_cache, p.head_dim_v, kMaxHeadDimV);
   if (!status.ok()) return status;
   p.rows = a.k_cache.shape[1];
   const char* meaning = "[batch, rows, num_kv_heads, head_dim]";

@@ -104,9 +104,9 @@ Status check_main(const AttentionTensors& a, const AttentionOptions& o, Problem&
     return invalid(fmt::format("q.shape is {}: head_dim is {}, 1 to {} are accepted", a.q.shape,
                                p.head_dim, kMaxHeadDim));
   }
-  if (p.head_dim_v < 1 || p.head_dim_v > kMaxHeadDim) {
+  if (p.head_dim_v < 1 || p.head_dim_v > kMaxHeadDimV) {
     return invalid(fmt::format("v.shape is {}: head_dim_v is {}, 1 to {} are accepted", a.v.shape,
-                               p.head_dim_v, kMaxHeadDim));
+                               p.head_dim_v, kMaxHeadDimV));
   }
   if (p.num_heads < 1)
     return invalid(fmt::format("q.shape is {}: num_heads must be at least 1", a.q.shape));

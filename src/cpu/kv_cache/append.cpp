@@ -10,7 +10,6 @@
 namespace fulmen::cpu {
 namespace {
 
-constexpr int64_t kMaxDim = 256;
 constexpr int64_t kBytesPerThread = 64 << 10;  // less is copied sooner than a thread is woken
 
 // All rows of one token: of new keys and values, or of queries.
@@ -54,7 +53,8 @@ class Append {
   void rotate(const char* from, int64_t position, char* to) const noexcept {
     const int64_t half = p_.rotary_dim / 2;
     if (half > 0) {
-      float x[kMaxDim] = {}, cos[kMaxDim / 2] = {}, sin[kMaxDim / 2] = {}, rotated[kMaxDim] = {};
+      float x[kMaxHeadDim] = {}, cos[kMaxHeadDim / 2] = {}, sin[kMaxHeadDim / 2] = {},
+            rotated[kMaxHeadDim] = {};
       reference::decode_row(from, p_.dtype, 0, p_.rotary_dim, x);
       reference::decode_row(t_.rotary_cos.data, p_.rotary_cos.dtype,
                             position * p_.rotary_cos.strides[2], half, cos);

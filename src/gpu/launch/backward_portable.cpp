@@ -15,6 +15,7 @@ class PortableBackward final : public Family {
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
+  HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
   Support supports(const Problem& p, const Chip& /*chip*/) const override {
     const int64_t rows = (std::max(p.seqlen_q, p.seqlen_k) + 15) / 16;
     return grid_fits(rows * p.batch * p.num_heads);

@@ -11,22 +11,34 @@ namespace {
 constexpr int64_t kDecodeRows = 16;      // of a workgroup
 constexpr int64_t kDecodeMostTiles = 2;  // of 16 rows a KV head: each reads all of K and V
 constexpr int64_t kMostSplits = 256;     // that are tried
+constexpr int64_t kWideHeadDim = 256;  // above, few rows of each head leave prefill.h's tiles empty
+
+int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kDecodeRows); }
+
+// Heads of latent attention: 16 to 128 of them share one KV head that is wide, and tiles of one
+// head's queries would each read all of it.
+bool reads_keys_less_often(const Problem& p) {
+  constexpr int64_t kPrefillRows = 32;
+  return std::max(p.head_dim, p.head_dim_v) > kWideHeadDim &&
+         2 * row_tiles(p) <= p.group_size() * tiles_of(p.seqlen_q, kPrefillRows);
+}
 
 class SplitKv final : public Family {
  public:
   explicit SplitKv(const Target& target) : Family(target), tiles_(*target.decode) {}
   std::string_view name() const noexcept override { return "decode"; }
   bool variable_lengths() const noexcept override { return true; }
+  HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     const int64_t rows = packed_rows(p);
-    if (rows > kDecodeMostTiles * kDecodeRows) {
+    if (rows > kDecodeMostTiles * kDecodeRows && !reads_keys_less_often(p)) {
       return Support::no(
           std::to_string(rows) +
           " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
           std::to_string(kDecodeMostTiles * kDecodeRows) + " are served");
     }
-    if (Support support = lds_fits(lds_bytes(p, tiles_.waves), chip); !support.yes) return support;
+    if (Support support = lds_fits(lds_bytes(p, waves_of(p)), chip); !support.yes) return support;
     const int64_t dim = std::max(p.head_dim, p.head_dim_v);
     if (p.bias.present && dim > tiles_.most_far_bias_dim && !strides_are_whole(p)) {
       return Support::no(
@@ -43,7 +55,7 @@ class SplitKv final : public Family {
     space.wave_size = chip.wave_size;
     const auto [usual_waves, usual_keys, usual] = choose_shape(p, chip, compute_units);
     const int64_t most =
-        std::min<int64_t>(kMostSplits, p.seqlen_k / (tiles_.waves * tiles_.block_n));
+        std::min<int64_t>(kMostSplits, p.seqlen_k / (waves_of(p) * tiles_.block_n));
     std::vector<int> splits;
     for (int n = 1; n <= std::max<int64_t>(1, most); n *= 2) splits.push_back(n);
     for (const int near : {usual * 3 / 4, usual * 3 / 2}) {
@@ -99,19 +111,27 @@ class SplitKv final : public Family {
 
  private:
   // Waves that share their keys, each with as many dims of v.
-  int dim_groups(const Problem& p) const { return p.head_dim_v > tiles_.wave_head_dim_v ? 2 : 1; }
+  int dim_groups(const Problem& p) const {
+    const int64_t dims = is_wide(p) ? tiles_.wide_wave_head_dim_v : tiles_.wave_head_dim_v;
+    int groups = 1;
+    while (p.head_dim_v > groups * dims) groups *= 2;
+    return groups;
+  }
+  int waves_of(const Problem& p) const { return std::max(tiles_.waves, dim_groups(p)); }
+  static bool is_wide(const Problem& p) {
+    return std::max(p.head_dim, p.head_dim_v) > kWideHeadDim;
+  }
   int head_dim_v(const Problem& p) const {
     return static_cast<int>(round_up(p.head_dim_v, int64_t{32} * dim_groups(p)));
   }
   int lds_bytes(const Problem& p, int waves) const {
     return 4 * (waves / dim_groups(p)) * 16 * (2 + head_dim_v(p) + 4);
   }
-  static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kDecodeRows); }
   static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }
 
   Shape choose_shape(const Problem& p, const Chip& chip, int compute_units) const {
     if (fills_unsplit(p, chip, compute_units)) return {tiles_.unsplit_waves, tiles_.block_n, 1};
-    return {tiles_.waves, tiles_.block_n,
+    return {waves_of(p), tiles_.block_n,
             choose_splits(p, groups(p), tiles_.min_split_keys, compute_units)};
   }
 

@@ -14,6 +14,7 @@ class DecodePortable final : public Family {
   explicit DecodePortable(const Target& target) : Family(target), tiles_(*target.decode_portable) {}
   std::string_view name() const noexcept override { return "decode"; }
   bool variable_lengths() const noexcept override { return true; }
+  HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (packed_rows(p) > tiles_.most_rows) {
       return Support::no(
@@ -43,7 +44,8 @@ class DecodePortable final : public Family {
   LaunchPlan plan_of(const Problem& p, const Chip& chip, int num_splits) const {
     Specialisation s;
     s.entry = "forward/decode_portable.h";
-    s.head_dim = s.head_dim_v = dims(p);
+    s.head_dim = dims(p.head_dim, p, chip);
+    s.head_dim_v = dims(p.head_dim_v, p, chip);
     s.block_m = rows(p);
     s.block_n = tiles_.block_n;
     s.workgroup = tiles_.workgroup;
@@ -61,26 +63,32 @@ class DecodePortable final : public Family {
 
   // Rows of a workgroup: queries and outputs of so many have room in registers.
   int rows(const Problem& p) const {
-    const int most = std::max(p.head_dim, p.head_dim_v) > tiles_.narrow_above ? tiles_.block_m / 2
-                                                                              : tiles_.block_m;
+    const int64_t narrow = tiles_.narrow_above, dim = widest(p);
+    const int most = tiles_.block_m / (dim > 2 * narrow ? 4 : dim > narrow ? 2 : 1);
     return static_cast<int>(std::min<uint64_t>(
         std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(1, packed_rows(p)))), most));
   }
-  // A lane has a piece of a row, and a power of two of them the row.
-  static int dims(const Problem& p) {
-    constexpr int64_t kPieceDims = 8, kLeast = 64;
-    const int64_t pieces = tiles_of(std::max({p.head_dim, p.head_dim_v, kLeast}), kPieceDims);
-    return static_cast<int>(kPieceDims) *
-           static_cast<int>(std::bit_ceil(static_cast<uint64_t>(pieces)));
+  static constexpr int kPieceDims = 8;
+  static int64_t widest(const Problem& p) { return std::max(p.head_dim, p.head_dim_v); }
+  // Lanes that have a key: a piece each of its row, or several where a wave has fewer lanes than
+  // the row has pieces.
+  static int lanes_of_key(const Problem& p, const Chip& chip) {
+    constexpr int64_t kLeast = 64;
+    const int64_t pieces = tiles_of(std::max(widest(p), kLeast), kPieceDims);
+    return static_cast<int>(std::min<uint64_t>(std::bit_ceil(static_cast<uint64_t>(pieces)),
+                                               static_cast<uint64_t>(chip.wave_size)));
+  }
+  static int dims(int64_t dim, const Problem& p, const Chip& chip) {
+    return static_cast<int>(round_up(dim, int64_t{kPieceDims} * lanes_of_key(p, chip)));
   }
   int waves(const Chip& chip) const { return tiles_.workgroup / chip.wave_size; }
   static int groups_of_lanes(const Problem& p, const Chip& chip) {
-    return 8 * chip.wave_size / dims(p);
+    return chip.wave_size / lanes_of_key(p, chip);
   }
   // Maxima and sums; outputs, or two steps' probabilities and factors of each group of lanes.
   int lds_bytes(const Problem& p, const Chip& chip) const {
     const int steps = 2 * (tiles_.block_n + 1) * groups_of_lanes(p, chip);
-    return 4 * waves(chip) * rows(p) * (2 + std::max(dims(p), steps));
+    return 4 * waves(chip) * rows(p) * (2 + std::max(dims(p.head_dim_v, p, chip), steps));
   }
   int64_t row_tiles(const Problem& p) const { return tiles_of(packed_rows(p), rows(p)); }
   int64_t groups(const Problem& p) const { return p.batch * p.num_kv_heads * row_tiles(p); }

@@ -17,8 +17,9 @@ struct DecodeTiles {
   int unsplit_waves = 0;
   int unsplit_head_dim_v = 0;
   int paired_head_dim = 0;
-  // Dims of v that a wave's registers have room for; above, two waves share their keys.
-  int wave_head_dim_v = std::numeric_limits<int>::max();
+  // Dims of v that a wave's registers have room for; above, two waves share their keys, or more.
+  int wave_head_dim_v = 256;
+  int wide_wave_head_dim_v = wave_head_dim_v;  // the same of heads of more than 256
   // Most head dim with a bias where rows are not at multiples of 16 bytes: the addresses of both
   // take registers.
   int most_far_bias_dim = std::numeric_limits<int>::max();

@@ -64,6 +64,11 @@ struct LaunchPlan {
   std::shared_ptr<const LaunchPlan> unaligned;
 };
 
+// Of q and k, and of v.
+struct HeadDims {
+  int64_t qk = 256, v = 256;
+};
+
 class Family {
  public:
   explicit Family(const Target& target) : target_(target) {}
@@ -77,6 +82,11 @@ class Family {
   virtual bool deterministic() const noexcept { return true; }
   // Sequences of different lengths; forward also keys and values in pages.
   virtual bool variable_lengths() const noexcept { return false; }
+  // The widest head that its tiles are made for.
+  virtual HeadDims most_head_dims() const noexcept { return {}; }
+  // Yes if it runs the problem on the chip, else why not.
+  Support serves(const Problem& problem, const Chip& chip) const;
+  // The same, of heads that are no wider than that.
   virtual Support supports(const Problem& problem, const Chip& chip) const = 0;
   // compute_units: of the device, to have work for each.
   virtual LaunchPlan plan(const Problem& problem, const Chip& chip, int compute_units) const = 0;

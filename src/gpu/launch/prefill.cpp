@@ -17,6 +17,10 @@ class Forward final : public Family {
   std::string_view name() const noexcept override { return "prefill"; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
+  HeadDims most_head_dims() const noexcept override {
+    const int64_t most = tiles_.shapes.back().max_head_dim;
+    return {most, std::min(most, kMaxHeadDimV)};
+  }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     const Specialisation s = specialisation(p, chip);
@@ -55,18 +59,29 @@ class Forward final : public Family {
   }
 
  private:
+  int value_parts(const Problem& p) const {
+    return std::max(p.head_dim, p.head_dim_v) > tiles_.wave_dims ? 2 : 1;
+  }
+  int head_dim_v(const Problem& p) const {
+    constexpr int kSwizzledDims = 64;  // NVIDIA: of a row of LDS
+    const int parts = value_parts(p), dims = parts > 1 && target().vendor == Vendor::nvidia
+                                                 ? kSwizzledDims
+                                                 : tiles_.value_dims;
+    return static_cast<int>(round_up(p.head_dim_v, int64_t{parts} * dims));
+  }
   // What static_asserts of the kernel demand, LDS and registers.
   Support takes(const Problem& p, const Chip& chip, const PrefillShape& shape) const {
-    const int rows = shape.block_m / shape.waves;
-    if (Support support = takes_wave_rows(shape); !support.yes) return support;
+    const int parts = value_parts(p), rows = shape.block_m * parts / shape.waves;
+    if (Support support = takes_wave_rows(shape, parts); !support.yes) return support;
     if (Support support = keys_fill_products(shape.block_n, target()); !support.yes) return support;
     if (Support support = takes_copied_rows(shape, chip); !support.yes) return support;
     const Specialisation s = specialisation(p, chip, shape, false);
     if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
       return support;
     const int queries = shape.queries_in_lds ? 0 : s.head_dim / 2;
-    return registers_fit(int64_t{rows} * (s.head_dim_v + s.block_n + queries) / chip.wave_size,
-                         chip, shape.waves, shape.min_waves, shape.min_workgroups);
+    return registers_fit(
+        int64_t{rows} * (s.head_dim_v / parts + s.block_n + queries) / chip.wave_size, chip,
+        shape.waves, shape.min_waves, shape.min_workgroups);
   }
   static LaunchPlan plan_of(const Problem& p, const Specialisation& asked, int compute_units) {
     LaunchPlan plan = query_tile_plan(p, asked);
@@ -107,7 +122,8 @@ class Forward final : public Family {
     s.entry = "forward/prefill.h";
     s.target = &target();
     s.head_dim = static_cast<int>(round_up(p.head_dim, target().mma_k));
-    s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, tiles_.value_dims));
+    s.dim_groups = value_parts(p);
+    s.head_dim_v = head_dim_v(p);
     set_shape(shape, chip, s);
     s.persistent = persistent;
     s.lds_bytes = kernels::PrefillLayout::of({.transposed_depth = target().transposed_depth(),

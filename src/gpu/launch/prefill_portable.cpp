@@ -7,10 +7,11 @@ namespace {
 
 class Portable final : public Family {
  public:
-  explicit Portable(const Target& target) : Family(target), tiles_(*target.portable) {}
+  using Family::Family;
   std::string_view name() const noexcept override { return "prefill"; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
+  HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
   Support supports(const Problem& p, const Chip& /*chip*/) const override {
     return grid_fits(workgroups(p));
   }
@@ -21,15 +22,14 @@ class Portable final : public Family {
     LaunchPlan plan;
     plan.launches.push_back({s, workgroups(p)});
     plan.arguments = arguments_of(p);
-    plan.arguments.row_tiles = static_cast<int>(tiles_of(p.seqlen_q, tiles_.block_m));
+    plan.arguments.row_tiles = static_cast<int>(tiles_of(p.seqlen_q, square_rows(p)));
     return plan;
   }
 
  private:
-  int64_t workgroups(const Problem& p) const {
-    return tiles_of(p.seqlen_q, tiles_.block_m) * p.batch * p.num_heads;
+  static int64_t workgroups(const Problem& p) {
+    return tiles_of(p.seqlen_q, square_rows(p)) * p.batch * p.num_heads;
   }
-  const PortableTiles& tiles_;
 };
 
 }  // namespace

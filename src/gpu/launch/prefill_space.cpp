@@ -9,9 +9,9 @@ PrefillShape prefill_shape_of(std::span<const int> v, const Chip& chip) {
   return {256, v[0], v[1], v[2], v[3], v[4] != 0, amd ? v[5] : 1, amd ? 1 : v[5]};
 }
 
-Support takes_wave_rows(const PrefillShape& shape) {
-  const int rows = shape.block_m / shape.waves;
-  if (rows == 16 || rows == 32) return {};
+Support takes_wave_rows(const PrefillShape& shape, int sharing) {
+  const int rows = shape.block_m * sharing / shape.waves;
+  if (shape.waves % sharing == 0 && (rows == 16 || rows == 32)) return {};
   return Support::no("a wave has 16 or 32 rows, and these are " + std::to_string(shape.block_m) +
                      " rows of " + std::to_string(shape.waves) + " waves");
 }

@@ -12,7 +12,7 @@ namespace fulmen::gpu {
 PrefillShape prefill_shape_of(std::span<const int> values, const Chip& chip);
 // What static_asserts of the kernels demand of a wave's rows, and of the rows that a workgroup
 // copies at once.
-Support takes_wave_rows(const PrefillShape& shape);
+Support takes_wave_rows(const PrefillShape& shape, int sharing = 1);
 Support takes_copied_rows(const PrefillShape& shape, const Chip& chip);
 void set_shape(const PrefillShape& shape, const Chip& chip, Specialisation& s);
 

@@ -19,6 +19,9 @@ struct PrefillShape {
 };
 struct PrefillTiles {
   int value_dims;  // head_dim_v is rounded up to a multiple of them
+  // Most dims of q and v for which a wave's registers have room: above, two waves share their query
+  // rows, and each has half of the dims of v.
+  int wave_dims = 256;
   std::span<const PrefillShape> shapes;
   // Chess boards, with all their rows in one tile. None: boards are left to forward/short.h.
   std::span<const PrefillShape> board_shapes{};

@@ -1,5 +1,7 @@
 #include "gpu/launch/square.h"
 
+#include <algorithm>
+
 #include "gpu/launch/family.h"
 #include "gpu/targets/portable.h"
 #include "kernels/tile/square_layout.h"
@@ -22,12 +24,18 @@ bool multiplies_pairs(const Problem& p, const Chip& chip) {
   return chip.pair_products && p.dtype == DType::fp16 && p.kv_dtype == DType::fp16;
 }
 
+int square_rows(const Problem& p) {
+  constexpr int64_t kWideHeadDim = 256;
+  const int rows = kPortable.portable->block_m;
+  return std::max(p.head_dim, p.head_dim_v) > kWideHeadDim ? rows / 2 : rows;
+}
+
 void specialise_square(const Problem& p, const Chip& chip, bool second_rows, int weights,
                        Specialisation& s) {
   const PortableTiles& tiles = *kPortable.portable;
   s.head_dim = static_cast<int>(round_up(p.head_dim, kChunk));
   s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, kChunk));
-  s.block_m = tiles.block_m;
+  s.block_m = square_rows(p);
   s.block_n = tiles.block_n;
   s.workgroup = tiles.workgroup;
   specialise_for(p, s);

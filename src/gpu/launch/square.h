@@ -9,6 +9,9 @@ namespace fulmen::gpu {
 // Returns true if fp16 numbers are multiplied in pairs: tile/words.h.
 bool multiplies_pairs(const Problem& problem, const Chip& chip);
 
+// Rows of a workgroup: of wide heads half as many, whose sums have room in registers.
+int square_rows(const Problem& problem);
+
 // Fills in all of a specialisation but its entry. second_rows: the workgroup's rows are of two
 // tensors; weights: tiles of them in LDS.
 void specialise_square(const Problem& problem, const Chip& chip, bool second_rows, int weights,

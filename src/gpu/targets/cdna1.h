@@ -12,6 +12,7 @@ inline constexpr PrefillShape kPrefill[]{
     {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2},
     {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 1},
     {.max_head_dim = 256, .block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
+    {.max_head_dim = 576, .block_m = 32, .block_n = 16, .waves = 4, .buffers = 1},
 };
 inline constexpr PrefillShape kPrefillFp32[]{
     {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4},
@@ -42,6 +43,7 @@ inline constexpr Target kCdna1 = [] {
   Target target = kCdna2;
   target.name = "cdna1";
   target.prefill->shapes = cdna1::kPrefill;
+  target.prefill->wave_dims = 256;  // outputs of more fill the accumulators
   target.prefill_fp32->shapes = cdna1::kPrefillFp32;
   target.bias_gradient->shapes = cdna1::kBiasGradient;
   target.backward_fp32 = {};  // clang 19 crashes on it, or reads registers that nothing has written

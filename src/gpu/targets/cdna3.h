@@ -13,6 +13,9 @@ inline constexpr PrefillShape kPrefill[]{
     {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2, .min_waves = 2},
     {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
     {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1, .min_waves = 2},
+    // Two tiles of 16 keys have room in LDS, not one of 32.
+    {.max_head_dim = 512, .block_m = 128, .block_n = 16, .waves = 8, .buffers = 1, .min_waves = 2},
+    {.max_head_dim = 576, .block_m = 64, .block_n = 16, .waves = 4, .buffers = 1},
 };
 
 inline constexpr BackwardShapes kBackward[]{
@@ -52,7 +55,7 @@ inline constexpr Target kCdna3{
     .transposed_values = true,
     .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
     .short_sequences = ShortTiles{.max_head_dim = 256},
-    .prefill = PrefillTiles{.value_dims = 16, .shapes = cdna3::kPrefill},
+    .prefill = PrefillTiles{.value_dims = 16, .wave_dims = 576, .shapes = cdna3::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = cdna3::kPrefillFp32},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = cdna3::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kCdna3BiasGradient},

@@ -11,6 +11,7 @@ namespace cdna4 {
 inline constexpr PrefillShape kPrefill[]{
     {.max_head_dim = 128, .block_m = 128, .block_n = 64, .waves = 4, .buffers = 2, .min_waves = 2},
     {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2},
+    {.max_head_dim = 576, .block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
 };
 
 inline constexpr BackwardShapes kBackward[]{
@@ -56,7 +57,7 @@ inline constexpr Target kCdna4{
     .reads_transposed = true,
     .decode = DecodeTiles{.block_n = 32, .min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
     .short_sequences = ShortTiles{.max_head_dim = 256},
-    .prefill = PrefillTiles{.value_dims = 16, .shapes = cdna4::kPrefill},
+    .prefill = PrefillTiles{.value_dims = 16, .wave_dims = 576, .shapes = cdna4::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = cdna4::kPrefillFp32},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = cdna4::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kCdna3BiasGradient},

@@ -18,6 +18,13 @@ inline constexpr PrefillShape kPrefill[]{
      .waves = 4,
      .buffers = 1,
      .queries_in_lds = true},
+    // As many rows as LDS holds beside a tile of keys.
+    {.max_head_dim = 576,
+     .block_m = 32,
+     .block_n = 16,
+     .waves = 4,
+     .buffers = 1,
+     .queries_in_lds = true},
 };
 
 // Operands are there twice: rows of more than 64 dims wait in LDS.
@@ -92,7 +99,10 @@ inline constexpr Target kGfx11{
     .transposed_values = true,
     .operand_copies = 2,
     // 512 is a guess.
-    .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128, .most_far_bias_dim = 96},
+    .decode = DecodeTiles{.min_split_keys = 512,
+                          .wave_head_dim_v = 128,
+                          .wide_wave_head_dim_v = 64,
+                          .most_far_bias_dim = 96},
     // A lane has all keys of its dims: V before it is needed takes registers that are not there.
     .short_sequences = ShortTiles{.max_head_dim = 128,
                                   .early_values = 64 * 32,

@@ -18,6 +18,13 @@ inline constexpr PrefillShape kPrefill[]{
      .waves = 4,
      .buffers = 1,
      .queries_in_lds = true},
+    // As many rows as LDS holds beside a tile of keys.
+    {.max_head_dim = 576,
+     .block_m = 32,
+     .block_n = 16,
+     .waves = 4,
+     .buffers = 1,
+     .queries_in_lds = true},
 };
 
 inline constexpr BackwardShapes kBackward[]{

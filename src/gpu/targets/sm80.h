@@ -65,6 +65,24 @@ inline constexpr PrefillShape kPrefill[]{
      .buffers = 2,
      .queries_in_lds = true,
      .persistent = true},
+    {.max_head_dim = 576,
+     .block_m = 64,
+     .block_n = 32,
+     .waves = 8,
+     .buffers = 2,
+     .queries_in_lds = true},
+    {.max_head_dim = 576,
+     .block_m = 64,
+     .block_n = 32,
+     .waves = 8,
+     .buffers = 1,
+     .queries_in_lds = true},
+    {.max_head_dim = 576,
+     .block_m = 32,
+     .block_n = 16,
+     .waves = 4,
+     .buffers = 1,
+     .queries_in_lds = true},
 };
 // Boards: registers for many workgroups at once, whose loads are in flight.
 inline constexpr PrefillShape kPrefillBoards[]{
@@ -178,7 +196,8 @@ inline constexpr Target kSm80{
     .decode = DecodeTiles{.min_split_keys = 256,
                           .unsplit_waves = 8,
                           .unsplit_head_dim_v = 128,
-                          .paired_head_dim = 64},
+                          .paired_head_dim = 64,
+                          .wide_wave_head_dim_v = 128},
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill =
         PrefillTiles{

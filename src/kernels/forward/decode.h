@@ -35,6 +35,10 @@ constexpr bool kTogether =
 // Queries stay in registers, unless operands and outputs fill them: then the first cache has them.
 constexpr bool kQueriesStay = kTogether || kOperandWords < (kFarRows ? 32 : 64);
 
+// Else as many products' operands are in flight at once: of wide heads several, as a wave's part of
+// the outputs leaves room.
+constexpr int kStepsInFlight = kDimGroups > 2 ? 4 : 1;
+
 // What a workgroup has: rows of a KV head, and a split of its keys.
 struct Place {
   int split, first_row, kv_head, batch;
@@ -101,7 +105,7 @@ struct SplitTask {
           multiply_scores<Element>(score[f], key[f][d], query(d));
         } else {
           multiply_scores<Element>(score[f], load_keys(near_keys, f, kMmaK * d), query(d));
-          schedule_fence();
+          if (d % kStepsInFlight == kStepsInFlight - 1) schedule_fence();
         }
       }
     }
@@ -224,8 +228,10 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
 
   const KeySource keys{a, a.k, head_rows(a.k, batch, kv_head), begin, end, a.head_dim};
   const int first_dim = wave_id() % kDimGroups * kDimsOfWave;
-  const KeySource values{a,     a.v, head_rows(a.v, batch, kv_head) + first_dim,
-                         begin, end, a.head_dim_v - first_dim};
+  // Of four waves the last may have none.
+  const bool has_dims = kDimGroups <= 2 || first_dim < a.head_dim_v;
+  const KeySource values{a,     a.v, head_rows(a.v, batch, kv_head) + (has_dims ? first_dim : 0),
+                         begin, end, has_dims ? a.head_dim_v - first_dim : 0};
   SplitTask task{a, map, first_row, row_end, keys, values, {}};
   if constexpr (kQueriesStay) {
 #pragma unroll

@@ -1,8 +1,8 @@
 // Forward for few queries without matrix instructions: any dtype, any head_dim, any chip. Reading K
 // and V is the work. A workgroup owns kBlockM rows - the query heads of a KV head are packed into
 // them - and a split of the keys. A wave is cut into groups of lanes, which have a key each: a lane
-// has 8 dims of it. Waves take steps round robin, kBlockN keys a group, and merge at the end
-// through LDS. A step of a group:
+// has 8 dims of it, or several times 8. Waves take steps round robin, kBlockN keys
+// a group, and merge at the end through LDS. A step of a group:
 //
 //   S[kBlockM, kBlockN] = Q K^T        every lane's products of its dims; a score's sum over the
 //                                      group ends in one of its lanes
@@ -18,19 +18,24 @@
 namespace fulmen::kernels {
 
 constexpr int kWaves = kWorkgroup / kWaveSize;
-constexpr int kGroup = kHeadDim / kPieceDims, kGroups = kWaveSize / kGroup;
+constexpr int kWidest = kHeadDim > kHeadDimV ? kHeadDim : kHeadDimV;
+constexpr int kGroup = kWidest / kPieceDims < kWaveSize ? kWidest / kPieceDims : kWaveSize;
+constexpr int kGroups = kWaveSize / kGroup;
+constexpr int kGroupDims = kGroup * kPieceDims;  // of a group's pieces side by side
+constexpr int kKeyPieces = kHeadDim / kGroupDims, kValuePieces = kHeadDimV / kGroupDims;
 constexpr int kStepKeys = kGroups * kBlockN;  // of a wave
 constexpr int kScores = kBlockM * kBlockN;    // of a group's step
 // Scores of a lane: neighbouring keys of one row. kOwners lanes have them all.
 constexpr int kOwn = kScores > kGroup ? kScores / kGroup : 1, kOwners = kScores / kOwn;
 constexpr int kSharers = kBlockN / kOwn;  // lanes that have a row's keys
 static_assert(kBlockN == 4, "decode_portable: a row's probabilities are one vector of LDS");
-static_assert(kHeadDim == kHeadDimV, "decode_portable: a lane has the same dims of K and of V");
+static_assert(kHeadDim % kGroupDims == 0 && kHeadDimV % kGroupDims == 0,
+              "decode_portable: lanes have whole pieces of K and of V");
 static_assert(kGroups >= 1 && kGroups * kGroup == kWaveSize && kOwn <= kBlockN,
               "decode_portable: groups fill a wave, and a lane's scores are of one row");
 
 // A step's values are loaded once its keys need no registers any more.
-constexpr bool kValuesWait = kBlockM > 4 && !kPairs;
+constexpr bool kValuesWait = (kBlockM > 4 || kKeyPieces > 1) && !kPairs;
 
 // LDS, in floats: each wave's maxima and sums, then its outputs.
 constexpr int kMaximaAt = 0;                      // [kWaves][kBlockM]
@@ -50,6 +55,8 @@ static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kWaveFloats),
 
 FULMEN_DEVICE int group_lane() { return lane_id() % kGroup; }
 FULMEN_DEVICE int group_id() { return lane_id() / kGroup; }
+// The first dim of a lane's piece.
+FULMEN_DEVICE int dim_of(int piece) { return kPieceDims * group_lane() + kGroupDims * piece; }
 // The first of a lane's scores, of [kBlockM][kBlockN].
 FULMEN_DEVICE int own_score() { return group_lane() * kOwn % kScores; }
 FULMEN_DEVICE bool owns_scores() { return group_lane() < kOwners; }
@@ -110,7 +117,7 @@ struct Row {
 // What a lane keeps: of its own scores' row a reference (as tile/square_softmax.h) and a sum, of
 // the group's keys; its dims of all rows' outputs.
 struct LaneState {
-  float reference, sum, out[kBlockM][kPieceDims];
+  float reference, sum, out[kValuePieces][kBlockM][kPieceDims];
 };
 
 // The scores that a lane owns in each step: their row, and the first one's key.
@@ -140,7 +147,7 @@ struct WaveTask {
   const ForwardArguments& a;
   OwnScores own;
   const KvElement *k, *v;
-  PieceOfWords query[kBlockM];
+  PieceOfWords query[kBlockM][kKeyPieces];
 
   // Keys [first_key, first_key + kStepKeys); those from `end` on repeat the last one, with no
   // weight. lds: of the step, in floats.
@@ -148,16 +155,22 @@ struct WaveTask {
     const int last = at_most(end - first_key, kStepKeys) - 1;
     const auto keys = kv_rows<false>(a, k, first_key, last);
     const auto values = kv_rows<true>(a, v, first_key, last);
-    const int dim = kPieceDims * group_lane();
-    PieceOfWords key[kBlockN], value[kBlockN];
+    PieceOfWords key[kBlockN][kKeyPieces], value[kValuePieces][kBlockN];
     const auto load_values = [&] {
 #pragma unroll
-      for (int c = 0; c < kBlockN; ++c)
-        load_words(values.template row<true>(key_of(c)), dim, a.head_dim_v, value[c]);
+      for (int c = 0; c < kBlockN; ++c) {
+        const KvElement* row = values.template row<true>(key_of(c));
+#pragma unroll
+        for (int n = 0; n < kValuePieces; ++n)
+          load_words(row, dim_of(n), a.head_dim_v, value[n][c]);
+      }
     };
 #pragma unroll
-    for (int c = 0; c < kBlockN; ++c)
-      load_words(keys.template row<true>(key_of(c)), dim, a.head_dim, key[c]);
+    for (int c = 0; c < kBlockN; ++c) {
+      const KvElement* row = keys.template row<true>(key_of(c));
+#pragma unroll
+      for (int n = 0; n < kKeyPieces; ++n) load_words(row, dim_of(n), a.head_dim, key[c][n]);
+    }
     if constexpr (!kValuesWait) load_values();
     float dot[kScores], score[kOwn];
 #pragma unroll
@@ -167,7 +180,11 @@ struct WaveTask {
         float& sum = dot[r * kBlockN + c];
         sum = 0;
 #pragma unroll
-        for (int w = 0; w < kPieceWords; ++w) sum = multiply_add(query[r][w], key[c][w], sum);
+        for (int n = 0; n < kKeyPieces; ++n) {
+#pragma unroll
+          for (int w = 0; w < kPieceWords; ++w)
+            sum = multiply_add(query[r][n][w], key[c][n][w], sum);
+        }
       }
     }
     own_sums(dot, score);
@@ -181,7 +198,8 @@ struct WaveTask {
     if constexpr (kKeepMask) forget_masked(score, value);
     exponentiate(score, lds, state);
     wave_barrier();
-    add_values(lds, value, state);
+#pragma unroll
+    for (int n = 0; n < kValuePieces; ++n) add_values(lds, value[n], state.out[n]);
   }
 
  private:
@@ -190,7 +208,7 @@ struct WaveTask {
 
   // Values that no row attends may be NaN.
   FULMEN_DEVICE static void forget_masked(const float (&score)[kOwn],
-                                          PieceOfWords (&value)[kBlockN]) {
+                                          PieceOfWords (&value)[kValuePieces][kBlockN]) {
     // Every kSharers-th lane of the group's owners.
     constexpr unsigned long long kOfFirst = [] {
       unsigned long long lanes = 0;
@@ -205,7 +223,10 @@ struct WaveTask {
     for (int c = 0; c < kBlockN; ++c) {
       const bool any = (attended[c % kOwn] & (kOfFirst << static_cast<unsigned>(c / kOwn))) != 0;
 #pragma unroll
-      for (unsigned& word : value[c]) word = any ? word : 0U;
+      for (int n = 0; n < kValuePieces; ++n) {
+#pragma unroll
+        for (unsigned& word : value[n][c]) word = any ? word : 0U;
+      }
     }
   }
 
@@ -233,7 +254,7 @@ struct WaveTask {
 
   template <int kWords>
   FULMEN_DEVICE static void add_values(int lds, const unsigned (&value)[kBlockN][kWords],
-                                       LaneState& state) {
+                                       float (&out)[kBlockM][kPieceDims]) {
     lds += kProbabilities + group_id() * kScores;
     if constexpr (kWords < kPieceDims) {  // pairs of dims become pairs of keys
       unsigned pair[kBlockN / 2][kPieceDims];
@@ -253,12 +274,12 @@ struct WaveTask {
         for (int c = 0; c < kBlockN / 2; ++c)
           weight[c] =
               ProbabilityPair::pack(bits_float(p.word[2 * c]), bits_float(p.word[2 * c + 1]));
-        add_row(weight, pair, state.out[r]);
+        add_row(weight, pair, out[r]);
       }
     } else {
 #pragma unroll
       for (int r = 0; r < kBlockM; ++r)
-        add_row(lds_load<Words<kBlockN> >(4 * (lds + r * kBlockN)).word, value, state.out[r]);
+        add_row(lds_load<Words<kBlockN> >(4 * (lds + r * kBlockN)).word, value, out[r]);
     }
   }
   template <int kCount>
@@ -287,7 +308,10 @@ struct WaveTask {
     for (int r = 0; r < kBlockM; ++r) {
       const float x = lds_load<float>(4 * (lds + r));
 #pragma unroll
-      for (float& out : state.out[r]) out *= x;
+      for (int n = 0; n < kValuePieces; ++n) {
+#pragma unroll
+        for (float& out : state.out[n][r]) out *= x;
+      }
     }
   }
 };
@@ -305,7 +329,10 @@ FULMEN_DEVICE void leave_in_lds(LaneState& state, int lds) {
 #pragma unroll
     for (int r = 0; r < kBlockM; ++r) {
 #pragma unroll
-      for (float& out : state.out[r]) out += shuffle_xor(out, mask);
+      for (int n = 0; n < kValuePieces; ++n) {
+#pragma unroll
+        for (float& out : state.out[n][r]) out += shuffle_xor(out, mask);
+      }
     }
   }
   wave_barrier();
@@ -317,12 +344,15 @@ FULMEN_DEVICE void leave_in_lds(LaneState& state, int lds) {
   }
 #pragma unroll
   for (int r = 0; r < kBlockM; ++r) {
-    const float(&out)[kPieceDims] = state.out[r];
-    const int at = 4 * (lds + r * kHeadDimV + kPieceDims * group_lane());
 #pragma unroll
-    for (int e = 0; e < kPieceDims; e += 4) {
-      lds_store(at + 4 * e, Words<4>{{float_bits(out[e]), float_bits(out[e + 1]),
-                                      float_bits(out[e + 2]), float_bits(out[e + 3])}});
+    for (int n = 0; n < kValuePieces; ++n) {
+      const float(&out)[kPieceDims] = state.out[n][r];
+      const int at = 4 * (lds + r * kHeadDimV + dim_of(n));
+#pragma unroll
+      for (int e = 0; e < kPieceDims; e += 4) {
+        lds_store(at + 4 * e, Words<4>{{float_bits(out[e]), float_bits(out[e + 1]),
+                                        float_bits(out[e + 2]), float_bits(out[e + 3])}});
+      }
     }
   }
 }
@@ -400,8 +430,11 @@ FULMEN_DEVICE void decode_portable(const ForwardArguments& call) {
 #pragma unroll
   for (int r = 0; r < kBlockM; ++r) {
     const Row row = Row::of(a, place.kv_head, place.first_row + r);
-    load_words(at<Element>(a.q, place.batch, row.query, row.head), kPieceDims * group_lane(),
-               a.head_dim, task.query[r]);
+#pragma unroll
+    for (int n = 0; n < kKeyPieces; ++n) {
+      load_words(at<Element>(a.q, place.batch, row.query, row.head), dim_of(n), a.head_dim,
+                 task.query[r][n]);
+    }
   }
   LaneState state = {};
   state.reference = -kInfinity;

@@ -27,6 +27,16 @@ FULMEN_DEVICE void fetch_first(Stage& stage, const QuerySource& queries, const T
   }
 }
 
+// Done when a wave has a tile's scores: kValuesFollow. fetch(): the next tile.
+template <class Fetch>
+FULMEN_DEVICE void let_values_follow(Stage& stage, const Fetch& fetch) {
+  if constexpr (!kValuesFollow) return;
+  schedule_fence();
+  stage.publish_values();
+  fetch();
+  schedule_fence();
+}
+
 // Fetches a tile, with a look at each key where the keep-mask hides some of them.
 FULMEN_DEVICE void fetch_kept(Stage& stage, KeptWalk<TileOrder>& tile, int buffer) {
   if (tile.has_all_keys()) {
@@ -48,7 +58,6 @@ FULMEN_DEVICE void over_kept_tiles(const PrefillTask& task, const StageSource& s
     task.load_queries(queries, rows);
   }
   NoCopies none;
-  const auto queries_read = [] {};
   int buffer = 0;
 #pragma unroll 1
   while (tile.there()) {
@@ -56,8 +65,13 @@ FULMEN_DEVICE void over_kept_tiles(const PrefillTask& task, const StageSource& s
     const int next = kBuffers == 1 ? 0 : 1 - buffer;
     const Int64 first_key = tile.first_key();
     const bool whole = tile.is_whole();
+    if constexpr (kValuesFollow) stage.template fetch_values<true>(first_key);
     tile.advance();
-    if (kFetchesEarly && tile.there()) fetch_kept(stage, tile, next);
+    const auto fetch = [&] {
+      if (tile.there()) fetch_kept(stage, tile, next);
+    };
+    const auto queries_read = [&] { let_values_follow(stage, fetch); };
+    if constexpr (kFetchesEarly && !kValuesFollow) fetch();
     if (whole) {
       task.step<false>(rows, {first_key, buffer}, none, queries_read);
     } else {
@@ -65,7 +79,7 @@ FULMEN_DEVICE void over_kept_tiles(const PrefillTask& task, const StageSource& s
     }
     if constexpr (!kFetchesEarly) {
       barrier();
-      if (tile.there()) fetch_kept(stage, tile, next);
+      fetch();
     }
     buffer = next;
   }
@@ -97,11 +111,11 @@ FULMEN_DEVICE void prefill_rows(const ForwardArguments& call, const QueryBlock& 
     task.load_queries(queries, rows);
   }
   NoCopies none;
-  const auto queries_read = [] {};
   int buffer = 0, n = 0;
   for (; n < order.masked; ++n) {
     publish(stage, buffer);
     const int next = kBuffers == 1 ? 0 : 1 - buffer;
+    if constexpr (kValuesFollow) stage.template fetch_values<true>(order.first_key(n));
     const auto fetch = [&] {
       if (n + 1 < order.masked) {
         stage.template fetch<true>(order.first_key(n + 1), next);
@@ -109,7 +123,8 @@ FULMEN_DEVICE void prefill_rows(const ForwardArguments& call, const QueryBlock& 
         stage.template fetch<false>(order.first_key(n + 1), next);
       }
     };
-    if constexpr (kFetchesEarly) fetch();
+    const auto queries_read = [&] { let_values_follow(stage, fetch); };
+    if constexpr (kFetchesEarly && !kValuesFollow) fetch();
     const int attended =
         kWideHeads ? task.attended_keys(mine.band, mine.row_end, order.first_key(n)) : kBlockN;
     if (attended > 0)
@@ -126,15 +141,19 @@ FULMEN_DEVICE void prefill_rows(const ForwardArguments& call, const QueryBlock& 
     if constexpr (kSpreadsCopies) {
       const bool there = n + 1 < order.count;
       auto copies = stage.next_tile(order.first_key(there ? n + 1 : n), next, there);
-      task.step<false>(rows, {order.first_key(n), buffer}, copies, queries_read);
+      task.step<false>(rows, {order.first_key(n), buffer}, copies, [] {});
       stage.committed();
     } else {
-      if (kFetchesEarly && n + 1 < order.count)
-        stage.template fetch<false>(order.first_key(n + 1), next);
-      task.step<false>(rows, {order.first_key(n), buffer}, none, queries_read);
-      if (!kFetchesEarly) {
-        barrier();
+      if constexpr (kValuesFollow) stage.template fetch_values<false>(order.first_key(n));
+      const auto fetch = [&] {
         if (n + 1 < order.count) stage.template fetch<false>(order.first_key(n + 1), next);
+      };
+      if constexpr (kFetchesEarly && !kValuesFollow) fetch();
+      task.step<false>(rows, {order.first_key(n), buffer}, none,
+                       [&] { let_values_follow(stage, fetch); });
+      if constexpr (!kFetchesEarly) {
+        barrier();
+        fetch();
       }
     }
     buffer = next;

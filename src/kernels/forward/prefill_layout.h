@@ -16,6 +16,13 @@ struct PrefillShape {
   bool queries_in_lds;  // AMD: else in registers; NVIDIA: they are brought there, and stay
   bool persistent;      // NVIDIA: outputs have room of their own, as the next queries are in flight
                         // to theirs
+
+  // AMD, wide heads: queries and keys fill the LDS, and a tile in flight fills the registers. So
+  // values take their keys' place once all waves have the scores.
+  FULMEN_ALGORITHM bool values_follow() const {
+    constexpr int kWideDims = 256;
+    return transposed_depth > 0 && queries_in_lds && head_dim > kWideDims && buffers == 1;
+  }
 };
 
 struct PrefillLayout {
@@ -24,7 +31,7 @@ struct PrefillLayout {
   int value_pitch;
   int query_pitch;             // AMD
   int key_bytes, value_bytes;  // a tile's
-  int queries_at;              // K tiles first, then V tiles, then Q
+  int values_at, queries_at;   // K tiles first, then V tiles, then Q
   int outputs_at, total;       // NVIDIA: outputs before they are stored, in place of Q unless the
                                // kernel is persistent
 
@@ -53,7 +60,10 @@ struct PrefillLayout {
           s.block_m * (l.key_pitch < l.value_pitch && !s.persistent ? l.value_pitch : l.key_pitch);
     }
     l.key_bytes = s.block_n * l.key_pitch;
-    l.queries_at = s.buffers * (l.key_bytes + l.value_bytes);
+    l.values_at = s.values_follow() ? 0 : s.buffers * l.key_bytes;
+    const int keys_end = s.buffers * l.key_bytes,
+              values_end = l.values_at + s.buffers * l.value_bytes;
+    l.queries_at = keys_end > values_end ? keys_end : values_end;
     l.outputs_at = l.queries_at + (s.persistent ? query_bytes : 0);
     // 8 of a wave's 16 rows at a time.
     l.total = l.queries_at + query_bytes + (s.persistent ? s.block_m / 2 * l.value_pitch : 0);

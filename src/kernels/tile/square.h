@@ -24,7 +24,7 @@ static_assert(kBlockM % kSide == 0 && kBlockN % (kInWord * kSide) == 0,
               "square: each lane has whole words of a tile");
 static_assert(kChunkDims == 2 || kChunkDims == 4, "square: a lane's dims of a chunk are a vector");
 
-constexpr SquareShape square_shape(bool second_rows, int weights) {
+FULMEN_ALGORITHM SquareShape square_shape(bool second_rows, int weights) {
   return {kPairs, kRowsStay, kChunk, kHeadDim, kHeadDimV, kBlockM, kBlockN, second_rows, weights};
 }
 constexpr int kColumnPitch = SquareLayout::of(square_shape(false, 1)).column_pitch;

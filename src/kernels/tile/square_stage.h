@@ -66,20 +66,31 @@ FULMEN_DEVICE void stage_values(const Source& source, int dim, int dims, int at,
   }
 }
 
+template <class T, int kCount>
+using WordsOf = Words<kCount* static_cast<int>(sizeof(T)) / 4>;
+
+// Numbers as they lie in memory, rounded to T. A template: elsewhere NVRTC wants pack<float>()
+// defined, though its branch is not taken.
+template <class T, int kCount>
+FULMEN_DEVICE WordsOf<T, kCount> rounded_words(const float (&x)[kCount]) {
+  WordsOf<T, kCount> words;
+#pragma unroll
+  for (int w = 0; w < static_cast<int>(sizeof(words)) / 4; ++w) {
+    if constexpr (sizeof(T) == 4) {
+      words.word[w] = float_bits(x[w]);
+    } else {
+      words.word[w] = pack<T>(x[2 * w], x[2 * w + 1]);
+    }
+  }
+  return words;
+}
+
 // A lane's dims of a row of results, from `dim` on.
 FULMEN_DEVICE void store_dims(Element* row, int dim, int dims, const float (&x)[kChunkDims]) {
   if constexpr (kWholeRows) {
     if (!kExactDims && dim >= dims) return;
-    constexpr int kWords = kChunkDims * static_cast<int>(sizeof(Element)) / 4;
-    Words<kWords> words;
-    if constexpr (sizeof(Element) == 4) {
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) words.word[w] = float_bits(x[w]);
-    } else {
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) words.word[w] = pack<Element>(x[2 * w], x[2 * w + 1]);
-    }
-    global_store(reinterpret_cast<Words<kWords>*>(row + dim), words);
+    global_store(reinterpret_cast<WordsOf<Element, kChunkDims>*>(row + dim),
+                 rounded_words<Element>(x));
   } else {
 #pragma unroll
     for (int e = 0; e < kChunkDims; ++e) {

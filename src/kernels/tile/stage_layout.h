@@ -7,30 +7,41 @@
 
 namespace fulmen::kernels {
 
-constexpr int kWaves = kWorkgroup / kWaveSize;
-constexpr int kRowTiles = kBlockM / (kScoreTile * kWaves);  // of a wave
-FULMEN_DEVICE int first_row_of_wave() { return wave_id() * kRowTiles * kScoreTile; }
+// Neighbouring waves that share their query rows, of whose outputs each has a part of the dims:
+// wider ones would not fit in registers. Each computes all scores.
+constexpr int kValueParts = kConfig.dim_groups;
+constexpr int kWaves = kWorkgroup / kWaveSize / kValueParts;  // with rows of their own
+constexpr int kRowTiles = kBlockM / (kScoreTile * kWaves);    // of a wave
+// Each lane's own: wave_id() is for all lanes of a wave together.
+FULMEN_DEVICE int part_of_wave() {
+  return kValueParts == 1 ? 0 : thread_id() / kWaveSize % kValueParts;
+}
+FULMEN_DEVICE int first_row_of_wave() { return wave_id() / kValueParts * kRowTiles * kScoreTile; }
 constexpr int kKeyTiles = kBlockN / kScoreTile;
 constexpr int kValueSteps = kKeyTiles / kStepTiles;  // products of P V
 constexpr int kMmaSteps = kHeadDim / kTileMmaK;
-constexpr int kDimTiles = kHeadDimV / kScoreTile;
+constexpr int kDimTiles = kHeadDimV / kScoreTile / kValueParts;  // of a wave
+FULMEN_DEVICE int first_value_dim() { return part_of_wave() * kDimTiles * kScoreTile; }
+constexpr PrefillShape kShape{kTransposedDepth, kReadsTransposed, kHeadDim,
+                              kHeadDimV,        kBlockM,          kBlockN,
+                              kBuffers,         kQueriesInLds,    kPersistent};
+constexpr bool kValuesFollow = kShape.values_follow();
 // Outputs alone fill half the registers: operands must not be loaded long before their use.
 constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
+// How many products' operands are loaded together then: of gfx11, whose operands are there twice,
+// one's beside a tile in flight.
+constexpr int kTightSteps = kValuesFollow ? 1 : 2;
 static_assert(kBlockM == kRowTiles * kScoreTile * kWaves,
               "prefill: block_m is a multiple of 16 rows a wave");
 static_assert(kBlockN % kValueDepth == 0 && kHeadDim % kTileMmaK == 0 &&
-                  kHeadDimV % kScoreTile == 0,
+                  kHeadDimV % (kScoreTile * kValueParts) == 0,
               "prefill: tiles are whole operands");
 
-constexpr PrefillLayout kLayout =
-    PrefillLayout::of({kTransposedDepth, kReadsTransposed, kHeadDim, kHeadDimV, kBlockM, kBlockN,
-                       kBuffers, kQueriesInLds, kPersistent});
+constexpr PrefillLayout kLayout = PrefillLayout::of(kShape);
 static_assert(kLayout.total == kLdsBytes, "prefill: the host reserves the LDS that the tiles need");
 
 FULMEN_DEVICE int keys_at(int buffer) { return buffer * kLayout.key_bytes; }
-FULMEN_DEVICE int values_at(int buffer) {
-  return kBuffers * kLayout.key_bytes + buffer * kLayout.value_bytes;
-}
+FULMEN_DEVICE int values_at(int buffer) { return kLayout.values_at + buffer * kLayout.value_bytes; }
 
 constexpr int kKeyPieces = kBlockN * (kHeadDim / 8);  // of a tile
 constexpr int kRowPieces = kHeadDim / 8;

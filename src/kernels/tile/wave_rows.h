@@ -37,7 +37,7 @@ FULMEN_DEVICE void multiply_values(WaveRows& rows, int buffer, int step,
     const ValueOperand values = value_operand(buffer, step, d, lane);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.out[t][d], p[t], values);
-    if (kTightRegisters && d % 2 == 1) schedule_fence();
+    if (kTightRegisters && d % kTightSteps == kTightSteps - 1) schedule_fence();
   }
 }
 

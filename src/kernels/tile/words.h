@@ -52,10 +52,12 @@ FULMEN_DEVICE void load_words(const T* row, int dim, int dims, PieceOfWords& wor
       }
     }
   } else {
+    // The eight dims of each chunk would stay in registers from tile to tile.
+    const int first = recompute(dim);
 #pragma unroll
     for (int e = 0; e < kPieceDims; ++e) {
-      if (dim + e >= dims) continue;
-      const unsigned bits = element_bits(global_load(row + dim + e));
+      if (first + e >= dims) continue;
+      const unsigned bits = element_bits(global_load(row + first + e));
       if constexpr (kPairs) {
         word[e / 2] |= bits << (16 * (e % 2));
       } else {

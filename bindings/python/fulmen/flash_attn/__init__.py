@@ -1,7 +1,7 @@
 """What users of the package flash_attn (2.8) import, under the same names:
 `from fulmen.flash_attn import flash_attn_func`.
 
-On top of what that package takes: tensors on the CPU, float32, and any head_dim from 1 to 256.
+On top of what that package takes: tensors on the CPU, float32, and any head_dim from 1 to 512.
 Causal masks and windows are aligned with the last key, as there. A row that attends no key has an
 lse of -inf, where flash_attn's is +inf.
 

@@ -15,7 +15,7 @@ import torch
 
 import fulmen.torch  # noqa: F401  registers torch.ops.fulmen
 from fulmen._arguments import rename, unexpected
-from fulmen._core import ArgumentError
+from fulmen._core import ArgumentError, max_head_dim_v
 from fulmen._functions import append_kv, as_numbers, attention, dropout_mask
 from fulmen._numbers import is_of_numpy
 
@@ -663,7 +663,7 @@ def _softmax(
     the softmax itself."""
     unit = torch.eye(columns, dtype=q.dtype, device=q.device)
     parts = []
-    for part in unit.split(256, dim=1):  # head_dim's limit
+    for part in unit.split(max_head_dim_v, dim=1):
         v = part[positions].unsqueeze(-2).expand(*k.shape[:-1], part.shape[1]).contiguous()
         parts.append(attention(q, k, v, **shared))
     return torch.cat(parts, dim=-1)

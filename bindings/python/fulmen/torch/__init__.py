@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from fulmen.torch import _frontend as _frontend
 from fulmen.torch import _ops as _ops  # registers torch.ops.fulmen
 from fulmen.torch import _transforms as _transforms
@@ -36,6 +38,17 @@ _MODULES = {
     **dict.fromkeys(("context_parallel_attention", "context_parallel_explain"), "context_parallel"),
     **dict.fromkeys(("ring_attention", "ring_gather", "ring_seqlens", "ring_shard"), "ring"),
 }
+
+
+def _activate() -> Any:
+    from fulmen.torch._flash_impl import Active
+
+    return Active()
+
+
+# torch 2.11 and later: activate_flash_attention_impl("fulmen") then finds it.
+if hasattr(torch.nn.attention, "register_flash_attention_impl"):
+    torch.nn.attention.register_flash_attention_impl("fulmen", register_fn=_activate)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import torch
 
 from fulmen._arguments import rename
-from fulmen._core import ArgumentError
+from fulmen._core import ArgumentError, max_head_dim_v
 from fulmen.torch._pair_attention import (
-    MOST_HEAD_DIM,
     as_under_autocast,
     attend,
     check_bias,
@@ -69,7 +68,7 @@ def DS4Sci_EvoformerAttention(
     b, n, s, h, d = Q.shape
     check_shape("K", K, (b, n, s, h, d))
     check_shape("V", V, (b, n, s, h, d))
-    check_head_dim("Q", Q)
+    check_head_dim("Q", Q, max_head_dim_v)
     if pair_bias is not None:
         check_bias("biases[1]", pair_bias, "Q", Q, (b, 1, h, s, s))
     scale, keep_mask = d**-0.5, None
@@ -108,15 +107,9 @@ def _with_bias_of_keys(
     the row, which leaves the softmax as it is.
 
     q, k: [B, N, S, H, D]. bias: [B, N, S, 1]. With the columns the head dim is a
-    multiple of 8: kernels pad it to one in any case.
+    multiple of 8: kernels pad it to one in any case. q and k may be wider than v by as many.
     """
     pieces = _PIECES.get(q.dtype, 1)
-    if q.shape[-1] + pieces > MOST_HEAD_DIM:
-        raise ArgumentError(
-            f"Q has head_dim {q.shape[-1]}: up to {MOST_HEAD_DIM - pieces} in "
-            f"{name_of_dtype(q.dtype)} is accepted beside a mask bias of floats, {MOST_HEAD_DIM} "
-            "beside one of bool"
-        )
     width = -(q.shape[-1] + pieces) % 8 + pieces
     bias = bias if bias.dtype == torch.float64 else bias.float()
     if bias.shape[2] > 0:

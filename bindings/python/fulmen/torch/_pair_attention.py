@@ -12,7 +12,6 @@ from fulmen._functions import attention
 from fulmen.torch._ops import cast_for_autocast, last_dim_contiguous
 
 _Tensor = torch.Tensor
-MOST_HEAD_DIM = 256
 
 
 def attend(
@@ -89,11 +88,9 @@ def check_device(name: str, tensor: _Tensor, q_name: str, q: _Tensor) -> None:
         )
 
 
-def check_head_dim(name: str, tensor: _Tensor) -> None:
-    if not 1 <= tensor.shape[-1] <= MOST_HEAD_DIM:
-        raise ArgumentError(
-            f"{name} has head_dim {tensor.shape[-1]}: 1 to {MOST_HEAD_DIM} is accepted"
-        )
+def check_head_dim(name: str, tensor: _Tensor, most: int) -> None:
+    if not 1 <= tensor.shape[-1] <= most:
+        raise ArgumentError(f"{name} has head_dim {tensor.shape[-1]}: 1 to {most} is accepted")
 
 
 def as_under_autocast(*tensors: _Tensor) -> tuple[_Tensor, ...]:

@@ -252,7 +252,8 @@ def why_not_served(**tensors: Any) -> str | None:
             return f"{name} has dtype {tensor.dtype}"
         if tensor.device.type not in ("cpu", "cuda"):
             return f"{name} is on {tensor.device}"
-        if tensor.dim() > 0 and not 1 <= tensor.size(-1) <= 256:
+        most = _core.max_head_dim_v if name == "value" else _core.max_head_dim
+        if tensor.dim() > 0 and not 1 <= tensor.size(-1) <= most:
             return f"{name} has a head_dim of {tensor.size(-1)}"
         if tensor.dim() > 2 and tensor.size(-3) == 0:
             return f"{name} has no heads"
@@ -415,7 +416,8 @@ class sdpa(TorchFunctionMode):
     """with fulmen.torch.sdpa(): torch.nn.functional.scaled_dot_product_attention is Fulmen's, in
     this thread.
 
-    Calls for which Fulmen has no kernel (float64, head_dim over 256, other devices), and those for
+    Calls for which Fulmen has no kernel (float64, head_dim over 576 or over
+    512 of value, other devices), and those for
     which sdpa_kernel chooses among torch's backends, stay torch's own; FLASH_ATTENTION_DEBUG=1
     names each on stderr, with the reason.
     """

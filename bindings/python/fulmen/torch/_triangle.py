@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fulmen._arguments import rename
-from fulmen._core import ArgumentError
+from fulmen._core import ArgumentError, max_head_dim, max_head_dim_v
 from fulmen.torch._frontend import _flag
 from fulmen.torch._pair_attention import (
     as_under_autocast,
@@ -83,8 +83,8 @@ def triangle_attention(
     check_shape("k", k, (b, n, h, keys, d))
     check_shape("v", v, (b, n, h, keys, v.shape[4]))
     check_bias("bias", bias, "q", q, (b, 1, h, rows, keys))
-    check_head_dim("q", q)
-    check_head_dim("v", v)
+    check_head_dim("q", q, max_head_dim)
+    check_head_dim("v", v, max_head_dim_v)
     if mask is not None:
         check_shape("mask", mask, (b, n, 1, 1, keys))
         mask = mask if mask.dtype == torch.bool else mask != 0

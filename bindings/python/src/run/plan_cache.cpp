@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -45,9 +46,11 @@ bool environment_says_verify() {
   return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
 }
 
+std::string_view text(const char* given) { return given == nullptr ? "" : given; }
+
 // Everything that planning reads: neither addresses of tensors nor dropout's seed.
-void read(Pass pass, const Call& call, Key& key) {
-  key.append(pass);
+void read(const Planned& call, Key& key) {
+  key.append(call.pass);
   const fulmen_options& o = call.options;
   key.append(environment_says_verify());
   key.append(o.softmax_scale), key.append(o.softcap), key.append(o.causal),
@@ -56,14 +59,14 @@ void read(Pass pass, const Call& call, Key& key) {
       key.append(o.validate), key.append(o.dropout), key.append(o.trust_pointers);
   key.append(o.deterministic), key.append(o.max_seqlen_q), key.append(o.max_seqlen_k);
   for (int place = 0; place < kPlaces; ++place) {
-    if (!call.has(static_cast<Place>(place))) continue;
+    if ((call.places >> place & 1) == 0) continue;
     const fulmen_tensor& tensor = call.tensors.*kTensors[place].member;
     key.append(place), key.append(tensor.dtype), key.append(tensor.shape),
         key.append(tensor.strides);
   }
-  key.append(std::string_view(call.device)), key.append(std::string_view(call.kernel));
-  key.append(std::string_view(call.tuning)),
-      key.append(std::hash<std::string_view>()(call.tuning));  // whatever its length
+  key.append(text(call.device)), key.append(text(o.kernel));
+  key.append(text(o.tuning)),
+      key.append(std::hash<std::string_view>()(text(o.tuning)));  // whatever its length
 }
 
 struct Hash {
@@ -86,22 +89,23 @@ constinit std::mutex plans_mutex;
 
 }  // namespace
 
-SharedPlan find_or_make_plan(Pass pass, const Call& call, int& status) {
+SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status) {
   constexpr size_t kMost = 256;
   Plans& kept = kept_plans();
   Key key;
-  read(pass, call, key);
+  read(call, key);
   status = FULMEN_OK;
   {
     const std::lock_guard lock(plans_mutex);
     if (const auto found = kept.find(key.bytes()); found != kept.end()) return found->second;
   }
-  const auto create = pass == Pass::forward ? fulmen_plan_create : fulmen_plan_create_backward;
+  const auto create = call.pass == Pass::forward ? fulmen_plan_create : fulmen_plan_create_backward;
   fulmen_plan* made = nullptr;
   {
     // A kernel may be compiled; to look for one the GIL stays, as no lock is held for longer.
-    nb::gil_scoped_release no_gil;
-    status = create(&call.tensors, &call.options, call.device_name(), &made);
+    std::optional<nb::gil_scoped_release> no_gil;
+    if (has_gil) no_gil.emplace();
+    status = create(&call.tensors, &call.options, call.device, &made);
   }
   if (status != FULMEN_OK) return nullptr;
   SharedPlan plan(made, [](fulmen_plan* one) { fulmen_plan_destroy(one); });

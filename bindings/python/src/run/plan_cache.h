@@ -5,15 +5,23 @@
 
 #include <memory>
 
-#include "arguments/call.h"
 #include "run/run.h"
 
 namespace fulmen::python {
 
 using SharedPlan = std::shared_ptr<const fulmen_plan>;
 
-// The plan of the call; null on an error, which status names. The caller holds the GIL; it is
-// released while a plan is made.
-SharedPlan find_or_make_plan(Pass pass, const Call& call, int& status);
+// All that planning reads.
+struct Planned {
+  Pass pass;
+  const fulmen_tensors& tensors;
+  uint32_t places;  // bit n: the tensor at place n is there
+  const fulmen_options& options;
+  const char* device;
+};
+
+// The plan of the call; null on an error, which status names. has_gil: the caller holds the GIL; it
+// is released while a plan is made.
+SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status);
 
 }  // namespace fulmen::python

@@ -88,7 +88,11 @@ void run(Pass pass, const Call& call) {
     return check(status, call);
   }
   // Between planning and running the framework is asked for memory, which takes the GIL.
-  const SharedPlan plan = find_or_make_plan(pass, call, status);
+  uint32_t places = 0;
+  for (int place = 0; place < kPlaces; ++place)
+    places |= static_cast<uint32_t>(call.has(static_cast<Place>(place))) << place;
+  const SharedPlan plan = find_or_make_plan(
+      {pass, call.tensors, places, call.options, call.device_name()}, true, status);
   check(status, call);
   const size_t bytes = fulmen_plan_workspace_bytes(plan.get());
   const Workspace workspace = new_workspace(call.objects[kQ], q, bytes);

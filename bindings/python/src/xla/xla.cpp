@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "arguments/call.h"
+#include "run/plan_cache.h"
 #include "run/run.h"
 #include "xla/xla_frame.h"
+#include "xla/xla_gpu.h"
 
 namespace fulmen::python::xla {
 namespace {
@@ -21,7 +23,7 @@ struct Operand {
 
 class Execution {
  public:
-  explicit Execution(const CallFrame& frame) {
+  explicit Execution(const CallFrame& frame) : frame_(frame) {
     const Attributes& attributes = frame.attributes;
     fulmen_tensors_init(&tensors_);
     read_options(attributes);
@@ -42,7 +44,12 @@ class Execution {
       random_ = std::make_unique<Mapped>(*arguments.buffers[used], leading);
   }
 
-  int run(Pass pass) {
+  int run(Pass pass, Platform platform) {
+    return platform == Platform::host ? run_on_host(pass) : run_on_gpu(pass, platform);
+  }
+
+ private:
+  int run_on_host(Pass pass) {
     const auto create = pass == Pass::forward ? fulmen_plan_create : fulmen_plan_create_backward;
     fulmen_plan* made = nullptr;
     if (const int status =
@@ -51,6 +58,44 @@ class Execution {
       return status;
     }
     const std::unique_ptr<fulmen_plan, void (*)(fulmen_plan*)> plan(made, fulmen_plan_destroy);
+    const auto* seeds = random_ ? static_cast<const char*>(random_->buffer->data) : nullptr;
+    return for_each_call(seeds, [&] {
+      if (const int status = python::run_on_host(pass, made, tensors_, options_);
+          status != FULMEN_OK)
+        return status;
+      return packed_ ? zero_unused_rows_on_host(pass, tensors_, options_) : FULMEN_OK;
+    });
+  }
+
+  int run_on_gpu(Pass pass, Platform platform) {
+    const Gpu gpu(frame_, platform == Platform::cuda ? "cuda" : "hip", device_);
+    options_.trust_pointers = true;  // XLA answers for the device of its memory
+    int status = FULMEN_OK;
+    const SharedPlan plan =
+        find_or_make_plan({pass, tensors_, places_, options_, gpu.name()}, false, status);
+    if (status != FULMEN_OK) return status;
+    std::vector<char> seeds;
+    if (random_) {
+      seeds.resize(random_->bytes_of_all());
+      status = fulmen_device_copy(gpu.name(), seeds.data(), random_->buffer->data, seeds.size());
+      if (status != FULMEN_OK) return status;
+    }
+    const size_t bytes = fulmen_plan_workspace_bytes(plan.get());
+    void* workspace = gpu.allocate(bytes);  // of one call after another in the stream
+    return for_each_call(seeds.data(), [&] {
+      if (const int ran = fulmen_plan_run(plan.get(), gpu.stream(), &tensors_, workspace, bytes);
+          ran != FULMEN_OK)
+        return ran;
+      if (!packed_) return static_cast<int>(FULMEN_OK);
+      const auto zero =
+          pass == Pass::forward ? fulmen_zero_unused_rows : fulmen_zero_unused_rows_backward;
+      return zero(&tensors_, &options_, gpu.name(), gpu.stream());
+    });
+  }
+
+  // seeds: the buffer of seeds and offsets, on the host.
+  template <class Call>
+  int for_each_call(const char* seeds, const Call& call) {
     int64_t calls = 1;
     for (const int64_t size : sizes_) calls *= size;
     for (int64_t n = 0; n < calls; ++n) {
@@ -58,28 +103,12 @@ class Execution {
         operand.tensor->data = operand.mapped.part(n, sizes_);
       if (random_) {
         uint64_t seed_and_offset[2];  // low halves come first, as on every processor that XLA knows
-        std::memcpy(seed_and_offset, random_->part(n, sizes_), sizeof seed_and_offset);
+        std::memcpy(seed_and_offset, seeds + random_->offset(n, sizes_), sizeof seed_and_offset);
         tensors_.dropout_seed = seed_and_offset[0], tensors_.dropout_offset = seed_and_offset[1];
       }
-      const int status = run_on_host(pass, made, tensors_, options_);
-      if (status != FULMEN_OK) return status;
-      if (packed_) {
-        if (const int zeroed = zero_unused_rows_on_host(pass, tensors_, options_);
-            zeroed != FULMEN_OK)
-          return zeroed;
-      }
-      // See passes.cpp.
-      if (pass == Pass::backward && is_without_queries(tensors_)) clear(tensors_.dbias);
+      if (const int status = call(); status != FULMEN_OK) return status;
     }
     return FULMEN_OK;
-  }
-
- private:
-  static void clear(const fulmen_tensor& t) {  // XLA's results are row-major
-    if (t.data == nullptr) return;
-    const size_t size = t.dtype == FULMEN_FP32 ? sizeof(float) : sizeof(uint16_t);
-    std::memset(t.data, 0,
-                static_cast<size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3]) * size);
   }
 
   void read_options(const Attributes& attributes) {
@@ -116,12 +145,15 @@ class Execution {
       fulmen_tensor& tensor = tensors_.*kTensors[at].member;
       tensor = placed(static_cast<Place>(at), view_of(buffer, leading), layout);
       operands_.push_back({&tensor, Mapped(buffer, leading)});
+      places_ |= uint32_t{1} << at;
     }
     return next;
   }
 
+  const CallFrame& frame_;
   fulmen_tensors tensors_;
   fulmen_options options_;
+  uint32_t places_ = 0;  // of the tensors that are there
   std::string kernel_, tuning_, device_;
   bool packed_ = false;
   std::vector<int64_t> sizes_;  // of the dims in front
@@ -131,11 +163,19 @@ class Execution {
 
 }  // namespace
 
+template <Platform platform>
 Error* forward(CallFrame* frame) {
-  return handle(frame, [&] { return Execution(*frame).run(Pass::forward); });
+  return handle(frame, [&] { return Execution(*frame).run(Pass::forward, platform); });
 }
+template <Platform platform>
 Error* backward(CallFrame* frame) {
-  return handle(frame, [&] { return Execution(*frame).run(Pass::backward); });
+  return handle(frame, [&] { return Execution(*frame).run(Pass::backward, platform); });
 }
+template Error* forward<Platform::host>(CallFrame* frame);
+template Error* forward<Platform::cuda>(CallFrame* frame);
+template Error* forward<Platform::rocm>(CallFrame* frame);
+template Error* backward<Platform::host>(CallFrame* frame);
+template Error* backward<Platform::cuda>(CallFrame* frame);
+template Error* backward<Platform::rocm>(CallFrame* frame);
 
 }  // namespace fulmen::python::xla

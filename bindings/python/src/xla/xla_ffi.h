@@ -1,6 +1,6 @@
-// The part of XLA's foreign function interface (FFI) that a handler of CPU calls needs, declared by
-// ourselves so that the wheel builds without jaxlib (a third of a gigabyte for one header). It is a
-// C ABI, version 0.x, whose structs begin with their size and only grow at the end; jaxlib's
+// The part of XLA's foreign function interface (FFI) that a handler needs, declared by ourselves so
+// that the wheel builds without jaxlib (a third of a gigabyte for one header). It is a C ABI,
+// version 0.x, whose structs begin with their size and only grow at the end; jaxlib's
 // xla/ffi/api/c_api.h is its definition. CallFrame::readable() is to be asked before anything else.
 #pragma once
 
@@ -50,13 +50,42 @@ struct CreateErrorArguments {
   ErrorCode code;
 };
 
+// What a GPU's call is asked for: the vendor's stream that it belongs to, scratch that lives as
+// long as the stream uses it, and the number of the device.
+struct StreamArguments {
+  size_t struct_size;
+  Extension* extensions;
+  void* context;
+  void* stream;  // out
+};
+struct AllocateArguments {
+  size_t struct_size;
+  Extension* extensions;
+  void* context;
+  size_t bytes, alignment;
+  void* data;  // out
+};
+struct DeviceArguments {
+  size_t struct_size;
+  Extension* extensions;
+  void* context;
+  int32_t device;  // out
+};
+
+// A function that is not used is void*, in its place.
 struct Api {
   size_t struct_size;
   Extension* extensions;
   Version version;
   const void* internal;
   Error* (*create_error)(CreateErrorArguments* arguments);
-  // More functions follow.
+  void *error_message, *destroy_error, *register_handler;
+  Error* (*stream)(StreamArguments* arguments);
+  void *register_type, *execution_context, *set_state, *get_state;
+  Error* (*allocate)(AllocateArguments* arguments);
+  void *free, *schedule, *number_of_threads, *create_future, *set_available, *set_error, *run_id;
+  Error* (*device)(DeviceArguments* arguments);
+  // More functions may follow.
 };
 
 // XLA's query for the interface version of a handler, before it calls it.

@@ -6,6 +6,7 @@
 #include <cfenv>
 #include <cstring>
 #include <exception>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,15 @@
 #include "xla/xla_ffi.h"
 
 namespace fulmen::python::xla {
+
+// A handler ends with a message of its own, or with an error that XLA has made.
+struct Refused : std::runtime_error {
+  Refused(int status_, const std::string& message) : std::runtime_error(message), status(status_) {}
+  int status;
+};
+struct Told {
+  Error* error;
+};
 
 inline Error* fail(const CallFrame& frame, int status, const char* message) {
   ErrorCode code = ErrorCode::internal;
@@ -80,14 +90,22 @@ struct Mapped {
   Mapped(const Buffer& b, int leading) : buffer(&b), bytes(bytes_of(b.dtype)) {
     for (int64_t d = leading; d < b.rank; ++d) bytes *= b.dims[d];
   }
-  // The n-th of all calls, row-major over sizes.
-  char* part(int64_t n, const std::vector<int64_t>& sizes) const {
+  int64_t bytes_of_all() const {
+    int64_t all = python::xla::bytes_of(buffer->dtype);
+    for (int64_t d = 0; d < buffer->rank; ++d) all *= buffer->dims[d];
+    return all;
+  }
+  // Where the part of the n-th of all calls begins, row-major over sizes.
+  int64_t offset(int64_t n, const std::vector<int64_t>& sizes) const {
     int64_t at = 0, pitch = 1;
     for (auto d = static_cast<int64_t>(sizes.size()); d-- > 0; n /= sizes[d]) {
       if (buffer->dims[d] > 1) at += n % sizes[d] * pitch;
       pitch *= buffer->dims[d];
     }
-    return static_cast<char*>(buffer->data) + at * bytes;
+    return at * bytes;
+  }
+  char* part(int64_t n, const std::vector<int64_t>& sizes) const {
+    return static_cast<char*>(buffer->data) + offset(n, sizes);
   }
 };
 
@@ -132,6 +150,10 @@ Error* handle(CallFrame* frame, const Body& body) {
   try {
     const int status = body();
     return status == FULMEN_OK ? nullptr : fail(*frame, status, fulmen_last_error());
+  } catch (const Told& told) {
+    return told.error;
+  } catch (const Refused& refused) {
+    return fail(*frame, refused.status, refused.what());
   } catch (const std::exception& error) {
     return fail(*frame, FULMEN_INTERNAL, error.what());
   }

@@ -1,12 +1,14 @@
 // Appending to a KV cache as a custom call of XLA.
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kv_cache.h"
 #include "xla/xla.h"
 #include "xla/xla_frame.h"
+#include "xla/xla_gpu.h"
 
 namespace fulmen::python::xla {
 namespace {
@@ -18,7 +20,7 @@ struct Operand {
 
 // Arguments are those of kCacheTensors that the attribute names, results the two caches, the
 // lengths and, with queries, these.
-int append(const CallFrame& frame) {
+int append(const CallFrame& frame, Platform platform) {
   const Attributes& attributes = frame.attributes;
   const auto read = [&](const char* name) {
     return number<int64_t>(attributes, name, DataType::int64, 0);
@@ -31,6 +33,9 @@ int append(const CallFrame& frame) {
   call.num_threads = static_cast<int32_t>(read("num_threads"));
   call.validate = read("validate") != 0;
   const std::string device = text(attributes, "device");
+  std::optional<Gpu> gpu;
+  if (platform != Platform::host)
+    gpu.emplace(frame, platform == Platform::cuda ? "cuda" : "hip", device);
   const Buffer& k_cache = *arguments.buffers[kCacheK];
   const int leading = static_cast<int>(k_cache.rank) - 4;
   const std::vector<int64_t> sizes(k_cache.dims, k_cache.dims + leading);
@@ -56,13 +61,16 @@ int append(const CallFrame& frame) {
     // The result is declared to alias the argument; if XLA has not aliased them, the rows are
     // copied.
     const Buffer &from = *arguments.buffers[at], &to = *results.buffers[at];
-    if (from.data != to.data)
-      std::memcpy(to.data, from.data, static_cast<size_t>(calls * Mapped(from, leading).bytes));
+    if (from.data == to.data) continue;
+    if (gpu)
+      throw Refused(FULMEN_INTERNAL, "fulmen: XLA has not put the new cache where the old is");
+    std::memcpy(to.data, from.data, static_cast<size_t>(calls * Mapped(from, leading).bytes));
   }
   for (int64_t n = 0; n < calls; ++n) {
     for (const Operand& operand : operands)
       (call.*operand.member).data = operand.mapped.part(n, sizes);
-    const int status = append_on_host(call, device.empty() ? nullptr : device.c_str());
+    const int status = gpu ? fulmen_append_kv(&call, gpu->name(), gpu->stream())
+                           : append_on_host(call, device.empty() ? nullptr : device.c_str());
     if (status != FULMEN_OK) return status;
   }
   return FULMEN_OK;
@@ -70,8 +78,12 @@ int append(const CallFrame& frame) {
 
 }  // namespace
 
+template <Platform platform>
 Error* append_kv(CallFrame* frame) {
-  return handle(frame, [&] { return append(*frame); });
+  return handle(frame, [&] { return append(*frame, platform); });
 }
+template Error* append_kv<Platform::host>(CallFrame* frame);
+template Error* append_kv<Platform::cuda>(CallFrame* frame);
+template Error* append_kv<Platform::rocm>(CallFrame* frame);
 
 }  // namespace fulmen::python::xla

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! What they do beyond it: they run on the CPU, in F32 too, they have gradients, any head dim up to
-//! 256 and any page size do, and [`flash_attn_with_mask`], [`flash_attn_with_sinks`] and
+//! 576 and any page size do, and [`flash_attn_with_mask`], [`flash_attn_with_sinks`] and
 //! [`flash_attn_with_dropout`] are there. [`Attention`] combines all options.
 //!
 //! ```

@@ -8,7 +8,7 @@
 //! | [`flash_attn_varlen_paged_windowed`] | packed queries; keys and values in pages |
 //! | [`flash_attn_with_mask`], [`flash_attn_with_sinks`], [`flash_attn_with_dropout`] | what candle-flash-attn does not have |
 //!
-//! q, k, v and out are all `f32`, all `f16` or all `bf16`; `head_dim` is 1 to 256. v and out may
+//! q, k, v and out are all `f32`, all `f16` or all `bf16`; `head_dim` is 1 to 512. v and out may
 //! have another `head_dim` than q and k.
 //!
 //! Views of a GPU's memory are made by [`Tensor::from_raw`] and [`TensorMut::from_raw`], streams by

@@ -156,21 +156,30 @@ std::optional<CompiledCode> load(const std::string& folder, const Digest& key, F
   return std::move(loaded->compiled);
 }
 
-std::optional<CompiledCode> load_prebuilt(const CompileRequest& request) {
-  const std::vector<std::string> folders = prebuilt_folders();
-  if (folders.empty() && !has_own_prebuilt()) return {};
-  const Digest key = key_of(request, nullptr);
-  const auto load_from = [&key](const std::string& folder) {
-    return load(folder, key, FileTrust::given, "it is passed over");
-  };
+std::optional<CompiledCode> load_from(const std::vector<std::string>& folders, const Digest& key) {
   for (const std::string& folder : folders) {
-    if (std::optional<CompiledCode> found = load_from(folder)) return found;
-  }
-  if (std::optional<CompiledCode> found = own_prebuilt(key)) return found;
-  for (const std::string& folder : own_prebuilt_folders()) {
-    if (std::optional<CompiledCode> found = load_from(folder)) return found;
+    if (std::optional<CompiledCode> found =
+            load(folder, key, FileTrust::given, "it is passed over"))
+      return found;
   }
   return {};
+}
+
+// Of those that the program added.
+std::optional<CompiledCode> load_added(const Digest& key) {
+  std::optional<CompiledCode> found = own_prebuilt(key);
+  return found ? std::move(found) : load_from(own_prebuilt_folders(), key);
+}
+
+std::optional<CompiledCode> load_prebuilt(const CompileRequest& request) {
+  const std::vector<std::string> folders = prebuilt_folders();
+  if (!folders.empty() || has_own_prebuilt()) {
+    const Digest key = key_of(request, nullptr);
+    if (std::optional<CompiledCode> found = load_from(folders, key)) return found;
+    if (std::optional<CompiledCode> found = load_added(key)) return found;
+  }
+  if (!ask_prebuilt_source(request.arch.c_str(), request.name.c_str())) return {};
+  return load_added(key_of(request, nullptr));
 }
 
 void keep(const std::string& folder, const CacheFile& file) {
@@ -265,7 +274,10 @@ Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_c
   return compiled;
 }
 
-bool has_prebuilt() { return !environment("FULMEN_KERNEL_PATH").empty() || has_own_prebuilt(); }
+bool has_prebuilt(const std::string& arch) {
+  return !environment("FULMEN_KERNEL_PATH").empty() || has_own_prebuilt() ||
+         ask_prebuilt_source(arch.c_str(), nullptr);
+}
 
 std::string kept_verdict(const std::string& identity) {
   const std::string folder = folder_in_use();

@@ -35,9 +35,9 @@ Result<int> clear_cache();
 // once, as the disk keeps why.
 Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_compiler,
                                     const CompileRequest& request);
-// Whether the user or the program has named prebuilt kernels: a device without a compiler may then
-// be of use.
-bool has_prebuilt();
+// Whether the user or the program has named prebuilt kernels that may be a chip's: a device without
+// a compiler may then be of use.
+bool has_prebuilt(const std::string& arch);
 // What was found out about compiled kernels, kept on disk among them by a text that names them.
 // Empty where there is none, or it is damaged (which is said).
 std::string kept_verdict(const std::string& identity);

@@ -25,6 +25,8 @@ struct OwnPrebuilt {
   Mutex mutex;
   std::map<Digest, CompiledCode> kernels;
   std::vector<std::string> folders;
+  PrebuiltSource source = nullptr;
+  void* source_context = nullptr;
 };
 
 // Never destroyed: kernels may be asked for while the process ends.
@@ -75,6 +77,17 @@ bool has_own_prebuilt() {
   return !all().kernels.empty() || !all().folders.empty();
 }
 
+bool ask_prebuilt_source(const char* arch, const char* kernel) {
+  PrebuiltSource source = nullptr;
+  void* context = nullptr;
+  {
+    const std::scoped_lock lock(all().mutex);
+    source = all().source;
+    context = all().source_context;
+  }
+  return source != nullptr && source(context, arch, kernel);
+}
+
 std::optional<CompiledCode> own_prebuilt(const Digest& key) {
   const std::scoped_lock lock(all().mutex);
   const auto found = all().kernels.find(key);
@@ -89,6 +102,12 @@ std::vector<std::string> own_prebuilt_folders() {
 }  // namespace fulmen::gpu
 
 namespace fulmen {
+
+void set_prebuilt_source(PrebuiltSource source, void* context) {
+  const std::scoped_lock lock(gpu::all().mutex);
+  gpu::all().source = source;
+  gpu::all().source_context = context;
+}
 
 Status add_prebuilt_kernels(const std::string& path) {
   try {

@@ -13,6 +13,9 @@ namespace fulmen::gpu {
 bool has_own_prebuilt();
 // Looks a kernel up in the packs.
 std::optional<CompiledCode> own_prebuilt(const Digest& key);
+// What the program's source of prebuilt kernels says; false where there is none. kernel: null asks
+// whether it has any for the chip.
+bool ask_prebuilt_source(const char* arch, const char* kernel);
 std::vector<std::string> own_prebuilt_folders();
 
 }  // namespace fulmen::gpu

@@ -17,7 +17,7 @@ FULMEN_DEVICE void store_row(const ForwardArguments& a, Element* row, const Outp
       float run[kOutputRun];
 #pragma unroll
       for (int n = 0; n < kOutputRun; ++n) run[n] = out[t][d][e + n] * factor;
-      store_run(row, kScoreTile * d + output_column(e), a.head_dim_v, run);
+      store_run(row, first_value_dim() + kScoreTile * d + output_column(e), a.head_dim_v, run);
     }
   }
 }
@@ -47,12 +47,15 @@ FULMEN_DEVICE void finish(const PrefillTask& task, const WaveRows& rows) {
       Element* row = out_row(a, map.batch, map.first_head, i);
       if constexpr (!kStoresThroughLds) store_row(a, row, rows.out, t, slot, end.output_factor);
       // One of the lanes that share the row.
-      if (tile_column(0) == 0) store_lse(a, map.batch, map.first_head, i, end.lse);
+      if (tile_column(0) == 0 && part_of_wave() == 0)
+        store_lse(a, map.batch, map.first_head, i, end.lse);
     }
   }
   if constexpr (kStoresThroughLds && !kPersistent) {
     barrier();
-    store_rows<kScoreTile * kRowTiles>(a, map, task.first_row, task.wave_row);
+    constexpr int kRows = kScoreTile * kRowTiles / kValueParts;  // whole ones of each wave
+    const int first = kRows * part_of_wave();
+    store_rows<kRows>(a, map, task.first_row + first, task.wave_row + first);
   }
 }
 

@@ -48,8 +48,23 @@ struct PrefillTask {
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(score[t][f], keys, query[t]);
       }
-      if (kTightRegisters && d % 2 == 1) schedule_fence();
+      if (kTightRegisters && d % kTightSteps == kTightSteps - 1) schedule_fence();
       copies.turn(d, kMmaSteps);
+    }
+  }
+
+  // Else the compiler moves the products behind the barrier, and their operands to scratch memory.
+  FULMEN_DEVICE static void compute_now(ScoreFragment& score) {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          const int bits = recompute(static_cast<int>(float_bits(score[t][f][e])));
+          score[t][f][e] = bits_float(static_cast<unsigned>(bits));
+        }
+      }
     }
   }
 
@@ -59,6 +74,7 @@ struct PrefillTask {
                           const QueriesRead& queries_read) const {
     ScoreFragment score = {};
     multiply(rows, tile.buffer, score, copies);
+    if constexpr (kValuesFollow) compute_now(score);
     queries_read();
     attend<kMasked>(map, wave_row, tile, score, rows);
   }

@@ -52,17 +52,47 @@ class Stage {
     return load_row_operand(source.rows, source.stride, source.first + row, source.end, kMmaK * d,
                             source.dims);
   }
-  // Rows past the end read as 0.
   template <bool kClamped>
   FULMEN_DEVICE void fetch(Int64 first_key, int /*buffer*/) {
+    load<kClamped, true, !kValuesFollow>(first_key);
+  }
+  // kValuesFollow: the values of the tile whose keys are there.
+  template <bool kClamped>
+  FULMEN_DEVICE void fetch_values(Int64 first_key) {
+    load<kClamped, false, true>(first_key);
+  }
+  FULMEN_DEVICE void publish_values() const {
+    barrier();  // all waves have read the keys
+    values_.publish(values_at(0));
+    barrier();
+  }
+  FULMEN_DEVICE void publish(int buffer) {
+    if constexpr (kBuffers == 1) barrier();  // the last tile is read by now
+#pragma unroll
+    for (int n = 0; n < kKeyRounds; ++n) {
+      const unsigned index = thread_id() + n * kWorkgroup;
+      if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) break;
+      lds_store(keys_at(buffer) + static_cast<int>(index / kRowPieces * kLayout.key_pitch +
+                                                   index % kRowPieces * 16),
+                keys_[n]);
+    }
+    if constexpr (!kValuesFollow) values_.publish(values_at(buffer));
+  }
+
+ private:
+  // Rows past the end read as 0.
+  template <bool kClamped, bool kKeys, bool kValues>
+  FULMEN_DEVICE void load(Int64 first_key) {
     const ForwardArguments& a =
-        kManyArguments ? again(source_.arguments, first_key) : source_.arguments;
-    const int thread = kManyArguments ? recompute(thread_id(), first_key) : thread_id();
+        kLoadsAnew ? again(source_.arguments, first_key) : source_.arguments;
+    const int thread = kLoadsAnew ? recompute(thread_id(), first_key) : thread_id();
     const auto key_rows = TileRows<false>::of(a, source_, first_key);
     const auto value_rows = TileRows<true>::of(a, source_, first_key);
     const TileMemory<TileRows<false>, false> keys(key_rows, a.head_dim);
     const TileMemory<TileRows<true>, kClamped && TileRows<true>::kSkips> values(value_rows,
                                                                                 a.head_dim_v);
+    if constexpr (kKeys) load_keys(thread, keys);
+    if constexpr (!kValues) return;
     KeptKeys<kBlockN> kept;
     if constexpr (kMaskBits && kMayHide<kClamped>) {
       kept = KeptKeys<kBlockN>::of(source_.masked_rows().attended(first_key));
@@ -70,6 +100,9 @@ class Stage {
       kept = KeptKeys<kBlockN>::of(
           [&](int n) { return n <= value_rows.last && source_.alive(a, first_key + n); });
     }
+    values_.template fetch<kMayHide<kClamped> >(thread, values, kept);
+  }
+  FULMEN_DEVICE void load_keys(int thread, const TileMemory<TileRows<false>, false>& keys) {
 #pragma unroll
     for (int n = 0; n < kKeyRounds; ++n) {
       const unsigned index = thread + n * kWorkgroup;
@@ -82,22 +115,10 @@ class Stage {
         keys_[n] = keys.piece(0, index / kRowPieces, index % kRowPieces * 8);
       }
     }
-    values_.template fetch<kMayHide<kClamped> >(thread, values, kept);
-  }
-  FULMEN_DEVICE void publish(int buffer) {
-    if constexpr (kBuffers == 1) barrier();  // the last tile is read by now
-#pragma unroll
-    for (int n = 0; n < kKeyRounds; ++n) {
-      const unsigned index = thread_id() + n * kWorkgroup;
-      if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) break;
-      lds_store(keys_at(buffer) + static_cast<int>(index / kRowPieces * kLayout.key_pitch +
-                                                   index % kRowPieces * 16),
-                keys_[n]);
-    }
-    values_.publish(values_at(buffer));
   }
 
- private:
+  // Where a tile is in memory is computed for each.
+  static constexpr bool kLoadsAnew = kManyArguments || kValuesFollow;
   static constexpr int kKeyRounds = (kKeyPieces + kWorkgroup - 1) / kWorkgroup;
 
   const StageSource& source_;
@@ -105,8 +126,14 @@ class Stage {
   StagedValues<kReadsTransposed, Element> values_;
 };
 
+// Where the first of a wave's dims lie in a tile of values.
+FULMEN_DEVICE int first_value_at() {
+  const int dim = first_value_dim();
+  return kReadsTransposed ? 2 * dim : algorithm::transposed_row(dim, kBlockN, kValueDepth);
+}
 FULMEN_DEVICE ValueOperand value_operand(int buffer, int step, int dims, unsigned /*lane*/) {
-  return StagedValues<kReadsTransposed, Element>::operand(values_at(buffer), step, dims);
+  return StagedValues<kReadsTransposed, Element>::operand(values_at(buffer) + first_value_at(),
+                                                          step, dims);
 }
 
 }  // namespace fulmen::kernels

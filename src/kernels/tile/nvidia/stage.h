@@ -9,7 +9,9 @@
 
 namespace fulmen::kernels {
 
-using KeyRows = SwizzledRows<kHeadDim>;     // of K and Q
+using KeyRows = SwizzledRows<kHeadDim>;  // of K and Q
+static_assert(kValueParts == 1 || kDimTiles % 4 == 0,
+              "stage: swizzled parts are 128 bytes of a row");
 using ValueRows = SwizzledRows<kHeadDimV>;  // of V, and of outputs before they are stored
 // lane: lane_id(), or that computed anew where addresses that follow from it are not to stay in
 // registers.
@@ -21,7 +23,7 @@ FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned lane) {
   return KeyRows::queries(lane, kLayout.queries_at, row, depth);
 }
 FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims, unsigned lane) {
-  return ValueRows::values(lane, values_at(buffer), tile, dims);
+  return ValueRows::values(lane, values_at(buffer) + 2 * first_value_dim(), tile, dims);
 }
 
 // Outputs of 16 rows fill half of the registers. 32 rows a wave, of smaller heads, are slower with
@@ -31,7 +33,8 @@ FULMEN_DEVICE unsigned operand_lane() { return kWideHeads ? recompute(lane_id())
 
 // Operands of Q in registers, of the first dims: all, or, where Q stays in LDS, as many as outputs
 // and scores of 16 rows leave room for: each is a read of LDS less in every step.
-constexpr int kSpareRegisters = 200 - (kDimTiles + kKeyTiles) * kElements;
+constexpr int kSpareRegisters =
+    (kValueParts > 1 ? 180 : 200) - (kDimTiles + kKeyTiles) * kElements;
 constexpr bool kKeepsSomeQueries =
     kBuffers == 2 && kRowTiles == 1 && kPlainScale && kWholeRows && !kDropout;
 constexpr int kKeptMmaSteps =
@@ -130,6 +133,9 @@ class Stage {
             buffer, there};
   }
   FULMEN_DEVICE static void committed() { copy_commit(); }
+  template <bool kClamped>
+  FULMEN_DEVICE static void fetch_values(Int64 /*first_key*/) {}
+  FULMEN_DEVICE static void publish_values() {}
   FULMEN_DEVICE void publish(int buffer) {
     const ForwardArguments& a = source_.arguments;
     if constexpr (kWholeRows) {

@@ -27,7 +27,9 @@ FULMEN_DEVICE void leave_row(const OutputFragment& out, int t, int slot, int row
         ValueRows::leave_half(lane_id(), kLayout.outputs_at + row * ValueRows::kPitch,
                               32 * d + 16 * (e / 4), two);
       } else {
-        lds_store(output_at(row, tile_row(0), 2 * (kScoreTile * d + output_column(e))), two);
+        lds_store(output_at(row, tile_row(0), 2 * (kScoreTile * d + output_column(e))) +
+                      2 * first_value_dim(),
+                  two);
       }
     }
   }

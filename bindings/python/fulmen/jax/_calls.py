@@ -1,5 +1,5 @@
-"""JAX arrays on the CPU for fulmen.attention: inside and outside of jax.jit, differentiable
-(jax.grad, jax.vjp), under jax.vmap.
+"""JAX arrays for fulmen.attention: inside and outside of jax.jit, differentiable (jax.grad,
+jax.vjp), under jax.vmap, on the CPU and on GPUs.
 
 The computation is a custom call of XLA (jax.ffi), so that nothing is copied. dropout_seed may be an
 integer, an integer scalar array or a key of jax.random: the latter two may be traced, so that one
@@ -31,9 +31,14 @@ from fulmen._arguments import (
 )
 from fulmen._core import ArgumentError
 from fulmen._numbers import INTEGERS, OTHER_SINKS, host_numbers
+from fulmen.jax._custom_call import Call, custom_call, no_derivative
+from fulmen.jax._sharding import Layout, differing, manual_axes
 
-for _name, _handler in _core.xla_handlers().items():
-    jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
+for _platform, _handlers in _core.xla_handlers().items():
+    for _name, _handler in _handlers.items():
+        jax.ffi.register_ffi_target(_name, _handler, platform=_platform)
+# As JAX calls the platforms of devices.
+_PLATFORMS = ("cpu", "gpu", "cuda", "rocm")
 
 # The places of tensors in the tuples of fulmen._core (bindings/python/src/arguments/call.h).
 # Gradients are those of q, k, v, bias and sinks.
@@ -146,17 +151,37 @@ def _check_arrays(names: tuple[str, ...], tensors: tuple[Any, ...]) -> None:
                 f"{', '.join(_DTYPES[:3])}, bool for keep_mask, int32 for lengths are accepted"
             )
         if isinstance(tensor, jax.Array) and not isinstance(tensor, jax.core.Tracer):
-            platforms = {device.platform for device in tensor.devices()}
-            if platforms != {"cpu"}:
+            others = {device.platform for device in tensor.devices()} - set(_PLATFORMS)
+            if others:
                 raise ArgumentError(
-                    f"{name} is on {', '.join(sorted(platforms))}: JAX arrays on cpu are accepted"
+                    f"{name} is on {', '.join(sorted(others))}: JAX arrays on the CPU or a GPU are "
+                    "accepted"
                 )
 
 
 def _checked(tensors: tuple[Any, ...], options: _Options, wanted: int = 0) -> None:
     _check_arrays(TENSOR_NAMES, tensors)
     inputs = with_lengths(tensors[:_INPUTS], tensors[PLACE_OF_LENGTHS:])
-    _check(_shapes(inputs), options, wanted)
+    _check(_shapes(inputs), options if _is_for_cpu(tensors) else _of_any_kernel(options), wanted)
+
+
+def _is_for_cpu(tensors: tuple[Any, ...]) -> bool:
+    """Whether the call runs on the CPU. Of traced arrays it is assumed that they are where JAX puts
+    new ones."""
+    for one in tensors:
+        if isinstance(one, jax.Array) and not isinstance(one, jax.core.Tracer):
+            return all(device.platform == "cpu" for device in one.devices())
+    default = jax.config.jax_default_device
+    platform = getattr(default, "platform", default) or jax.default_backend()
+    return platform == "cpu"
+
+
+def _of_any_kernel(options: _Options) -> _Options:
+    """For checks on this machine's CPU of a call that a GPU computes: its kernels are known when it
+    runs."""
+    scalars = list(options.scalars)
+    scalars[_AT["kernel"]] = scalars[_AT["tuning"]] = None
+    return dataclasses.replace(options, scalars=tuple(scalars), device=None)
 
 
 def _plain(scalars: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -231,15 +256,7 @@ def _without_other_derivatives(function: str) -> Iterator[None]:
     except (TypeError, ValueError) as error:
         if not any(words in str(error) for words in ("forward-mode", "cannot be differentiated")):
             raise
-        raise NotImplementedError(
-            f"{function} has no derivative by forward mode (jax.jvp, jax.jacfwd), and no second "
-            "one (jax.hessian): "
-            + (
-                "jax.grad, jax.vjp and jax.jacrev are accepted"
-                if function == "fulmen.attention"
-                else "it has none at all"
-            )
-        ) from error
+        raise NotImplementedError(no_derivative(function, True)) from error
 
 
 def _attributes(options: _Options, arguments: int, results: int) -> dict[str, Any]:
@@ -277,19 +294,30 @@ def _attributes(options: _Options, arguments: int, results: int) -> dict[str, An
 
 def _call(
     target: str, options: _Options, tensors: tuple[Any, ...], random: Any, results: dict[int, Any]
-) -> list[Any]:
+) -> tuple[Any, ...]:
     """Results by place, each with its shape; in the order of places."""
-    arguments = [(1 << at, tensor) for at, tensor in enumerate(tensors) if tensor is not None]
-    attributes = _attributes(
-        options, sum(bit for bit, _ in arguments), sum(1 << at for at in results)
+    places = [at for at, tensor in enumerate(tensors) if tensor is not None]
+    attributes = _attributes(options, sum(1 << at for at in places), sum(1 << at for at in results))
+    names = tuple(TENSOR_NAMES[at] for at in places)
+    pages = "block_table" in names
+    layout = Layout(
+        bhsd=options.bhsd,
+        packed_q="cu_seqlens_q" in names,
+        packed_k="cu_seqlens_k" in names and not pages,
+        pages=pages,
+        whole=random is not None,
     )
-    # expand_dims: arrays that are not mapped are not repeated.
-    call = jax.ffi.ffi_call(
-        target, [results[at] for at in sorted(results)], vmap_method="expand_dims"
+    given = ("random",) if random is not None else ()
+    call = Call(
+        target,
+        tuple(attributes.items()),
+        names + given,
+        tuple(TENSOR_NAMES[at] for at in sorted(results)),
+        layout,
     )
-    operands = [tensor for _, tensor in arguments] + ([] if random is None else [random])
-    with _without_other_derivatives("fulmen.attention"):
-        return call(*operands, **attributes)
+    shapes = tuple((results[at].shape, results[at].dtype.name) for at in sorted(results))
+    operands = [tensors[at] for at in places] + ([] if random is None else [random])
+    return custom_call(call, shapes, *operands)
 
 
 def _computed(
@@ -311,6 +339,12 @@ def _gradients(
     """dq, dk, dv, dbias and dsinks; None for those that are not wanted. tensors: out, lse and dout
     are among them."""
     like = {_DQ + bit: tensors[at] for bit, at in enumerate(_DIFFERENTIABLE) if wanted >> bit & 1}
+    q = tensors[0]
+    if q.size == 0:  # a bias that no query uses has a gradient, the empty sum
+        return tuple(
+            jnp.zeros_like(like[_DQ + bit]) if wanted >> bit & 1 else None
+            for bit in range(len(_DIFFERENTIABLE))
+        )
     results = {at: jax.ShapeDtypeStruct(tensor.shape, tensor.dtype) for at, tensor in like.items()}
     computed = dict(
         zip(
@@ -384,6 +418,8 @@ def _forward(
     tensors = _as_mask(tensors)
     options = _Options(scalars, device, bhsd, want_lse)
     _checked(tensors, options)
+    axes = manual_axes(tensors)
+    tensors = tuple(differing(one, axes) for one in tensors)
     traced = any(isinstance(one, jax.core.Tracer) for one in (*tensors, random))
     with _without_other_derivatives("fulmen.attention"):
         out, lse = (_attention if traced else _compiled)(options, tensors, random)
@@ -411,7 +447,8 @@ _CACHE_NAMES = (
     "rotary_sin",
     "q",
 )
-_CACHES, _USED, _TURNED = 2, 2, 8  # how many caches come first, and the places of seqlens_k and q
+# How many caches come first, and the places of seqlens_k, block_table and q.
+_CACHES, _USED, _TABLE, _TURNED = 2, 2, 3, 8
 
 
 @_kept
@@ -440,14 +477,21 @@ def _appended(
         "validate": np.int64(validate),
         **({"device": device} if device else {}),
     }
-    results = [one for one in _shapes((*tensors[: _USED + 1], tensors[_TURNED])) if one is not None]
-    # Under vmap each call has a cache of its own, even if all begin as the same cache.
-    aliases = {at: at for at in range(_CACHES)}
-    call = jax.ffi.ffi_call(
-        "fulmen_append_kv", results, vmap_method="broadcast_all", input_output_aliases=aliases
+    places = [at for at, tensor in enumerate(tensors) if tensor is not None]
+    results = (*tensors[: _USED + 1], *(() if tensors[_TURNED] is None else (tensors[_TURNED],)))
+    call = Call(
+        "fulmen_append_kv",
+        tuple(attributes.items()),
+        tuple(_CACHE_NAMES[at] for at in places),
+        ("k_cache", "v_cache", "seqlens_k_out", "q_out")[: len(results)],
+        Layout(pages=tensors[_TABLE] is not None),
+        # Under vmap each call has a cache of its own, even if all begin as the same cache.
+        aliases=tuple(range(_CACHES)),
+        function="fulmen.append_kv",
+        has_gradient=False,
     )
-    with _without_other_derivatives("fulmen.append_kv"):
-        return tuple(call(*(tensor for tensor in tensors if tensor is not None), **attributes))
+    shapes = tuple((one.shape, one.dtype.name) for one in results)
+    return custom_call(call, shapes, *(tensors[at] for at in places))
 
 
 _append_compiled = jax.jit(_appended, static_argnums=(0, 1, 2, 3, 4))

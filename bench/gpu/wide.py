@@ -1,0 +1,112 @@
+"""Heads wider than 256 on an NVIDIA GPU, by Fulmen's Python package beside PyTorch's backends:
+forward passes of 512 dims (a VAE's block has one such head), and decode of latent attention (one
+KV head of 576 dims, V its first 512).
+
+  python bench/gpu/wide.py [--json FILE]
+
+Medians of seven, peers in turn. Each result is compared with PyTorch's math in fp32 on a sample of
+rows. Latent decode is set beside the copy rate and the rate of a matrix product of the same run."""
+
+import argparse
+import json
+import statistics
+
+import fulmen
+import torch
+import torch.nn.functional as functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+WIDE = [(1, 4096, 1), (1, 8192, 1), (1, 4096, 8), (1, 8192, 8)]
+LATENT = [(64, 4096), (128, 4096), (64, 8192), (16, 32768)]
+PEERS = {"efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
+
+
+def milliseconds(call, repeats: int = 7) -> float:
+    call()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def ceilings() -> tuple[float, float]:
+    """A product of 8192^3 in TFLOP/s, a copy in TB/s."""
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    product = 2 * 8192**3 / milliseconds(lambda: a @ a) / 1e9
+    source = torch.empty(1 << 30, device="cuda", dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return product, 2 * source.numel() / milliseconds(lambda: target.copy_(source)) / 1e9
+
+
+def error_of(result, q, k, v, scale) -> float:
+    """Against fp32 on 16 rows of the first sequence and head; [batch, seqlen, heads, dim]."""
+    rows = slice(0, q.shape[1], max(1, q.shape[1] // 16))
+    score = q[0, rows, 0].float() @ k[0, :, 0].float().T * scale
+    right = score.softmax(-1) @ v[0, :, 0].float()
+    return float((result[0, rows, 0].float() - right).abs().max() / right.abs().max())
+
+
+def wide(batch: int, length: int, heads: int) -> dict:
+    q, k, v = (
+        torch.randn(batch, length, heads, 512, device="cuda", dtype=torch.bfloat16)
+        for _ in range(3)
+    )
+    row = {"case": f"{batch} x {length}, {heads} x 512", "kernel": fulmen.explain(q, k, v)[:90]}
+    row["error"] = error_of(fulmen.attention(q, k, v), q, k, v, 512**-0.5)
+    row["ms"] = milliseconds(lambda: fulmen.attention(q, k, v))
+    row["tflops"] = 4 * batch * heads * length**2 * 512 / row["ms"] / 1e9
+    bhsd = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+    for name, backend in PEERS.items():
+        try:
+            with sdpa_kernel([backend]):
+                row[name] = milliseconds(
+                    lambda: functional.scaled_dot_product_attention(*bhsd), repeats=3
+                )
+        except RuntimeError as error:
+            row[name] = str(error).splitlines()[0]
+    times = [row[name] for name in PEERS if isinstance(row[name], float)]
+    row["ratio"] = min(times) / row["ms"] if times else None
+    return row
+
+
+def latent(batch: int, length: int, heads: int = 128) -> dict:
+    q = torch.randn(batch, 1, heads, 576, device="cuda", dtype=torch.bfloat16)
+    k = torch.randn(batch, length, 1, 576, device="cuda", dtype=torch.bfloat16)
+    v = k[..., :512]
+    scale = 192**-0.5
+
+    def call():
+        return fulmen.attention(q, k, v, softmax_scale=scale)
+
+    row = {"case": f"latent {batch} x {length}, {heads}", "kernel": fulmen.explain(q, k, v)[:90]}
+    row["error"] = error_of(call(), q, k, v, scale)
+    row["ms"] = milliseconds(call)
+    row["tflops"] = 2 * batch * heads * length * (576 + 512) / row["ms"] / 1e9
+    row["terabytes"] = batch * length * 576 * 2 / row["ms"] / 1e9
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    product, copy = ceilings()
+    print(f"{torch.cuda.get_device_name()}: product {product:.0f} TFLOP/s, copy {copy:.2f} TB/s")
+    rows = []
+    for function, shapes in ((wide, WIDE), (latent, LATENT)):
+        for shape in shapes:
+            rows.append(function(*shape))
+            print(rows[-1], flush=True)
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump({"product": product, "copy": copy, "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

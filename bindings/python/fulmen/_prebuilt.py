@@ -1,0 +1,81 @@
+"""Kernels that were compiled ahead: those that a program adds, and those of installed packages.
+
+A package of them (`fulmen-kernels-amd`, `fulmen-kernels-nvidia`) has an entry point in the group
+`fulmen.kernels` whose value is the name of its module. The module's folder has a folder for each
+chip, and there a file for each word that kernels' names begin with: `gfx1100/prefill.pack.xz`, what
+`fulmen compile --pack` wrote, compressed. A file is read when the first of its kernels is wanted on
+that chip. They serve the version of Fulmen that compiled them: a kernel whose source differs is not
+found, and is compiled as if the package were not there."""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from pathlib import Path
+
+from fulmen import _core
+
+GROUP = "fulmen.kernels"
+_read: set[Path] = set()
+
+
+def add_prebuilt_kernels(kernels: str | os.PathLike | bytes) -> None:
+    """Adds kernels that `fulmen compile --out` or `--pack` wrote, for machines without a compiler,
+    for the rest of the process: a folder, a pack's file, or a pack's bytes.
+
+    Raises `ArgumentError` for a path that does not exist and for bytes that are no kernels.
+    """
+    if isinstance(kernels, bytes):
+        _core.add_prebuilt_pack(kernels)
+    else:
+        _core.add_prebuilt_path(os.fspath(kernels))
+
+
+@functools.cache
+def packages() -> tuple[Path, ...]:
+    """The folders of installed packages of kernels."""
+    import importlib.metadata
+    import importlib.util
+
+    folders = []
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        try:
+            # Its folder, without running anything of the package.
+            found = importlib.util.find_spec(entry.value)
+        except (ImportError, ValueError):
+            found = None
+        if found is None or not found.submodule_search_locations:
+            warnings.warn(
+                f"the entry point {entry.name} in {GROUP} names {entry.value}, which is no package",
+                stacklevel=2,
+            )
+            continue
+        folders += map(Path, found.submodule_search_locations)
+    return tuple(folders)
+
+
+def load(arch: str, kernel: str | None) -> bool:
+    """Adds what installed packages have of such kernels for that chip, and says whether it did.
+
+    Without a kernel: whether they have any for the chip."""
+    import lzma
+
+    folders = [folder / arch for folder in packages() if (folder / arch).is_dir()]
+    if kernel is None:
+        return bool(folders)
+    added = False
+    for folder in folders:
+        file = folder / f"{kernel.partition(' ')[0]}.pack.xz"
+        if file in _read or not file.exists():
+            continue
+        _read.add(file)
+        try:
+            _core.add_prebuilt_pack(lzma.decompress(file.read_bytes()))
+            added = True
+        except (OSError, lzma.LZMAError, _core.ArgumentError) as error:
+            warnings.warn(f"{file}: {error}; its kernels are compiled", stacklevel=2)
+    return added
+
+
+_core.set_prebuilt_source(load)

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""A wheel of prebuilt kernels, fulmen-kernels-amd or fulmen-kernels-nvidia, which the package
+fulmen of the same version reads (fulmen/_prebuilt.py). Nothing in it runs. The same kernels give
+the same bytes."""
+
+import argparse
+import base64
+import hashlib
+import lzma
+import pathlib
+import subprocess
+import tempfile
+
+from pack_wheel import write
+
+MOST_BYTES = 40 << 20
+# Of a kernel's file, where its name begins: src/gpu/compile/cache/cache_file.cpp.
+NAME_AT = 64
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+INIT = '''"""Compiled kernels for {vendor} GPUs: {chips}. Fulmen {version} finds them by itself."""
+'''
+
+
+def knows(program: pathlib.Path, arch: str) -> bool:
+    """Whether there is a compiler for the chip; it says itself why not."""
+    command = [program, "compile", "--arch", arch, "--only", "append_kv"]
+    return subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0
+
+
+def packs(program: pathlib.Path, arch: str) -> dict[str, bytes]:
+    """What `fulmen compile --common` makes for a chip, by the first word of the kernels' names."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Machine code that breaks a rule makes it fail.
+        command = [program, "compile", "--arch", arch, "--common", "--out", folder]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        kernels = [path.read_bytes() for path in sorted(pathlib.Path(folder).glob("*.kernel"))]
+    words: dict[str, bytes] = {}
+    for kernel in kernels:
+        word = kernel[NAME_AT : NAME_AT + 100].partition(b" ")[0].decode()
+        words[word] = words.get(word, b"") + kernel
+    files = {word: lzma.compress(words[word], preset=9) for word in sorted(words)}
+    print(f"{arch}: {len(kernels)} kernels, {sum(map(len, files.values()))} bytes", flush=True)
+    return files
+
+
+def wheel_files(vendor: str, version: str, chips: dict[str, dict[str, bytes]]) -> dict[str, bytes]:
+    module, info = f"fulmen_kernels_{vendor}", f"fulmen_kernels_{vendor}-{version}.dist-info"
+    listed = ", ".join(chips)
+    files = {
+        f"{module}/__init__.py": INIT.format(
+            vendor={"amd": "AMD", "nvidia": "NVIDIA"}[vendor], chips=listed, version=version
+        ).encode(),
+        f"{info}/METADATA": (
+            f"Metadata-Version: 2.1\nName: fulmen-kernels-{vendor}\nVersion: {version}\n"
+            f"Summary: Compiled kernels of Fulmen for {listed}\nLicense: MIT\n"
+            f"Requires-Python: >=3.10\nRequires-Dist: fulmen=={version}\n"
+        ).encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: fulmen packaging\nRoot-Is-Purelib: true\n"
+        b"Tag: py3-none-any\n",
+        f"{info}/entry_points.txt": f"[fulmen.kernels]\n{vendor} = {module}\n".encode(),
+        f"{info}/licenses/LICENSE": (ROOT / "LICENSE").read_bytes(),
+    }
+    for arch, of_words in chips.items():
+        files |= {f"{module}/{arch}/{word}.pack.xz": pack for word, pack in of_words.items()}
+    lines = []
+    for name in sorted(files):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=")
+        lines.append(f"{name},sha256={digest.decode()},{len(files[name])}\n")
+    files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
+    return files
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("vendor", choices=("amd", "nvidia"))
+    parser.add_argument("chips", nargs="+", help="gfx1100, sm_90a, ...")
+    parser.add_argument(
+        "--known", action="store_true", help="leave out chips that no installed compiler knows"
+    )
+    parser.add_argument("--program", type=pathlib.Path, required=True, help="fulmen's command line")
+    parser.add_argument("--output", type=pathlib.Path, required=True, help="a folder")
+    arguments = parser.parse_args()
+    said = subprocess.run([arguments.program, "--version"], check=True, capture_output=True)
+    version = said.stdout.decode().split()[-1]
+    known = [a for a in arguments.chips if not arguments.known or knows(arguments.program, a)]
+    if left_out := set(arguments.chips) - set(known):
+        print("left out, as no compiler here knows them:", *sorted(left_out), flush=True)
+    chips = {arch: packs(arguments.program, arch) for arch in known}
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    path = arguments.output / f"fulmen_kernels_{arguments.vendor}-{version}-py3-none-any.whl"
+    write(path, wheel_files(arguments.vendor, version, chips), MOST_BYTES)
+    print(f"{path}: {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

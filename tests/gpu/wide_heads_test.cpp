@@ -1,0 +1,156 @@
+// Heads wider than 256: dims that waves and lanes share, and what serves them on which chip.
+#include <string>
+
+#include "gpu/gpu_devices.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+class GpuWideHeads : public GpuTest {
+ protected:
+  static CaseSpec spec_of(DType dtype, int64_t head_dim, int64_t head_dim_v, Random& random) {
+    CaseSpec s = small_spec(dtype, head_dim, random);
+    s.head_dim_v = head_dim_v;
+    s.batch = s.num_kv_heads = 1;
+    s.num_heads = random.between(1, 2);
+    s.seqlen_q = random.between(1, 70);
+    s.seqlen_k = random.between(1, 110);
+    return s;
+  }
+  // Latent attention: all heads share one KV head.
+  static CaseSpec latent(DType dtype, int64_t heads, int64_t queries, Random& random) {
+    CaseSpec s = spec_of(dtype, 576, 512, random);
+    s.num_heads = heads;
+    s.seqlen_q = queries;
+    s.seqlen_k = random.between(130, 300);
+    return s;
+  }
+};
+
+TEST_P(GpuWideHeads, Forward) {
+  Random random(own_stream(9400));
+  const auto check = [&](const CaseSpec& s, std::size_t shift = 0) {
+    EXPECT_GT(expect_all_verified(s, random, shift), 0) << to_string(s);
+  };
+  CaseSpec s = spec_of(DType::bf16, 512, 512, random);
+  s.causal = random.pick({Causal::none, Causal::bottom_right});
+  s.nan_in_masked = true;
+  check(s);
+
+  s = spec_of(DType::fp16, 320, 320, random);
+  s.layout = random.pick({Layout::bhsd, Layout::sbhd});
+  s.window_left = random.between(0, 60);
+  s.keep = s.nan_in_masked = true;
+  check(s);
+
+  s = spec_of(DType::bf16, 288, 261, random);  // the last waves have few dims, or none
+  s.layout = Layout::odd_strides;
+  s.softcap = 20;
+  s.sinks = true;
+  check(s);
+
+  s = spec_of(DType::fp32, 512, 384, random);
+  s.causal = Causal::top_left;
+  check(s);
+
+  s = spec_of(DType::fp16, 576, 40, random);
+  s.bias = true;
+  s.bias_dtype = DType::fp32;
+  check(s, 1);
+
+  s = spec_of(DType::bf16, 64, 512, random);
+  s.seqlen_q = 3;
+  s.seqlen_k = 600;  // split
+  s.alibi = 1;
+  check(s);
+}
+
+TEST_P(GpuWideHeads, LatentDecode) {
+  Random random(own_stream(9410));
+  const auto check = [&](const CaseSpec& s) {
+    EXPECT_GT(expect_all_verified(s, random), 0) << to_string(s);
+  };
+  CaseSpec s = latent(DType::bf16, 16, 1, random);
+  s.page_size = 64;
+  s.used_k = true;
+  check(s);
+  s = latent(DType::fp16, 40, 2, random);
+  s.causal = Causal::bottom_right;
+  check(s);
+  s = latent(DType::fp32, 5, 3, random);
+  check(s);
+  s = latent(DType::bf16, 3, 1, random);
+  s.head_dim_v = 264;
+  s.window_left = 50;
+  s.nan_in_masked = true;
+  check(s);
+  s = latent(DType::fp16, 4, 1, random);
+  s.head_dim = s.head_dim_v = 300;
+  s.keep = true;
+  check(s);
+  s = latent(DType::bf16, 2, 1, random);
+  s.head_dim = 512;
+  s.layout = Layout::odd_strides;
+  check(s);
+}
+
+TEST_P(GpuWideHeads, Gradients) {
+  Random random(own_stream(9420));
+  for (const auto& [dtype, dim, dim_v] :
+       {std::tuple<DType, int64_t, int64_t>{DType::bf16, 320, 320},
+        {DType::fp16, 512, 512},
+        {DType::fp32, 288, 500},
+        {DType::bf16, 576, 512},
+        {DType::fp32, 40, 257},
+        {DType::fp16, 300, 17}}) {
+    CaseSpec s = spec_of(dtype, dim, dim_v, random);
+    s.backward = s.lse = true;
+    s.causal = random.pick({Causal::none, Causal::bottom_right});
+    s.bias = random.chance(0.3);
+    EXPECT_GT(expect_all_verified(s, random), 0) << to_string(s);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, GpuWideHeads,
+                         ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
+
+// The kernel that serves, and what another one says.
+TEST(WideHeads, AreServedByMatrixInstructionsWhereThereAreSome) {
+  Random random(9430);
+  CaseSpec image;  // a block of a VAE
+  image.dtype = DType::bf16;
+  image.head_dim = image.head_dim_v = 512;
+  image.seqlen_q = image.seqlen_k = 1024;
+  CaseSpec latent = image;
+  latent.seqlen_q = 1;
+  latent.num_heads = 128;
+  latent.head_dim = 576;
+  CaseSpec gradients = image;
+  gradients.backward = gradients.lse = true;
+  const auto planned = [&](const CaseSpec& spec, const std::string& chip) {
+    Case c(spec, random);
+    Result<Plan> made = plan(c.problem(), "emulated:" + chip);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    return std::move(made).value();
+  };
+  if (const std::string why = why_unusable("emulated:gfx1100"); !why.empty()) GTEST_SKIP() << why;
+  for (const auto& [chip, target] : {std::pair<std::string, std::string>{"gfx1100", "gfx11"},
+                                     {"gfx1201", "gfx12"},
+                                     {"gfx942", "cdna3"},
+                                     {"gfx950", "cdna4"},
+                                     {"gfx908", "cdna1"},
+                                     {"sm_80", "sm80"},
+                                     {"sm_86", "sm80"}}) {
+    EXPECT_EQ(planned(image, chip).config().kernel, "emulated.prefill." + target) << chip;
+    EXPECT_EQ(planned(latent, chip).config().kernel, "emulated.decode." + target) << chip;
+    const Plan backward = planned(gradients, chip);
+    EXPECT_EQ(backward.config().kernel, "emulated.backward.portable") << chip;
+    EXPECT_NE(backward.explain().find("its tiles are made for heads of up to 256"),
+              std::string::npos)
+        << backward.explain();
+  }
+}
+
+}  // namespace
+}  // namespace fulmen::testing
