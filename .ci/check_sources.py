@@ -6,8 +6,8 @@ around includes alone, in the selectors of kernels/tile. No layer includes one a
 backend; UPWARDS has the exceptions. A vendor's file of kernels/tile includes nothing shared that
 its selector does not: kernel sources are flattened with each file once, and a shared file must not
 end up inside the vendor's conditional.
-What a system alone has, its headers and a conditional on it, stands in the platform layer, of src and
-of tools. Locks, and variables of functions that are made at their first use, are those of
+What one system alone has, its headers and conditionals on it, stands in the platform layer.
+Locks, and variables of functions that are made at their first use, are those of
 runtime/fork_safe.h: a forked child would wait for others without end. fmt::join needs
 <fmt/ranges.h>: the system's {fmt} 9 here has it in format.h, the one that `pip install .` brings
 does not."""
@@ -87,9 +87,9 @@ GUARDED = re.compile(
 )
 DEFINES_LOCKS = ("runtime/fork_safe.h", "runtime/fork_safe.cpp", "runtime/platform/")
 SYSTEM = re.compile(
-    r"\s*#\s*(?:if|elif|ifdef|ifndef)\b.*\b(?:_WIN32|_WIN64|WIN32|__APPLE__|__linux__|__MINGW32__)\b|"
-    r"\s*#\s*include <(?:windows|io|process|psapi|unistd|dlfcn|link|elf|fcntl|glob|fnmatch|poll|pthread|"
-    r"pwd|sched|spawn|dirent|sys/\w+|linux/\w+|mach-o/\w+)\.h>"
+    r"\s*#\s*(?:if|elif|ifdef|ifndef)\b.*\b(?:_WIN32|_WIN64|WIN32|__APPLE__|__linux__|__MINGW32__)"
+    r"\b|\s*#\s*include <(?:windows|io|process|psapi|unistd|dlfcn|link|elf|fcntl|glob|fnmatch|poll|"
+    r"pthread|pwd|sched|spawn|dirent|sys/\w+|linux/\w+|mach-o/\w+)\.h>"
 )
 PLATFORM_LAYER = ("src/runtime/platform/", "tools/platform/", "src/kernels/")
 KNOWS_BACKENDS = "plan/builtin_backends.cpp"

@@ -221,7 +221,7 @@ void wait_for(Slot& slot, Clock::duration spin) noexcept {
   int posted = kPosted;
   if (slot.state.compare_exchange_strong(posted, kIdle) || posted != kRunning) return;
   if (spin_until(spin, [&] { return slot.state.load(std::memory_order_relaxed) != kRunning; })) {
-    slot.state.load(std::memory_order_acquire);
+    static_cast<void>(slot.state.load(std::memory_order_acquire));
     return;
   }
   int running = kRunning;
