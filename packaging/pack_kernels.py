@@ -8,14 +8,15 @@ import base64
 import hashlib
 import lzma
 import pathlib
+import struct
 import subprocess
 import tempfile
 
 from pack_wheel import write
 
 MOST_BYTES = 40 << 20
-# Of a kernel's file, where its name begins: src/gpu/compile/cache/cache_file.cpp.
-NAME_AT = 64
+# Of a kernel's file, where its name's length is and its name: src/gpu/compile/cache/cache_file.cpp.
+LENGTH_AT, NAME_AT = 48, 64
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 INIT = '''"""Compiled kernels for {vendor} GPUs: {chips}. Fulmen {version} finds them by itself."""
 '''
@@ -27,18 +28,24 @@ def knows(program: pathlib.Path, arch: str) -> bool:
     return subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0
 
 
+def pack_of(name: str) -> str:
+    """The file of a kernel: as in fulmen/_prebuilt.py, which tests compare."""
+    return "_".join(name.split()[:4]).replace("/", "-") + ".pack.xz"
+
+
 def packs(program: pathlib.Path, arch: str) -> dict[str, bytes]:
-    """What `fulmen compile --common` makes for a chip, by the first word of the kernels' names."""
+    """What `fulmen compile --common` makes for a chip: files by name."""
     with tempfile.TemporaryDirectory() as folder:
         # Machine code that breaks a rule makes it fail.
         command = [program, "compile", "--arch", arch, "--common", "--out", folder]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         kernels = [path.read_bytes() for path in sorted(pathlib.Path(folder).glob("*.kernel"))]
-    words: dict[str, bytes] = {}
+    joined: dict[str, bytes] = {}
     for kernel in kernels:
-        word = kernel[NAME_AT : NAME_AT + 100].partition(b" ")[0].decode()
-        words[word] = words.get(word, b"") + kernel
-    files = {word: lzma.compress(words[word], preset=9) for word in sorted(words)}
+        (length,) = struct.unpack_from("<I", kernel, LENGTH_AT)
+        file = pack_of(kernel[NAME_AT : NAME_AT + length].decode())
+        joined[file] = joined.get(file, b"") + kernel
+    files = {file: lzma.compress(joined[file], preset=9) for file in sorted(joined)}
     print(f"{arch}: {len(kernels)} kernels, {sum(map(len, files.values()))} bytes", flush=True)
     return files
 
@@ -60,8 +67,8 @@ def wheel_files(vendor: str, version: str, chips: dict[str, dict[str, bytes]]) -
         f"{info}/entry_points.txt": f"[fulmen.kernels]\n{vendor} = {module}\n".encode(),
         f"{info}/licenses/LICENSE": (ROOT / "LICENSE").read_bytes(),
     }
-    for arch, of_words in chips.items():
-        files |= {f"{module}/{arch}/{word}.pack.xz": pack for word, pack in of_words.items()}
+    for arch, of_chip in chips.items():
+        files |= {f"{module}/{arch}/{file}": pack for file, pack in of_chip.items()}
     lines = []
     for name in sorted(files):
         digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=")

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import fulmen
 import pytest
+from fulmen import _prebuilt
 
 ROOT = Path(__file__).resolve().parents[2]
+KERNEL = "append_kv portable bf16"
 PROGRAM = Path(fulmen.__file__).parent / "bin" / "fulmen"
 
 
@@ -51,8 +53,8 @@ with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     print([folder.name for folder in _prebuilt.packages()])
     print(_prebuilt.load("gfx1100", None), _prebuilt.load("gfx942", None))
-    print(_prebuilt.load("gfx1100", "append_kv portable bf16 48"))
-    print(_prebuilt.load("gfx1100", "append_kv portable fp16 48"))
+    print(_prebuilt.load("gfx1100", "append_kv portable bf16"))
+    print(_prebuilt.load("gfx1100", "append_kv portable bf16"))
     print(_prebuilt.load("gfx1100", "prefill gfx11 bf16 d128 128x32"))
 for one in seen:
     print("warned:", one.message)
@@ -78,10 +80,13 @@ def site(pack, tmp_path) -> Path:
     try:
         from lzma import compress
 
-        from pack_kernels import wheel_files
+        from pack_kernels import pack_of, wheel_files
     finally:
         sys.path.pop(0)
-    chips = {"gfx1100": {"append_kv": compress(pack.read_bytes())}}
+    # The names of both packages agree.
+    for kernel in (KERNEL, "prefill gfx11 bf16 d96/32 128x32 keep_mask", "unused_rows portable"):
+        assert pack_of(kernel) == _prebuilt.pack_of(kernel)
+    chips = {"gfx1100": {pack_of(KERNEL): compress(pack.read_bytes())}}
     for name, content in wheel_files("amd", fulmen.__version__, chips).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
@@ -94,7 +99,7 @@ def test_installed_package(site):
 
 
 def test_damaged_package(site):
-    file = site / "fulmen_kernels_amd" / "gfx1100" / "append_kv.pack.xz"
+    file = site / "fulmen_kernels_amd" / "gfx1100" / _prebuilt.pack_of(KERNEL)
     file.write_bytes(file.read_bytes()[:-20])
     lines = says(site)
     assert lines[2] == "False"

@@ -2,10 +2,11 @@
 
 A package of them (`fulmen-kernels-amd`, `fulmen-kernels-nvidia`) has an entry point in the group
 `fulmen.kernels` whose value is the name of its module. The module's folder has a folder for each
-chip, and there a file for each word that kernels' names begin with: `gfx1100/prefill.pack.xz`, what
-`fulmen compile --pack` wrote, compressed. A file is read when the first of its kernels is wanted on
-that chip. They serve the version of Fulmen that compiled them: a kernel whose source differs is not
-found, and is compiled as if the package were not there."""
+chip, and there a file for the first words of kernels' names, such as
+`gfx1100/prefill_gfx11_bf16_d128.pack.xz`: what `fulmen compile --pack` wrote, compressed. A file is
+read when the first of its kernels is wanted on that chip and is not in the cache on disk. They
+serve the version of Fulmen that compiled them: a kernel whose source differs is not found, and is
+compiled as if the package were not there."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from pathlib import Path
 from fulmen import _core
 
 GROUP = "fulmen.kernels"
+WORDS = 4  # what it computes, target, dtype, dims
 _read: set[Path] = set()
 
 
@@ -55,6 +57,11 @@ def packages() -> tuple[Path, ...]:
     return tuple(folders)
 
 
+def pack_of(kernel: str) -> str:
+    """The file of a kernel."""
+    return "_".join(kernel.split()[:WORDS]).replace("/", "-") + ".pack.xz"
+
+
 def load(arch: str, kernel: str | None) -> bool:
     """Adds what installed packages have of such kernels for that chip, and says whether it did.
 
@@ -66,7 +73,7 @@ def load(arch: str, kernel: str | None) -> bool:
         return bool(folders)
     added = False
     for folder in folders:
-        file = folder / f"{kernel.partition(' ')[0]}.pack.xz"
+        file = folder / pack_of(kernel)
         if file in _read or not file.exists():
             continue
         _read.add(file)

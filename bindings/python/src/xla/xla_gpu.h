@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "fulmen/fulmen_c.h"
@@ -38,10 +39,13 @@ class Gpu {
   void* allocate(size_t bytes) const {
     if (bytes == 0) return nullptr;
     constexpr size_t kAlignment = 64;  // fulmen_plan_workspace_bytes()
-    AllocateArguments memory{
-        sizeof(AllocateArguments), nullptr, frame_.context, bytes, kAlignment, nullptr};
+    // XLA refuses alignments above its own allocator's, which is 16 in some builds.
+    constexpr size_t kAsked = 16;
+    AllocateArguments memory{sizeof(AllocateArguments), nullptr, frame_.context,
+                             bytes + kAlignment,        kAsked,  nullptr};
     ask(frame_.api->allocate, memory);
-    return memory.data;
+    size_t room = bytes + kAlignment;
+    return std::align(kAlignment, bytes, memory.data, room);
   }
 
  private:

@@ -178,6 +178,11 @@ std::optional<CompiledCode> load_prebuilt(const CompileRequest& request) {
     if (std::optional<CompiledCode> found = load_from(folders, key)) return found;
     if (std::optional<CompiledCode> found = load_added(key)) return found;
   }
+  return {};
+}
+
+// Last of all but compiling: the source reads files, and asks what is installed.
+std::optional<CompiledCode> load_of_source(const CompileRequest& request) {
   if (!ask_prebuilt_source(request.arch.c_str(), request.name.c_str())) return {};
   return load_added(key_of(request, nullptr));
 }
@@ -216,16 +221,17 @@ Result<CompiledCode> load_or_compile(const Compiler* compiler, const Status& no_
                                      const CompileRequest& request, const Digest& key,
                                      const Status& failed_before) {
   if (std::optional<CompiledCode> found = load_prebuilt(request)) return std::move(*found);
+  const std::string folder = compiler != nullptr ? folder_in_use() : "";
+  if (failed_before.ok() && !folder.empty()) {
+    if (std::optional<Result<CompiledCode>> found = load_own(folder, key)) return std::move(*found);
+  }
+  if (std::optional<CompiledCode> found = load_of_source(request)) return std::move(*found);
   if (!failed_before.ok()) return failed_before;
   if (compiler == nullptr) {
     return Status{no_compiler.code(),
                   fmt::format("kernel \"{}\" for {} is not prebuilt (FULMEN_KERNEL_PATH, "
                               "add_prebuilt_kernels), and there is no compiler: {}",
                               request.name, request.arch, no_compiler.message())};
-  }
-  const std::string folder = folder_in_use();
-  if (!folder.empty()) {
-    if (std::optional<Result<CompiledCode>> found = load_own(folder, key)) return std::move(*found);
   }
   Result<CompiledCode> compiled = observed_compile(*compiler, request);
   if (folder.empty()) return compiled;

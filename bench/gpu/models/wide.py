@@ -2,7 +2,7 @@
 forward passes of 512 dims (a VAE's block has one such head), and decode of latent attention (one
 KV head of 576 dims, V its first 512).
 
-  python bench/gpu/wide.py [--json FILE]
+  python bench/gpu/models/wide.py [--json FILE]
 
 Medians of seven, peers in turn. Each result is compared with PyTorch's math in fp32 on a sample of
 rows. Latent decode is set beside the copy rate and the rate of a matrix product of the same run."""
