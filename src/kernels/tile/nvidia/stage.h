@@ -33,8 +33,7 @@ FULMEN_DEVICE unsigned operand_lane() { return kWideHeads ? recompute(lane_id())
 
 // Operands of Q in registers, of the first dims: all, or, where Q stays in LDS, as many as outputs
 // and scores of 16 rows leave room for: each is a read of LDS less in every step.
-constexpr int kSpareRegisters =
-    (kValueParts > 1 ? 180 : 200) - (kDimTiles + kKeyTiles) * kElements;
+constexpr int kSpareRegisters = (kValueParts > 1 ? 180 : 200) - (kDimTiles + kKeyTiles) * kElements;
 constexpr bool kKeepsSomeQueries =
     kBuffers == 2 && kRowTiles == 1 && kPlainScale && kWholeRows && !kDropout;
 constexpr int kKeptMmaSteps =
