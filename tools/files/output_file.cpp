@@ -27,7 +27,7 @@ std::array<std::atomic<const std::string*>, 16> unfinished{};
 
 void remove_unfinished() {
   for (const std::atomic<const std::string*>& name : unfinished) {
-    if (const std::string* path = name.load(); path != nullptr) platform::remove_file(*path);
+    if (const std::string* path = name.load(); path != nullptr) platform::try_to_remove_file(*path);
   }
 }
 
@@ -76,7 +76,7 @@ OutputFile::OutputFile(std::string path, std::unique_ptr<std::string> temporary,
 OutputFile::~OutputFile() {
   file_.close();
   if (temporary_ == nullptr) return;
-  platform::remove_file(*temporary_);
+  platform::try_to_remove_file(*temporary_);
   forget(temporary_.get());
 }
 

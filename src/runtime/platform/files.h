@@ -35,7 +35,7 @@ class File {
     std::swap(handle_, other.handle_);
     return *this;
   }
-  ~File() { close(); }
+  ~File() { static_cast<void>(close()); }
 
   // To be read. It never blocks: of a pipe or a device only facts() may be asked.
   static File open(const std::string& path, Links links, std::error_code& error);
@@ -72,6 +72,10 @@ class File {
 // Renames; a file that has the new name is replaced, also while programs read it.
 std::error_code replace_file(const std::string& from, const std::string& to);
 std::error_code remove_file(const std::string& path) noexcept;
+// Where a file that stays does no harm.
+inline void try_to_remove_file(const std::string& path) noexcept {
+  static_cast<void>(remove_file(path));
+}
 // For this user alone, or as any new folder is.
 enum class Access { own, usual };
 std::error_code make_folder(const std::string& path, Access access);

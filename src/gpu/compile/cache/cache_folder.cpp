@@ -109,8 +109,8 @@ Status make_folder(const std::string& folder) {
   std::string temporary;
   Result<platform::File> opened = open_half_written(folder, FileTrust::given, temporary);
   if (!opened.ok()) return opened.status();
-  opened->close();
-  platform::remove_file(temporary);
+  static_cast<void>(opened->close());
+  platform::try_to_remove_file(temporary);
   return {};
 }
 
@@ -130,7 +130,7 @@ Status store_kernel(const std::string& folder, const CacheFile& file, FileTrust 
   if (const std::error_code closed = opened->close(); !error) error = closed;
   if (!error) error = platform::replace_file(temporary, kernel_path(folder, file.key));
   if (!error) return {};
-  platform::remove_file(temporary);
+  platform::try_to_remove_file(temporary);
   return {StatusCode::unavailable,
           fmt::format("{} cannot be written: {}", folder, error.message())};
 }
@@ -172,11 +172,11 @@ void bound_kernels(const std::string& folder, uint64_t max_bytes) {
   std::vector<FolderFile> kernels;
   uint64_t bytes = 0;
   for (FolderFile& file : files_of(folder)) {
-    if (is_left_half_written(file)) platform::remove_file(file.path);
+    if (is_left_half_written(file)) platform::try_to_remove_file(file.path);
     if (!is_kernel_name(file.name)) continue;
     // Damaged: it would push all others out.
     if (file.facts.bytes > kMaxCacheFileBytes) {
-      platform::remove_file(file.path);
+      platform::try_to_remove_file(file.path);
       continue;
     }
     bytes += file.facts.bytes;
