@@ -145,6 +145,23 @@ TEST_P(GpuKernels, AnyFeatures) {
   }
 }
 
+// A tile begins before the window of a workgroup's rows, and the first key of the window, which
+// stands in for what lies before, is masked: its NaN does not show.
+TEST_P(GpuKernels, MaskedFirstKeysOfWindows) {
+  Random random(own_stream(7130));
+  for (const int64_t dim : {64, 96, 128}) {
+    CaseSpec s = small_spec(random.pick({DType::fp32, DType::fp16, DType::bf16}), dim, random);
+    s.seqlen_q = 100;
+    s.seqlen_k = 107;
+    s.window_left = random.between(1, 40);
+    s.keep = true;
+    s.keep_broadcast = {false, true, true};
+    s.keep_share = 0.3;
+    s.nan_in_masked = true;
+    expect_all_verified(s, random, 0);
+  }
+}
+
 TEST_P(GpuKernels, LengthsOfZeroAndOne) {
   Random random(7200);
   CaseSpec s = small_spec(DType::bf16, 64, random);

@@ -139,6 +139,20 @@ TEST_P(GpuPrefillFp32, InfinitiesAndNan) {
   EXPECT_TRUE(check(nan));
 }
 
+// As GpuKernels.MaskedFirstKeysOfWindows.
+TEST_P(GpuPrefillFp32, MaskedFirstKeysOfWindows) {
+  Random random(own_stream(8640));
+  for (const int64_t dim : {64, 96}) {
+    CaseSpec s = spec_of(dim, 100, 107);
+    s.window_left = random.between(1, 40);
+    s.keep = true;
+    s.keep_broadcast = {false, true, true};
+    s.keep_share = 0.2;
+    s.nan_in_masked = true;
+    EXPECT_TRUE(check(s, random));
+  }
+}
+
 TEST_P(GpuPrefillFp32, AnyFeatures) {
   constexpr int kCases = 4;
   Random random(own_stream(8650));

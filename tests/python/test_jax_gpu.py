@@ -30,7 +30,9 @@ def test_structs_are_those_of_xla(tmp_path):
                 "version": "api_version",
                 "create_error": "XLA_FFI_Error_Create",
                 "stream": "XLA_FFI_Stream_Get",
+                "destroy_error": "XLA_FFI_Error_Destroy",
                 "allocate": "XLA_FFI_DeviceMemory_Allocate",
+                "free": "XLA_FFI_DeviceMemory_Free",
                 "device": "XLA_FFI_DeviceOrdinal_Get",
             },
         ),
@@ -43,6 +45,11 @@ def test_structs_are_those_of_xla(tmp_path):
                 "alignment": "alignment",
                 "data": "data",
             },
+        ),
+        "DestroyErrorArguments": ("XLA_FFI_Error_Destroy_Args", {"error": "error"}),
+        "FreeArguments": (
+            "XLA_FFI_DeviceMemory_Free_Args",
+            {"context": "ctx", "bytes": "size", "data": "data"},
         ),
         "DeviceArguments": (
             "XLA_FFI_DeviceOrdinal_Get_Args",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import warnings
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from fulmen import _core
 
 GROUP = "fulmen.kernels"
 WORDS = 4  # what it computes, target, dtype, dims
-_read: set[Path] = set()
+_added: set[Path] = set()
+_damaged: set[Path] = set()
+_reading = threading.Lock()
 
 
 def add_prebuilt_kernels(kernels: str | os.PathLike | bytes) -> None:
@@ -66,23 +69,31 @@ def load(arch: str, kernel: str | None) -> bool:
     """Adds what installed packages have of such kernels for that chip, and says whether it did.
 
     Without a kernel: whether they have any for the chip."""
-    import lzma
-
     folders = [folder / arch for folder in packages() if (folder / arch).is_dir()]
     if kernel is None:
         return bool(folders)
     added = False
     for folder in folders:
         file = folder / pack_of(kernel)
-        if file in _read or not file.exists():
-            continue
-        _read.add(file)
-        try:
-            _core.add_prebuilt_pack(lzma.decompress(file.read_bytes()))
-            added = True
-        except (OSError, lzma.LZMAError, _core.ArgumentError) as error:
-            warnings.warn(f"{file}: {error}; its kernels are compiled", stacklevel=2)
+        with _reading:
+            if file in _added:
+                added = True  # by another thread perhaps, since the library has looked
+            elif file not in _damaged and file.exists():
+                added |= _add(file)
     return added
+
+
+def _add(file: Path) -> bool:
+    import lzma
+
+    try:
+        _core.add_prebuilt_pack(lzma.decompress(file.read_bytes()))
+    except (OSError, lzma.LZMAError, _core.ArgumentError) as error:
+        _damaged.add(file)
+        warnings.warn(f"{file}: {error}; its kernels are compiled", stacklevel=2)
+        return False
+    _added.add(file)
+    return True
 
 
 _core.set_prebuilt_source(load)

@@ -33,12 +33,14 @@ bool heads_fill_rows(const Problem& problem, const TensorSpec& spec, int64_t dim
 
 // The only KV head, shared by more query rows than a tile has (latent attention), is as good as
 // several in the same place, which share the query heads: that many, or 1 where there is no need or
-// no way.
+// no way. Fewer rows than kFewest, or one head's, would gain nothing by sharing.
 int64_t heads_in_place(const Problem& p) {
-  if (p.num_kv_heads != 1) return 1;
-  for (int64_t heads = 1; heads <= p.num_heads; ++heads) {
-    if (p.num_heads % heads == 0 && p.num_heads / heads * p.seqlen_q <= kMaxDecodeRows)
-      return heads;
+  constexpr int64_t kFewest = 8;
+  if (p.num_kv_heads != 1 || p.seqlen_q > kMaxDecodeRows / 2) return 1;
+  for (int64_t heads = 1; heads < p.num_heads; ++heads) {
+    const int64_t shared = p.num_heads / heads, rows = shared * p.seqlen_q;
+    if (rows < kFewest) break;
+    if (p.num_heads % heads == 0 && rows <= kMaxDecodeRows) return heads;
   }
   return 1;
 }

@@ -36,6 +36,13 @@ struct KeptKeys {
     for (int w = 0; w < (kCount + 31) / 32; ++w) kept.word[w] = bits.word[w];
     return kept;
   }
+  FULMEN_DEVICE void drop_before(int first) {
+#pragma unroll
+    for (int w = 0; w < (kCount + 31) / 32; ++w) {
+      const int below = first - 32 * w;
+      word[w] &= below <= 0 ? ~0U : below >= 32 ? 0U : ~0U << static_cast<unsigned>(below);
+    }
+  }
   // Returns `row`, of key number `key`, or 0 if no row attends the key.
   template <bool kUniform = false, int kWords>
   FULMEN_DEVICE Words<kWords> or_zero(int key, const Words<kWords>& row) const {

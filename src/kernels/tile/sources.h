@@ -122,6 +122,11 @@ struct TileRows {
             first,
             at_most(source.key_end - first_key, kBlockN) - 1};
   }
+  // False where clamp() reads another row.
+  FULMEN_DEVICE bool has(int row) const {
+    if constexpr (kSkips) return row >= first && row <= last;
+    return row <= last;
+  }
   FULMEN_DEVICE int clamp(int row) const {
     if constexpr (kSkips) row = row < first ? first : row;
     return row < last ? row : last;

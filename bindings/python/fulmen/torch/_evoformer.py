@@ -35,8 +35,7 @@ def DS4Sci_EvoformerAttention(
 
     Args:
       Q, K, V: [B, N, S, H, D], float32, float16 or bfloat16, any strides whose last dim is
-        contiguous; S may be 1 and more, D up to 256. Beside a mask bias of floats D is up to 255 in
-        float32, 254 in float16 and 253 in bfloat16.
+        contiguous; S may be 1 and more, D up to 512.
       biases: at most two, each may be None. The first, the mask bias, is [B, N, 1, 1, S]: bool,
         True is kept, or any float dtype, added to the scores. The second, the pair bias, is
         [B, 1, H, S, S], any float dtype (float64 is read as float32).

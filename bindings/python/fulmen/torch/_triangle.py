@@ -43,7 +43,7 @@ def triangle_attention(
     q, k, v and bias, whose gradient is the sum over the rows, and by lse.
 
     Args:
-      q: [B, N, H, Q, D], float32, float16 or bfloat16; D 1 to 256. For B = 1 each tensor may also
+      q: [B, N, H, Q, D], float32, float16 or bfloat16; D 1 to 576. For B = 1 each tensor may also
         be without its first dim. Any strides; nothing is copied where B and N are one dim of the
         memory, as in [B, N, Q, H, D], and the last dim is contiguous.
       k: [B, N, H, K, D], q's dtype.

@@ -68,7 +68,7 @@ class Execution {
   }
 
   int run_on_gpu(Pass pass, Platform platform) {
-    const Gpu gpu(frame_, platform == Platform::cuda ? "cuda" : "hip", device_);
+    Gpu gpu(frame_, platform == Platform::cuda ? "cuda" : "hip", device_);
     options_.trust_pointers = true;  // XLA answers for the device of its memory
     int status = FULMEN_OK;
     const SharedPlan plan =

@@ -65,6 +65,18 @@ struct AllocateArguments {
   size_t bytes, alignment;
   void* data;  // out
 };
+struct DestroyErrorArguments {
+  size_t struct_size;
+  Extension* extensions;
+  Error* error;
+};
+struct FreeArguments {
+  size_t struct_size;
+  Extension* extensions;
+  void* context;
+  size_t bytes;
+  void* data;
+};
 struct DeviceArguments {
   size_t struct_size;
   Extension* extensions;
@@ -79,11 +91,14 @@ struct Api {
   Version version;
   const void* internal;
   Error* (*create_error)(CreateErrorArguments* arguments);
-  void *error_message, *destroy_error, *register_handler;
+  void* error_message;
+  void (*destroy_error)(DestroyErrorArguments* arguments);
+  void* register_handler;
   Error* (*stream)(StreamArguments* arguments);
   void *register_type, *execution_context, *set_state, *get_state;
   Error* (*allocate)(AllocateArguments* arguments);
-  void *free, *schedule, *number_of_threads, *create_future, *set_available, *set_error, *run_id;
+  Error* (*free)(FreeArguments* arguments);
+  void *schedule, *number_of_threads, *create_future, *set_available, *set_error, *run_id;
   Error* (*device)(DeviceArguments* arguments);
   // More functions may follow.
 };

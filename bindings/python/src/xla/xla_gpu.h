@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "fulmen/fulmen_c.h"
 #include "run/device_copies.h"
@@ -26,25 +27,43 @@ class Gpu {
     ask(frame.api->stream, stream);
     stream_ = stream.stream;
     const std::string here = vendor + (":" + std::to_string(device.device));
-    if (!given.empty() && (given == "cpu" || is_emulated(given.c_str())))
+    // A vendor's name alone is the device of the arrays; a user's own backend has names of its own.
+    const bool same = given.empty() || given == vendor || given == here;
+    const bool built_in = given == "cpu" || is_emulated(given.c_str()) ||
+                          given.compare(0, 4, "cuda") == 0 || given.compare(0, 3, "hip") == 0;
+    if (!same && built_in)
       throw Refused(FULMEN_INVALID_ARGUMENT, "device is \"" + given + "\": the arrays are on " +
                                                  here + ", which is accepted, as is None");
-    name_ = given.empty() ? here : given;
+    name_ = same ? here : given;
   }
+
+  ~Gpu() {
+    for (const Scratch& one : scratch_) {
+      FreeArguments memory{sizeof(FreeArguments), nullptr, frame_.context, one.bytes, one.data};
+      if (Error* error = frame_.api->free(&memory)) {
+        DestroyErrorArguments gone{sizeof(DestroyErrorArguments), nullptr, error};
+        frame_.api->destroy_error(&gone);
+      }
+    }
+  }
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
 
   const char* name() const { return name_.c_str(); }
   void* stream() const { return stream_; }
 
-  // Scratch of the stream's order: XLA gives it to others when this call's work is done.
-  void* allocate(size_t bytes) const {
+  // Scratch of the stream's order, until the handler returns: the next use of the memory is put into
+  // the stream behind this call's work.
+  void* allocate(size_t bytes) {
     if (bytes == 0) return nullptr;
     constexpr size_t kAlignment = 64;  // fulmen_plan_workspace_bytes()
     // XLA refuses alignments above its own allocator's, which is 16 in some builds.
     constexpr size_t kAsked = 16;
-    AllocateArguments memory{sizeof(AllocateArguments), nullptr, frame_.context,
-                             bytes + kAlignment,        kAsked,  nullptr};
-    ask(frame_.api->allocate, memory);
     size_t room = bytes + kAlignment;
+    AllocateArguments memory{
+        sizeof(AllocateArguments), nullptr, frame_.context, room, kAsked, nullptr};
+    ask(frame_.api->allocate, memory);
+    scratch_.push_back({memory.data, room});
     return std::align(kAlignment, bytes, memory.data, room);
   }
 
@@ -54,7 +73,13 @@ class Gpu {
     if (Error* error = function(&arguments)) throw Told{error};
   }
 
+  struct Scratch {
+    void* data;
+    size_t bytes;
+  };
+
   const CallFrame& frame_;
+  std::vector<Scratch> scratch_;
   std::string name_;
   void* stream_ = nullptr;
 };

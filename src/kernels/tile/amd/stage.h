@@ -96,9 +96,11 @@ class Stage {
     KeptKeys<kBlockN> kept;
     if constexpr (kMaskBits && kMayHide<kClamped>) {
       kept = KeptKeys<kBlockN>::of(source_.masked_rows().attended(first_key));
+      // Bits are of more rows than the workgroup's, and those before its first key repeat that one.
+      if constexpr (TileRows<true>::kSkips) kept.drop_before(value_rows.first);
     } else if constexpr (kMayHide<kClamped>) {
       kept = KeptKeys<kBlockN>::of(
-          [&](int n) { return n <= value_rows.last && source_.alive(a, first_key + n); });
+          [&](int n) { return value_rows.has(n) && source_.alive(a, first_key + n); });
     }
     values_.template fetch<kMayHide<kClamped> >(thread, values, kept);
   }

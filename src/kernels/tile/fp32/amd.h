@@ -221,7 +221,7 @@ class FloatTile {
     const Memory<Source> memory(rows, dims);
     KeptKeys<kBlockN> kept;
     if constexpr (kChecked)
-      kept = KeptKeys<kBlockN>::of([&](int n) { return n <= rows.last && valid(n); });
+      kept = KeptKeys<kBlockN>::of([&](int n) { return rows.has(n) && valid(n); });
 #pragma unroll
     for (int n = 0; n < kRounds; ++n) {
       const int index = thread_id() + n * kWorkgroup;
