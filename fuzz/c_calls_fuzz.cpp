@@ -315,6 +315,14 @@ void state_calls(Bytes& in) {
       require(
           told(fulmen_add_prebuilt_path(in.next() % 2 == 0 ? nullptr : "/nowhere/\n")) != FULMEN_OK,
           "there is no such folder");
+      fulmen_set_prebuilt_source(
+          in.next() % 2 == 0 ? nullptr
+                             : +[](void*, const char* arch, const char* kernel) {
+                                 require(*arch != '\0' && (kernel == nullptr || *kernel != '\0'),
+                                         "a chip and a kernel");
+                                 return false;
+                               },
+          nullptr);
       return;
     }
     default: {
