@@ -52,8 +52,8 @@ class Gpu {
   const char* name() const { return name_.c_str(); }
   void* stream() const { return stream_; }
 
-  // Scratch of the stream's order, until the handler returns: the next use of the memory is put into
-  // the stream behind this call's work.
+  // Scratch of the stream's order, until the handler returns: the next use of the memory is put
+  // into the stream behind this call's work.
   void* allocate(size_t bytes) {
     if (bytes == 0) return nullptr;
     constexpr size_t kAlignment = 64;  // fulmen_plan_workspace_bytes()
