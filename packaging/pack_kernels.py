@@ -4,18 +4,16 @@ fulmen of the same version reads (fulmen/_prebuilt.py). Nothing in it runs. The 
 the same bytes."""
 
 import argparse
-import base64
-import hashlib
 import lzma
 import pathlib
 import struct
 import subprocess
 import tempfile
 
-from pack_wheel import write
+from pack_wheel import record, write
 
 MOST_BYTES = 40 << 20
-# Of a kernel's file, where its name's length is and its name: src/gpu/compile/cache/cache_file.cpp.
+# Where a kernel's file has its name's length and its name: src/gpu/compile/cache/cache_file.cpp.
 LENGTH_AT, NAME_AT = 48, 64
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 INIT = '''"""Compiled kernels for {vendor} GPUs: {chips}. Fulmen {version} finds them by itself."""
@@ -69,11 +67,7 @@ def wheel_files(vendor: str, version: str, chips: dict[str, dict[str, bytes]]) -
     }
     for arch, of_chip in chips.items():
         files |= {f"{module}/{arch}/{file}": pack for file, pack in of_chip.items()}
-    lines = []
-    for name in sorted(files):
-        digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=")
-        lines.append(f"{name},sha256={digest.decode()},{len(files[name])}\n")
-    files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
+    files[f"{info}/RECORD"] = record(files, info)
     return files
 
 

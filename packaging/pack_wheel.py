@@ -63,14 +63,17 @@ def packed(raw: pathlib.Path, platform: str, backends: pathlib.Path) -> dict[str
     )
     files |= backend_files(backends)
     files |= {f"{info}/licenses/{name}.txt": text for name, text in licenses().items()}
+    files[f"{info}/RECORD"] = record(files, info)
+    return files
+
+
+def record(files: dict[str, bytes], info: str) -> bytes:
+    """The list of a wheel's files, which is one of them: in the folder info."""
     lines = []
     for name in sorted(files):
-        digest = (
-            base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()
-        )
-        lines.append(f"{name},sha256={digest},{len(files[name])}\n")
-    files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
-    return files
+        digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=")
+        lines.append(f"{name},sha256={digest.decode()},{len(files[name])}\n")
+    return "".join([*lines, f"{info}/RECORD,,\n"]).encode()
 
 
 def write(path: pathlib.Path, files: dict[str, bytes], most_bytes: int = MOST_BYTES) -> None:

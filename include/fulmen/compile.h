@@ -112,7 +112,7 @@ FULMEN_API Status add_prebuilt_kernels(const std::string& path);
 FULMEN_API Result<int> add_prebuilt_kernels(const void* pack, std::size_t bytes);
 
 // Where prebuilt kernels come from that are read only when one is wanted. It is called from any
-// thread, without a lock of the library, with a chip ("gfx1100") and
+// thread, while others that want the same kernel wait, with a chip ("gfx1100") and
 // - a kernel's name, whose first word is what it computes ("prefill gfx11 bf16 d128 128x32"), when
 //   none of those that were added is that kernel: it may add some by add_prebuilt_kernels(), and
 //   returns whether it did;

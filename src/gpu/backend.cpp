@@ -34,10 +34,13 @@ class GpuBackend final : public Backend {
   std::vector<DeviceInfo> devices() const override {
     std::vector<DeviceInfo> list;
     const auto devices = devices_.devices();
+    for (const Device& device : *devices) list.push_back(device.info);
+    if (has_prebuilt()) return list;
     const Result<const Compiler*> compiler = driver_.compiler();
-    for (const Device& device : *devices) {
-      DeviceInfo& info = list.emplace_back(device.info);
-      if (compiler.ok() || !info.usable || has_prebuilt(std::string(device.chip.arch))) continue;
+    if (compiler.ok()) return list;
+    for (std::size_t n = 0; n < list.size(); ++n) {
+      DeviceInfo& info = list[n];
+      if (!info.usable || source_has_prebuilt(std::string((*devices)[n].chip.arch))) continue;
       info.usable = false;
       info.reason = fmt::format(
           "there are no prebuilt kernels (FULMEN_KERNEL_PATH; in Python the packages "

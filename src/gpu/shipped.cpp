@@ -174,6 +174,13 @@ std::vector<Problem> all_problems() {
   return list;
 }
 
+// And those that no plan of attention launches: append_kv(), unused rows.
+std::vector<Specialisation> with_standalone_kernels(std::vector<Specialisation> list) {
+  for (const DType dtype : {DType::bf16, DType::fp16}) list.push_back(append_kernel(dtype));
+  list.push_back(unused_rows_kernel());
+  return list;
+}
+
 }  // namespace
 
 std::vector<Specialisation> kernels_of(const std::vector<Problem>& problems, const Chip& chip) {
@@ -211,10 +218,7 @@ std::vector<Specialisation> shipped_kernels(const Chip& chip, bool all) {
     problems.push_back(problems[n]);
     problems.back().deterministic = false;
   }
-  std::vector<Specialisation> list = kernels_of(problems, chip);
-  for (const DType dtype : {DType::bf16, DType::fp16}) list.push_back(append_kernel(dtype));
-  list.push_back(unused_rows_kernel());
-  return list;
+  return with_standalone_kernels(kernels_of(problems, chip));
 }
 
 std::vector<Specialisation> pair_kernels(const Chip& chip) {
@@ -222,10 +226,7 @@ std::vector<Specialisation> pair_kernels(const Chip& chip) {
 }
 
 std::vector<Specialisation> common_kernels(const Chip& chip) {
-  std::vector<Specialisation> list = kernels_of(common_calls(), chip);
-  for (const DType dtype : {DType::bf16, DType::fp16}) list.push_back(append_kernel(dtype));
-  list.push_back(unused_rows_kernel());
-  return list;
+  return with_standalone_kernels(kernels_of(common_calls(), chip));
 }
 
 }  // namespace fulmen::gpu

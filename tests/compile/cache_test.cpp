@@ -292,7 +292,7 @@ TEST_F(CacheTest, ASourceOfPrebuiltKernelsIsAskedForWhatIsMissing) {
   }
   Source source{request("").arch, pack_of(folder), {}};
   set_prebuilt_source(Source::ask, &source);
-  EXPECT_TRUE(gpu::has_prebuilt(source.chip));
+  EXPECT_TRUE(gpu::source_has_prebuilt(source.chip));
   EXPECT_TRUE(gpu::cached_compile(nullptr, none, request("first of a source")).ok());
   EXPECT_EQ(source.asked, std::vector{request("first of a source").name});
   EXPECT_TRUE(gpu::cached_compile(nullptr, none, request("second of a source")).ok());

@@ -1,4 +1,4 @@
-"""The custom calls of XLA on a GPU, without a GPU: a frame as XLA hands it over, and a backend that
+"""The custom calls of XLA on a GPU, without a GPU: a frame as XLA passes it, and a backend that
 records calls. tests/python_gpu/jax_check.py is the test on a GPU."""
 
 import ctypes

@@ -11,7 +11,6 @@ namespace {
 constexpr int64_t kDecodeRows = 16;      // of a workgroup
 constexpr int64_t kDecodeMostTiles = 2;  // of 16 rows a KV head: each reads all of K and V
 constexpr int64_t kMostSplits = 256;     // that are tried
-constexpr int64_t kWideHeadDim = 256;  // above, few rows of each head leave prefill.h's tiles empty
 
 int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kDecodeRows); }
 
@@ -19,7 +18,7 @@ int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kDecodeRow
 // head's queries would each read all of it.
 bool reads_keys_less_often(const Problem& p) {
   constexpr int64_t kPrefillRows = 32;
-  return std::max(p.head_dim, p.head_dim_v) > kWideHeadDim &&
+  return has_wide_heads(p) &&
          2 * row_tiles(p) <= p.group_size() * tiles_of(p.seqlen_q, kPrefillRows);
 }
 
@@ -112,15 +111,12 @@ class SplitKv final : public Family {
  private:
   // Waves that share their keys, each with as many dims of v.
   int dim_groups(const Problem& p) const {
-    const int64_t dims = is_wide(p) ? tiles_.wide_wave_head_dim_v : tiles_.wave_head_dim_v;
+    const int64_t dims = has_wide_heads(p) ? tiles_.wide_wave_head_dim_v : tiles_.wave_head_dim_v;
     int groups = 1;
     while (p.head_dim_v > groups * dims) groups *= 2;
     return groups;
   }
   int waves_of(const Problem& p) const { return std::max(tiles_.waves, dim_groups(p)); }
-  static bool is_wide(const Problem& p) {
-    return std::max(p.head_dim, p.head_dim_v) > kWideHeadDim;
-  }
   int head_dim_v(const Problem& p) const {
     return static_cast<int>(round_up(p.head_dim_v, int64_t{32} * dim_groups(p)));
   }

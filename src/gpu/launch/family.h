@@ -64,9 +64,15 @@ struct LaunchPlan {
   std::shared_ptr<const LaunchPlan> unaligned;
 };
 
-// Of q and k, and of v.
+// The widest heads that most tiles are made for.
+constexpr int64_t kUsualHeadDim = 256;
+inline bool has_wide_heads(const Problem& p) {
+  return p.head_dim > kUsualHeadDim || p.head_dim_v > kUsualHeadDim;
+}
+
+// Dims of q and k, and of v.
 struct HeadDims {
-  int64_t qk = 256, v = 256;
+  int64_t qk = kUsualHeadDim, v = kUsualHeadDim;
 };
 
 class Family {

@@ -1,7 +1,5 @@
 #include "gpu/launch/square.h"
 
-#include <algorithm>
-
 #include "gpu/launch/family.h"
 #include "gpu/targets/portable.h"
 #include "kernels/tile/square_layout.h"
@@ -25,9 +23,8 @@ bool multiplies_pairs(const Problem& p, const Chip& chip) {
 }
 
 int square_rows(const Problem& p) {
-  constexpr int64_t kWideHeadDim = 256;
   const int rows = kPortable.portable->block_m;
-  return std::max(p.head_dim, p.head_dim_v) > kWideHeadDim ? rows / 2 : rows;
+  return has_wide_heads(p) ? rows / 2 : rows;
 }
 
 void specialise_square(const Problem& p, const Chip& chip, bool second_rows, int weights,

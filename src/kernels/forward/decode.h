@@ -228,7 +228,7 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
 
   const KeySource keys{a, a.k, head_rows(a.k, batch, kv_head), begin, end, a.head_dim};
   const int first_dim = wave_id() % kDimGroups * kDimsOfWave;
-  // Of four waves the last may have none.
+  // The last of four waves may have none.
   const bool has_dims = kDimGroups <= 2 || first_dim < a.head_dim_v;
   const KeySource values{a,     a.v, head_rows(a.v, batch, kv_head) + (has_dims ? first_dim : 0),
                          begin, end, has_dims ? a.head_dim_v - first_dim : 0};

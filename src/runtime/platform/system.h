@@ -29,7 +29,7 @@ extern const char kListSeparator;
 extern const char* const kUsualProgramFolders;
 // What names of programs end in.
 extern const char* const kProgramSuffix;
-// Of a path, other than of a name that is looked for.
+// True of a path, false of a name that is looked for.
 bool has_folder(std::string_view name) noexcept;
 
 std::size_t memory_bytes() noexcept;
@@ -40,7 +40,7 @@ std::int64_t cache_bytes(int level) noexcept;
 // not give it.
 bool request_amx() noexcept;
 
-// Of the user who runs this process; empty: unknown.
+// The user who runs this process; empty: unknown.
 std::string user_name();
 std::string home_folder();
 std::string host_name();

@@ -1,19 +1,14 @@
 #include "tools/signals.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <csignal>
-#include <mutex>
 #include <thread>
-#include <utility>
 
-#include "fulmen/compile.h"
+#include "tools/platform/signals.h"
 
 namespace fulmen::tools {
 namespace {
 
-std::atomic<bool> process_ends = false;
 std::atomic<void (*)()> at_signal = nullptr;
 
 void call_and_end(int signal) {
@@ -21,26 +16,11 @@ void call_and_end(int signal) {
   ::raise(signal);  // SA_RESETHAND: the default action now
 }
 
-struct SignalTeller {
-  std::mutex mutex;
-  std::function<void()> tell;
-};
-// Never destroyed: the thread that waits for signals outlives main().
-SignalTeller& signal_teller() {
-  static auto* const kTeller = new SignalTeller;
-  return *kTeller;
-}
-
 // A thread of its own may wait and take locks, which a signal's handler may not.
 void end_at(sigset_t signals) {
   int signal = 0;
   if (::sigwait(&signals, &signal) != 0) return;
-  process_ends = true;
-  {
-    const std::scoped_lock lock(signal_teller().mutex);
-    if (signal_teller().tell) signal_teller().tell();
-  }
-  end_compilers();
+  prepare_for_the_end();
   // The default action, or that of call_at_signal() first.
   sigset_t one;
   sigemptyset(&one);
@@ -75,20 +55,6 @@ void call_at_signal(void (*function)()) {
     if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_DFL)
       ::sigaction(signal, &ours, nullptr);
   }
-}
-
-TellAtSignal::TellAtSignal(std::function<void()> tell) {
-  const std::scoped_lock lock(signal_teller().mutex);
-  signal_teller().tell = std::move(tell);
-}
-
-TellAtSignal::~TellAtSignal() {
-  const std::scoped_lock lock(signal_teller().mutex);
-  signal_teller().tell = nullptr;
-}
-
-void wait_if_a_signal_ends_the_process() {
-  while (process_ends) ::pause();
 }
 
 }  // namespace fulmen::tools

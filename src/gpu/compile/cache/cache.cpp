@@ -165,7 +165,7 @@ std::optional<CompiledCode> load_from(const std::vector<std::string>& folders, c
   return {};
 }
 
-// Of those that the program added.
+// A kernel among those that the program added.
 std::optional<CompiledCode> load_added(const Digest& key) {
   std::optional<CompiledCode> found = own_prebuilt(key);
   return found ? std::move(found) : load_from(own_prebuilt_folders(), key);
@@ -181,7 +181,7 @@ std::optional<CompiledCode> load_prebuilt(const CompileRequest& request) {
   return {};
 }
 
-// Last of all but compiling: the source reads files, and asks what is installed.
+// The source is asked last before a compiler: it reads files and looks at what is installed.
 std::optional<CompiledCode> load_of_source(const CompileRequest& request) {
   // Another thread may have added the kernel since it was looked for, whatever the source says.
   ask_prebuilt_source(request.arch.c_str(), request.name.c_str());
@@ -281,9 +281,9 @@ Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_c
   return compiled;
 }
 
-bool has_prebuilt(const std::string& arch) {
-  return !environment("FULMEN_KERNEL_PATH").empty() || has_own_prebuilt() ||
-         ask_prebuilt_source(arch.c_str(), nullptr);
+bool has_prebuilt() { return !environment("FULMEN_KERNEL_PATH").empty() || has_own_prebuilt(); }
+bool source_has_prebuilt(const std::string& arch) {
+  return ask_prebuilt_source(arch.c_str(), nullptr);
 }
 
 std::string kept_verdict(const std::string& identity) {

@@ -35,9 +35,10 @@ Result<int> clear_cache();
 // once, as the disk keeps why.
 Result<CompiledCode> cached_compile(const Compiler* compiler, const Status& no_compiler,
                                     const CompileRequest& request);
-// Whether the user or the program has named prebuilt kernels that may be a chip's: a device without
-// a compiler may then be of use.
-bool has_prebuilt(const std::string& arch);
+// Whether the user or the program has named prebuilt kernels, or the program's source of them says
+// that it has a chip's: a device without a compiler may then be of use.
+bool has_prebuilt();
+bool source_has_prebuilt(const std::string& arch);
 // What was found out about compiled kernels, kept on disk among them by a text that names them.
 // Empty where there is none, or it is damaged (which is said).
 std::string kept_verdict(const std::string& identity);
