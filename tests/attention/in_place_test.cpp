@@ -72,7 +72,7 @@ TEST(InPlace, TheSameBitsByEveryKernelThatMay) {
   int runs = 0;
   for (int n = 0; n < 40; ++n) {
     CaseSpec spec = random_spec(random);
-    spec.head_dim_v = spec.head_dim;
+    spec.head_dim = spec.head_dim_v;
     spec.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd});
     if (n % 4 == 0) spec.seqlen_q = random.between(65, 300);
     if (n % 8 == 1) spec.seqlen_k = random.between(500, 700);

@@ -169,7 +169,7 @@ TEST_P(Spills, NoBackwardKernelWithAMaskHasAny) {
   for (const Problem& p : problems) {
     for (const gpu::Family* family : gpu::families()) {
       if (!chip.runs(family->target()) || family->name() != "backward" ||
-          !family->supports(p, chip).yes)
+          !family->serves(p, chip).yes)
         continue;
       for (const gpu::KernelLaunch& launch : family->plan(p, chip, 96).launches)
         kernels.push_back(launch.specialisation);
@@ -255,8 +255,7 @@ TEST_P(Spills, NoKernelOfOddProblemsHasAny) {
   for (const Problem& p : problems) {
     const gpu::Family* best = nullptr;
     for (const gpu::Family* family : gpu::families()) {
-      if (!chip.runs(family->target()) || family->pass() != p.pass ||
-          !family->supports(p, chip).yes)
+      if (!chip.runs(family->target()) || family->pass() != p.pass || !family->serves(p, chip).yes)
         continue;
       if (best == nullptr || gpu::rank(*family, p) > gpu::rank(*best, p)) best = family;
     }

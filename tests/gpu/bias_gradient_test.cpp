@@ -225,7 +225,7 @@ int parts_of_run(const CaseSpec& spec, const char* chip, int compute_units, Rand
   const Problem p = c.problem();
   for (const gpu::Family* family : gpu::families()) {
     if (family->name() != "backward" || !device->chip.runs(family->target()) ||
-        !family->supports(p, device->chip).yes || family->target().is_portable())
+        !family->serves(p, device->chip).yes || family->target().is_portable())
       continue;
     gpu::LaunchPlan plan = family->plan(p, device->chip, compute_units);
     const int parts = plan.backward.bias_parts;

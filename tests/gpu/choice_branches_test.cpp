@@ -124,8 +124,7 @@ Kinds kinds_of(const gpu::Chip& chip, bool small, int draws,
     const Problem& p = drawn.problem;
     std::pair<std::string, double> best{"", -1};
     for (const gpu::Family* family : gpu::families()) {
-      if (!chip.runs(family->target()) || family->pass() != p.pass ||
-          !family->supports(p, chip).yes)
+      if (!chip.runs(family->target()) || family->pass() != p.pass || !family->serves(p, chip).yes)
         continue;
       const std::string name(family->name());
       if (const double rank = gpu::rank(*family, p); rank > best.second) best = {name, rank};

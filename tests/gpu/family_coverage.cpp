@@ -27,7 +27,7 @@ std::string idle_families(const std::string& device, const std::vector<Use>& use
   std::string idle;
   for (const gpu::Family* family : gpu::families()) {
     if (!chip.runs(family->target()) || !asked(*family)) continue;
-    if (family->supports(any.problem(), chip).reason.starts_with("it has no tile shapes")) continue;
+    if (family->serves(any.problem(), chip).reason.starts_with("it has no tile shapes")) continue;
     const std::string kernel = device.substr(0, device.find(':')) + "." +
                                std::string(family->name()) + "." +
                                std::string(family->target().name);

@@ -26,7 +26,7 @@ class FirstUse : public ::testing::TestWithParam<std::string> {
   void expect_small(const Problem& p) {
     const gpu::Chip on = chip();
     for (const gpu::Family* family : gpu::families()) {
-      if (!on.runs(family->target()) || family->pass() != p.pass || !family->supports(p, on).yes)
+      if (!on.runs(family->target()) || family->pass() != p.pass || !family->serves(p, on).yes)
         continue;
       if (p.variable_lengths() && !family->variable_lengths()) continue;
       const gpu::LaunchPlan plan = family->plan(p, on, kComputeUnits);
@@ -116,7 +116,7 @@ TEST_P(FirstUse, WindowsBeginInsideASplitAndATile) {
     const Problem p = Case(spec, random).problem();
     const gpu::Chip on = chip();
     for (const gpu::Family* family : gpu::families()) {
-      if (!on.runs(family->target()) || family->pass() != p.pass || !family->supports(p, on).yes)
+      if (!on.runs(family->target()) || family->pass() != p.pass || !family->serves(p, on).yes)
         continue;
       const gpu::LaunchPlan plan = family->plan(p, on, kComputeUnits);
       if (plan.num_splits < 2) continue;

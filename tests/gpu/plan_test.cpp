@@ -239,7 +239,7 @@ TEST(GpuTargets, FamiliesWithoutTilesSaySo) {
     problem.pass = pass;
     for (const gpu::Family* family : families) {
       if (family->pass() != pass || family->target().is_portable()) continue;
-      reasons[std::string(family->name())] = family->supports(problem, gpu::chips().front()).reason;
+      reasons[std::string(family->name())] = family->serves(problem, gpu::chips().front()).reason;
     }
   }
   const std::string none = "it has no tile shapes for gfx99";

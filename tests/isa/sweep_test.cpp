@@ -87,7 +87,7 @@ std::vector<Piece> pieces(const gpu::Chip& chip) {
       if (!chip.runs(family->target()) || family->target().is_portable() ||
           family->pass() != p.pass)
         continue;
-      if (!family->supports(p, chip).yes) continue;
+      if (!family->serves(p, chip).yes) continue;
       for (const gpu::KernelLaunch& launch : family->plan(p, chip, kComputeUnits).launches) {
         if (launch.workgroups == 0) continue;
         const gpu::Specialisation& s = launch.specialisation;

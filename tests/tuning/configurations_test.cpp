@@ -119,7 +119,7 @@ TEST(Spaces, KeepToTheChip) {
       const Problem problem = Case(spec, random).problem();
       for (const gpu::Family* family : gpu::families()) {
         if (!chip.runs(family->target()) || family->pass() != problem.pass ||
-            !family->supports(problem, chip).yes)
+            !family->serves(problem, chip).yes)
           continue;
         const tuning::Space space = family->space(problem, chip, 4);
         if (space.parameters.empty()) continue;

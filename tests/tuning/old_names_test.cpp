@@ -158,7 +158,7 @@ TEST_F(OldNames, DocumentedStartingPointsAreAccepted) {
         const Problem p = make_problem({.q = q, .k = k, .v = k, .out = q}, {}).value();
         for (const gpu::Family* family : gpu::families()) {
           if (!chip.runs(family->target()) || family->pass() != Pass::forward ||
-              !family->supports(p, chip).yes)
+              !family->serves(p, chip).yes)
             continue;
           const Space space = family->space(p, chip, 60);
           for (const StartingPoint& point : points) {

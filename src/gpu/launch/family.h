@@ -92,8 +92,6 @@ class Family {
   virtual HeadDims most_head_dims() const noexcept { return {}; }
   // Yes if it runs the problem on the chip, else why not.
   Support serves(const Problem& problem, const Chip& chip) const;
-  // The same, of heads that are no wider than that.
-  virtual Support supports(const Problem& problem, const Chip& chip) const = 0;
   // compute_units: of the device, to have work for each.
   virtual LaunchPlan plan(const Problem& problem, const Chip& chip, int compute_units) const = 0;
   // The numbers that tuned_plan() takes in place of plan()'s own, one for each parameter; none
@@ -109,6 +107,9 @@ class Family {
   }
 
  private:
+  // What serves() says of heads that are no wider than most_head_dims(): tiles are looked up there.
+  virtual Support supports(const Problem& problem, const Chip& chip) const = 0;
+
   const Target& target_;
 };
 

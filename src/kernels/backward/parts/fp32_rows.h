@@ -91,6 +91,7 @@ struct FloatSource {
   FULMEN_DEVICE static FloatSource of(const float* head, Int64 stride, Int64 first, Int64 end) {
     return {head + first * stride, stride, at_most(end - first, kBlockN) - 1};
   }
+  FULMEN_DEVICE bool has(int row) const { return row <= last; }
   FULMEN_DEVICE int clamp(int row) const { return row < last ? row : last; }
   FULMEN_DEVICE const float* row(int n) const { return rows + n * stride; }
 };
