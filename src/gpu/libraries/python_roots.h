@@ -1,5 +1,5 @@
-// Where Python environments are, for the search of libraries and for `fulmen doctor`, which tells of
-// it: both give what they read of the system.
+// Where Python environments are, for the search of libraries and for `fulmen doctor`, which tells
+// of it: both give what they read of the system.
 #pragma once
 
 #include <filesystem>
