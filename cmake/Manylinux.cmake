@@ -18,8 +18,22 @@ if(FULMEN_MANYLINUX)
        -Wl,--push-state,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -Wl,--pop-state)
 endif()
 
+# What GCC 8's libstdc++.so lacks, out of this one's archive: files of the target, hidden in it.
+function(fulmen_newer_libstdcxx target)
+  set(objects fs_dir.o fs_ops.o fs_path.o memory_resource.o floating_from_chars.o)
+  set(folder ${PROJECT_BINARY_DIR}/newer_libstdcxx)
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libstdc++.a
+                  OUTPUT_VARIABLE archive OUTPUT_STRIP_TRAILING_WHITESPACE
+                  COMMAND_ERROR_IS_FATAL ANY)
+  file(MAKE_DIRECTORY ${folder})
+  execute_process(COMMAND ${CMAKE_AR} x ${archive} ${objects} WORKING_DIRECTORY ${folder}
+                  COMMAND_ERROR_IS_FATAL ANY)
+  list(TRANSFORM objects PREPEND ${folder}/)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:${objects}>)
+endfunction()
+
 # Parts: libstdcxx, if the target has a libstdc++ of its own, or old_libstdcxx, if it shares the
-# system's; program, if it is one.
+# system's; newer_libstdcxx, if it then uses files' paths or reads numbers; program, if it is one.
 function(fulmen_link_for_manylinux target) # parts...
   if(NOT FULMEN_MANYLINUX)
     return()
@@ -40,6 +54,9 @@ function(fulmen_link_for_manylinux target) # parts...
       _ZNSt15__exception_ptr13exception_ptr10_M_releaseEv _ZSt28__throw_bad_array_new_lengthv)
       target_link_options(${target} PRIVATE -Wl,--wrap=${name})
     endforeach()
+  endif()
+  if("newer_libstdcxx" IN_LIST ARGN)
+    fulmen_newer_libstdcxx(${target})
   endif()
   if("program" IN_LIST ARGN)
     target_sources(${target} PRIVATE ${folder}/program_start.c)

@@ -12,6 +12,12 @@ set(CPACK_PACKAGE_FILE_NAME
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libs)
+# The terms of what is compiled in.
+set(FULMEN_COPYRIGHT "" CACHE FILEPATH "What packages have in share/doc/fulmen/copyright")
+if(FULMEN_COPYRIGHT)
+  install(FILES ${FULMEN_COPYRIGHT} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/fulmen
+          RENAME copyright)
+endif()
 # What the files need is read from them. CPack adds scripts that call ldconfig.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libopenblas0, clang-19")

@@ -13,8 +13,8 @@ import sys
 import time
 import zipfile
 
-# Debian packages whose headers are compiled in. {fmt} and Boost ask for no notice in object code.
-LICENSES = ("libcli11-dev", "nlohmann-json3-dev")
+import components
+
 MOST_BYTES = 8 << 20
 
 
@@ -31,22 +31,12 @@ def backend_files(folder: pathlib.Path) -> dict[str, bytes]:
     return files
 
 
-def licenses() -> dict[str, bytes]:
-    texts = {}
-    for package in LICENSES:
-        path = pathlib.Path("/usr/share/doc") / package / "copyright"
-        if not path.exists():
-            sys.exit(f"{path} is missing: apt-get install {package}")
-        texts[package] = path.read_bytes()
-    import nanobind
-
-    site = pathlib.Path(nanobind.__file__).parent.parent
-    (text,) = site.glob("nanobind-*.dist-info/licenses/LICENSE")
-    texts["nanobind"] = text.read_bytes()
-    # Its hash map, whose licence is the head of its header.
-    header = (site / "nanobind/ext/robin_map/include/tsl/robin_map.h").read_text()
-    texts["robin_map"] = header.partition("*/")[0].encode()
-    return texts
+def parts_of(platform: str) -> list[str]:
+    """In components.py's words: what a wheel of the platform has in it."""
+    common = ["library", "program", "python"]
+    if platform.startswith("win"):
+        return [*common, "windows"]
+    return [*common, "linux", *(["emulator"] if platform.endswith("x86_64") else [])]
 
 
 def packed(raw: pathlib.Path, platform: str, backends: pathlib.Path) -> dict[str, bytes]:
@@ -62,7 +52,8 @@ def packed(raw: pathlib.Path, platform: str, backends: pathlib.Path) -> dict[str
         + f"Tag: cp310-abi3-{platform}\n".encode()
     )
     files |= backend_files(backends)
-    files |= {f"{info}/licenses/{name}.txt": text for name, text in licenses().items()}
+    notices = components.notices(parts_of(platform))
+    files |= {f"{info}/licenses/{name}.txt": text for name, text in notices.items()}
     files[f"{info}/RECORD"] = record(files, info)
     return files
 

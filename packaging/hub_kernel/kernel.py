@@ -11,7 +11,9 @@ from pathlib import Path
 
 
 def _provide() -> None:
-    if importlib.util.find_spec("fulmen") is not None:
+    found = importlib.util.find_spec("fulmen")
+    # A folder of this name without code, such as the sources' own, is found as a namespace.
+    if found is not None and found.origin is not None:
         return
     machine = f"{platform.machine()}-{platform.system().lower()}"
     folder = Path(__file__).parent / "lib" / machine / "fulmen"

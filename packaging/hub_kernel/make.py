@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Makes a repository that the package `kernels` loads, from wheels of fulmen, one a machine:
 
-    packaging/hub_kernel/make.py build/wheels/dist/*.whl --output build/hub_kernel
+    packaging/hub_kernel/make.py build/wheels/dist/fulmen-*.whl --output build/hub_kernel
 
+The wheels are of one version, and the folder of results is new, empty or one that this made.
 `kernels.get_local_kernel("build/hub_kernel")` loads it from there. The variants are noarch in
 kernels' words: the extension knows no version of torch or CUDA, and a variant has the libraries of
 each machine. Equal wheels give equal bytes."""
@@ -20,6 +21,31 @@ HERE = pathlib.Path(__file__).parent
 BACKENDS = ("cpu", "cuda", "rocm")
 # kernels' number of what the functions accept and give, counted from 1: version=1 in get_kernel().
 VERSION = 1
+
+
+# The folder of results has it: what has not is not replaced.
+MADE = ".made_by_fulmen"
+
+
+def remove_older(folder: pathlib.Path) -> None:
+    """Removes what an earlier run made there, and nothing else."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        sys.exit(f"--output {folder}: is a file; a folder is accepted")
+    if (folder / MADE).is_file():
+        shutil.rmtree(folder)
+    elif any(folder.iterdir()):
+        sys.exit(
+            f"--output {folder}: has files that this did not make; a new folder, an empty one or "
+            "an older result is accepted"
+        )
+
+
+def one_version(wheels: list[pathlib.Path]) -> None:
+    versions = {wheel.name.split("-")[1] for wheel in wheels}
+    if len(versions) > 1:
+        sys.exit(f"wheels of versions {', '.join(sorted(versions))}: one version is accepted")
 
 
 def package_files(wheel: pathlib.Path) -> tuple[str, dict[str, bytes]]:
@@ -56,11 +82,16 @@ def main() -> None:
     parser.add_argument("--output", type=pathlib.Path, required=True)
     parser.add_argument("--repository", default="fulmen/fulmen", help="its name on the hub")
     given = parser.parse_args()
+    one_version(given.wheels)
     libraries = {}
     for wheel in given.wheels:
         machine, files = package_files(wheel)
+        if any(name.startswith(f"lib/{machine}/") for name in libraries):
+            sys.exit(f"{wheel.name}: a second wheel for {machine}; one a machine is accepted")
         libraries |= {f"lib/{machine}/{name}": data for name, data in files.items()}
-    shutil.rmtree(given.output, ignore_errors=True)
+    remove_older(given.output)
+    given.output.mkdir(parents=True, exist_ok=True)
+    (given.output / MADE).touch()
     for backend in BACKENDS:
         for name, data in variant(backend, libraries).items():
             path = given.output / "build" / f"torch-{backend}" / name

@@ -14,6 +14,7 @@
 
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
+#include "runtime/path_list.h"
 #include "runtime/platform/files.h"
 #include "runtime/platform/processes.h"
 #include "runtime/platform/system.h"
@@ -94,15 +95,9 @@ platform::ProgramEnd wait_for(platform::Program program) {
 
 std::string find_program(const std::string& name) {
   if (platform::has_folder(name)) return platform::is_program(name) ? name : std::string();
-  const std::string path = program_path();
-  std::string_view rest = path;
-  while (!rest.empty()) {
-    const std::size_t length = std::min(rest.find(platform::kListSeparator), rest.size());
-    if (std::string candidate =
-            fmt::format("{}/{}{}", rest.substr(0, length), name, platform::kProgramSuffix);
-        platform::is_program(candidate))
-      return candidate;
-    rest.remove_prefix(std::min(length + 1, rest.size()));
+  for (const std::string& folder : listed_folders(program_path())) {
+    std::string candidate = fmt::format("{}/{}{}", folder, name, platform::kProgramSuffix);
+    if (platform::is_program(candidate)) return candidate;
   }
   return {};
 }

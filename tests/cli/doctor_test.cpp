@@ -253,6 +253,32 @@ TEST_F(Doctor, LayoutsAreTold) {
       << seen();
 }
 
+// The wheel's own environment and that of the python3 in PATH, neither of which is active.
+TEST_F(Doctor, EnvironmentsThatAreNotActiveAreLookedAt) {
+  add_radeon();
+  std::filesystem::remove_all(folder_ / "opt");
+  const auto seen = [&] { return finding("amd.library_names", FindingVerdict::pass).seen; };
+  const std::string sdk = "_rocm_sdk_core/lib/libamdhip64.so.7";
+  const std::string path = "/pythons/lib/python3.12/site-packages/" + sdk;
+  file(path);
+  file("/pythons/bin/python3");
+  file("/usr/lib/libamdhip64.so.5");
+  EXPECT_EQ(seen().find(path), std::string::npos) << seen();
+  variables_["PATH"] = "/usr/bin:/pythons/bin";
+  EXPECT_NE(seen().find(path + " (AMD's Python packages)"), std::string::npos) << seen();
+  const std::string own = "/own/lib/python3.10/site-packages/";
+  file(own + sdk);
+  file("/own/lib/libamdhip64.so.6");
+  facts_.own_library = own + "fulmen/libfulmen.so";
+  variables_["LD_LIBRARY_PATH"] = "/some";
+  file("/some/libamdhip64.so.7");
+  EXPECT_TRUE(seen().starts_with("HIP: " + own + sdk +
+                                 " (AMD's Python packages; this one is taken), "
+                                 "/some/libamdhip64.so.7 ($LD_LIBRARY_PATH), "))
+      << seen();
+  EXPECT_NE(seen().find("/own/lib/libamdhip64.so.6 (conda)"), std::string::npos) << seen();
+}
+
 TEST_F(Doctor, CompilersAreFoundAndChosen) {
   add_radeon();
   std::filesystem::remove(folder_ / "opt/rocm/lib/libhiprtc.so.6");

@@ -8,8 +8,11 @@
 #include <thread>
 
 #include "fulmen/read_file.h"
+#include "gpu/compile/cache/cache.h"
 #include "gpu/compile/cache/cache_folder.h"
 #include "platform/own_folder.h"
+#include "runtime/path_list.h"
+#include "runtime/platform/system.h"
 
 namespace fulmen::testing {
 namespace {
@@ -29,6 +32,31 @@ std::error_code write(const std::string& path, const std::string& text) {
 std::string text_of(const std::string& path) {
   const auto text = read_regular_file(path, 1000, FileTrust::own);
   return text.ok() && *text ? **text : "unreadable: " + text.status().message();
+}
+
+TEST(Files, ListsOfFoldersAreTheSystems) {
+  const bool windows = platform::kThisSystem == platform::System::windows;
+  EXPECT_EQ(listed_folders(windows ? "C:/a;;D:/b c;" : "/a::/b c:"),
+            windows ? (std::vector<std::string>{"C:/a", "D:/b c"})
+                    : (std::vector<std::string>{"/a", "/b c"}));
+  EXPECT_TRUE(listed_folders("").empty());
+}
+
+// A drive's ':' separates nothing on Windows.
+TEST(Files, FoldersOfPrebuiltKernelsAreListedAsTheSystemDoes) {
+  const OwnFolder folder;
+  const std::string prebuilt = folder / "prebuilt";
+  const gpu::CompileRequest request{"kernel", "source", "gfx1100", 64};
+  gpu::CompiledCode code;
+  code.code.resize(3);
+  ASSERT_TRUE(gpu::write_prebuilt(prebuilt, request, code).ok());
+  const std::string list = (folder / "absent") + platform::kListSeparator + prebuilt;
+  platform::set_environment_variable("FULMEN_KERNEL_PATH", list.c_str());
+  const auto found =
+      gpu::cached_compile(nullptr, {StatusCode::unavailable, "no compiler"}, request);
+  platform::set_environment_variable("FULMEN_KERNEL_PATH", nullptr);
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ(found->code.size(), 3U);
 }
 
 TEST(Files, AreReplacedWhileTheyAreOpen) {

@@ -2,6 +2,7 @@
 by kernels in a process that has no other fulmen, and by transformers."""
 
 import importlib.machinery
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -16,11 +17,24 @@ ROOT = Path(__file__).parents[2]
 KERNELS = Path(sys.prefix) / "kernels"
 
 
-def compute(repository):
+def wheels():
+    # Not by importing fulmen: compute() runs where there is none.
+    version = importlib.metadata.version("fulmen")
+    return sorted((ROOT / "build/wheels/tested").glob(f"fulmen-{version}-*.whl"))
+
+
+def compute(repository, other):
+    """other: what a search for fulmen finds, "nothing" or a "namespace": a folder without code."""
     find = importlib.machinery.PathFinder.find_spec
 
     def find_no_fulmen(cls, name, path=None, target=None):
-        return None if name == "fulmen" else find(name, path, target)
+        if name != "fulmen":
+            return find(name, path, target)
+        if other == "nothing":
+            return None
+        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = ["/a folder"]
+        return spec
 
     importlib.machinery.PathFinder.find_spec = classmethod(find_no_fulmen)
     from kernels import get_local_kernel
@@ -34,15 +48,42 @@ def compute(repository):
     torch.testing.assert_close(out.transpose(1, 2), expected)
 
 
+def make(*arguments):
+    program = [sys.executable, ROOT / "packaging/hub_kernel/make.py", *arguments]
+    return subprocess.run(program, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    wheels = sorted((ROOT / "build/wheels/tested").glob("*.whl"))
-    if not wheels:
+    if not wheels():
         pytest.skip("build/wheels/tested has no wheel: ./dev test python makes it")
     folder = tmp_path_factory.mktemp("hub") / "fulmen"
-    make = [sys.executable, ROOT / "packaging/hub_kernel/make.py", *wheels, "--output", folder]
-    subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+    made = make(*wheels(), "--output", folder)
+    assert made.returncode == 0, made.stderr
     return folder
+
+
+def test_only_what_it_made_is_replaced(tmp_path, repository):
+    wheel = wheels()[0]
+    kept = tmp_path / "home" / "letter"
+    kept.parent.mkdir()
+    kept.write_text("dear")
+    refused = make(wheel, "--output", kept.parent)
+    assert "has files that this did not make" in refused.stderr and kept.read_text() == "dear"
+    assert "is a file" in make(wheel, "--output", kept).stderr and kept.exists()
+    (stale := repository / "build" / "stale").touch()
+    assert make(wheel, "--output", repository).returncode == 0
+    assert not stale.exists() and (repository / "README.md").exists()
+
+
+def test_wheels_are_of_one_version(tmp_path, repository):
+    wheel = wheels()[0]
+    version = importlib.metadata.version("fulmen")
+    other = wheel.name.replace(version, "0.0.9")
+    refused = make(wheel, tmp_path / other, "--output", tmp_path / "hub")
+    assert f"versions 0.0.9, {version}" in refused.stderr
+    twice = make(wheel, wheel, "--output", tmp_path / "hub")
+    assert "a second wheel for" in twice.stderr and not (tmp_path / "hub").exists()
 
 
 def test_layout(repository):
@@ -62,9 +103,11 @@ needs_kernels = pytest.mark.skipif(
 
 
 @needs_kernels
-def test_a_process_without_fulmen_loads_it(repository):
+@pytest.mark.parametrize("other", ["nothing", "namespace"])
+def test_a_process_without_fulmen_loads_it(repository, other):
     environment = os.environ | {"PYTHONPATH": str(KERNELS), "HF_HUB_OFFLINE": "1"}
-    subprocess.run([sys.executable, __file__, repository], env=environment, check=True, timeout=300)
+    run = [sys.executable, __file__, repository, other]
+    subprocess.run(run, env=environment, check=True, timeout=300)
 
 
 @needs_kernels
@@ -99,4 +142,4 @@ def test_transformers_loads_it(repository, monkeypatch):
 
 
 if __name__ == "__main__":
-    compute(sys.argv[1])
+    compute(*sys.argv[1:])

@@ -32,6 +32,23 @@ def test_needs_nothing_newer_than_its_tag(name):
     assert not newer, f"cmake/manylinux has an older way for these to be given: {newer}"
 
 
+def test_has_the_terms_of_what_is_compiled_in():
+    (info,) = PACKAGE.parent.glob("fulmen-*.dist-info")
+    words = {
+        "fmt": "Victor Zverovich",
+        "boost-context": "Boost Software License",
+        "CLI11": "University of Cincinnati",
+        "nlohmann-json": "Niels Lohmann",
+        "nanobind": "Wenzel Jakob",
+        "robin-map": "Permission is hereby granted",
+        "libstdc++": "GCC RUNTIME LIBRARY EXCEPTION",
+    }
+    found = {path.stem: path.read_text() for path in info.glob("licenses/*.txt")}
+    assert set(found) == set(words)
+    for name, said in words.items():
+        assert said.lower() in found[name].lower(), name
+
+
 def test_serves_torch_where_numpy_is_not_installed():
     program = """
 import sys
@@ -67,6 +84,7 @@ def test_the_sdist_has_all_that_is_compiled(tmp_path):
 
 
 def packer():
+    sys.path.insert(0, str(ROOT / "packaging"))
     spec = importlib.util.spec_from_file_location("pack_wheel", ROOT / "packaging/pack_wheel.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -88,7 +106,7 @@ def raw_wheel(path, names):
 
 def test_the_same_files_give_the_same_bytes(tmp_path, monkeypatch):
     module = packer()
-    monkeypatch.setattr(module, "licenses", lambda: {"other": b"free"})
+    monkeypatch.setattr(module.components, "notices", lambda parts: {"other": b"free"})
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     backend = tmp_path / "backends/3.11/_nb_backend_v1.cpython-311-x86_64-linux-gnu.so"
     backend.parent.mkdir(parents=True)

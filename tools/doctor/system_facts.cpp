@@ -11,6 +11,7 @@
 
 #include "fulmen/fulmen.h"
 #include "runtime/platform/files.h"
+#include "runtime/platform/libraries.h"
 #include "runtime/platform/system.h"
 #include "tools/platform/account.h"
 
@@ -139,6 +140,7 @@ SystemFacts facts_of_this_system(const std::string& process) {
   facts.devices = devices();
   facts.default_device = default_device();
   facts.cache_folder = kernel_cache_folder();
+  facts.own_library = platform::library_that_holds(reinterpret_cast<const void*>(&version));
   facts.blas = blas_support();
   return facts;
 }

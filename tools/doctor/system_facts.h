@@ -26,6 +26,7 @@ struct SystemFacts {
   std::vector<DeviceInfo> devices;
   std::string default_device;
   std::string cache_folder;
+  std::string own_library;  // the library's file, in which a wheel's packages are found
   Support blas;
 
   bool exists(const std::string& path) const;

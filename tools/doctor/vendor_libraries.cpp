@@ -7,6 +7,8 @@
 #include <set>
 #include <sstream>
 
+#include "gpu/libraries/python_roots.h"
+#include "runtime/path_list.h"
 #include "runtime/platform/files.h"
 
 namespace fulmen::tools {
@@ -22,6 +24,32 @@ struct Folder {
   bool in_python = false;
 };
 
+// The environment of the library itself comes first.
+std::vector<std::string> roots_of_python(const SystemFacts& facts) {
+  std::vector<std::string> roots;
+  if (const std::string site = gpu::site_of(facts.own_library); !site.empty())
+    roots.push_back(gpu::root_of(site));
+  const auto program = [&](const char* name) {
+    for (const std::string& folder : listed_folders(facts.environment("PATH"), ':')) {
+      if (std::string path = fmt::format("{}/{}", folder, name); facts.exists(path)) return path;
+    }
+    return std::string();
+  };
+  for (std::string& root :
+       gpu::python_roots({[&](const char* name) { return facts.environment(name); }, program,
+                          platform::System::linux}))
+    roots.push_back(std::move(root));
+  return roots;
+}
+
+// The libraries of packages in a folder of Python packages.
+void add_packages(const std::string& site, std::vector<Folder>& folders) {
+  for (const RocmLayout& layout : kRocmLayouts) {
+    if (layout.below == RocmLayout::Below::packages)
+      folders.push_back({fmt::format("{}/{}", site, layout.folder), layout.owner, true});
+  }
+}
+
 // In the order of the library's search.
 std::vector<Folder> folders_of_rocm(const SystemFacts& facts) {
   std::vector<Folder> folders;
@@ -31,18 +59,11 @@ std::vector<Folder> folders_of_rocm(const SystemFacts& facts) {
     for (const char* part : {"/lib64", "/lib"})
       folders.push_back({home + part, std::string("$") + variable});
   }
-  std::istringstream path(facts.environment("LD_LIBRARY_PATH"));
-  for (std::string folder; std::getline(path, folder, ':');) {
-    if (!folder.empty()) folders.push_back({folder, "$LD_LIBRARY_PATH"});
-  }
-  std::vector<std::string> roots;
-  for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    if (std::string root = facts.environment(variable); !root.empty())
-      roots.push_back(std::move(root));
-  }
-  roots.emplace_back("/usr/local");
-  if (const std::string home = facts.environment("HOME"); !home.empty())
-    roots.push_back(home + "/.local");
+  if (const std::string site = gpu::site_of(facts.own_library); !site.empty())
+    add_packages(site, folders);
+  for (const std::string& folder : listed_folders(facts.environment("LD_LIBRARY_PATH"), ':'))
+    folders.push_back({folder, "$LD_LIBRARY_PATH"});
+  const std::vector<std::string> roots = roots_of_python(facts);
   for (const RocmLayout& layout : kRocmLayouts) {
     const bool packages = layout.below == RocmLayout::Below::packages;
     if (!packages && layout.below != RocmLayout::Below::environment) {
@@ -54,10 +75,8 @@ std::vector<Folder> folders_of_rocm(const SystemFacts& facts) {
         folders.push_back({fmt::format("{}/{}", root, layout.folder), layout.owner});
         continue;
       }
-      for (const char* site : {"site-packages", "dist-packages"}) {
-        folders.push_back(
-            {fmt::format("{}/lib/python3*/{}/{}", root, site, layout.folder), layout.owner, true});
-      }
+      for (const char* site : gpu::kSitePackages)
+        folders.push_back({fmt::format("{}{}/{}", root, site, layout.folder), layout.owner, true});
     }
   }
   return folders;
@@ -151,9 +170,7 @@ std::vector<std::string> clangs(const SystemFacts& facts) {
     add(home + "/llvm/bin/amdclang++");
     add(home + "/llvm/bin/clang++");
   }
-  std::vector<std::string> folders;
-  std::istringstream path(facts.environment("PATH"));
-  for (std::string folder; std::getline(path, folder, ':');) folders.push_back(folder);
+  const std::vector<std::string> folders = listed_folders(facts.environment("PATH"), ':');
   const auto add_by_name = [&](const char* name) {
     for (const std::string& folder : folders) add(folder + "/" + name);
   };

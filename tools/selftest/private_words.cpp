@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <ranges>
-#include <sstream>
 #include <tuple>
 
 #include "fulmen/printable.h"
+#include "runtime/path_list.h"
 #include "runtime/platform/system.h"
 
 namespace fulmen::tools {
@@ -54,9 +54,8 @@ PrivateWords PrivateWords::of_this_process() {
   std::vector<Folder> folders;
   for (const char* name : {"FULMEN_CACHE_DIR", "FULMEN_KERNEL_PATH", "XDG_CACHE_HOME", "TMPDIR",
                            "ROCM_PATH", "CUDA_HOME", "CUDA_PATH"}) {
-    std::istringstream list(platform::environment_variable(name).value_or(""));
-    for (std::string folder; std::getline(list, folder, platform::kListSeparator);)
-      folders.emplace_back(folder, name);
+    for (std::string& folder : listed_folders(platform::environment_variable(name).value_or("")))
+      folders.emplace_back(std::move(folder), name);
   }
   return {homes, platform::user_name(), platform::host_name(), std::move(folders)};
 }

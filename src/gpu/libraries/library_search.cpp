@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "gpu/libraries/python_roots.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/platform/files.h"
@@ -19,47 +20,13 @@ namespace fs = std::filesystem;
 using platform::matching_files;
 using platform::Opening;
 
-// Where Windows' Pythons are: the one in PATH has no folder of programs of its own.
-std::vector<std::string> windows_python_roots() {
-  std::vector<std::string> roots;
-  if (const fs::path python = find_program("python"); !python.empty())
-    roots.push_back(python.parent_path().string());
-  if (const std::string own = environment("LOCALAPPDATA"); !own.empty())
-    roots.push_back(own + "/Programs/Python/Python3*");
-  if (const std::string own = environment("APPDATA"); !own.empty())
-    roots.push_back(own + "/Python/Python3*");
-  return roots;
-}
-
-// The folders where pip puts packages: an active environment's, those of the python3 in PATH,
-// root's on Debian, users'. A folder may have a '*'.
-std::vector<std::string> python_roots() {
-  std::vector<std::string> roots;
-  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    if (std::string root = environment(name); !root.empty()) roots.push_back(std::move(root));
-  }
-  if (platform::kThisSystem == System::windows) {
-    for (std::string& root : windows_python_roots()) roots.push_back(std::move(root));
-    return roots;
-  }
-  if (const fs::path python = find_program("python3"); !python.empty()) {
-    fs::path root = python.parent_path().parent_path();
-    // pyenv's python3 is a script that looks for the one that is meant.
-    if (python.parent_path().filename() == "shims") root /= "versions/*";
-    roots.push_back(root.string());
-  }
-  roots.emplace_back("/usr/local");
-  if (const std::string home = environment("HOME"); !home.empty())
-    roots.push_back(home + "/.local");
-  return roots;
+std::vector<std::string> roots_here() {
+  return gpu::python_roots({environment, [](const char* name) { return find_program(name); }});
 }
 
 // The folder of packages that contains this library, if one does.
 std::string own_site() {
-  const fs::path own = platform::library_that_holds(reinterpret_cast<const void*>(&find_library));
-  const fs::path site = own.parent_path().parent_path();
-  return site.filename() == "site-packages" || site.filename() == "dist-packages" ? site.string()
-                                                                                  : std::string();
+  return site_of(platform::library_that_holds(reinterpret_cast<const void*>(&find_library)));
 }
 
 void add_once(std::vector<std::string>& folders, std::string path) {
@@ -71,22 +38,19 @@ void add_once(std::vector<std::string>& folders, std::string path) {
 std::vector<std::string> site_packages() {
   std::vector<std::string> folders;
   add_once(folders, own_site());
-  for (const std::string& root : python_roots()) {
-    for (const char* kind : {"/lib/python3*/site-packages", "/lib/python3*/dist-packages",
-                             "/lib/python3/dist-packages", "/Lib/site-packages"}) {  // Windows'
-
+  for (const std::string& root : roots_here()) {
+    for (const char* kind : kSitePackages) {
       for (std::string& path : matching_files(root + kind)) add_once(folders, std::move(path));
     }
   }
   return folders;
 }
 
-// The roots of these environments. Linux has packages in <root>/lib/python3.11/site-packages.
+// The roots of these environments.
 std::vector<std::string> environments() {
   std::vector<std::string> roots;
-  if (const std::string site = own_site(); !site.empty())
-    add_once(roots, fs::path(site).parent_path().parent_path().parent_path().string());
-  for (const std::string& pattern : python_roots()) {
+  if (const std::string site = own_site(); !site.empty()) add_once(roots, root_of(site));
+  for (const std::string& pattern : roots_here()) {
     for (std::string& root : matching_files(pattern)) add_once(roots, std::move(root));
   }
   return roots;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <type_traits>
 #include <unordered_map>
+#include <utility>
 
 namespace fulmen::python {
 namespace {
@@ -109,9 +110,12 @@ SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status) {
   }
   if (status != FULMEN_OK) return nullptr;
   SharedPlan plan(made, [](fulmen_plan* one) { fulmen_plan_destroy(one); });
+  // What goes is destroyed after the lock: it frees memory of devices. A run holds its own share.
+  Plans gone;
+  SharedPlan other;  // of another thread, for the same call
   const std::lock_guard lock(plans_mutex);
-  if (kept.size() >= kMost) kept.clear();  // a run holds its own share
-  kept.insert_or_assign(std::string(key.bytes()), plan);
+  if (kept.size() >= kMost) gone.swap(kept);
+  other = std::exchange(kept[std::string(key.bytes())], plan);
   return plan;
 }
 

@@ -18,6 +18,7 @@
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/log_once.h"
+#include "runtime/path_list.h"
 #include "runtime/platform/files.h"
 
 namespace fulmen::gpu {
@@ -42,18 +43,11 @@ uint64_t max_bytes() {
 }
 
 std::vector<std::string> prebuilt_folders() {
-  std::vector<std::string> folders;
-  const std::string value = environment("FULMEN_KERNEL_PATH");
-  for (std::size_t at = 0; at < value.size();) {
-    const std::size_t end = std::min(value.find(':', at), value.size());
-    if (end > at) {
-      folders.push_back(value.substr(at, end - at));
-      std::error_code error;
-      if (!std::filesystem::is_directory(folders.back(), error))
-        log_line_once(
-            fmt::format("FULMEN_KERNEL_PATH names {}, which is no folder", folders.back()));
-    }
-    at = end + 1;
+  std::vector<std::string> folders = listed_folders(environment("FULMEN_KERNEL_PATH"));
+  for (const std::string& folder : folders) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(folder, error))
+      log_line_once(fmt::format("FULMEN_KERNEL_PATH names {}, which is no folder", folder));
   }
   return folders;
 }

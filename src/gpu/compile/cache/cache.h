@@ -27,9 +27,9 @@ std::vector<CacheEntry> list_cache();
 // Deletes every entry, and only files that are entries. Returns how many.
 Result<int> clear_cache();
 
-// The code of a request: from memory, $FULMEN_KERNEL_PATH (directories of prebuilt kernels, ':'
-// between them), disk, else compiled and kept. The disk holds at most $FULMEN_CACHE_BYTES (1 GiB;
-// 0: nothing); what cannot be used or written there is said in a line in the log (hooks.h), once.
+// The code of a request: from memory, $FULMEN_KERNEL_PATH (directories of prebuilt kernels, as PATH
+// lists them), disk, else compiled and kept. The disk holds at most $FULMEN_CACHE_BYTES (1 GiB; 0:
+// nothing); what cannot be used or written there is said in a line in the log (hooks.h), once.
 // compiler may be null where prebuilt kernels must do; the reason is then in no_compiler. What does
 // not compile is tried once a process; what breaks a rule of machine code (verification_failed)
 // once, as the disk keeps why.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "runtime/path_list.h"
 #include "runtime/platform/files.h"
 #include "runtime/platform/system.h"
 #include "runtime/platform/windows/words.h"
@@ -45,12 +46,8 @@ HMODULE open_name(const std::string& name) {
           ::LoadLibraryExW(wide(name).c_str(), nullptr, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS))
     return module;
   const DWORD number = ::GetLastError();
-  const std::string path = environment_variable("PATH").value_or("");
-  std::string_view rest = path;
-  while (!rest.empty()) {
-    const std::size_t length = std::min(rest.find(kListSeparator), rest.size());
-    const std::string file = std::string(rest.substr(0, length)) + "\\" + name;
-    rest.remove_prefix(std::min(length + 1, rest.size()));
+  for (const std::string& folder : listed_folders(environment_variable("PATH").value_or(""))) {
+    const std::string file = folder + "\\" + name;
     if (!is_absolute(file) || !is_program(file)) continue;
     if (HMODULE module = open_file(file)) return module;
     return nullptr;
