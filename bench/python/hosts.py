@@ -4,8 +4,8 @@
 
 Hosts are the names below; without one, all that can be imported. Models have random weights: the
 time does not depend on them. The two take turns in every round; a figure is the median over the
-rounds, and the ratio the median of the rounds' ratios. `difference` is the largest difference of the
-results, divided by the largest result.
+rounds, and the ratio the median of the rounds' ratios. `difference` is the largest difference of
+the results, divided by the largest result.
 """
 
 import argparse
