@@ -23,8 +23,6 @@ NUMBER = r"\d+\.\d+\.\d+"
 PLACES = (
     ("CMakeLists.txt", rf"project\(fulmen VERSION ({NUMBER})"),
     ("meson.build", rf"project\('fulmen', 'cpp', version: '({NUMBER})'"),
-    ("include/fulmen/version.h", rf'"({NUMBER})" of the library'),
-    ("include/fulmen/fulmen_c.h", rf'"({NUMBER})" of the library'),
     ("bindings/rust/Cargo.toml", rf'\[workspace\.package\]\nversion = "({NUMBER})"'),
     ("bindings/rust/fulmen/Cargo.toml", r'fulmen-sys = \{ version = "(\d+\.\d+)"'),
     ("bindings/rust/candle-fulmen/Cargo.toml", r'fulmen-sys = \{ version = "(\d+\.\d+)"'),

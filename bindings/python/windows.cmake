@@ -18,7 +18,8 @@ function(fulmen_windows_module name python library)
     ${FULMEN_WINDOWS_PYTHON}/${python}/include ${nanobind}/include
     ${nanobind}/ext/robin_map/include)
   target_compile_options(${name} PRIVATE -fno-strict-aliasing -g0)
-  target_link_libraries(${name} PRIVATE ${FULMEN_WINDOWS_PYTHON}/${python}/libs/${library}.lib)
+  target_link_libraries(${name} PRIVATE ${FULMEN_WINDOWS_PYTHON}/${python}/libs/${library}.lib
+                        Threads::Threads)
 endfunction()
 
 list(FILTER sources EXCLUDE REGEX "/platform/posix")

@@ -10,7 +10,7 @@ from conan.tools.files import copy
 
 class Fulmen(ConanFile):
     name = "fulmen"
-    version = "0.1.0"
+    version = "0.2.0"
     license = "MIT"
     description = "Exact attention as one fused operation, for CPUs, AMD and NVIDIA GPUs"
     topics = ("attention", "deep-learning", "cuda", "rocm", "simd")
