@@ -2,6 +2,7 @@
 built."""
 
 import pathlib
+import shutil
 
 from conan import ConanFile
 from conan.tools.cmake import CMake, CMakeDeps, CMakeToolchain, cmake_layout
@@ -20,9 +21,15 @@ class Fulmen(ConanFile):
     package_type = "library"
 
     def export_sources(self):
-        root = pathlib.Path(self.recipe_folder).parents[1]
-        for pattern in ("CMakeLists.txt", "LICENSE", "cmake/*", "data/*", "include/*", "src/*"):
-            copy(self, pattern, root, self.export_sources_folder)
+        # Not "src/*" of the root: its build folders would be walked through.
+        root, sources = (
+            pathlib.Path(one) for one in (self.recipe_folder, self.export_sources_folder)
+        )
+        root = root.parents[1]
+        for name in ("CMakeLists.txt", "LICENSE"):
+            shutil.copy(root / name, sources)
+        for name in ("cmake", "data", "include", "src"):
+            copy(self, "*", root / name, sources / name)
 
     def config_options(self):
         if self.settings.os == "Windows":
