@@ -31,7 +31,7 @@ endfunction()
 
 # `pip install .` brings {fmt} as the build dependency cmeel-fmt, whose files lie in a folder of
 # their own beside Python's packages.
-if(FULMEN_PYTHON)
+if(FULMEN_PYTHON AND NOT WIN32)
   find_package(Python 3.10 REQUIRED COMPONENTS Interpreter)
   execute_process(COMMAND ${Python_EXECUTABLE} -c
                   "import sys; print(';'.join(p + '/cmeel.prefix' for p in sys.path if p))"

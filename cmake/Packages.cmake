@@ -1,4 +1,4 @@
-# `cpack` in the build folder makes fulmen_0.1.0_amd64.deb and fulmen-0.1.0-Linux-x86_64.tar.gz: the
+# `cpack` in the build folder makes fulmen_0.2.0_amd64.deb and fulmen-0.2.0-Linux-x86_64.tar.gz: the
 # library, headers, CMake and pkg-config files, and the program. packaging/packages builds and tries
 # them.
 set(CPACK_GENERATOR "TGZ;DEB")

@@ -5,11 +5,13 @@ bytes: entries are in order, times from SOURCE_DATE_EPOCH, modes by kind."""
 
 import argparse
 import base64
+import contextlib
 import hashlib
 import os
 import pathlib
 import re
 import sys
+import tempfile
 import time
 import zipfile
 
@@ -22,7 +24,8 @@ def backend_files(folder: pathlib.Path) -> dict[str, bytes]:
     """The libraries of the packages nanobind-backend below the folder, by their place in ours."""
     files = {
         f"fulmen/_nanobind/{path.name}": path.read_bytes()
-        for path in folder.glob("**/_nb_backend_v1.*.so")
+        for path in folder.glob("**/_nb_backend_v1.*")
+        if path.suffix in (".so", ".pyd")
     }
     if not files:
         sys.exit(
@@ -42,6 +45,11 @@ def parts_of(platform: str) -> list[str]:
 def packed(raw: pathlib.Path, platform: str, backends: pathlib.Path) -> dict[str, bytes]:
     with zipfile.ZipFile(raw) as archive:
         files = {n: archive.read(n) for n in archive.namelist() if not n.endswith(("/", "/RECORD"))}
+    return of_package(files, platform, backends)
+
+
+def of_package(files: dict[str, bytes], platform: str, backends: pathlib.Path) -> dict[str, bytes]:
+    """The files of a wheel from those of the package and its metadata."""
     (info,) = {n.partition("/")[0] for n in files if n.partition("/")[0].endswith(".dist-info")}
     metadata = files[f"{info}/METADATA"].decode()
     files[f"{info}/METADATA"] = re.sub(
@@ -56,6 +64,27 @@ def packed(raw: pathlib.Path, platform: str, backends: pathlib.Path) -> dict[str
     files |= {f"{info}/licenses/{name}.txt": text for name, text in notices.items()}
     files[f"{info}/RECORD"] = record(files, info)
     return files
+
+
+def windows_package(sources: pathlib.Path, built: pathlib.Path, backend) -> dict[str, bytes]:
+    """The files that scikit-build would put into a wheel: the package's sources and metadata, and
+    what was built in a folder. On Windows a library is looked for beside the program."""
+    files = below(sources / "bindings/python/fulmen", "fulmen")
+    for path in ("libfulmen.dll", "fulmen.exe", "bindings/python/_core.pyd"):
+        files[f"fulmen/{pathlib.Path(path).name}"] = (built / path).read_bytes()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(sources):
+        info = backend.prepare_metadata_for_build_wheel(folder)
+        files |= below(pathlib.Path(folder, info), info)
+    return {name: data for name, data in files.items() if not name.endswith((".pyc", "/RECORD"))}
+
+
+def below(folder: pathlib.Path, name: str) -> dict[str, bytes]:
+    """The files below a folder, by their names in a wheel where the folder is called so."""
+    return {
+        f"{name}/{path.relative_to(folder).as_posix()}": path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def record(files: dict[str, bytes], info: str) -> bytes:
@@ -86,7 +115,12 @@ def write(path: pathlib.Path, files: dict[str, bytes], most_bytes: int = MOST_BY
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("raw", type=pathlib.Path, help="the wheel that scikit-build built")
+    parser.add_argument(
+        "raw",
+        type=pathlib.Path,
+        help="the wheel that scikit-build built; for Windows the folder of the sources",
+    )
+    parser.add_argument("--built", type=pathlib.Path, help="for Windows: the build's folder")
     parser.add_argument("--platform", required=True, help="such as manylinux_2_28_x86_64")
     parser.add_argument(
         "--backends",
@@ -96,10 +130,18 @@ def main() -> None:
     )
     parser.add_argument("--output", type=pathlib.Path, required=True, help="a folder")
     arguments = parser.parse_args()
-    name, version = arguments.raw.name.split("-")[:2]
+    if arguments.built is None:
+        files = packed(arguments.raw, arguments.platform, arguments.backends)
+    else:
+        from scikit_build_core import build
+
+        files = windows_package(arguments.raw, arguments.built, build)
+        files = of_package(files, arguments.platform, arguments.backends)
+    (info,) = {name.partition("/")[0] for name in files if ".dist-info/" in name}
+    name, version = info.removesuffix(".dist-info").split("-")
     arguments.output.mkdir(parents=True, exist_ok=True)
     path = arguments.output / f"{name}-{version}-cp310-abi3-{arguments.platform}.whl"
-    write(path, packed(arguments.raw, arguments.platform, arguments.backends))
+    write(path, files)
     print(path)
 
 

@@ -49,7 +49,7 @@ class Options(ctypes.Structure):
     ]
 
 
-_lib = ctypes.CDLL(os.environ.get("FULMEN_LIBRARY", "libfulmen.so.0.1"))
+_lib = ctypes.CDLL(os.environ.get("FULMEN_LIBRARY", "libfulmen.so.0.2"))
 _lib.fulmen_last_error.restype = ctypes.c_char_p
 _lib.fulmen_plan_explain.restype = ctypes.c_char_p
 _lib.fulmen_plan_explain.argtypes = [ctypes.c_void_p]

@@ -2,7 +2,7 @@
 each family with dbias, without it, and dbias alone. Milliseconds, medians of alternating spans in
 one process; --json keeps the rows as JSON lines.
 
-dbias is compared with fp32 before it is timed. `fulmen` and `libfulmen.so.0.1` as for run.sh."""
+dbias is compared with fp32 before it is timed. `fulmen` and `libfulmen.so.0.2` as for run.sh."""
 
 import argparse
 import json

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # On a machine with an NVIDIA GPU and PyTorch: verify, then the benchmark beside PyTorch's own kernels.
-#   bench/gpu/run.sh FOLDER [bench.py's options]   FOLDER holds fulmen and libfulmen.so.0.1; results go to $OUT, or to build/gpu
+#   bench/gpu/run.sh FOLDER [bench.py's options]   FOLDER holds fulmen and libfulmen.so.0.2; results go to $OUT, or to build/gpu
 # Where the Python package is installed, it is checked and measured, too (bench/python/gpu.py, models/models.py).
 set -euo pipefail
 build=$(readlink -f "$1")
 cd "$(dirname "$(readlink -f "$0")")"
 out=${OUT:-../../build/gpu}
 mkdir -p "$out"
-export LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} FULMEN_LIBRARY=$build/libfulmen.so.0.1 FULMEN_CACHE_DIR=${FULMEN_CACHE_DIR:-/tmp/fulmen-cache}
+export LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} FULMEN_LIBRARY=$build/libfulmen.so.0.2 FULMEN_CACHE_DIR=${FULMEN_CACHE_DIR:-/tmp/fulmen-cache}
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader
 "$build/fulmen" devices | grep -A4 '^cuda'
 if [[ ${VERIFY:-quick} != none ]]; then

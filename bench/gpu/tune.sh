@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with an NVIDIA GPU: what tuning gains there over the defaults, and the results as files that may be shipped.
 #   bench/gpu/tune.sh FOLDER [options of fulmen tune]
-# FOLDER holds fulmen and libfulmen.so.0.1. Results go to $OUT, or to build/gpu: tune.txt has the table, tune.html plots, tuned.json
+# FOLDER holds fulmen and libfulmen.so.0.2. Results go to $OUT, or to build/gpu: tune.txt has the table, tune.html plots, tuned.json
 # is for `fulmen tune --import`, and shipped/<chip>.json has the winners as data/tuned takes them.
 set -euo pipefail
 build=$(readlink -f "$1")

@@ -116,11 +116,14 @@ Result<Plan> make_plan(const Problem& problem, const std::string& asked_device,
   const std::string device = asked_device.empty() ? default_device() : asked_device;
   auto backend = usable_backend_of(device);
   if (!backend.ok()) return backend.status();
+  const CompileTime before = compile_time();
   auto made = make_impl(problem, device, std::move(backend).value(), options, options.vary_batch,
                         options.vary_seqlen_k);
   if (!made.ok()) return made.status();
   Plan::Impl& impl = *made.value();
   if (Status status = impl.variants.prepare(impl); !status.ok()) return status;
+  impl.compiled.kernels = compile_time().kernels - before.kernels;
+  impl.compiled.seconds = compile_time().seconds - before.seconds;
   log_choice(impl);
   return Plan(std::move(made).value());
 }

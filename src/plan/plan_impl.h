@@ -11,6 +11,7 @@
 #include "fulmen/backend.h"
 #include "fulmen/plan.h"
 #include "plan/plan_variants.h"
+#include "runtime/compile_time.h"
 #include "runtime/tensor_table.h"
 
 namespace fulmen {
@@ -33,6 +34,7 @@ struct Plan::Impl {
   // Better ones that prepare() refused, and why.
   std::vector<std::pair<const Kernel*, std::string>> refused;
   std::unique_ptr<const Runner> runner;
+  CompileTime compiled;  // what making the plan waited for
   // Shape and size of each tensor of the table.
   // Shapes with the dims that bias, keep_mask or alibi_slopes broadcast.
   std::array<Problem::Shape, kTensorFields> shapes{};

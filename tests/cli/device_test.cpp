@@ -4,6 +4,7 @@
 
 #include "fulmen/fulmen.h"
 #include "program.h"
+#include "runtime/platform/system.h"
 
 namespace fulmen::test {
 namespace {
@@ -163,6 +164,20 @@ TEST_F(DeviceTest, ExplainNamesKernelsOfTheDevice) {
       outcome.out.find("not emulated.prefill.gfx12: gfx1100 has the matrix instructions of gfx11"),
       std::string::npos)
       << outcome.out;
+}
+
+// What the first call of a problem waits for is said, and that the next process does not.
+TEST_F(DeviceTest, ExplainTellsWhatWasCompiledForThePlan) {
+  const std::string before = platform::environment_variable("FULMEN_CACHE_DIR").value_or("");
+  ::setenv("FULMEN_CACHE_DIR", path("fresh").c_str(), 1);
+  const std::vector<std::string> problem{"explain",    "--device", kDevice, "--seqlen-q",
+                                         "5",          "--heads",  "1",     "--head-dim",
+                                         "8"};
+  const Outcome first = fulmen(problem), second = fulmen(problem);
+  ::setenv("FULMEN_CACHE_DIR", before.c_str(), 1);
+  EXPECT_NE(first.out.find("1 kernel was compiled in "), std::string::npos) << first.out;
+  EXPECT_NE(second.out.find("emulated."), std::string::npos) << second.err;
+  EXPECT_EQ(second.out.find("compiled in "), std::string::npos) << second.out;
 }
 
 // A device on which nothing can be compiled, and nothing is prebuilt, is not usable.

@@ -15,10 +15,15 @@ def main() -> None:
         from fulmen.torch._doctor import main as examine_torch
 
         return examine_torch(sys.argv[2:])
-    program = Path(__file__).parent / "bin" / "fulmen"
+    windows = sys.platform == "win32"  # which looks for the library beside the program
+    program = Path(__file__).parent / ("fulmen.exe" if windows else "bin/fulmen")
     if not program.exists():
         sys.exit(
             "This build of the package has no command line. The wheels of ./dev wheels have it; "
             "./dev build makes it, too: build/release/fulmen."
         )
+    if windows:  # a program cannot become another one
+        import subprocess
+
+        sys.exit(subprocess.call([program, *sys.argv[1:]]))
     return os.execv(program, ["fulmen", *sys.argv[1:]])

@@ -1,9 +1,6 @@
 #include "run/plan_cache.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -13,6 +10,8 @@
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
+
+#include "platform/system.h"
 
 namespace fulmen::python {
 namespace {
@@ -42,18 +41,13 @@ class Key {
   size_t size_ = 0;
 };
 
-bool environment_says_verify() {
-  const char* value = ::secure_getenv("FLASH_ATTENTION_VERIFY");
-  return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
-}
-
 std::string_view text(const char* given) { return given == nullptr ? "" : given; }
 
 // Everything that planning reads: neither addresses of tensors nor dropout's seed.
 void read(const Planned& call, Key& key) {
   key.append(call.pass);
   const fulmen_options& o = call.options;
-  key.append(environment_says_verify());
+  key.append(environment_flag("FLASH_ATTENTION_VERIFY"));
   key.append(o.softmax_scale), key.append(o.softcap), key.append(o.causal),
       key.append(o.window_left);
   key.append(o.window_right), key.append(o.num_threads), key.append(o.verify),
@@ -83,10 +77,8 @@ Plans& kept_plans() {
   return *plans;
 }
 
-// fork() waits for its holder: a child has no other thread that could release it.
-constinit std::mutex plans_mutex;
-[[maybe_unused]] const int kForkWatch = ::pthread_atfork(
-    [] { plans_mutex.lock(); }, [] { plans_mutex.unlock(); }, [] { plans_mutex.unlock(); });
+std::mutex plans_mutex;
+[[maybe_unused]] const bool kForkWatch = (hold_at_fork(plans_mutex), true);
 
 }  // namespace
 

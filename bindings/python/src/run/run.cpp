@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <thread>
 
+#include "platform/system.h"
 #include "run/device_copies.h"
 #include "run/plan_cache.h"
 
@@ -26,7 +25,7 @@ const size_t kMostKept = std::min<size_t>(std::max(1U, std::thread::hardware_con
 // keeps. malloc keeps that ready for the next call, and for tensors meanwhile.
 void* host_workspace(size_t bytes) {
   struct Free {
-    void operator()(void* memory) const { std::free(memory); }
+    void operator()(void* memory) const { free_aligned(memory); }
   };
   thread_local std::unique_ptr<void, Free> kept;
   thread_local size_t kept_bytes = 0;
@@ -36,7 +35,7 @@ void* host_workspace(size_t bytes) {
     kept.reset();
     kept_bytes = 0;
     const size_t rounded = (bytes + 4095) / 4096 * 4096;
-    kept.reset(std::aligned_alloc(64, rounded));
+    kept.reset(aligned_memory(64, rounded));
     if (kept) kept_bytes = rounded;
   }
   return kept.get();
@@ -70,8 +69,7 @@ int run_on_host(Pass pass, const fulmen_plan* plan, const fulmen_tensors& tensor
 
 void run(Pass pass, const Call& call) {
   if (const std::string copies = call.copies(); !copies.empty()) {
-    const char* debug = ::secure_getenv("FLASH_ATTENTION_DEBUG");
-    if (debug != nullptr && *debug != '\0' && std::strcmp(debug, "0") != 0)
+    if (environment_flag("FLASH_ATTENTION_DEBUG"))
       std::fprintf(stderr, "fulmen:%s\n", copies.substr(2).c_str());
   }
   const Array& q = call.arrays[kQ];

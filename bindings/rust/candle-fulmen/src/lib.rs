@@ -5,7 +5,7 @@
 //! `Cargo.toml`:
 //!
 //! ```toml
-//! candle-flash-attn = { package = "candle-fulmen", version = "0.1" }
+//! candle-flash-attn = { package = "candle-fulmen", version = "0.2" }
 //! ```
 //!
 //! What they do beyond it: they run on the CPU, in F32 too, they have gradients, any head dim up to

@@ -15,6 +15,7 @@
 #include "fulmen/compile.h"
 #include "gpu/compile/cache/cache_folder.h"
 #include "gpu/compile/cache/own_prebuilt.h"
+#include "runtime/compile_time.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/log_once.h"
@@ -135,8 +136,11 @@ Result<CompiledCode> observed_compile(const Compiler& compiler, const CompileReq
   const auto begin = std::chrono::steady_clock::now();
   observe(request, false, 0);
   Result<CompiledCode> compiled = compiler.compile(request);
-  observe(request, true,
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  ++compile_time().kernels;
+  compile_time().seconds += seconds;
+  observe(request, true, seconds);
   return compiled;
 }
 

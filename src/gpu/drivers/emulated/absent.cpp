@@ -1,11 +1,17 @@
 // The emulated GPU of builds without Boost.Context: it is listed and says why it is not there.
 #include "gpu/driver.h"
 #include "runtime/fork_safe.h"
+#include "runtime/platform/system.h"
 
 namespace fulmen::gpu {
 namespace {
 
 Status absent() {
+  if (platform::kThisSystem == platform::System::windows) {
+    return {StatusCode::unavailable,
+            "the emulated GPU is not there on Windows: the fibers that stand for its lanes are "
+            "Boost.Context's of Linux; cpu, hip:0 and cuda:0 are accepted"};
+  }
   return {StatusCode::unavailable,
           "this library was built without Boost.Context, which the emulator's fibers need: install "
           "libboost-context-dev and build "
