@@ -16,7 +16,7 @@ enum class DType : int {
   bf16 = 2,
   boolean = 3,  // one byte an element, 0 is false
   int32 = 4,
-  // Formats of k and v alone (docs/guide/quantized_kv.md): a byte a number.
+  // Formats of k and v (docs/guide/quantized_kv.md): a byte a number.
   int8 = 5,
   fp8_e4m3 = 6,      // OCP: no infinity, NaN is 0x7F and 0xFF
   fp8_e5m2 = 7,      // OCP: the high byte of an fp16
@@ -28,8 +28,10 @@ enum class DType : int {
   q4_1 = 12,
   q5_0 = 13,
   q5_1 = 14,
+  // Of tensors of score functions alone, which may be int8, too.
+  int64 = 15,
+  uint8 = 16,
 };
-inline constexpr int kNumDTypes = 15;
 inline constexpr int64_t kBlockNumbers = 32;  // of a block of q8_0, q4_0, q4_1, q5_0 and q5_1
 
 // "fp16".
@@ -54,9 +56,18 @@ constexpr int64_t block_bytes(DType dtype) noexcept {
 // The bytes of an element, which strides count: 1 for the block formats, whose strides are in
 // bytes.
 constexpr int64_t size_of(DType dtype) noexcept {
-  return dtype == DType::fp32 || dtype == DType::int32  ? 4
-         : dtype == DType::fp16 || dtype == DType::bf16 ? 2
-                                                        : 1;
+  switch (dtype) {
+    case DType::int64:
+      return 8;
+    case DType::fp32:
+    case DType::int32:
+      return 4;
+    case DType::fp16:
+    case DType::bf16:
+      return 2;
+    default:
+      return 1;
+  }
 }
 // How many elements, as strides count them, a row of `dim` numbers has.
 constexpr int64_t row_elements(DType dtype, int64_t dim) noexcept {

@@ -53,6 +53,10 @@ const char* to_string(DType dtype) noexcept {
       return "q5_0";
     case DType::q5_1:
       return "q5_1";
+    case DType::int64:
+      return "int64";
+    case DType::uint8:
+      return "uint8";
   }
   return "unknown dtype";
 }

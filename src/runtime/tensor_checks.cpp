@@ -55,13 +55,10 @@ Status invalid(std::string message) { return {StatusCode::invalid_argument, std:
 bool is_float(DType dtype) {
   return dtype == DType::fp32 || dtype == DType::fp16 || dtype == DType::bf16;
 }
-bool is_kv_format(DType dtype) {
-  const auto value = static_cast<int>(dtype);
-  return value >= static_cast<int>(DType::int8) && value < kNumDTypes;
-}
+bool is_kv_format(DType dtype) { return dtype >= DType::int8 && dtype <= DType::q5_1; }
 std::string name_of(DType dtype) {
-  const auto value = static_cast<int>(dtype);
-  return value >= 0 && value < kNumDTypes ? to_string(dtype) : fmt::format("{}", value);
+  const std::string name = to_string(dtype);
+  return name == "unknown dtype" ? fmt::format("{}", static_cast<int>(dtype)) : name;
 }
 
 Status check_view(const char* name, const Tensor& t, int element_bits) {

@@ -135,7 +135,11 @@ shapes!(
     leftpad_k,
     k_scale,
     v_scale,
-    q_scale
+    q_scale,
+    kv_num_blocks,
+    kv_indices,
+    full_kv_num_blocks,
+    full_kv_indices
 );
 
 /// An input of a backend, in host memory.
