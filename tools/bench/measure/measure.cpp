@@ -129,11 +129,10 @@ void take_numbers(const CaseData& data, BenchCase& bench_case) {
                            problem.seqlen_k >= kKeysAQuery * std::max<int64_t>(1, problem.seqlen_q);
 }
 
-// A sample of rows is no problem of its own where lengths are tables, with dropout, whose numbers
-// belong to the whole, or where functions and block masks count queries.
+// A sample of rows is no problem of its own where lengths are tables, or with dropout, whose
+// numbers belong to the whole.
 SampledReport verify_whole_or_sampled(const Problem& problem, const AttentionTensors& tensors) {
-  if (problem.variable_lengths() || problem.dropout > 0 || problem.functions.any() ||
-      problem.has_block_mask())
+  if (problem.variable_lengths() || problem.dropout > 0)
     return {verify_result(problem, tensors), true};
   return problem.pass == Pass::forward ? verify_sampled(problem, tensors)
                                        : verify_gradients_sampled(problem, tensors);
