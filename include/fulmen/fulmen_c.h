@@ -55,7 +55,7 @@ typedef enum fulmen_dtype {
   FULMEN_FP8_E5M2 = 7, /* OCP */
   FULMEN_FP8_E4M3FNUZ = 8,
   FULMEN_FP8_E5M2FNUZ = 9,
-  /* llama.cpp's blocks of 32 numbers: 34, 18, 20, 22 and 24 bytes. Their strides are in bytes. */
+  /* GGML's blocks of 32 numbers: 34, 18, 20, 22 and 24 bytes. Their strides are in bytes. */
   FULMEN_Q8_0 = 10,
   FULMEN_Q4_0 = 11,
   FULMEN_Q4_1 = 12,
