@@ -104,7 +104,9 @@ def _described(array: Any) -> Any:
     """A NumPy array of that shape, over almost no memory, for checks that read none."""
     shape, dtype = array.shape, array.dtype
     strides = [dtype.itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    return np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides)
+    # As integers: NumPy strides no array of ml_dtypes' float8.
+    number = np.empty(1, f"u{dtype.itemsize}")
+    return np.lib.stride_tricks.as_strided(number, shape, strides).view(dtype)
 
 
 def _shapes(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
