@@ -111,7 +111,7 @@ struct SmallCall {
         one = {};
         break;
       case 4:
-        one.dtype = 5 + in.next();  // unknown: a known one may need more memory than was taken
+        one.dtype = 15 + in.next();  // unknown: a known one may need more memory than was taken
         break;
       default:;
     }

@@ -82,8 +82,11 @@ fulmen_tensors right_call(Bytes& in, bool backward) {
   constexpr std::array<int64_t, 8> kSizes{1, 2, 3, 5, 8, 17, 33, 0};
   const int64_t b = in.pick(kSizes), sq = in.pick(kSizes), sk = in.pick(kSizes),
                 kv = 1 + in.next() % 2;
-  const int64_t h = kv * (1 + in.next() % 3), d = 1 + in.next() % 40, dv = 1 + in.next() % 40;
+  const int64_t h = kv * (1 + in.next() % 3);
+  int64_t d = 1 + in.next() % 40, dv = 1 + in.next() % 40;
   const auto dtype = static_cast<int32_t>(in.next() % 3);
+  const int32_t k_dtype = backward ? dtype : stored_dtype(in.next(), dtype, d),
+                v_dtype = backward ? dtype : stored_dtype(in.next(), dtype, dv);
   const auto number = [](int64_t rows, int64_t n) { return packed(FULMEN_INT32, {1, 1, rows, n}); };
   fulmen_tensors t;
   fulmen_tensors_init(&t);
@@ -93,8 +96,10 @@ fulmen_tensors right_call(Bytes& in, bool backward) {
   const int64_t qb = packed_q ? 1 : b, qs = packed_q ? b * sq : sq;
   const int64_t kb = paged ? 3 : packed_k ? 1 : b, ks = paged ? 4 : packed_k ? b * sk : sk;
   t.q = packed(dtype, {qb, qs, h, d});
-  t.k = packed(dtype, {kb, ks, kv, d});
-  t.v = packed(dtype, {kb, ks, kv, dv});
+  t.k = packed(k_dtype, {kb, ks, kv, d});
+  t.v = packed(v_dtype, {kb, ks, kv, dv});
+  if (k_dtype != dtype && k_dtype < FULMEN_Q8_0) t.k_scale = packed(FULMEN_FP16, {kb, ks, kv, 1});
+  if (v_dtype != dtype && v_dtype < FULMEN_Q8_0) t.v_scale = packed(FULMEN_FP32, {1, 1, kv, 1});
   t.out = packed(dtype, {qb, qs, h, dv});
   if (packed_q) t.cu_seqlens_q = number(1, b + 1);
   if (packed_k) t.cu_seqlens_k = number(1, b + 1);
@@ -275,6 +280,8 @@ void fill(Bytes& in, const fulmen_tensor& t, std::size_t count) {
       std::memcpy(bytes + 4 * i, &number, 4);
     } else if (t.dtype == FULMEN_BOOLEAN) {
       bytes[i] = i % 3 != 0 ? 1 : 0;
+    } else if (size_of(t.dtype) == 1) {
+      bytes[i] = static_cast<uint8_t>(in.more() ? in.next() : i * 37);
     } else {
       std::memcpy(bytes + 2 * i, &half, 2);
     }

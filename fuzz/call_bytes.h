@@ -46,7 +46,8 @@ inline fulmen_tensor packed(int32_t dtype, std::array<int64_t, 4> shape) {
 }
 
 inline std::size_t size_of(int32_t dtype) {
-  return dtype == FULMEN_FP32 || dtype == FULMEN_INT32 ? 4 : dtype == FULMEN_BOOLEAN ? 1 : 2;
+  if (dtype == FULMEN_FP32 || dtype == FULMEN_INT32) return 4;
+  return dtype == FULMEN_FP16 || dtype == FULMEN_BF16 ? 2 : 1;
 }
 
 // The bytes that a tensor's strides reach. The tensor was checked, so nothing overflows.
@@ -54,9 +55,20 @@ inline std::size_t elements(const fulmen_tensor& t) {
   int64_t last = 0;
   for (int d = 0; d < 4; ++d) {
     if (t.shape[d] == 0) return 0;
-    if (t.shape[d] > 1) last += (t.shape[d] - 1) * t.strides[d];
+    const int64_t size = d == 3 ? fulmen_row_elements(t.dtype, t.shape[d]) : t.shape[d];
+    if (size > 1) last += (size - 1) * t.strides[d];
   }
   return static_cast<std::size_t>(last) + 1;
+}
+
+// Of k and v: q's, or, for two of three numbers, int8 and the formats behind it. Blocks take 32
+// numbers: `dim` becomes that.
+inline int32_t stored_dtype(int number, int32_t dtype, int64_t& dim) {
+  constexpr int kFormats = FULMEN_Q5_1 - FULMEN_INT8 + 1;
+  if (number % 16 >= kFormats) return dtype;
+  const int32_t stored = FULMEN_INT8 + number % 16;
+  if (stored >= FULMEN_Q8_0) dim = 32;
+  return stored;
 }
 
 inline bool absent(const fulmen_tensor& t) {

@@ -15,24 +15,31 @@ using namespace fulmen::fuzz;
 namespace {
 
 constexpr fulmen_tensor fulmen_kv_cache::* kTensors[] = {
-    &fulmen_kv_cache::k_cache,     &fulmen_kv_cache::v_cache,      &fulmen_kv_cache::seqlens_k,
-    &fulmen_kv_cache::block_table, &fulmen_kv_cache::k_new,        &fulmen_kv_cache::v_new,
-    &fulmen_kv_cache::rotary_cos,  &fulmen_kv_cache::rotary_sin,   &fulmen_kv_cache::q,
-    &fulmen_kv_cache::q_out,       &fulmen_kv_cache::seqlens_k_out};
+    &fulmen_kv_cache::k_cache,     &fulmen_kv_cache::v_cache,       &fulmen_kv_cache::seqlens_k,
+    &fulmen_kv_cache::block_table, &fulmen_kv_cache::k_new,         &fulmen_kv_cache::v_new,
+    &fulmen_kv_cache::rotary_cos,  &fulmen_kv_cache::rotary_sin,    &fulmen_kv_cache::q,
+    &fulmen_kv_cache::q_out,       &fulmen_kv_cache::seqlens_k_out, &fulmen_kv_cache::k_scale,
+    &fulmen_kv_cache::v_scale};
 
 // A call that is right, of a shape that the bytes choose.
 fulmen_kv_cache right_call(Bytes& in) {
   constexpr std::array<int64_t, 8> kSizes{1, 2, 3, 5, 8, 17, 33, 0};
   const int64_t b = in.pick(kSizes), rows = in.pick(kSizes), added = in.pick(kSizes),
                 heads = 1 + in.next() % 3;
-  const int64_t d = 2 + in.next() % 40, dv = 1 + in.next() % 40, queries = in.next() % 4;
-  const int32_t dtype = in.next() % 3;
+  int64_t d = 2 + in.next() % 40, dv = 1 + in.next() % 40;
+  const int64_t queries = in.next() % 4;
+  const int32_t dtype = in.next() % 3, k_dtype = stored_dtype(in.next(), dtype, d),
+                v_dtype = stored_dtype(in.next(), dtype, dv);
   const int features = in.next();
   fulmen_kv_cache c;
   fulmen_kv_cache_init(&c);
   const bool paged = (features & 1) != 0;
-  c.k_cache = packed(dtype, {paged ? 4 : b, paged ? 3 : rows, heads, d});
-  c.v_cache = packed(dtype, {paged ? 4 : b, paged ? 3 : rows, heads, dv});
+  c.k_cache = packed(k_dtype, {paged ? 4 : b, paged ? 3 : rows, heads, d});
+  c.v_cache = packed(v_dtype, {paged ? 4 : b, paged ? 3 : rows, heads, dv});
+  if (k_dtype != dtype && k_dtype < FULMEN_Q8_0) {
+    c.k_scale = packed(FULMEN_FP16, {c.k_cache.shape[0], c.k_cache.shape[1], heads, 1});
+  }
+  if (v_dtype != dtype && v_dtype < FULMEN_Q8_0) c.v_scale = packed(FULMEN_FP32, {1, 1, heads, 1});
   c.seqlens_k = packed(FULMEN_INT32, {1, 1, 1, b});
   if (paged) c.block_table = packed(FULMEN_INT32, {1, 1, b, 1 + rows / 3});
   if ((features & 2) == 0) {
@@ -127,6 +134,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     const int code = fulmen_append_kv(&c, "cpu", nullptr);
     if ((code == FULMEN_OK) != (*fulmen_last_error() == '\0')) std::abort();
     if (code != FULMEN_OK && code != FULMEN_INVALID_ARGUMENT) std::abort();
+    // The cache on its own: back to numbers of the new rows' dtype, and to what is stored again.
+    fulmen_tensor numbers = c.k_new;
+    std::copy_n(c.k_cache.shape, 4, numbers.shape);
+    numbers = packed(numbers.dtype,
+                     {numbers.shape[0], numbers.shape[1], numbers.shape[2], numbers.shape[3]});
+    const std::size_t bytes = elements(numbers) * size_of(numbers.dtype);
+    if (bytes > kMostBytes) return 0;
+    numbers.data = memory.take(bytes);
+    for (const int status : {fulmen_dequantize_kv(&c.k_cache, &c.k_scale, &numbers),
+                             fulmen_quantize_kv(&numbers, &c.k_cache, &c.k_scale, false)}) {
+      if (status != FULMEN_OK && status != FULMEN_INVALID_ARGUMENT) std::abort();
+    }
   }
   return 0;
 }

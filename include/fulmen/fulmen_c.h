@@ -50,17 +50,17 @@ typedef enum fulmen_dtype {
   FULMEN_BOOLEAN = 3, /* a byte, 0 is false */
   FULMEN_INT32 = 4,   /* lengths, page tables and block masks */
   /* Formats of k and v alone; docs/guide/quantized_kv.md has their bits. */
-  FULMEN_INT8 = 5,
-  FULMEN_FP8_E4M3 = 6, /* OCP */
-  FULMEN_FP8_E5M2 = 7, /* OCP */
-  FULMEN_FP8_E4M3FNUZ = 8,
-  FULMEN_FP8_E5M2FNUZ = 9,
-  /* llama.cpp's blocks of 32 numbers: 34, 18, 20, 22 and 24 bytes. Their strides are in bytes. */
-  FULMEN_Q8_0 = 10,
-  FULMEN_Q4_0 = 11,
-  FULMEN_Q4_1 = 12,
-  FULMEN_Q5_0 = 13,
-  FULMEN_Q5_1 = 14,
+  FULMEN_INT8 = 5,         /* a byte */
+  FULMEN_FP8_E4M3 = 6,     /* OCP */
+  FULMEN_FP8_E5M2 = 7,     /* OCP */
+  FULMEN_FP8_E4M3FNUZ = 8, /* bias 8, no infinity, no -0 */
+  FULMEN_FP8_E5M2FNUZ = 9, /* bias 16, the same */
+  /* GGML's blocks of 32 numbers. Their strides are in bytes. */
+  FULMEN_Q8_0 = 10, /* 34 bytes a block */
+  FULMEN_Q4_0 = 11, /* 18 bytes a block */
+  FULMEN_Q4_1 = 12, /* 20 bytes a block */
+  FULMEN_Q5_0 = 13, /* 22 bytes a block */
+  FULMEN_Q5_1 = 14, /* 24 bytes a block */
   /* Of tensors of score functions alone, which may be int8, too. */
   FULMEN_INT64 = 15,
   FULMEN_UINT8 = 16

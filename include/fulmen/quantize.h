@@ -20,7 +20,7 @@ struct QuantizeOptions {
 // c, 1 or dim], an output, or with given_scales an input; absent for block formats, which have
 // their own, and it may be absent else: then it is 1.
 // int8 and fp8: number / scale, rounded to the nearest, ties to even, up to the format's largest;
-// where the scale is 0 it is 0. Blocks: as llama.cpp's reference quantizes a row. Numbers that are
+// where the scale is 0 it is 0. Blocks: as GGML's reference quantizes a row. Numbers that are
 // NaN or infinite make what shares their scale NaN; with given scales fp8 keeps a NaN, and int8,
 // which has none, takes 0 for it. Errors: an argument's dtype, shape or pointer, an output that
 // overlaps another tensor; then nothing is written. out_of_memory: 4 bytes a scale are needed.

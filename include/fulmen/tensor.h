@@ -22,7 +22,7 @@ enum class DType : int {
   fp8_e5m2 = 7,      // OCP: the high byte of an fp16
   fp8_e4m3fnuz = 8,  // an exponent bias of 8; no infinity and no -0, NaN is 0x80
   fp8_e5m2fnuz = 9,  // an exponent bias of 16; the same
-  // llama.cpp's blocks of 32 numbers, each with its own scale.
+  // GGML's blocks of 32 numbers, each with its own scale.
   q8_0 = 10,
   q4_0 = 11,
   q4_1 = 12,
@@ -84,7 +84,7 @@ struct ConstTensor {
   std::array<int64_t, 4> strides{};
 };
 
-// Four logical dims with strides counted in elements, of the block formats in bytes. q, k, v and out use the order
+// Four logical dims with strides in elements, of block formats in bytes. q, k, v and out: the order
 // [batch, seqlen, head, head_dim] whatever their order in memory; bias and keep_mask use
 // [batch, head, seqlen_q, seqlen_k]. The last dim is contiguous (stride 1).
 struct Tensor {

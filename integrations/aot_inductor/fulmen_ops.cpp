@@ -27,8 +27,8 @@ using torch::jit::Stack;
   "str? tuning, int num_threads, bool verify, str? device"
 #define FULMEN_LENGTHS                                                                   \
   ", Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqlens_k, Tensor? leftpad_k, " \
-  "Tensor? block_table, Tensor? k_scale, Tensor? v_scale, SymInt? max_seqlen_q, "        \
-  "SymInt? max_seqlen_k, bool validate"
+  "Tensor? block_table, Tensor? k_scale, Tensor? v_scale, Tensor? q_scale, "             \
+  "SymInt? max_seqlen_q, SymInt? max_seqlen_k, bool validate"
 #define FULMEN_RESULTS ", bool need_lse) -> (Tensor out, Tensor lse)"
 
 // An operator's arguments by name; None where it has no such argument.
@@ -107,6 +107,16 @@ fulmen_tensor of_heads(const char* name, const at::Tensor& t) {
   return made;
 }
 
+// [1], [kv_heads], [batch, kv_heads], or the dims of k.
+fulmen_tensor of_scales(const char* name, const at::Tensor& t) {
+  if (t.dim() > 2) return view(name, t, t.dim() == 4 ? 0 : 1);
+  fulmen_tensor made = of_heads(name, t);
+  std::swap(made.shape[2], made.shape[3]);
+  std::swap(made.strides[2], made.strides[3]);
+  made.strides[3] = 1;
+  return made;
+}
+
 void check(int status) { TORCH_CHECK(status == FULMEN_OK, "fulmen: ", fulmen_last_error()); }
 
 // libtorch_cuda's and libtorch_hip's, which is asked without their headers.
@@ -182,7 +192,8 @@ std::tuple<at::Tensor, at::Tensor> attention(const Arguments& given) {
   add("seqlens_k", tensors.seqlens_k, at_the_end);
   add("leftpad_k", tensors.leftpad_k, at_the_end);
   add("block_table", tensors.block_table, at_the_end);
-  add("k_scale", tensors.k_scale, of_heads), add("v_scale", tensors.v_scale, of_heads);
+  add("k_scale", tensors.k_scale, of_scales), add("v_scale", tensors.v_scale, of_scales);
+  add("q_scale", tensors.q_scale, of_scales);
   if (const at::Tensor rng = given.tensor("rng"); rng.defined()) {
     const at::Tensor host = rng.cpu().contiguous();
     std::memcpy(&tensors.dropout_seed, host.data_ptr<int64_t>(), sizeof(uint64_t));

@@ -20,7 +20,7 @@ float scale_of(DType dtype, float largest_number) noexcept;
 
 // dtype: a block format. numbers: kBlockNumbers; block: block_bytes(dtype) bytes, at any address.
 void decode_block(DType dtype, const void* block, float* numbers) noexcept;
-// Rounds as llama.cpp does: its reference quantization of a row. A NaN or an infinity makes every
+// Rounds as GGML does: its reference quantization of a row. A NaN or an infinity makes every
 // number of the block NaN.
 void encode_block(DType dtype, const float* numbers, void* block) noexcept;
 

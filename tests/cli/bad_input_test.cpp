@@ -84,9 +84,9 @@ TEST_F(BadInputTest, Shapes) {
 
 TEST_F(BadInputTest, Types) {
   expect_refused(inputs("x.npy", "half.npy", "x.npy"), "fp16");
-  expect_refused(inputs("x.npy", "half.npy", "half.npy"),
-                 "k.dtype is fp16, q.dtype is fp32: k and v of q's dtype are accepted");
-  expect_refused(good_inputs({"--k-scale", "scale.npy"}), "k_scale is given");
+  expect_refused(
+      inputs("x.npy", "half.npy", "half.npy"),
+      "k.dtype is fp16, q.dtype is fp32: q's dtype, int8, fp8 and the block formats are");
   expect_refused(inputs("bits.npy", "bits.npy", "bits.npy"), "--bf16");
   expect_refused(inputs("mask.npy", "x.npy", "x.npy"), "bool");
   expect_refused({"--dtype", "bf16", "--q", "half.npy", "--k", "half.npy", "--v", "half.npy"},

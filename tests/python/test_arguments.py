@@ -49,27 +49,20 @@ def test_dtypes_that_an_argument_takes(rng, name):
 def test_keys_and_values_of_another_dtype_or_with_scales(rng):
     q, k, v = qkv(rng)
     call = fulmen.attention
-    of_q = "^k.dtype is fp16, q.dtype is fp32: k and v of q's dtype are accepted$"
+    of_q = "^k.dtype is fp16, q.dtype is fp32: q's dtype, int8, fp8 and the block formats are"
     refuse(call, NotImplementedError, of_q, q, k.astype(np.float16), v.astype(np.float16))
     heads = k.shape[2]
     for scale in (
         [0.5],
         [0.5] * heads,
-        np.ones((len(k), heads), np.float32),
-        np.ones((1, heads), np.float32),
+        np.full((len(k), heads), 0.5, np.float32),
+        np.full((1, heads), 0.5, np.float32),
     ):
-        refuse(
-            call,
-            NotImplementedError,
-            "^k_scale is given, k.dtype is fp32: .* without scales, are accepted",
-            q,
-            k,
-            v,
-            k_scale=scale,
-        )
+        want = fulmen.attention(q, k * np.float32(0.5), v)
+        np.testing.assert_allclose(fulmen.attention(q, k, v, k_scale=scale), want, atol=1e-6)
     refuse(call, ValueError, r"^v_scale.shape is \[3\]: ", q, k, v, v_scale=[1.0] * 3)
     accepted = (
-        r"v_scale has shape \[1, 1, 1\]: \[1\], \[kv_heads\] or \[batch, kv_heads\] is accepted"
+        r"v_scale has shape \[1, 1, 1\]: \[1\], \[kv_heads\], \[batch, kv_heads\] or what"
     )
     refuse(call, ValueError, accepted, q, k, v, v_scale=np.ones((1, 1, 1), np.float32))
 

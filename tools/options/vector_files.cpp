@@ -27,6 +27,13 @@ Status load(const VectorFile& file, const std::string& path, NpyArray& array, Te
   const std::size_t dim = file.dtype == DType::int32 ? 2 : 0;
   tensor.shape[dim] = rows;
   tensor.strides[dim] = rows == 1 ? 0 : columns;
+  using T = AttentionTensors;
+  if (file.tensor == &T::k_scale || file.tensor == &T::v_scale || file.tensor == &T::q_scale) {
+    // [batch, 1, kv_heads, 1]
+    std::swap(tensor.shape[2], tensor.shape[3]);
+    std::swap(tensor.strides[2], tensor.strides[3]);
+    tensor.strides[3] = 1;
+  }
   return {};
 }
 

@@ -41,10 +41,12 @@ inline constexpr std::array kVectorFiles{
                "k and v are [num_pages, page_size, ...]: int32 [batch, max_pages], pages in order"},
     VectorFile{"--k-scale", &AttentionTensors::k_scale, DType::fp32, true, true,
                "[1], [kv_head] or [batch, kv_head]",
-               "factors of k's numbers, fp32 [1], [kv_head] or [batch, kv_head]; no kernel reads "
-               "them yet"},
+               "factors of k's numbers, fp32 [1], [kv_head] or [batch, kv_head]"},
     VectorFile{"--v-scale", &AttentionTensors::v_scale, DType::fp32, true, true,
                "[1], [kv_head] or [batch, kv_head]", "the same of v"},
+    VectorFile{"--q-scale", &AttentionTensors::q_scale, DType::fp32, true, true,
+               "[1], [kv_head] or [batch, kv_head]",
+               "the same of the queries that share a KV head"},
 };
 
 struct VectorArguments {

@@ -25,6 +25,7 @@ from fulmen._functions import (
     verify,
 )
 from fulmen._prebuilt import add_prebuilt_kernels
+from fulmen._quantize import dequantize_kv, quantize_kv
 
 __all__ = [
     "ArgumentError",
@@ -40,9 +41,11 @@ __all__ = [
     "attention_backward",
     "attention_backward_reference",
     "attention_reference",
+    "dequantize_kv",
     "devices",
     "dropout_mask",
     "explain",
     "plan",
+    "quantize_kv",
     "verify",
 ]

@@ -32,6 +32,7 @@ class Options(TypedDict, total=False):
     block_table: Array | None
     k_scale: Array | None
     v_scale: Array | None
+    q_scale: Array | None
     max_seqlen_q: int | None
     max_seqlen_k: int | None
     softmax_scale: float | None

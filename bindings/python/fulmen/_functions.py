@@ -149,6 +149,7 @@ def attention(
     block_table: Array | None = None,
     k_scale: Array | None = None,
     v_scale: Array | None = None,
+    q_scale: Array | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
     out: Array | None = None,
@@ -179,8 +180,9 @@ def attention(
 
     Args:
       q: [batch, seqlen_q, heads, head_dim], float32, float16 or bfloat16; head_dim 1 to 576.
-      k: [batch, seqlen_k, kv_heads, head_dim], q's dtype; heads is a multiple of kv_heads.
-      v: [batch, seqlen_k, kv_heads, head_dim_v], q's dtype.
+      k: [batch, seqlen_k, kv_heads, head_dim]; heads is a multiple of kv_heads. q's dtype, or
+        quantized: int8, float8_e4m3fn, float8_e5m2 or their fnuz twins, of torch or ml_dtypes.
+      v: [batch, seqlen_k, kv_heads, head_dim_v], the same; its dtype need not be that of k.
       bias: broadcasts to [batch, heads, seqlen_q, seqlen_k], the last dim in full; added to the
           scaled scores. Any of the dtypes.
       keep_mask: the same in bool; True attends.
@@ -200,9 +202,10 @@ def attention(
         block_table[n, r // page_size]. Lengths and page tables may be lists, or of other integers,
         too: they are converted, on a GPU without waiting for it. alibi_slopes and sinks may be
         lists.
-      k_scale, v_scale: [1], [kv_heads] or [batch, kv_heads], float32: factors of k's and v's
-        numbers. No kernel reads them yet, nor k and v of another dtype than q's:
-        NotImplementedError.
+      k_scale, v_scale: float32 or float16, factors of k's and v's numbers: [1], [kv_heads] or
+        [batch, kv_heads]; for each token the shape of k and v with 1 for head_dim; k_scale also
+        [1 or batch, 1, kv_heads, head_dim]. Without gradients; on the CPU.
+      q_scale: [1], [kv_heads] or [batch, kv_heads]: of the queries that share a KV head.
       max_seqlen_q, max_seqlen_k: the most queries and keys of a sequence; None where the shapes say
           it.
       out: written and returned, where given; it may be q itself, and must not overlap another
@@ -265,7 +268,8 @@ def attention(
     # framework_of alone does not suffice: torch 2.4 compiles no code that finds the dict in two
     # ways.
     framework = _frameworks[kind] if kind in _frameworks else framework_of(q)
-    lengths = (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table, k_scale, v_scale)
+    lengths = (cu_seqlens_q, cu_seqlens_k, seqlens_k, leftpad_k, block_table)
+    lengths += (k_scale, v_scale, q_scale)
     longest = (max_seqlen_q, max_seqlen_k)
     numbers = host_numbers if framework is None else framework.numbers
     if isinstance(alibi_slopes, list | tuple) or sinks is not None:

@@ -21,7 +21,7 @@ INTEGERS = (
     "block_table",
     "cache_batch_idx",
 )
-FLOATS = ("alibi_slopes", "sinks", "k_scale", "v_scale")
+FLOATS = ("alibi_slopes", "sinks", "k_scale", "v_scale", "q_scale")
 # What sinks may be besides float32, to which they are converted.
 OTHER_SINKS = ("float16", "bfloat16", "float64")
 _LEAST, _MOST = -(2**31), 2**31 - 1

@@ -1,8 +1,8 @@
 """FlashAttention 3's functions, with the names, arguments and results of its module
 flash_attn_interface.
 
-They take what fulmen.flash_attn takes, and v's head_dim may differ from q's. Descale factors (fp8)
-and qv are refused. num_splits, pack_gqa, sm_margin and scheduler_metadata change nothing: plans cut
+They take what fulmen.flash_attn takes, and v's head_dim may differ from q's. flash_attn_func takes
+descale factors and k and v in 8 bits, the other functions refuse them; qv is refused. num_splits, pack_gqa, sm_margin and scheduler_metadata change nothing: plans cut
 the work by the problem.
 """
 
@@ -67,6 +67,37 @@ def _refuse(attention_chunk: int, **absent: Any) -> None:
     check_chunk(attention_chunk)
 
 
+def _quantized(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    descale: tuple[torch.Tensor | None, ...],
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    softcap: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """out and lse of k and v that are stored in 8 bits."""
+    q_scale, k_scale, v_scale = descale
+    if q.element_size() == 1:
+        q = q.to(torch.bfloat16)
+    with torch.no_grad():
+        return attention(
+            q,
+            k,
+            v,
+            q_scale=q_scale,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            softmax_scale=softmax_scale,
+            causal=causal,
+            window_left=window_size[0],
+            window_right=window_size[1],
+            softcap=softcap,
+            return_lse=True,
+        )
+
+
 @_named
 def flash_attn_func(
     q: torch.Tensor,
@@ -99,14 +130,23 @@ def flash_attn_func(
         attention_chunk keys from the multiple of it at or before i + seqlen_k - seqlen_q. Chunks
         are computed as packed sequences, with a KV cache by leftpad_k or, of several queries, a
         keep_mask: FLASH_ATTENTION_DEBUG=1 says which.
-      qv, q_descale, k_descale, v_descale: refused with a NotImplementedError.
+      qv: refused with a NotImplementedError.
+      q_descale, k_descale, v_descale: [batch, kv_heads], float32: factors of q's, k's and v's
+        numbers, for k and v in float8_e4m3fn, float8_e5m2 or int8; q may be in float8, too, and
+        becomes bfloat16. out is then bfloat16, and there are no gradients.
       num_splits, pack_gqa, sm_margin: change nothing.
 
     Returns:
       out [batch, seqlen_q, heads, head_dim]; with return_attn_probs (out, softmax_lse
           [batch, heads, seqlen_q]).
     """
-    _refuse(attention_chunk, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    _refuse(attention_chunk, qv=qv)
+    descale = (q_descale, k_descale, v_descale)
+    if k.dtype != q.dtype or q.element_size() == 1 or any(one is not None for one in descale):
+        if attention_chunk > 0:
+            _refuse(0, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+        out, lse = _quantized(q, k, v, descale, softmax_scale, causal, window_size, softcap)
+        return (out, lse) if return_attn_probs else out
     options = (
         0.0,
         softmax_scale,

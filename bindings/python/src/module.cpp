@@ -11,6 +11,7 @@
 #include "attention.h"
 #include "kv_cache.h"
 #include "prebuilt.h"
+#include "quantize.h"
 #include "run/passes.h"
 #include "torch/torch_calls.h"
 #include "xla/xla.h"
@@ -237,6 +238,9 @@ NB_MODULE(_core, m) {
   };
   cache("append_kv", &py::append_kv);
   cache("check_append_kv", &py::check_append_kv);
+  m.def("quantize_kv", &py::quantize_kv, "numbers"_a, "quantized"_a, "scale"_a.none(),
+        "given_scales"_a);
+  m.def("dequantize_kv", &py::dequantize_kv, "quantized"_a, "scale"_a.none(), "numbers"_a);
   m.def("set_torch", &py::set_torch, "functions"_a);
   m.def("torch_observers", &py::torch_observers_of, "tensors"_a);
   m.def("torch_forward", &py::torch_forward_of, "tensors"_a, "options"_a, "device"_a.none(),

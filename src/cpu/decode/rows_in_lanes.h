@@ -208,7 +208,7 @@ class DecodeTileTask : private DecodeTileRows<Isa> {
     return this->masked_ || first < all.begin || first + count > all.end;
   }
 
-  // Keys and values that become fp32 on the way to the packed ones. What is fetched ahead is fetched
+  // Keys and values that become fp32 on the way to the packed ones. The next block is fetched
   // beside that.
   template <class Ahead>
   __attribute__((noinline)) void attend_unpacked_block(int64_t first, int count, Ahead& ahead) {

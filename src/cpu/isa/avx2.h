@@ -119,6 +119,10 @@ struct Avx2 {
   static Vec load_as_float(const uint8_t* p) {  // booleans: 0 for false, above 0 for true
     return widen_bytes(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   }
+  static Vec load_as_float(const int8_t* p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
   static Vec load_as_float(const float* p, int n) { return _mm256_maskload_ps(p, mask(n)); }
   static Vec load_as_float(const Fp16* p, int n) { return _mm256_cvtph_ps(load_half(p, n)); }
   static Vec load_as_float(const Bf16* p, int n) { return widen_bf16(load_half(p, n)); }

@@ -98,6 +98,10 @@ struct Avx512 {
     return _mm512_cvtepi32_ps(
         _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
+  static Vec load_as_float(const int8_t* p) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
   static Vec load_as_float(const float* p, int n) { return _mm512_maskz_loadu_ps(mask(n), p); }
   static Vec load_as_float(const Fp16* p, int n) {
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask(n), p));

@@ -96,6 +96,10 @@ struct Neon {
   static Vec load_as_float(const uint8_t* p) {  // booleans: 0 for false, above 0 for true
     return widen_bytes(load_as<uint32_t>(p));
   }
+  static Vec load_as_float(const int8_t* p) {
+    const int16x8_t halves = vmovl_s8(vcreate_s8(load_as<uint32_t>(p)));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(halves)));
+  }
   static Vec load_as_float(const float* p, int n) {
     if (n >= kLanes) return load(p);
     const float32x2_t none = vdup_n_f32(0);

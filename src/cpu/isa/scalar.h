@@ -105,6 +105,10 @@ struct Scalar {
     return Vec{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
                static_cast<float>(p[3])};
   }
+  static Vec load_as_float(const int8_t* p) {
+    return Vec{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
+               static_cast<float>(p[3])};
+  }
   static Vec load_as_float(const float* p, int n) { return load_first<Vec>(p, n); }
   static Vec load_as_float(const Fp16* p, int n) { return widen_fp16(load_first<Half>(p, n)); }
   static Vec load_as_float(const Bf16* p, int n) { return widen_bf16(load_first<Half>(p, n)); }

@@ -16,33 +16,7 @@ struct NoLinesAhead {
   FULMEN_INLINE void lines(int /*count*/) const {}
 };
 
-// The compiler's vectors of so many lanes. g++ takes no size that depends on a template's parameter.
-template <int kLanes>
-struct ByteVectors;
-template <>
-struct ByteVectors<4> {
-  using Bytes = uint8_t __attribute__((vector_size(4)));
-  using Signed = int8_t __attribute__((vector_size(4)));
-  using Words = uint32_t __attribute__((vector_size(16)));
-  using Ints = int32_t __attribute__((vector_size(16)));
-  using Floats = float __attribute__((vector_size(16)));
-};
-template <>
-struct ByteVectors<8> {
-  using Bytes = uint8_t __attribute__((vector_size(8)));
-  using Signed = int8_t __attribute__((vector_size(8)));
-  using Words = uint32_t __attribute__((vector_size(32)));
-  using Ints = int32_t __attribute__((vector_size(32)));
-  using Floats = float __attribute__((vector_size(32)));
-};
-template <>
-struct ByteVectors<16> {
-  using Bytes = uint8_t __attribute__((vector_size(16)));
-  using Signed = int8_t __attribute__((vector_size(16)));
-  using Words = uint32_t __attribute__((vector_size(64)));
-  using Ints = int32_t __attribute__((vector_size(64)));
-  using Floats = float __attribute__((vector_size(64)));
-};
+// The compiler's vectors, of more than one instruction where a set's are narrower.
 using Fp8Chunk = uint8_t __attribute__((vector_size(32)));
 using Fp8Halves = uint16_t __attribute__((vector_size(64)));
 
@@ -52,25 +26,6 @@ struct UnpackBytes {
   static constexpr int kLanes = Isa::kLanes;
   static constexpr int kChunk = sizeof(Fp8Chunk);
   using Vec = typename Isa::Vec;
-  using Bytes = typename ByteVectors<kLanes>::Bytes;
-  using Signed = typename ByteVectors<kLanes>::Signed;
-  using Words = typename ByteVectors<kLanes>::Words;
-  using Ints = typename ByteVectors<kLanes>::Ints;
-  using Floats = typename ByteVectors<kLanes>::Floats;
-
-  template <class Vector>
-  static FULMEN_INLINE Vector load(const uint8_t* p) {
-    Vector x;
-    __builtin_memcpy(&x, p, sizeof x);
-    return x;
-  }
-  static FULMEN_INLINE Vec floats(Ints x) {
-    return __builtin_bit_cast(Vec, __builtin_convertvector(x, Floats));
-  }
-  static FULMEN_INLINE Vec int8_numbers(const uint8_t* p) {
-    return floats(__builtin_convertvector(load<Signed>(p), Ints));
-  }
-
   // kChunk numbers of fp8 as fp16 with the same digits, but for a power of two: fp8_factor.
   template <DType kDType>
   static FULMEN_INLINE void fp8_halves(const uint8_t* p, Fp16* to) {
@@ -105,28 +60,47 @@ struct UnpackBytes {
   static FULMEN_INLINE void block_numbers(const uint8_t* block, const Put& put) {
     const Vec d = half_at(block);
     if constexpr (kDType == DType::q8_0) {
+      const auto* codes = reinterpret_cast<const int8_t*>(block + 2);
 #pragma GCC unroll 8
       for (int i = 0; i < kBlockNumbers; i += kLanes)
-        put(i, Isa::mul(int8_numbers(block + 2 + i), d));
+        put(i, Isa::mul(Isa::load_as_float(codes + i), d));
     } else {
       constexpr bool kFifth = kDType == DType::q5_0 || kDType == DType::q5_1,
                      kMinimum = kDType == DType::q4_1 || kDType == DType::q5_1;
-      constexpr int kHead = kMinimum ? 4 : 2, kZero = kMinimum ? 0 : kFifth ? 16 : 8;
+      constexpr int kHead = kMinimum ? 4 : 2;
+      constexpr float kZero = kFifth ? 16 : 8;
+      uint8_t codes[kBlockNumbers];
+      spread_nibbles<kFifth>(block + kHead, codes);
       const Vec minimum = kMinimum ? half_at(block + 2) : Isa::zero();
-      uint32_t fifth = 0;
-      if constexpr (kFifth) __builtin_memcpy(&fifth, block + kHead, sizeof fifth);
-      const uint8_t* codes = block + kHead + (kFifth ? 4 : 0);
-      Words lane;
-      for (int i = 0; i < kLanes; ++i) lane[i] = static_cast<uint32_t>(i);
 #pragma GCC unroll 8
       for (int i = 0; i < kBlockNumbers; i += kLanes) {
-        const Words both = __builtin_convertvector(load<Bytes>(codes + i % 16), Words);
-        Words code = i < 16 ? both & 15U : both >> 4;
-        if constexpr (kFifth) code |= ((Words{} + (fifth >> i)) >> lane & 1U) << 4;
-        const Vec product = Isa::mul(floats(reinterpret_cast<Ints>(code) - kZero), d);  // exact
-        put(i, kMinimum ? Isa::add(product, minimum) : product);
+        const Vec code = Isa::load_as_float(codes + i);
+        // The product is exact.
+        put(i,
+            kMinimum ? Isa::fma(code, d, minimum) : Isa::mul(Isa::sub(code, Isa::set1(kZero)), d));
       }
     }
+  }
+  // 16 bytes of nibbles, after 4 of fifth bits where there are some, to a byte a number.
+  template <bool kFifth>
+  static FULMEN_INLINE void spread_nibbles(const uint8_t* from, uint8_t* codes) {
+    using Half = uint8_t __attribute__((vector_size(16)));
+    const uint8_t* nibbles = from + (kFifth ? 4 : 0);
+    Half both;
+    __builtin_memcpy(&both, nibbles, sizeof both);
+    Half halves[2] = {both & 15, both >> 4};
+    if constexpr (kFifth) {
+      // Each of the 4 bytes eight times, of which every place keeps another bit.
+      constexpr Half kBits = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+      for (int n = 0; n < 2; ++n) {
+        const uint64_t eight[2] = {from[2 * n] * 0x0101010101010101U,
+                                   from[2 * n + 1] * 0x0101010101010101U};
+        Half bits;
+        __builtin_memcpy(&bits, eight, sizeof bits);
+        halves[n] |= reinterpret_cast<Half>((bits & kBits) != 0) & 16;
+      }
+    }
+    __builtin_memcpy(codes, halves, sizeof halves);
   }
   static FULMEN_INLINE Vec half_at(const uint8_t* p) { return Isa::set1(half_number(p)); }
   // One fp16, at any address.
@@ -284,12 +258,13 @@ class UnpackedRows {
     clear_rest(out);
   }
   __attribute__((noinline)) void unpack_int8(const uint8_t* row, float scale, float* out) const {
+    const auto* from = reinterpret_cast<const int8_t*>(row);
     int64_t d = 0;
-    for (; d + kLanes <= dim_; d += kLanes) put(d, Unpack::int8_numbers(row + d), scale, out);
+    for (; d + kLanes <= dim_; d += kLanes) put(d, Isa::load_as_float(from + d), scale, out);
     if (d == dim_) return;
-    uint8_t rest[kLanes] = {};
-    for (int64_t i = d; i < dim_; ++i) rest[i - d] = row[i];
-    put(d, Unpack::int8_numbers(rest), scale, out);
+    int8_t rest[kLanes] = {};
+    for (int64_t i = d; i < dim_; ++i) rest[i - d] = from[i];
+    put(d, Isa::load_as_float(rest), scale, out);
     clear_rest(out);
   }
   template <DType kDType>

@@ -55,6 +55,7 @@ _OUT, _BIAS, _KEEP_MASK, _ALIBI_SLOPES, _SINKS, _LSE, _DOUT, _DLSE, _DQ = (
 _INPUTS = 8
 _DIFFERENTIABLE = (0, 1, 2, _BIAS, _SINKS)
 _DTYPES = ("float32", "float16", "bfloat16", "bool")
+_KV_FORMATS = ("int8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 _CAUSAL = {False: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
 _AT = {name: at for at, name in enumerate(SCALARS)}
 
@@ -103,7 +104,9 @@ def _described(array: Any) -> Any:
     """A NumPy array of that shape, over almost no memory, for checks that read none."""
     shape, dtype = array.shape, array.dtype
     strides = [dtype.itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))]
-    return np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides)
+    # As integers: NumPy strides no array of ml_dtypes' float8.
+    number = np.empty(1, f"u{dtype.itemsize}")
+    return np.lib.stride_tricks.as_strided(number, shape, strides).view(dtype)
 
 
 def _shapes(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -144,10 +147,12 @@ def _check_arrays(names: tuple[str, ...], tensors: tuple[Any, ...]) -> None:
                 f"{name} is of type {type(tensor).__name__}: a JAX array is accepted, as "
                 f"{names[0]} is one"
             )
-        if tensor.dtype.name not in (("int32",) if name in INTEGERS else _DTYPES):
+        accepted = ("int32",) if name in INTEGERS else _DTYPES
+        if tensor.dtype.name not in (accepted + _KV_FORMATS if name in ("k", "v") else accepted):
             raise TypeError(
                 f"{name} has dtype {tensor.dtype.name}: "
-                f"{', '.join(_DTYPES[:3])}, bool for keep_mask, int32 for lengths are accepted"
+                f"{', '.join(_DTYPES[:3])}, bool for keep_mask, int32 for lengths, "
+                f"{', '.join(_KV_FORMATS)} for k and v are accepted"
             )
         if isinstance(tensor, jax.Array) and not isinstance(tensor, jax.core.Tracer):
             others = {device.platform for device in tensor.devices()} - set(_PLATFORMS)

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 _QUERIES = ("q", "out", "dout", "dq", "q_out")
 _KEYS = ("k", "v", "dk", "dv", "k_cache", "v_cache")
+_SCALES = ("k_scale", "v_scale", "q_scale")
 _SCORES = ("bias", "keep_mask", "dbias")
 # The dims of the others, behind the mapped ones: batch, heads, kv heads; "" stays whole.
 _OTHERS = {
@@ -20,6 +21,7 @@ _OTHERS = {
     "dsinks": ("heads",),
     "k_scale": ("batch", "kv_heads"),
     "v_scale": ("batch", "kv_heads"),
+    "q_scale": ("batch", "kv_heads"),
     "seqlens_k": ("batch",),
     "leftpad_k": ("batch",),
     "seqlens_k_out": ("batch",),
@@ -62,9 +64,11 @@ class Rules(NamedTuple):
         if layout.whole or name == "random":
             return [""] * ndim
         batch = "" if layout.packed_q or layout.packed_k else "batch"
-        if name in _QUERIES or name in _KEYS:
+        # Scales with more dims than those of a batch and a head have those of k.
+        keys = name in _KEYS or (name in _SCALES and ndim > 2)
+        if name in _QUERIES or keys:
             heads = "heads" if name in _QUERIES else "kv_heads"
-            if name in _KEYS and layout.pages:
+            if keys and layout.pages:
                 batch = ""
             four = [batch, heads, "", ""] if layout.bhsd else [batch, "", heads, ""]
         elif name in _SCORES:

@@ -123,12 +123,39 @@ KnownType known_type(nb::handle type) {
 
 bool is_keep_mask(std::string_view name) { return name == kTensors[kKeepMask].name; }
 
+// Keys and values may be quantized, and their scales are of two dtypes.
+bool may_be_quantized(std::string_view name) {
+  return name == kTensors[kK].name || name == kTensors[kV].name || name == "k_cache" ||
+         name == "v_cache" || name == "quantized";
+}
+// The format of k and v by its dtype's name in ml_dtypes, or in torch behind "torch.".
+int32_t kv_format(std::string_view dtype) {
+  struct Named {
+    std::string_view name;
+    fulmen_dtype dtype;
+  };
+  constexpr Named kFormats[] = {{"int8", FULMEN_INT8},
+                                {"float8_e4m3fn", FULMEN_FP8_E4M3},
+                                {"float8_e5m2", FULMEN_FP8_E5M2},
+                                {"float8_e4m3fnuz", FULMEN_FP8_E4M3FNUZ},
+                                {"float8_e5m2fnuz", FULMEN_FP8_E5M2FNUZ}};
+  for (const Named& one : kFormats) {
+    if (one.name == dtype) return one.dtype;
+  }
+  return -1;
+}
+
 // The dtypes that the argument of that name takes.
 const char* accepted_dtypes(std::string_view name) {
   if (is_keep_mask(name)) return "bool or uint8, where not 0 attends, is accepted";
+  if (may_be_quantized(name)) {
+    return "float32, float16, bfloat16, int8 and float8_e4m3fn, float8_e5m2, float8_e4m3fnuz and "
+           "float8_e5m2fnuz are accepted";
+  }
   for (const PlaceRow& row : kTensors) {
     if (name != row.name) continue;
     if (has_lengths(row.form)) return "int32 is accepted, and other integers, which are converted";
+    if (row.form == Form::scales) return "float32 and float16 are accepted";
     if (row.form == Form::heads) return "float32, float16, bfloat16 and float64 are accepted";
     if (of_heads(row.form) || row.form == Form::rows) return "float32 is accepted";
   }
@@ -154,6 +181,7 @@ fulmen_dtype dtype_of(DlDtype dtype, const char* name) {
     if (dtype.code == kDlBool && dtype.bits == 8) return FULMEN_BOOLEAN;
     if (dtype.code == kDlUint && dtype.bits == 8 && is_keep_mask(name)) return FULMEN_BOOLEAN;
     if (dtype.code == kDlInt && dtype.bits == 32) return FULMEN_INT32;
+    if (dtype.code == kDlInt && dtype.bits == 8 && may_be_quantized(name)) return FULMEN_INT8;
   }
   constexpr const char* kNames[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
   // By code, behind those. Their names say the bits.
@@ -162,8 +190,12 @@ fulmen_dtype dtype_of(DlDtype dtype, const char* name) {
                                     "float8_e5m2fnuz", "float8_e8m0fnu",  "float6_e2m3fn",
                                     "float6_e3m2fn",   "float4_e2m1fn"};
   const size_t small = dtype.code - std::size(kNames);
-  if (dtype.code >= std::size(kNames) && small < std::size(kSmall))
+  if (dtype.code >= std::size(kNames) && small < std::size(kSmall)) {
+    const int32_t format =
+        may_be_quantized(name) && dtype.lanes == 1 ? kv_format(kSmall[small]) : -1;
+    if (format >= 0) return static_cast<fulmen_dtype>(format);
     refuse_dtype(name, kSmall[small]);
+  }
   const std::string kind = dtype.code < std::size(kNames)
                                ? kNames[dtype.code]
                                : "code" + std::to_string(dtype.code) + "_";
@@ -204,6 +236,8 @@ void read_numpy(nb::handle object, const char* name, Array& array) {
   } else if (native && view->itemsize == 2 && dtype_name() == "bfloat16") {
     // The dtype of ml_dtypes, whatever its kind.
     array.dtype = FULMEN_BF16;
+  } else if (view->itemsize == 1 && may_be_quantized(name) && kv_format(dtype_name()) >= 0) {
+    array.dtype = static_cast<fulmen_dtype>(kv_format(dtype_name()));
   } else if (!native && view->itemsize > 1) {
     throw nb::type_error(
         (std::string(name) + " has dtype " + dtype_name() +
@@ -265,7 +299,9 @@ void read_torch(nb::handle object, const char* name, Array& array) {
   } else if (dtype == "torch.int32") {
     array.dtype = FULMEN_INT32;
   } else {
-    refuse_dtype(name, dtype.substr(dtype.find('.') + 1));
+    const std::string plain = dtype.substr(dtype.find('.') + 1);
+    if (!may_be_quantized(name) || kv_format(plain) < 0) refuse_dtype(name, plain);
+    array.dtype = static_cast<fulmen_dtype>(kv_format(plain));
   }
   const nb::object device = object.attr("device");
   const auto kind = text_of(device.attr("type"));
@@ -474,7 +510,8 @@ bool on_host(const Array& array) {
 bool is_addressable(const Array& array) {
   if (std::find(array.shape, array.shape + array.ndim, 0) != array.shape + array.ndim) return true;
   const bool is_half = array.dtype == FULMEN_FP16 || array.dtype == FULMEN_BF16;
-  const std::uintptr_t bytes = array.dtype == FULMEN_BOOLEAN ? 1 : is_half ? 2 : 4;
+  const bool is_word = array.dtype == FULMEN_FP32 || array.dtype == FULMEN_INT32;
+  const std::uintptr_t bytes = is_word ? 4 : is_half ? 2 : 1;
   return array.data != nullptr && reinterpret_cast<std::uintptr_t>(array.data) % bytes == 0;
 }
 

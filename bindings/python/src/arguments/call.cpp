@@ -29,8 +29,9 @@ const PlaceRow kTensors[kPlaces] = {
     {"seqlens_k", &fulmen_tensors::seqlens_k, Form::sequences, Use::input},
     {"leftpad_k", &fulmen_tensors::leftpad_k, Form::sequences, Use::input},
     {"block_table", &fulmen_tensors::block_table, Form::pages, Use::input},
-    {"k_scale", &fulmen_tensors::k_scale, Form::kv_heads, Use::input},
-    {"v_scale", &fulmen_tensors::v_scale, Form::kv_heads, Use::input},
+    {"k_scale", &fulmen_tensors::k_scale, Form::scales, Use::input},
+    {"v_scale", &fulmen_tensors::v_scale, Form::scales, Use::input},
+    {"q_scale", &fulmen_tensors::q_scale, Form::scales, Use::input},
 };
 static_assert(sizeof(fulmen_tensors) == sizeof(fulmen_tensors::struct_size) +
                                             kPlaces * sizeof(fulmen_tensor) +
@@ -47,6 +48,9 @@ std::string numbers_text(const int64_t* numbers, int count) {
   for (int d = 0; d < count; ++d) text += (d > 0 ? ", " : "") + std::to_string(numbers[d]);
   return text + "]";
 }
+
+constexpr const char* kScaleDims =
+    "[1], [kv_heads], [batch, kv_heads] or what broadcasts to k's shape";
 
 bool is_key(Place place) { return kTensors[place].form == Form::keys; }
 bool is_sequence(Place place) { return kTensors[place].form == Form::queries || is_key(place); }
@@ -127,13 +131,25 @@ fulmen_tensor placed(Place place, const View& a, const Layout& layout) {
     if (a.ndim == 0) wrong_ndim(name, a, "what broadcasts to [batch, heads, seqlen_q, seqlen_k]");
     std::copy_n(a.shape, a.ndim, t.shape + 4 - a.ndim);
     std::copy_n(a.strides, a.ndim, t.strides + 4 - a.ndim);
+  } else if (form == Form::scales) {
+    // [1], [kv_heads], [batch, kv_heads], or the dims of k.
+    const int first = a.ndim == 3 ? 1 : 0;
+    if (a.ndim == 0) wrong_ndim(name, a, kScaleDims);
+    if (a.ndim <= 2) {
+      if (a.ndim == 2) t.shape[0] = a.shape[0], t.strides[0] = a.strides[0];
+      t.shape[2] = a.shape[a.ndim - 1];
+      t.strides[2] = a.strides[a.ndim - 1];
+    } else if (a.ndim == 4 || layout.packed_k) {
+      std::copy_n(a.shape, a.ndim, t.shape + first);
+      std::copy_n(a.strides, a.ndim, t.strides + first);
+      if (layout.bhsd) std::swap(t.shape[1], t.shape[2]), std::swap(t.strides[1], t.strides[2]);
+    } else {
+      wrong_ndim(name, a, kScaleDims);
+    }
   } else {
     const bool by_sequence = form != Form::heads && a.ndim == 2;
     if (a.ndim != 1 && !by_sequence) {
-      wrong_ndim(name, a,
-                 form == Form::heads    ? "[heads]"
-                 : form == Form::slopes ? "[heads] or [batch, heads]"
-                                        : "[1], [kv_heads] or [batch, kv_heads]");
+      wrong_ndim(name, a, form == Form::heads ? "[heads]" : "[heads] or [batch, heads]");
     }
     if (by_sequence) t.shape[0] = a.shape[0], t.strides[0] = a.strides[0];
     t.shape[3] = a.shape[a.ndim - 1];
@@ -246,6 +262,9 @@ std::vector<int> own_dims(Place place, int ndim, const Layout& layout) {
   if (is_sequence(place) && ndim == 4 && layout.bhsd) return {0, 2, 1, 3};
   if (kTensors[place].form == Form::rows)
     return ndim == 2 ? std::vector{1, 2} : std::vector{0, 1, 2};
+  if (kTensors[place].form == Form::scales && ndim <= 2)
+    return ndim == 1 ? std::vector{2} : std::vector{0, 2};
+  if (kTensors[place].form == Form::scales && ndim == 4 && layout.bhsd) return {0, 2, 1, 3};
   if (of_heads(kTensors[place].form) && ndim == 2) return {0, 3};
   std::vector<int> last;
   for (int d = 4 - ndim; d < 4; ++d) last.push_back(d);

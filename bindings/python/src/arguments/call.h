@@ -38,6 +38,7 @@ enum Place : int {
   kBlockTable,
   kKScale,
   kVScale,
+  kQScale,
   kPlaces
 };
 
@@ -49,7 +50,7 @@ enum class Form {
   scores,     // what broadcasts to [batch, heads, seqlen_q, seqlen_k]
   heads,      // [heads]
   slopes,     // [heads] or [batch, heads]
-  kv_heads,   // [1], [kv_heads] or [batch, kv_heads]
+  scales,     // [1], [kv_heads], [batch, kv_heads], or the dims of keys, each of which may be 1
   bounds,     // [batch + 1]
   sequences,  // [batch]
   pages,      // [batch, max_pages]
@@ -59,7 +60,7 @@ constexpr bool has_lengths(Form form) {
 }
 // Few floats, a head or a sequence and a head.
 constexpr bool of_heads(Form form) {
-  return form == Form::heads || form == Form::slopes || form == Form::kv_heads;
+  return form == Form::heads || form == Form::slopes || form == Form::scales;
 }
 // Few numbers, which people also give as a list.
 constexpr bool takes_lists(Form form) { return of_heads(form) || has_lengths(form); }

@@ -8,8 +8,8 @@ namespace fulmen::python {
 namespace {
 
 size_t size_of(int32_t dtype) {
-  if (dtype == FULMEN_BOOLEAN) return 1;
-  return dtype == FULMEN_FP32 || dtype == FULMEN_INT32 ? 4 : 2;
+  if (dtype == FULMEN_FP32 || dtype == FULMEN_INT32) return 4;
+  return dtype == FULMEN_FP16 || dtype == FULMEN_BF16 ? 2 : 1;
 }
 
 // Bytes from the first to the last element; 0 if there is none.

@@ -6,7 +6,7 @@
 namespace fulmen::python {
 namespace {
 
-constexpr int kBytes = 5;  // beside the values of fulmen_dtype
+constexpr int kBytes = 100;  // beside the values of fulmen_dtype
 constexpr const char* kDtypes[] = {"float32", "float16", "bfloat16", "bool", "int32", "uint8"};
 
 struct Functions {

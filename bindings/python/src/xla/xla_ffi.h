@@ -14,12 +14,17 @@ struct Error;  // XLA's own, made by Api::create_error; null is success
 
 enum class DataType : int32_t {
   boolean = 1,
+  int8 = 2,
   int32 = 4,
   int64 = 5,
   uint32 = 8,
   fp16 = 10,
   fp32 = 11,
-  bf16 = 16
+  bf16 = 16,
+  fp8_e5m2 = 19,
+  fp8_e4m3fn = 20,
+  fp8_e5m2fnuz = 24,
+  fp8_e4m3fnuz = 25
 };
 enum class AttributeType : int32_t { scalar = 3, string = 4 };
 enum class Stage : int32_t { execute = 3 };

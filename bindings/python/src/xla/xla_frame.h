@@ -59,14 +59,36 @@ inline fulmen_dtype dtype_of(DataType dtype) {
       return FULMEN_BOOLEAN;
     case DataType::int32:
       return FULMEN_INT32;
+    case DataType::int8:
+      return FULMEN_INT8;
+    case DataType::fp8_e4m3fn:
+      return FULMEN_FP8_E4M3;
+    case DataType::fp8_e5m2:
+      return FULMEN_FP8_E5M2;
+    case DataType::fp8_e4m3fnuz:
+      return FULMEN_FP8_E4M3FNUZ;
+    case DataType::fp8_e5m2fnuz:
+      return FULMEN_FP8_E5M2FNUZ;
     default:  // another would have been refused when the call was traced
       return FULMEN_FP32;
   }
 }
 
 inline int64_t bytes_of(DataType dtype) {
-  if (dtype == DataType::boolean) return 1;
-  return dtype == DataType::fp16 || dtype == DataType::bf16 ? 2 : 4;
+  switch (dtype) {
+    case DataType::boolean:
+    case DataType::int8:
+    case DataType::fp8_e4m3fn:
+    case DataType::fp8_e5m2:
+    case DataType::fp8_e4m3fnuz:
+    case DataType::fp8_e5m2fnuz:
+      return 1;
+    case DataType::fp16:
+    case DataType::bf16:
+      return 2;
+    default:
+      return 4;
+  }
 }
 
 template <class T>

@@ -48,9 +48,16 @@ impl DType {
     }
 
     pub(crate) fn from_number(number: i32) -> Option<Self> {
-        [Self::F32, Self::F16, Self::Bf16, Self::Bool, Self::I32, Self::I8]
-            .into_iter()
-            .find(|dtype| dtype.number() == number)
+        [
+            Self::F32,
+            Self::F16,
+            Self::Bf16,
+            Self::Bool,
+            Self::I32,
+            Self::I8,
+        ]
+        .into_iter()
+        .find(|dtype| dtype.number() == number)
     }
 }
 

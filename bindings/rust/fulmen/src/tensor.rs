@@ -267,6 +267,7 @@ impl<'a> Tensor<'a> {
                 DType::Bf16 => f32::from(self.raw.data.cast::<bf16>().add(at).read_unaligned()),
                 DType::Bool => f32::from(self.raw.data.cast::<u8>().add(at).read()),
                 DType::I32 => self.raw.data.cast::<i32>().add(at).read_unaligned() as f32,
+                DType::I8 => self.raw.data.cast::<i8>().add(at).read() as f32,
             })
         }
     }

@@ -146,29 +146,48 @@ fn a_forced_kernel_that_cannot() -> Result<()> {
 
 #[test]
 fn dtypes_have_sizes() {
-    let sizes = [DType::F32, DType::F16, DType::Bf16, DType::Bool, DType::I32].map(DType::size);
-    assert_eq!(sizes, [4, 2, 2, 1, 4]);
+    let all = [
+        DType::F32,
+        DType::F16,
+        DType::Bf16,
+        DType::Bool,
+        DType::I32,
+        DType::I8,
+    ];
+    assert_eq!(all.map(DType::size), [4, 2, 2, 1, 4, 1]);
 }
 
 #[test]
-fn scales_and_keys_of_another_dtype_are_unsupported() -> Result<()> {
+fn keys_of_another_float_are_unsupported() -> Result<()> {
     let (q, mut out) = (vec![0.5f32; 64], vec![0f32; 64]);
-    let (half, scale) = (vec![f16::ONE; 64], [0.5f32]);
+    let half = vec![f16::ONE; 64];
     let shape = [1, 4, 1, 16];
     let (rows, keys) = (Tensor::bshd(&q, shape)?, Tensor::bshd(&half, shape)?);
-    for (keys, scaled, said) in [
-        (keys, false, "k.dtype is fp16, q.dtype is fp32: "),
-        (rows, true, "k_scale is given, k.dtype is fp32: "),
-    ] {
-        let mut call = Forward::new(rows, keys, keys, TensorMut::bshd(&mut out, shape)?);
-        if scaled {
-            call = call.k_scale(Tensor::one_dim(&scale)?);
-        }
-        let error = Attention::default().forward(&mut call).unwrap_err();
-        assert!(
-            matches!(&error, Error::Unsupported(m) if m.starts_with(said)),
-            "{error:?}"
-        );
-    }
+    let mut call = Forward::new(rows, keys, keys, TensorMut::bshd(&mut out, shape)?);
+    let error = Attention::default().forward(&mut call).unwrap_err();
+    let said = "k.dtype is fp16, q.dtype is fp32: ";
+    assert!(
+        matches!(&error, Error::Unsupported(m) if m.starts_with(said)),
+        "{error:?}"
+    );
+    Ok(())
+}
+
+/// All values are alike, so the output is one of them times the scale.
+#[test]
+fn keys_and_values_in_8_bits() -> Result<()> {
+    let (q, mut out) = (vec![0.5f32; 64], vec![0f32; 64]);
+    let (codes, scale) = (vec![-3i8; 64], [0.5f32]);
+    let shape = [1, 4, 1, 16];
+    let keys = Tensor::bshd(&codes, shape)?;
+    let mut call = Forward::new(
+        Tensor::bshd(&q, shape)?,
+        keys,
+        keys,
+        TensorMut::bshd(&mut out, shape)?,
+    )
+    .v_scale(Tensor::one_dim(&scale)?);
+    Attention::default().forward(&mut call)?;
+    assert!(out.iter().all(|&x| x == -1.5), "{out:?}");
     Ok(())
 }

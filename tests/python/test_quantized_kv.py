@@ -1,0 +1,133 @@
+"""Keys and values in 8 bits: formats beside torch's and ml_dtypes' own conversions, attention over
+them beside float64 over what they hold, and FlashAttention 3's descale factors."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fulmen
+
+FORMATS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+B, S, H, KV, D = 2, 37, 4, 2, 64
+
+
+def normal(*shape, seed=0, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def exact(q, k, v, scale=None):
+    """softmax(scale q k^T) v in float64; q [b, s, h, d], k and v with fewer heads."""
+    q, k, v = (np.asarray(x).astype(np.float64) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
+    scores = np.einsum("bihd,bjhd->bhij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("bhij,bjhd->bihd", p / p.sum(-1, keepdims=True), v)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_pattern_and_rounding_is_that_of_ml_dtypes(name):
+    dtype = getattr(ml_dtypes, name)
+    patterns = np.arange(256, dtype=np.uint8).view(dtype).reshape(1, 1, 4, 64)
+    values = fulmen.dequantize_kv(patterns)
+    np.testing.assert_array_equal(values, patterns.astype(np.float32))
+    ones = np.ones((1, 1, 1, 1), np.float32)
+    x = normal(1, 40, 5, 64, seed=1) * np.float32(10) ** np.arange(-20, 20).reshape(1, 40, 1, 1) / 4
+    largest = float(ml_dtypes.finfo(dtype).max)
+    x = np.clip(x, -largest, largest).astype(np.float32)
+    ours, _ = fulmen.quantize_kv(x, name, scale=ones)
+    np.testing.assert_array_equal(ours.view(np.uint8), x.astype(dtype).view(np.uint8))
+
+
+@pytest.mark.parametrize("per", ["tensor", "head", "batch_and_head", "token", "channel"])
+@pytest.mark.parametrize("name", ["int8", *FORMATS])
+def test_attention_over_numpy(name, per):
+    q, k, v = normal(B, 3, H, D), normal(B, S, KV, D, seed=1), normal(B, S, KV, D, seed=2)
+    k8, k_scale = fulmen.quantize_kv(k, name, per)
+    v8, v_scale = fulmen.quantize_kv(v, name, "token" if per == "channel" else per)
+    assert k8.dtype == name
+    out = fulmen.attention(q, k8, v8, k_scale=k_scale, v_scale=v_scale)
+    stored = [fulmen.dequantize_kv(x, s) for x, s in ((k8, k_scale), (v8, v_scale))]
+    for x, s, back in ((k8, k_scale, stored[0]), (v8, v_scale, stored[1])):
+        np.testing.assert_array_equal(back, x.astype(np.float32) * s)
+    np.testing.assert_allclose(out, exact(q, *stored), atol=2e-6)
+
+
+def test_layout_bhsd_and_lists():
+    q, k, v = normal(B, 3, H, D), normal(B, S, KV, D, seed=1), normal(B, S, KV, D, seed=2)
+    k8, k_scale = fulmen.quantize_kv(k)
+    v8, _ = fulmen.quantize_kv(v, scale=np.full((1, 1, 1, 1), 0.03, np.float32))
+    want = fulmen.attention(q, k8, v8, k_scale=k_scale, v_scale=[0.03])
+    swapped = [x.swapaxes(1, 2) for x in (q, k8, v8, k_scale)]
+    got = fulmen.attention(*swapped[:3], k_scale=swapped[3], v_scale=[0.03, 0.03], layout="bhsd")
+    np.testing.assert_array_equal(got.swapaxes(1, 2), want)
+    halved = fulmen.attention(q / 2, k8, v8, k_scale=k_scale, v_scale=[0.03], q_scale=[2.0])
+    np.testing.assert_allclose(halved, want, atol=1e-6)
+
+
+def test_refusals():
+    q, k = normal(B, 3, H, D), normal(B, S, KV, D)
+    k8, scale = fulmen.quantize_kv(k)
+    with pytest.raises(TypeError, match="^q has dtype int8: float32, float16 and bfloat16 are"):
+        fulmen.attention(q.astype(np.int8), k8, k8)
+    with pytest.raises(TypeError, match="^k has dtype uint8: .*int8 and float8_e4m3fn"):
+        fulmen.attention(q, k8.view(np.uint8), k8)
+    with pytest.raises(ValueError, match=r"^k_scale has shape \[2, 37, 2\]"):
+        fulmen.attention(q, k8, k8, k_scale=scale[..., 0])
+    with pytest.raises(ValueError, match="^per is 'page'"):
+        fulmen.quantize_kv(k, per="page")
+    with pytest.raises(ValueError, match="^dtype is 'uint8'"):
+        fulmen.quantize_kv(k, "uint8")
+
+
+def test_torch():
+    torch = pytest.importorskip("torch")
+    q = torch.from_numpy(normal(B, 3, H, D)).bfloat16()
+    k, v = (torch.from_numpy(normal(B, S, KV, D, seed=n)) for n in (1, 2))
+    for name in ("int8", *FORMATS):
+        k8, k_scale = fulmen.quantize_kv(k, name)
+        v8, v_scale = fulmen.quantize_kv(v, name, "head")
+        assert k8.dtype == getattr(torch, name)
+        out = fulmen.attention(q, k8, v8, k_scale=k_scale, v_scale=v_scale)
+        assert out.dtype == torch.bfloat16
+        stored = [x.float() * s for x, s in ((k8, k_scale), (v8, v_scale))]
+        torch.testing.assert_close(
+            out.float(), torch.from_numpy(exact(q.float(), *stored)).float(), atol=8e-3, rtol=8e-3
+        )
+
+
+def test_flash_attention_3_descale():
+    torch = pytest.importorskip("torch")
+    from fulmen.flash_attn_interface import flash_attn_func
+
+    q, k, v = (
+        torch.from_numpy(normal(B, S, heads, D, seed=n)).to(torch.float8_e4m3fn)
+        for n, heads in ((0, H), (1, KV), (2, KV))
+    )
+    descale = [torch.rand(B, KV) + 0.5 for _ in range(3)]
+    out = flash_attn_func(
+        q, k, v, q_descale=descale[0], k_descale=descale[1], v_descale=descale[2]
+    )
+    assert out.dtype == torch.bfloat16
+    of_q = descale[0].repeat_interleave(H // KV, 1)
+    stored = [
+        x.float() * s[:, None, :, None] for x, s in ((q, of_q), (k, descale[1]), (v, descale[2]))
+    ]
+    want = torch.from_numpy(exact(*stored)).float()
+    torch.testing.assert_close(out.float(), want, atol=1e-2, rtol=1e-2)
+
+
+def test_jax():
+    jax = pytest.importorskip("jax")
+    q, k, v = normal(B, 3, H, D), normal(B, S, KV, D, seed=1), normal(B, S, KV, D, seed=2)
+    for name in ("int8", "float8_e4m3fn", "float8_e5m2"):
+        k8, k_scale = fulmen.quantize_kv(k, name)
+        v8, v_scale = fulmen.quantize_kv(v, name, "head")
+        want = fulmen.attention(q, k8, v8, k_scale=k_scale, v_scale=v_scale)
+        arrays = [jax.numpy.asarray(x) for x in (q, k8, v8, k_scale, v_scale)]
+
+        def call(q, k, v, k_scale, v_scale):
+            return fulmen.attention(q, k, v, k_scale=k_scale, v_scale=v_scale)
+
+        np.testing.assert_array_equal(np.asarray(jax.jit(call)(*arrays)), want)
