@@ -33,13 +33,13 @@ bool heads_fill_rows(const Problem& problem, const TensorSpec& spec, int64_t dim
 
 // The only KV head, shared by more query rows than a tile has (latent attention), is as good as
 // several in the same place, which share the query heads: that many, or 1 where there is no need or
-// no way. Fewer rows than kFewest, or one head's, would gain nothing by sharing.
+// no way. Fewer rows than kFewestSharedRows, or one head's, would gain nothing by sharing.
+constexpr int64_t kFewestSharedRows = 8;
 int64_t heads_in_place(const Problem& p) {
-  constexpr int64_t kFewest = 8;
   if (p.num_kv_heads != 1 || p.seqlen_q > kMaxDecodeRows / 2) return 1;
   for (int64_t heads = 1; heads < p.num_heads; ++heads) {
     const int64_t shared = p.num_heads / heads, rows = shared * p.seqlen_q;
-    if (rows < kFewest) break;
+    if (rows < kFewestSharedRows) break;
     if (p.num_heads % heads == 0 && rows <= kMaxDecodeRows) return heads;
   }
   return 1;
@@ -309,9 +309,15 @@ class DecodeKernel final : public FamilyKernel {
 Support takes_decode(const Problem& problem) {
   const int64_t rows = shared_rows(problem);
   if (rows <= kMaxDecodeRows || heads_in_place(problem) > 1) return {};
-  return Support::no(std::to_string(rows) +
-                     " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
-                     std::to_string(kMaxDecodeRows) + " are served");
+  std::string why = std::to_string(rows) +
+                    " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
+                    std::to_string(kMaxDecodeRows) + " are served";
+  if (problem.num_kv_heads == 1) {
+    why += "; of one KV head more, where a number of query heads that divides num_heads (" +
+           std::to_string(problem.num_heads) + ") has " + std::to_string(kFewestSharedRows) +
+           " to " + std::to_string(kMaxDecodeRows) + " of them";
+  }
+  return Support::no(std::move(why));
 }
 
 std::unique_ptr<const Kernel> make_decode_kernel(const Family& family, const InstructionSet& isa) {

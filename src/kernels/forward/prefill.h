@@ -27,6 +27,9 @@ FULMEN_DEVICE void fetch_first(Stage& stage, const QuerySource& queries, const T
   }
 }
 
+static_assert(!kValuesFollow || kFetchesEarly,
+              "prefill: values that follow their keys in one place come through registers");
+
 // Done when a wave has a tile's scores: kValuesFollow. fetch(): the next tile.
 template <class Fetch>
 FULMEN_DEVICE void let_values_follow(Stage& stage, const Fetch& fetch) {

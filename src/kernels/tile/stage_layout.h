@@ -37,6 +37,9 @@ static_assert(kBlockN % kValueDepth == 0 && kHeadDim % kTileMmaK == 0 &&
                   kHeadDimV % (kScoreTile * kValueParts) == 0,
               "prefill: tiles are whole operands");
 
+static_assert(kValueParts == 1 || !kPersistent,
+              "prefill: a persistent workgroup's waves have all dims of V");
+
 constexpr PrefillLayout kLayout = PrefillLayout::of(kShape);
 static_assert(kLayout.total == kLdsBytes, "prefill: the host reserves the LDS that the tiles need");
 
