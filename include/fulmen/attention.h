@@ -23,9 +23,9 @@ enum class Causal : int {
 // outputs and so Tensors, which the backward pass reads alone.
 struct AttentionTensors {
   InputTensor q{};             // [batch, seqlen_q, num_heads, head_dim], fp32, fp16 or bf16
-  InputTensor k{};             // [batch, seqlen_k, num_kv_heads, head_dim], dtype of q;
-                               // num_heads % num_kv_heads == 0
-  InputTensor v{};             // [batch, seqlen_k, num_kv_heads, head_dim_v], dtype of q
+  InputTensor k{};             // [batch, seqlen_k, num_kv_heads, head_dim], dtype of q, or
+                               // int8, fp8 or a block format; num_heads % num_kv_heads == 0
+  InputTensor v{};             // [batch, seqlen_k, num_kv_heads, head_dim_v], the same
   Tensor out{};                // [batch, seqlen_q, num_heads, head_dim_v], dtype of q; may be
                                // exactly q's memory, else must not overlap any input
   InputTensor bias{};          // optional [batch, num_heads, seqlen_q, seqlen_k], any float dtype;
@@ -74,11 +74,15 @@ struct AttentionTensors {
   InputTensor leftpad_k{};     // [1, 1, 1, batch]: the first used row of padded or paged k and v is
                                // leftpad_k[b]: key 0 of the masks
 
-  // What numbers in k and v are multiplied with: optional fp32
-  // [1 or batch, 1, 1, 1 or num_kv_heads]. For k and v of a dtype that is not q's. No kernel reads
-  // either yet: a call that has them, or another dtype, is unsupported.
+  // What the numbers in k and v are multiplied with, rounded to fp32: optional, fp32 or fp16. A
+  // scale of each token has the dims of k and v, [batch, seqlen_k, num_kv_heads, 1], packed and in
+  // pages as they are; each dim may be 1. Others are [1 or batch, 1, 1 or num_kv_heads, 1]. That of
+  // k may have head_dim in the last dim: a scale of each channel. Without block formats, and in the
+  // forward pass alone.
   InputTensor k_scale{};
   InputTensor v_scale{};
+  InputTensor q_scale{};  // optional, fp32 or fp16 [1 or batch, 1, 1 or num_kv_heads, 1]: of the
+                          // queries that share a KV head; k_scale is multiplied with it in fp32
 };
 
 // Runs task(arg, index) once for every index in [0, count), in any order, on any threads, and

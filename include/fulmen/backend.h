@@ -70,6 +70,8 @@ class FULMEN_API Kernel {
   // supports() is asked where not.
   virtual bool variable_lengths() const noexcept { return false; }
   virtual bool paged() const noexcept { return false; }
+  // Whether it reads k and v of a dtype that is not q's, and k_scale, v_scale and q_scale.
+  virtual bool quantized_kv() const noexcept { return false; }
   // Returns true if its results are the same bits from run to run. If not, it is refused unless
   // options.deterministic is false.
   virtual bool deterministic() const noexcept { return true; }

@@ -11,6 +11,7 @@
 #include "fulmen/plan.h"
 #include "fulmen/printable.h"
 #include "fulmen/problem.h"
+#include "fulmen/quantize.h"
 #include "fulmen/reference.h"
 #include "fulmen/status.h"
 #include "fulmen/tensor.h"

@@ -48,7 +48,19 @@ typedef enum fulmen_dtype {
   FULMEN_FP16 = 1,    /* IEEE binary16 */
   FULMEN_BF16 = 2,    /* bfloat16: the upper half of a binary32 */
   FULMEN_BOOLEAN = 3, /* a byte, 0 is false */
-  FULMEN_INT32 = 4    /* lengths and page tables */
+  FULMEN_INT32 = 4,   /* lengths and page tables */
+  /* Formats of k and v alone; docs/guide/quantized_kv.md has their bits. */
+  FULMEN_INT8 = 5,
+  FULMEN_FP8_E4M3 = 6, /* OCP */
+  FULMEN_FP8_E5M2 = 7, /* OCP */
+  FULMEN_FP8_E4M3FNUZ = 8,
+  FULMEN_FP8_E5M2FNUZ = 9,
+  /* llama.cpp's blocks of 32 numbers: 34, 18, 20, 22 and 24 bytes. Their strides are in bytes. */
+  FULMEN_Q8_0 = 10,
+  FULMEN_Q4_0 = 11,
+  FULMEN_Q4_1 = 12,
+  FULMEN_Q5_0 = 13,
+  FULMEN_Q5_1 = 14
 } fulmen_dtype;
 /* Which keys a causal mask leaves to a query. */
 typedef enum fulmen_causal {
@@ -57,7 +69,8 @@ typedef enum fulmen_causal {
   FULMEN_CAUSAL_TOP_LEFT = 2      /* the first query is on the diagonal with the first key */
 } fulmen_causal;
 
-/* A view: four logical dims, strides in elements, the last dim contiguous. q, k, v, out:
+/* A view: four logical dims, strides in elements (of block formats in bytes), the last dim
+ * contiguous. q, k, v, out:
  * [batch, seqlen, head, head_dim]. All zero: absent. The functions below make the usual ones.
  * `data` is not const, since one type serves inputs and outputs; inputs are never written. */
 typedef struct fulmen_tensor {
@@ -70,6 +83,12 @@ typedef struct fulmen_tensor {
   uint64_t reserved[2];
 } fulmen_tensor;
 
+/* How many elements, as strides count them, a row of dim numbers has: bytes in a block format. */
+static inline int64_t fulmen_row_elements(int32_t dtype, int64_t dim) {
+  static const int64_t bytes[] = {34, 18, 20, 22, 24};
+  if (dtype < FULMEN_Q8_0 || dtype > FULMEN_Q5_1) return dim;
+  return dim <= 0 ? dim : ((dim - 1) / 32 + 1) * bytes[dtype - FULMEN_Q8_0];
+}
 /* Row-major [shape0, shape1, shape2, shape3]. A dim of size 1 has stride 0, which broadcasts. */
 static inline fulmen_tensor fulmen_tensor_row_major(const void* data, int32_t dtype, int64_t shape0,
                                                     int64_t shape1, int64_t shape2,
@@ -86,7 +105,10 @@ static inline fulmen_tensor fulmen_tensor_row_major(const void* data, int32_t dt
     tensor.shape[d] = shape[d];
     tensor.strides[d] = shape[d] == 1 && d < 3 ? 0 : stride;
     /* Too large: refused by its use. */
-    if (shape[d] > 1) stride = stride > INT64_MAX / shape[d] ? INT64_MAX : stride * shape[d];
+    if (shape[d] > 1) {
+      const int64_t size = d == 3 ? fulmen_row_elements(dtype, shape[d]) : shape[d];
+      stride = stride > INT64_MAX / size ? INT64_MAX : stride * size;
+    }
   }
   return tensor;
 }
@@ -130,9 +152,10 @@ typedef struct fulmen_tensors {
   size_t struct_size; /* of the caller's header; the init function sets it */
   /* [batch, seqlen_q, num_heads, head_dim] of fp32, fp16 or bf16; packed [1, total_q, ...] */
   fulmen_tensor q;
-  /* [batch, seqlen_k, num_kv_heads, head_dim] of q's dtype; packed [1, total_k, ...]; or pages. */
+  /* [batch, seqlen_k, num_kv_heads, head_dim] of q's dtype, int8, fp8 or a block format;
+   * packed [1, total_k, ...]; or pages. */
   fulmen_tensor k;
-  fulmen_tensor v;   /* as k, with a head_dim of its own */
+  fulmen_tensor v;   /* as k, with a head_dim and a dtype of its own */
   fulmen_tensor out; /* output, of q's shape and dtype with v's head_dim */
   /* Optional inputs. */
   fulmen_tensor bias, keep_mask, alibi_slopes, sinks;
@@ -154,9 +177,11 @@ typedef struct fulmen_tensors {
   fulmen_tensor block_table;
   /* [1, 1, 1, batch]: where the used rows of padded or paged k, v begin. */
   fulmen_tensor leftpad_k;
-  /* Optional fp32 [1 or batch, 1, 1, 1 or num_kv_heads]: factors of k's and v's numbers. No kernel
-   * reads them yet: unsupported. */
+  /* Optional, fp32 or fp16: factors of k's and v's numbers, [1 or batch, 1, 1 or num_kv_heads, 1],
+   * or with the dims of k and v but the last, for each token; that of k also with head_dim. */
   fulmen_tensor k_scale, v_scale;
+  /* Optional, fp32 or fp16 [1 or batch, 1, 1 or num_kv_heads, 1]: of the queries. */
+  fulmen_tensor q_scale;
 } fulmen_tensors;
 
 /* Runs task(arg, index) once for every index in [0, count), in any order, on any threads; returns
@@ -486,6 +511,8 @@ typedef struct fulmen_kv_cache {
   /* Default false; true checks seqlens_k and block_table in a device's own memory, and waits for
    * that. */
   bool validate;
+  /* Optional, of a cache in int8 or fp8: written where a token has its own, else read. */
+  fulmen_tensor k_scale, v_scale;
 } fulmen_kv_cache;
 /* Defaults; see fulmen_options_init. */
 FULMEN_API void fulmen_kv_cache_init_sized(fulmen_kv_cache* call, size_t struct_size);
@@ -497,6 +524,14 @@ static inline void fulmen_kv_cache_init(fulmen_kv_cache* call) {
 FULMEN_API int fulmen_append_kv(const fulmen_kv_cache* call, const char* device, void* stream);
 /* What fulmen_append_kv checks before it looks at pointers: shapes, strides, dtypes. */
 FULMEN_API int fulmen_append_kv_check(const fulmen_kv_cache* call);
+/* Numbers of fp32, fp16 or bf16 to int8, fp8 or a block format, in host memory; see
+ * fulmen/quantize.h for shapes and rounding. scale may be null; given_scales: it is read, else it
+ * is computed and written. */
+FULMEN_API int fulmen_quantize_kv(const fulmen_tensor* numbers, const fulmen_tensor* quantized,
+                                  const fulmen_tensor* scale, bool given_scales);
+/* The way back, rounded to the dtype of numbers, which is written. scale may be null. */
+FULMEN_API int fulmen_dequantize_kv(const fulmen_tensor* quantized, const fulmen_tensor* scale,
+                                    const fulmen_tensor* numbers);
 
 /* What the kernels of a user's backend know beside dense tensors; see fulmen_backend. */
 typedef enum fulmen_feature {

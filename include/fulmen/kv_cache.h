@@ -16,24 +16,29 @@ namespace fulmen {
 // The tensors of one call. An absent one has data == nullptr and an all-zero shape.
 struct KvCacheTensors {
   // The cache, written: padded [batch, rows, num_kv_heads, head_dim], or with a block_table paged
-  // [num_pages, page_size, num_kv_heads, head_dim]; v_cache has head_dim_v. fp32, fp16 or bf16,
-  // strides as anywhere.
+  // [num_pages, page_size, num_kv_heads, head_dim]; v_cache has head_dim_v. The dtype of the new
+  // rows, or int8, fp8 or a block format (fulmen/quantize.h), by which new rows are rounded after
+  // they are rotated; strides as anywhere.
   Tensor k_cache{}, v_cache{};
   InputTensor seqlens_k{};    // int32 [1, 1, 1, batch]: rows that are used; row i of k_new becomes
                               // row seqlens_k[b] + i
   InputTensor block_table{};  // optional int32 [1, 1, batch, max_pages], as in AttentionTensors;
                               // the rows that are written lie in no other sequence's pages
   // New rows, both or neither: [batch, seqlen_new, num_kv_heads, head_dim], v_new with head_dim_v,
-  // dtype of the cache.
+  // fp32, fp16 or bf16.
   InputTensor k_new{}, v_new{};
-  // Rotary position embedding of k_new, and of q, both or neither: fp32 or the cache's dtype,
+  // Rotary position embedding of k_new, and of q, both or neither: fp32 or the new rows' dtype,
   // [1, 1, positions, rotary_dim / 2].
   InputTensor rotary_cos{}, rotary_sin{};
   InputTensor q{};         // optional, where there is a rotary embedding:
-                           // [batch, seqlen_q, num_heads, head_dim], the cache's dtype
+                           // [batch, seqlen_q, num_heads, head_dim], the new rows' dtype
   Tensor q_out{};          // output for q, of its shape: other memory, or q itself
   Tensor seqlens_k_out{};  // optional int32 output [1, 1, 1, batch]: seqlens_k + seqlen_new, what
                            // attention over the cache takes
+  // Of a cache in int8 or fp8, optional, fp32 or fp16, shaped as in AttentionTensors but for
+  // channels. With dim 1 of more than one element, a scale of each token: it is computed and
+  // written. Else it is read, and numbers beyond the format's largest become that.
+  Tensor k_scale{}, v_scale{};
 };
 
 struct KvCacheOptions {
@@ -53,7 +58,9 @@ struct KvCacheOptions {
 
 // Everything about a call but its pointers.
 struct KvCacheProblem {
-  DType dtype = DType::fp32;
+  DType dtype = DType::fp32;  // of new rows and of q
+  DType k_dtype = dtype;      // of k_cache
+  DType v_dtype = dtype;      // of v_cache
   int64_t batch = 0;
   int64_t seqlen_new = 0;  // 0 without new rows
   int64_t seqlen_q = 0;
@@ -71,9 +78,10 @@ struct KvCacheProblem {
   bool rotary_interleaved = true;
   bool queries_advance = true;
   TensorSpec k_cache, v_cache, seqlens_k, block_table, k_new, v_new, rotary_cos, rotary_sin, q,
-      q_out, seqlens_k_out;
+      q_out, seqlens_k_out, k_scale, v_scale;
   bool operator==(const KvCacheProblem&) const = default;
   bool paged() const noexcept { return block_table.present; }
+  bool quantized() const noexcept { return k_dtype != dtype || v_dtype != dtype; }
   // How many positions of the rotary embedding a sequence needs from seqlens_k[b] on: as many as
   // new rows, or queries that advance.
   int64_t positions_needed() const noexcept {

@@ -31,8 +31,8 @@ enum class Pass : int { forward = 0, backward = 1 };
 struct Problem {
   Pass pass = Pass::forward;
   DType dtype = DType::fp32;  // of q and out, and of their gradients
-  DType kv_dtype = dtype;     // of k and v, and of their gradients: one, as caches and kernels have
-                              // one for both
+  DType k_dtype = dtype;      // of k and its gradient
+  DType v_dtype = dtype;      // of v and its gradient
   int64_t batch = 0;
   int64_t seqlen_q = 0;
   int64_t seqlen_k = 0;
@@ -68,6 +68,7 @@ struct Problem {
   TensorSpec dout, dlse, dq, dk, dv, dbias, dsinks;
   TensorSpec cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, leftpad_k;
   TensorSpec k_scale, v_scale;
+  TensorSpec q_scale;
 
   bool operator==(const Problem&) const = default;
   int64_t group_size() const noexcept { return num_kv_heads > 0 ? num_heads / num_kv_heads : 0; }
@@ -75,6 +76,12 @@ struct Problem {
   float dropout_scale() const noexcept { return 65536.0F / static_cast<float>(65536 - dropout); }
   bool packed_q() const noexcept { return cu_seqlens_q.present; }
   bool packed_k() const noexcept { return cu_seqlens_k.present && !block_table.present; }
+  // Whether the numbers of k or v are not those of q's dtype as they are stored: of another dtype,
+  // or with a scale.
+  bool quantized_kv() const noexcept {
+    return k_dtype != dtype || v_dtype != dtype || k_scale.present || v_scale.present ||
+           q_scale.present;
+  }
   bool paged() const noexcept { return block_table.present; }
   // Whether the sequences' lengths are values that are known only in run().
   bool variable_lengths() const noexcept {
@@ -91,6 +98,10 @@ struct Problem {
   Shape lse_shape() const noexcept {
     return {packed_q() ? 1 : batch, num_heads, packed_q() ? total_q : seqlen_q, 1};
   }
+  // Of k_scale and v_scale: a scale of each token lies as the rows of k and v do, another goes by
+  // batch.
+  Shape k_scale_shape() const noexcept { return scales(k_scale, head_dim); }
+  Shape v_scale_shape() const noexcept { return scales(v_scale, 1); }
   Shape score_shape() const noexcept { return {batch, num_heads, seqlen_q, seqlen_k}; }
   // The useful multiply-adds of the products, 2 flops each: q k^T and p v; backward q k^T, dout
   // v^T, and those of dq, dk and dv. Where lengths differ, an estimate from the shapes: the rows of
@@ -101,6 +112,9 @@ struct Problem {
   FULMEN_API double bytes() const noexcept;
 
  private:
+  Shape scales(const TensorSpec& spec, int64_t dim) const noexcept {
+    return spec.strides[1] != 0 ? key_rows(dim) : Shape{batch, 1, num_kv_heads, dim};
+  }
   Shape query_rows(int64_t heads, int64_t dim) const noexcept {
     return {packed_q() ? 1 : batch, packed_q() ? total_q : seqlen_q, heads, dim};
   }

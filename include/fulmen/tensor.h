@@ -10,12 +10,58 @@
 
 namespace fulmen {
 
-// boolean: one byte an element, 0 is false.
-enum class DType : int { fp32 = 0, fp16 = 1, bf16 = 2, boolean = 3, int32 = 4 };
-// "fp16", and the bytes of an element.
+enum class DType : int {
+  fp32 = 0,
+  fp16 = 1,
+  bf16 = 2,
+  boolean = 3,  // one byte an element, 0 is false
+  int32 = 4,
+  // Formats of k and v alone (docs/guide/quantized_kv.md): a byte a number.
+  int8 = 5,
+  fp8_e4m3 = 6,      // OCP: no infinity, NaN is 0x7F and 0xFF
+  fp8_e5m2 = 7,      // OCP: the high byte of an fp16
+  fp8_e4m3fnuz = 8,  // an exponent bias of 8; no infinity and no -0, NaN is 0x80
+  fp8_e5m2fnuz = 9,  // an exponent bias of 16; the same
+  // llama.cpp's blocks of 32 numbers, each with its own scale.
+  q8_0 = 10,
+  q4_0 = 11,
+  q4_1 = 12,
+  q5_0 = 13,
+  q5_1 = 14,
+};
+inline constexpr int kNumDTypes = 15;
+inline constexpr int64_t kBlockNumbers = 32;  // of a block of q8_0, q4_0, q4_1, q5_0 and q5_1
+
+// "fp16".
 FULMEN_API const char* to_string(DType dtype) noexcept;
+// The bytes of a block; 0 where the dtype has none.
+constexpr int64_t block_bytes(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::q8_0:
+      return 34;
+    case DType::q4_0:
+      return 18;
+    case DType::q4_1:
+      return 20;
+    case DType::q5_0:
+      return 22;
+    case DType::q5_1:
+      return 24;
+    default:
+      return 0;
+  }
+}
+// The bytes of an element, which strides count: 1 for the block formats, whose strides are in
+// bytes.
 constexpr int64_t size_of(DType dtype) noexcept {
-  return dtype == DType::fp32 || dtype == DType::int32 ? 4 : dtype == DType::boolean ? 1 : 2;
+  return dtype == DType::fp32 || dtype == DType::int32  ? 4
+         : dtype == DType::fp16 || dtype == DType::bf16 ? 2
+                                                        : 1;
+}
+// How many elements, as strides count them, a row of `dim` numbers has.
+constexpr int64_t row_elements(DType dtype, int64_t dim) noexcept {
+  const int64_t block = block_bytes(dtype);
+  return block == 0 ? dim : (dim + kBlockNumbers - 1) / kBlockNumbers * block;
 }
 
 // A view of memory that is only read, made of a pointer to const. It serves as an input; as an
@@ -27,7 +73,7 @@ struct ConstTensor {
   std::array<int64_t, 4> strides{};
 };
 
-// Four logical dims with strides counted in elements. q, k, v and out use the order
+// Four logical dims with strides counted in elements, of the block formats in bytes. q, k, v and out use the order
 // [batch, seqlen, head, head_dim] whatever their order in memory; bias and keep_mask use
 // [batch, head, seqlen_q, seqlen_k]. The last dim is contiguous (stride 1).
 struct Tensor {
@@ -46,13 +92,19 @@ struct Tensor {
   template <class Data>
   static Of<Data> bshd(Data data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads,
                        int64_t head_dim) noexcept {
-    return {data, dtype, {batch, seqlen, heads, head_dim}, bshd_strides(seqlen, heads, head_dim)};
+    return {data,
+            dtype,
+            {batch, seqlen, heads, head_dim},
+            bshd_strides(seqlen, heads, row_elements(dtype, head_dim))};
   }
   // Memory order [batch, head, seqlen, head_dim], still viewed as [batch, seqlen, head, head_dim].
   template <class Data>
   static Of<Data> bhsd(Data data, DType dtype, int64_t batch, int64_t seqlen, int64_t heads,
                        int64_t head_dim) noexcept {
-    return {data, dtype, {batch, seqlen, heads, head_dim}, bhsd_strides(seqlen, heads, head_dim)};
+    return {data,
+            dtype,
+            {batch, seqlen, heads, head_dim},
+            bhsd_strides(seqlen, heads, row_elements(dtype, head_dim))};
   }
   // Row-major bias or mask [batch, head, seqlen_q, seqlen_k]. A dim given as 1 is broadcast (its
   // stride becomes 0). lse and dlse have seqlen_k 1.

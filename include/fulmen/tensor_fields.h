@@ -13,9 +13,11 @@ namespace fulmen {
 // The dtypes that a tensor may have.
 enum class DTypeRule {
   of_q,       // that of q: fp32, fp16 or bf16
-  of_k,       // that of k
+  of_k,       // that of k: any but boolean and int32
+  of_v,       // that of v: the same
   any_float,  // fp32, fp16 or bf16, whatever q has
   fp32,
+  scale,  // fp32 or fp16
   boolean,
   int32,
 };

@@ -17,6 +17,7 @@ constexpr Family kFamilies[]{
      .dropout = true,
      .variable_lengths = true,
      .paged = true,
+     .quantized_kv = true,
      .out_over_q = true,
      .serves = [](const IsaTable& table,
                   int dtype) { return table.prefill_task[dtype] != nullptr; },
@@ -27,6 +28,7 @@ constexpr Family kFamilies[]{
      .dropout = false,
      .variable_lengths = true,
      .paged = false,
+     .quantized_kv = false,
      .out_over_q = true,
      .serves = [](const IsaTable& table, int dtype) { return table.short_task[dtype] != nullptr; },
      .takes = takes_short,
@@ -36,6 +38,7 @@ constexpr Family kFamilies[]{
      .dropout = false,
      .variable_lengths = true,
      .paged = true,
+     .quantized_kv = true,
      .out_over_q = true,
      .serves = [](const IsaTable& table, int dtype) { return table.decode_task[dtype] != nullptr; },
      .takes = takes_decode,
@@ -45,6 +48,7 @@ constexpr Family kFamilies[]{
      .dropout = true,
      .variable_lengths = true,
      .paged = false,
+     .quantized_kv = false,
      .out_over_q = false,
      .serves = [](const IsaTable& table, int dtype) { return table.backward[dtype] != nullptr; },
      .takes = any_problem,
@@ -74,6 +78,11 @@ Support FamilyKernel::supports(const Problem& problem, const std::string& /*devi
   if (Support support = family_.takes(problem); !support.yes) return support;
   if (!family_.serves(*isa_.table, static_cast<int>(problem.dtype))) {
     return Support::no(std::string("not built for dtype ") + to_string(problem.dtype));
+  }
+  if (problem.quantized_kv() && isa_.table->group[static_cast<int>(problem.dtype)] > 1) {
+    return Support::no(
+        "its products are of pairs in 16 bits: k and v of another dtype, or with "
+        "scales, become fp32");
   }
   return isa_.available ? Support{}
                         : Support::no("this processor lacks " + std::string(isa_.missing));

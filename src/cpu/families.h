@@ -14,9 +14,9 @@ namespace fulmen::cpu {
 struct Family {
   const char* name;  // its folder: "prefill" is "cpu.prefill.<instruction set>"
   Pass pass;
-  bool dropout, variable_lengths, paged, out_over_q;  // as in Kernel
-  bool (*serves)(const IsaTable& table, int dtype);   // whether the instruction set has it
-  Support (*takes)(const Problem& problem);           // limits of all instruction sets
+  bool dropout, variable_lengths, paged, quantized_kv, out_over_q;  // as in Kernel
+  bool (*serves)(const IsaTable& table, int dtype);  // whether the instruction set has it
+  Support (*takes)(const Problem& problem);          // limits of all instruction sets
   std::unique_ptr<const Kernel> (*make)(const Family& family, const InstructionSet& isa);
 };
 
@@ -35,6 +35,7 @@ class FamilyKernel : public Kernel {
   bool out_over_q() const noexcept final { return family_.out_over_q; }
   bool variable_lengths() const noexcept final { return family_.variable_lengths; }
   bool paged() const noexcept final { return family_.paged; }
+  bool quantized_kv() const noexcept final { return family_.quantized_kv; }
   Support supports(const Problem& problem, const std::string& device) const final;
   double rank(const Problem& problem) const final;
 

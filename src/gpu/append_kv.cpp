@@ -29,6 +29,13 @@ Status check_memory(const Driver& driver, const Device& device, const KvCachePro
 
 Status append_kv(const Driver& driver, const Device& device, void* stream, const KvCacheProblem& p,
                  const KvCacheTensors& tensors) {
+  if (p.quantized()) {
+    return {
+        StatusCode::unsupported,
+        fmt::format("k_cache.dtype is {}, v_cache.dtype is {}: on GPUs the new rows' dtype, {}, "
+                    "is accepted",
+                    to_string(p.k_dtype), to_string(p.v_dtype), to_string(p.dtype))};
+  }
   const int64_t workgroups = append_workgroups(p);
   if (workgroups == 0) return {};
   if (const Support fits = grid_fits(workgroups); !fits.yes)

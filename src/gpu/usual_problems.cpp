@@ -9,7 +9,7 @@ constexpr TensorSpec kNumbers{DType::int32, true, {0, 0, 0, 1}};
 
 Problem usual_problem(DType dtype, const UsualShape& shape, bool causal) {
   Problem p;
-  p.dtype = p.kv_dtype = dtype;
+  p.dtype = p.k_dtype = p.v_dtype = dtype;
   p.batch = shape.batch;
   p.seqlen_q = shape.seqlen_q;
   p.seqlen_k = shape.seqlen_k;

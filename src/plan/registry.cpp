@@ -121,6 +121,8 @@ Support support_of(const Kernel& kernel, const Problem& problem, const std::stri
   }
   if (problem.paged() && !kernel.paged())
     return Support::no("it reads no keys and values in pages (block_table)");
+  if (problem.quantized_kv() && !kernel.quantized_kv())
+    return Support::no("it reads k and v of q's dtype alone, without scales");
   if (problem.deterministic && !kernel.deterministic()) {
     return Support::no(
         "it is not deterministic, it adds with atomics: options.deterministic = false allows it");

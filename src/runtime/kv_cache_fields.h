@@ -15,11 +15,13 @@ struct KvCacheField {
   bool written;
 };
 // Those that are written come first.
-inline constexpr std::array<KvCacheField, 11> kKvCacheFields{
+inline constexpr std::array<KvCacheField, 13> kKvCacheFields{
     {{"k_cache", &KvCacheTensors::k_cache, &KvCacheProblem::k_cache, true},
      {"v_cache", &KvCacheTensors::v_cache, &KvCacheProblem::v_cache, true},
      {"q_out", &KvCacheTensors::q_out, &KvCacheProblem::q_out, true},
      {"seqlens_k_out", &KvCacheTensors::seqlens_k_out, &KvCacheProblem::seqlens_k_out, true},
+     {"k_scale", &KvCacheTensors::k_scale, &KvCacheProblem::k_scale, true},
+     {"v_scale", &KvCacheTensors::v_scale, &KvCacheProblem::v_scale, true},
      {"seqlens_k", &KvCacheTensors::seqlens_k, &KvCacheProblem::seqlens_k, false},
      {"block_table", &KvCacheTensors::block_table, &KvCacheProblem::block_table, false},
      {"k_new", &KvCacheTensors::k_new, &KvCacheProblem::k_new, false},

@@ -63,6 +63,8 @@ void select_sequence(const Problem& p, const AttentionTensors& t, int64_t b,
   if (s.k_len == 0) return;  // its row may be past the end
   begin_at(p, t, &P::k, &T::k, 1, s.k_row, view);
   begin_at(p, t, &P::v, &T::v, 1, s.k_row, view);
+  begin_at(p, t, &P::k_scale, &T::k_scale, 1, s.k_row, view);
+  begin_at(p, t, &P::v_scale, &T::v_scale, 1, s.k_row, view);
   begin_at(p, t, &P::dk, &T::dk, 1, s.k_row, view);
   begin_at(p, t, &P::dv, &T::dv, 1, s.k_row, view);
 }

@@ -33,6 +33,26 @@ const char* to_string(DType dtype) noexcept {
       return "boolean";
     case DType::int32:
       return "int32";
+    case DType::int8:
+      return "int8";
+    case DType::fp8_e4m3:
+      return "fp8_e4m3";
+    case DType::fp8_e5m2:
+      return "fp8_e5m2";
+    case DType::fp8_e4m3fnuz:
+      return "fp8_e4m3fnuz";
+    case DType::fp8_e5m2fnuz:
+      return "fp8_e5m2fnuz";
+    case DType::q8_0:
+      return "q8_0";
+    case DType::q4_0:
+      return "q4_0";
+    case DType::q4_1:
+      return "q4_1";
+    case DType::q5_0:
+      return "q5_0";
+    case DType::q5_1:
+      return "q5_1";
   }
   return "unknown dtype";
 }

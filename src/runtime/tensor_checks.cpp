@@ -9,6 +9,12 @@
 namespace fulmen {
 namespace {
 
+// A row of blocks as its bytes.
+Tensor in_elements(Tensor t) {
+  t.shape[3] = row_elements(t.dtype, t.shape[3]);
+  return t;
+}
+
 bool extent_fits(const Tensor& t, int element_bits) {
   int64_t elements = 1, last = 0;  // an empty dim counts as 1: kernels multiply the others
   for (int d = 0; d < 4; ++d) {
@@ -49,10 +55,13 @@ Status invalid(std::string message) { return {StatusCode::invalid_argument, std:
 bool is_float(DType dtype) {
   return dtype == DType::fp32 || dtype == DType::fp16 || dtype == DType::bf16;
 }
+bool is_kv_format(DType dtype) {
+  const auto value = static_cast<int>(dtype);
+  return value >= static_cast<int>(DType::int8) && value < kNumDTypes;
+}
 std::string name_of(DType dtype) {
   const auto value = static_cast<int>(dtype);
-  return value >= 0 && value <= static_cast<int>(DType::int32) ? to_string(dtype)
-                                                               : fmt::format("{}", value);
+  return value >= 0 && value < kNumDTypes ? to_string(dtype) : fmt::format("{}", value);
 }
 
 Status check_view(const char* name, const Tensor& t, int element_bits) {
@@ -69,7 +78,13 @@ Status check_view(const char* name, const Tensor& t, int element_bits) {
     return invalid(fmt::format("{}.strides is {}: the last dim must be contiguous, stride 1", name,
                                t.strides));
   }
-  if (!extent_fits(t, element_bits)) {
+  if (block_bytes(t.dtype) > 0 && t.shape[3] % kBlockNumbers != 0) {
+    return invalid(
+        fmt::format("{}.shape is {}: {} has blocks of {} numbers, the last dim must be "
+                    "a multiple of it",
+                    name, t.shape, to_string(t.dtype), kBlockNumbers));
+  }
+  if (!extent_fits(in_elements(t), element_bits)) {
     return invalid(
         fmt::format("{} with shape {} and strides {} is more memory than can be: up to 2^{} "
                     "elements, the farthest 2^{} away, are "
@@ -101,7 +116,7 @@ Status check_numbers(const char* name, const Tensor& t, TensorSpec& spec) {
 }
 
 Status check_output(const char* name, const Tensor& t) {
-  if (!overlaps_itself(t)) return {};
+  if (!overlaps_itself(in_elements(t))) return {};
   return invalid(fmt::format(
       "{} with shape {} and strides {} overlaps itself: each element needs its own place", name,
       t.shape, t.strides));

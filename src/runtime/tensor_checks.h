@@ -23,6 +23,8 @@ inline constexpr int kScoreBits = 60;
 
 Status invalid(std::string message);
 bool is_float(DType dtype);
+// int8, fp8 and the block formats: of k and v alone.
+bool is_kv_format(DType dtype);
 // A dtype for a message: one that came as a number through the C ABI shows its value.
 std::string name_of(DType dtype);
 inline bool absent(const Tensor& tensor) {

@@ -50,8 +50,27 @@ constexpr Dims kBounds{[](const P& p) { return Shape{1, 1, 1, p.batch + 1}; },
                        [](const P&) { return "[1, 1, 1, batch + 1]"; }};
 constexpr Dims kSequences{[](const P& p) { return Shape{1, 1, 1, p.batch}; },
                           [](const P&) { return "[1, 1, 1, batch]"; }};
-constexpr Dims kKvHeads{[](const P& p) { return Shape{p.batch, 1, 1, p.num_kv_heads}; },
-                        [](const P&) { return "[batch, 1, 1, num_kv_heads]"; }};
+const char* words_of_scale(const P& p, const TensorSpec& scale, const char* of_batch,
+                           const char* of_row, const char* of_packed, const char* of_page) {
+  return scale.strides[1] == 0 ? of_batch : p.paged() ? of_page : p.packed_k() ? of_packed : of_row;
+}
+constexpr Dims kKeyScales{[](const P& p) { return p.k_scale_shape(); },
+                          [](const P& p) {
+                            return words_of_scale(p, p.k_scale,
+                                                  "[batch, 1, num_kv_heads, head_dim]",
+                                                  "[batch, seqlen_k, num_kv_heads, head_dim]",
+                                                  "[1, total_k, num_kv_heads, head_dim]",
+                                                  "[num_pages, page_size, num_kv_heads, head_dim]");
+                          }};
+constexpr Dims kValueScales{[](const P& p) { return p.v_scale_shape(); },
+                            [](const P& p) {
+                              return words_of_scale(p, p.v_scale, "[batch, 1, num_kv_heads, 1]",
+                                                    "[batch, seqlen_k, num_kv_heads, 1]",
+                                                    "[1, total_k, num_kv_heads, 1]",
+                                                    "[num_pages, page_size, num_kv_heads, 1]");
+                            }};
+constexpr Dims kQueryScales{[](const P& p) { return Shape{p.batch, 1, p.num_kv_heads, 1}; },
+                            [](const P&) { return "[batch, 1, num_kv_heads, 1]"; }};
 constexpr Dims kPages{[](const P& p) { return Shape{1, 1, p.batch, p.max_pages}; },
                       [](const P&) { return "[1, 1, batch, max_pages]"; }};
 
@@ -81,7 +100,7 @@ constexpr TensorField row(const char* name, TensorMember<T> tensor, TensorSpec P
 constexpr std::array<TensorField, kTensorFields> kTensorTable{{
     row("q", &T::q, &P::q, DTypeRule::of_q, kQueries, kInput),
     row("k", &T::k, &P::k, DTypeRule::of_k, kKeys, kInput),
-    row("v", &T::v, &P::v, DTypeRule::of_k, kValues, kInput),
+    row("v", &T::v, &P::v, DTypeRule::of_v, kValues, kInput),
     row("bias", &T::bias, &P::bias, DTypeRule::any_float, kScores, kInput, Broadcast::all_but_last),
     row("keep_mask", &T::keep_mask, &P::keep_mask, DTypeRule::boolean, kScores, kInput,
         Broadcast::all_but_last),
@@ -93,15 +112,18 @@ constexpr std::array<TensorField, kTensorFields> kTensorTable{{
     row("seqlens_k", &T::seqlens_k, &P::seqlens_k, DTypeRule::int32, kSequences, kInput),
     row("block_table", &T::block_table, &P::block_table, DTypeRule::int32, kPages, kInput),
     row("leftpad_k", &T::leftpad_k, &P::leftpad_k, DTypeRule::int32, kSequences, kInput),
-    row("k_scale", &T::k_scale, &P::k_scale, DTypeRule::fp32, kKvHeads, kInput, Broadcast::all),
-    row("v_scale", &T::v_scale, &P::v_scale, DTypeRule::fp32, kKvHeads, kInput, Broadcast::all),
+    row("k_scale", &T::k_scale, &P::k_scale, DTypeRule::scale, kKeyScales, kInput, Broadcast::all),
+    row("v_scale", &T::v_scale, &P::v_scale, DTypeRule::scale, kValueScales, kInput,
+        Broadcast::all),
+    row("q_scale", &T::q_scale, &P::q_scale, DTypeRule::scale, kQueryScales, kInput,
+        Broadcast::all),
     row("out", &T::out, &P::out, DTypeRule::of_q, kOutputs, kForwardResult),
     row("lse", &T::lse, &P::lse, DTypeRule::fp32, kRows, kForwardResult),
     row("dout", &T::dout, &P::dout, DTypeRule::of_q, kOutputs, kGradientInput),
     row("dlse", &T::dlse, &P::dlse, DTypeRule::fp32, kRows, kGradientInput),
     row("dq", &T::dq, &P::dq, DTypeRule::of_q, kQueries, kGradient),
     row("dk", &T::dk, &P::dk, DTypeRule::of_k, kKeys, kGradient),
-    row("dv", &T::dv, &P::dv, DTypeRule::of_k, kValues, kGradient),
+    row("dv", &T::dv, &P::dv, DTypeRule::of_v, kValues, kGradient),
     row("dbias", &T::dbias, &P::dbias, DTypeRule::any_float, kScores, kGradient,
         Broadcast::all_but_last),
     row("dsinks", &T::dsinks, &P::dsinks, DTypeRule::fp32, kHeads, kGradient),
@@ -112,7 +134,8 @@ std::size_t bytes_of(const TensorSpec& spec, const Problem::Shape& shape) noexce
   int64_t last = 0;
   for (int d = 0; d < 4; ++d) {
     if (shape[d] == 0) return 0;
-    last += (shape[d] - 1) * spec.strides[d];
+    const int64_t size = d == 3 ? row_elements(spec.dtype, shape[d]) : shape[d];
+    last += (size - 1) * spec.strides[d];
   }
   return static_cast<std::size_t>((last + 1) * size_of(spec.dtype));
 }

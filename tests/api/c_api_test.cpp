@@ -157,19 +157,21 @@ TEST(CApi, OnePlanServesManyThreads) {
 TEST(CApi, ErrorsAreSentencesOfThisThread) {
   SmallCall call;
   fulmen_tensors t = views(call);
-  t.k.dtype = FULMEN_BF16;
+  t.k.dtype = FULMEN_BOOLEAN;
   EXPECT_EQ(fulmen_attention(&t, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(fulmen_last_error()).find("k.dtype is bf16"), std::string::npos);
+  EXPECT_NE(std::string(fulmen_last_error()).find("k.dtype is boolean"), std::string::npos);
   std::thread([] { EXPECT_STREQ(fulmen_last_error(), ""); }).join();
   EXPECT_STREQ(fulmen_status_name(FULMEN_INVALID_ARGUMENT), "invalid argument");
-  t.v.dtype = FULMEN_BF16;
+  t.k.dtype = FULMEN_BF16;
   EXPECT_EQ(fulmen_attention(&t, nullptr, nullptr), FULMEN_UNSUPPORTED);
   EXPECT_STREQ(fulmen_last_error(),
-               "k.dtype is bf16, q.dtype is fp32: k and v of q's dtype are accepted");
+               "k.dtype is bf16, q.dtype is fp32: q's dtype, int8, fp8 and the block formats are "
+               "accepted");
   t = views(call);
-  t.v_scale = fulmen_tensor_1d(call.q.data(), FULMEN_FP32, 1);
-  EXPECT_EQ(fulmen_attention(&t, nullptr, nullptr), FULMEN_UNSUPPORTED);
-  EXPECT_NE(std::string(fulmen_last_error()).find("v_scale is given"), std::string::npos);
+  t.v_scale = fulmen_tensor_1d(call.q.data(), FULMEN_FP32, 3);
+  EXPECT_EQ(fulmen_attention(&t, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(fulmen_last_error()).find("v_scale.shape is [1, 1, 1, 3]"),
+            std::string::npos);
   EXPECT_EQ(fulmen_attention(nullptr, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
   EXPECT_EQ(fulmen_plan_create(&t, nullptr, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
   EXPECT_EQ(fulmen_plan_run(nullptr, nullptr, &t, nullptr, 0), FULMEN_INVALID_ARGUMENT);

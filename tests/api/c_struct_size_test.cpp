@@ -92,9 +92,9 @@ TEST(CStructSize, ReservedWordsOfATensorAreZero) {
   EXPECT_EQ(fulmen_attention(&t, nullptr, "cpu"), FULMEN_INVALID_ARGUMENT);
   EXPECT_TRUE(said("v.reserved[1] is 3: 0 is accepted")) << fulmen_last_error();
   t = views(call);
-  t.v_scale.reserved[0] = 1;  // the table's last
+  t.q_scale.reserved[0] = 1;  // the table's last
   EXPECT_EQ(fulmen_attention(&t, nullptr, "cpu"), FULMEN_INVALID_ARGUMENT);
-  EXPECT_TRUE(said("v_scale.reserved[0] is 1")) << fulmen_last_error();
+  EXPECT_TRUE(said("q_scale.reserved[0] is 1")) << fulmen_last_error();
   EXPECT_TRUE(call.untouched());
 
   fulmen_kv_cache cache;

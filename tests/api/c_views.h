@@ -41,6 +41,7 @@ inline fulmen_tensors views(const AttentionTensors& tensors) {
   t.leftpad_k = view(tensors.leftpad_k);
   t.k_scale = view(tensors.k_scale);
   t.v_scale = view(tensors.v_scale);
+  t.q_scale = view(tensors.q_scale);
   t.dropout_seed = tensors.dropout_seed;
   t.dropout_offset = tensors.dropout_offset;
   return t;

@@ -260,7 +260,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCache{"NoLengths", [](CacheCall& c) { c.t.seqlens_k = {}; }, {"seqlens_k is missing"}},
         BadCache{"Dtype",
                  [](CacheCall& c) { c.t.k_cache.dtype = DType::int32; },
-                 {"k_cache.dtype is int32", "fp32, fp16 and bf16"}},
+                 {"k_cache.dtype is int32", "int8, fp8 and the block formats"}},
         BadCache{"DtypeOfNew",
                  [](CacheCall& c) { c.t.k_new.dtype = DType::bf16; },
                  {"k_new.dtype is bf16", "fp32 is needed"}},

@@ -57,7 +57,8 @@ TEST(TensorFields, SayShapesOfAProblem) {
   EXPECT_STREQ(field("dv").dims(p), "[batch, seqlen_k, num_kv_heads, head_dim_v]");
   EXPECT_EQ(field("bias").shape(p), (Shape{2, 8, 3, 5}));
   EXPECT_EQ(field("alibi_slopes").shape(p), (Shape{2, 1, 1, 8}));
-  EXPECT_EQ(field("v_scale").shape(p), (Shape{2, 1, 1, 4}));
+  EXPECT_EQ(field("v_scale").shape(p), (Shape{2, 1, 4, 1}));
+  EXPECT_EQ(field("k_scale").shape(p), (Shape{2, 1, 4, 16}));
   EXPECT_EQ(field("cu_seqlens_q").shape(p), (Shape{1, 1, 1, 3}));
   EXPECT_TRUE(field("lse").written[0] && !field("lse").read[0] && field("lse").read[1] &&
               !field("lse").written[1]);

@@ -44,12 +44,12 @@ constexpr bool kAreOutputs =
     ((!kTakes<Fields, ConstTensor> && !std::is_constructible_v<Fields, ConstTensor> &&
       kTakes<Fields, Tensor>) &&
      ...);
-static_assert(
-    kAreInputs<decltype(T::q), decltype(T::k), decltype(T::v), decltype(T::bias),
-               decltype(T::keep_mask), decltype(T::alibi_slopes), decltype(T::sinks),
-               decltype(T::dout), decltype(T::dlse), decltype(T::cu_seqlens_q),
-               decltype(T::cu_seqlens_k), decltype(T::seqlens_k), decltype(T::block_table),
-               decltype(T::leftpad_k), decltype(T::k_scale), decltype(T::v_scale)>);
+static_assert(kAreInputs<decltype(T::q), decltype(T::k), decltype(T::v), decltype(T::bias),
+                         decltype(T::keep_mask), decltype(T::alibi_slopes), decltype(T::sinks),
+                         decltype(T::dout), decltype(T::dlse), decltype(T::cu_seqlens_q),
+                         decltype(T::cu_seqlens_k), decltype(T::seqlens_k),
+                         decltype(T::block_table), decltype(T::leftpad_k), decltype(T::k_scale),
+                         decltype(T::v_scale), decltype(T::q_scale)>);
 static_assert(kAreOutputs<decltype(T::out), decltype(T::lse), decltype(T::dq), decltype(T::dk),
                           decltype(T::dv), decltype(T::dbias), decltype(T::dsinks)>);
 static_assert(kAreInputs<decltype(C::seqlens_k), decltype(C::block_table), decltype(C::k_new),

@@ -65,7 +65,7 @@ TEST(DecodeRank, MatrixTilesComeBeforeVectors) {
 // A problem by its sizes alone, which may be larger than memory.
 Problem sized(int64_t queries, int64_t group, int64_t keys) {
   Problem p;
-  p.dtype = p.kv_dtype = DType::bf16;
+  p.dtype = p.k_dtype = p.v_dtype = DType::bf16;
   p.batch = 1;
   p.seqlen_q = queries;
   p.seqlen_k = keys;

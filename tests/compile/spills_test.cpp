@@ -143,7 +143,7 @@ TEST_P(Spills, NoMainKernelForAnyPointerHasAny) {
 Problem masked_backward(int64_t head_dim) {
   Problem p;
   p.pass = Pass::backward;
-  p.dtype = p.kv_dtype = DType::bf16;
+  p.dtype = p.k_dtype = p.v_dtype = DType::bf16;
   p.batch = 1;
   p.seqlen_q = p.seqlen_k = 4096;
   p.num_heads = p.num_kv_heads = 16;
@@ -211,7 +211,7 @@ TEST_P(Spills, NoPairUnderRegisterPressureHasAny) {
 // register pressure: both halves of a wave hold the same operands.
 Problem odd_problem(int64_t head_dim, int64_t head_dim_v, int64_t seqlen_q, int64_t seqlen_k) {
   Problem p;
-  p.dtype = p.kv_dtype = DType::bf16;
+  p.dtype = p.k_dtype = p.v_dtype = DType::bf16;
   p.batch = 64;
   p.seqlen_q = seqlen_q;
   p.seqlen_k = seqlen_k;

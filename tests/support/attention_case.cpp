@@ -80,6 +80,12 @@ std::string to_string(const CaseSpec& s) {
   if (s.page_size > 0) text += fmt::format(" page_size={}", s.page_size);
   if (s.leftpad_k) text += " leftpad_k";
   if (s.even_lengths) text += " even_lengths";
+  if (s.quantized) {
+    text += fmt::format(" k={} v={} scales={},{} of {}{}", fulmen::to_string(s.k_dtype),
+                        fulmen::to_string(s.v_dtype), static_cast<int>(s.k_scale),
+                        static_cast<int>(s.v_scale), fulmen::to_string(s.scale_dtype),
+                        s.q_scale ? " q_scale" : "");
+  }
   if (s.dropout > 0) text += fmt::format(" dropout={}", s.dropout);
   if (s.backward) {
     text += fmt::format(" backward gradients={}{}{}{}{}", s.gradients[0] ? "q" : "",
@@ -211,6 +217,7 @@ Case::Case(const CaseSpec& given, Random& random) : spec(given) {
     tensors.dropout_offset = static_cast<uint64_t>(random.between(0, INT64_MAX));
   }
   if (s.nan_in_masked) hide_nan_behind_mask();
+  if (s.quantized) quantize_keys_and_values(random);
   if (s.backward) {
     forward_results();
     outputs_.clear();

@@ -43,6 +43,9 @@ enum class KeepPattern {
   nothing,        // no key
 };
 
+// What shares a scale of k, or of v.
+enum class ScaleOf { none, tensor, head, batch_and_head, token, channel };
+
 struct CaseSpec {
   DType dtype = DType::fp32;
   int64_t batch = 1;
@@ -89,6 +92,12 @@ struct CaseSpec {
   int64_t page_size = 0;  // 0: no pages
   bool leftpad_k = false;
   bool even_lengths = false;  // every sequence has the most
+  // k and v as they are stored, where that is not q's dtype without a scale.
+  bool quantized = false;
+  DType k_dtype = DType::int8, v_dtype = DType::int8;
+  ScaleOf k_scale = ScaleOf::none, v_scale = ScaleOf::none;
+  DType scale_dtype = DType::fp32;
+  bool q_scale = false;
   // Which gradients are wanted: dq, dk, dv, and dbias and dsinks where there are a bias and sinks.
   std::array<bool, 5> gradients{true, true, true, true, true};
 };
@@ -101,6 +110,8 @@ inline bool variable_lengths(const CaseSpec& s) {
 CaseSpec random_spec(Random& random);
 // Sequences of different lengths for a case: packed, padded or paged; backward: packed.
 void draw_variable_lengths(CaseSpec& spec, Random& random);
+// Formats of k and v, and their scales, for a forward case; block formats round its dims up.
+void draw_quantized(CaseSpec& spec, Random& random);
 // random_spec() for the backward pass, dropout included.
 CaseSpec random_backward_spec(Random& random);
 
@@ -158,6 +169,10 @@ class Case {
   void fill_keep(Random& random);
   void fill_keep_pattern(const std::array<int64_t, 4>& head, Random& random);
   void hide_nan_behind_mask();
+  // case_quantized.cpp: k and v, which are filled, become what the spec stores.
+  void quantize_keys_and_values(Random& random);
+  Tensor quantized(const Tensor& from, DType dtype);
+  Tensor scales(const Tensor& of, DType of_dtype, ScaleOf share, Random& random);
   std::byte* allocate(std::size_t bytes);
 
   std::vector<float> values(Tensor AttentionTensors::* tensor) const;

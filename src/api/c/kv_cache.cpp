@@ -20,7 +20,9 @@ constexpr NamedTensor kTensors[] = {{"k_cache", &fulmen_kv_cache::k_cache},
                                     {"rotary_sin", &fulmen_kv_cache::rotary_sin},
                                     {"q", &fulmen_kv_cache::q},
                                     {"q_out", &fulmen_kv_cache::q_out},
-                                    {"seqlens_k_out", &fulmen_kv_cache::seqlens_k_out}};
+                                    {"seqlens_k_out", &fulmen_kv_cache::seqlens_k_out},
+                                    {"k_scale", &fulmen_kv_cache::k_scale},
+                                    {"v_scale", &fulmen_kv_cache::v_scale}};
 
 // Calls body with the tensors and options.
 template <class Body>
@@ -43,7 +45,9 @@ int translated(const fulmen_kv_cache* call, const Body& body) {
                                  .rotary_sin = to_cpp(c.rotary_sin),
                                  .q = to_cpp(c.q),
                                  .q_out = to_cpp(c.q_out),
-                                 .seqlens_k_out = to_cpp(c.seqlens_k_out)};
+                                 .seqlens_k_out = to_cpp(c.seqlens_k_out),
+                                 .k_scale = to_cpp(c.k_scale),
+                                 .v_scale = to_cpp(c.v_scale)};
     const KvCacheOptions options{.rotary_interleaved = c.rotary_interleaved,
                                  .queries_advance = c.queries_advance,
                                  .num_threads = c.num_threads,

@@ -155,6 +155,7 @@ inline constexpr CTensor kCTensors[kTensorFields] = {
     FULMEN_C_TENSOR(leftpad_k),
     FULMEN_C_TENSOR(k_scale),
     FULMEN_C_TENSOR(v_scale),
+    FULMEN_C_TENSOR(q_scale),
     FULMEN_C_TENSOR(out),
     FULMEN_C_TENSOR(lse),
     FULMEN_C_TENSOR(dout),

@@ -40,7 +40,12 @@ Status check_pointers(const P& p, const T& tensors) {
     for (std::size_t j = i + 1; j < ranges.size(); ++j) {
       if (!overlap(ranges[i], ranges[j])) continue;
       const TensorMember<T> first = kKvCacheFields[i].tensor, second = kKvCacheFields[j].tensor;
-      if (second == &T::v_cache) continue;  // K and V of a page may lie between each other
+      // K and V of a page, and their scales, may lie between each other.
+      const auto of_cache = [](TensorMember<T> tensor) {
+        return tensor == &T::k_cache || tensor == &T::v_cache || tensor == &T::k_scale ||
+               tensor == &T::v_scale;
+      };
+      if (of_cache(first) && of_cache(second)) continue;
       if (first == &T::q_out && second == &T::q && tensors.q.data == tensors.q_out.data &&
           p.q == p.q_out)
         continue;

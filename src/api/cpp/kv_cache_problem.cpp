@@ -20,7 +20,7 @@ Status missing(const char* name, const char* why) {
   return invalid(fmt::format("{} is missing: {}", name, why));
 }
 
-// A tensor of the cache's dtype and this shape.
+// A tensor of the new rows' dtype and this shape.
 Status check_rows(const char* name, const Tensor& t, const P& p, const Shape& want,
                   const char* meaning, TensorSpec& spec) {
   if (t.dtype != p.dtype)
@@ -43,15 +43,64 @@ Status check_head_dim(const char* name, const Tensor& t, int64_t dim, int64_t mo
                              dim, most));
 }
 
+// The cache itself: of the new rows' dtype, or quantized.
+Status check_stored(const char* name, const Tensor& t, const P& p, const Shape& want,
+                    const char* meaning, TensorSpec& spec) {
+  if (t.dtype != p.dtype && !is_kv_format(t.dtype)) {
+    return invalid(fmt::format("{}.dtype is {}: {}, int8, fp8 and the block formats are accepted",
+                               name, name_of(t.dtype), to_string(p.dtype)));
+  }
+  if (Status status = check_view(name, t); !status.ok()) return status;
+  spec = spec_of(t);
+  return check_shape(name, t, want, meaning);
+}
+
+// cache: the shape of what it scales.
+Status check_scale(const char* name, const Tensor& t, const char* of, DType dtype, const P& p,
+                   const Shape& cache, TensorSpec& spec) {
+  if (absent(t)) return {};
+  if (is_float(dtype) || block_bytes(dtype) > 0) {
+    return invalid(fmt::format("{} is given, {}.dtype is {}: int8 and fp8 have scales", name, of,
+                               to_string(dtype)));
+  }
+  if (t.dtype != DType::fp32 && t.dtype != DType::fp16)
+    return invalid(
+        fmt::format("{}.dtype is {}: fp32 and fp16 are accepted", name, name_of(t.dtype)));
+  if (Status status = check_view(name, t); !status.ok()) return status;
+  const bool of_token = t.shape[1] != 1;
+  const Shape want =
+      of_token ? Shape{cache[0], cache[1], cache[2], 1} : Shape{p.batch, 1, p.num_kv_heads, 1};
+  for (int d = 0; d < 4; ++d) {
+    // What is written has a place for each.
+    if (t.shape[d] == want[d] || (t.shape[d] == 1 && !of_token)) continue;
+    return invalid(
+        fmt::format("{}.shape is {}: {} = {} is needed{}", name, t.shape,
+                    of_token ? "that of the cache without channels" : "[batch, 1, num_kv_heads, 1]",
+                    want, of_token ? "" : ", where each dim may be 1"));
+  }
+  if (of_token) {
+    if (Status status = check_output(name, t); !status.ok()) return status;
+  }
+  spec = spec_of(t);
+  return {};
+}
+
 Status check_cache(const T& a, P& p) {
   if (absent(a.k_cache)) return missing("k_cache", "the cache is always needed");
   if (absent(a.v_cache)) return missing("v_cache", "the cache is always needed");
   if (absent(a.seqlens_k)) return missing("seqlens_k", "it says where new rows go");
-  if (!is_float(a.k_cache.dtype)) {
-    return invalid(fmt::format("k_cache.dtype is {}: fp32, fp16 and bf16 are accepted",
-                               name_of(a.k_cache.dtype)));
+  // What is not quantized has the cache's dtype; with a cache that is, the new rows say theirs.
+  const Tensor& rows = is_float(a.k_cache.dtype)   ? static_cast<const Tensor&>(a.k_cache)
+                       : is_float(a.v_cache.dtype) ? static_cast<const Tensor&>(a.v_cache)
+                       : absent(a.k_new)           ? static_cast<const Tensor&>(a.q)
+                                                   : a.k_new;
+  if (!is_float(rows.dtype)) {
+    return invalid(fmt::format("{}.dtype is {}: fp32, fp16 and bf16 are accepted",
+                               absent(a.k_new) ? "q" : "k_new", name_of(rows.dtype)));
   }
-  p.dtype = a.k_cache.dtype;
+  p.dtype = rows.dtype;
+  p.k_dtype = a.k_cache.dtype;
+  p.v_dtype = a.v_cache.dtype;
   p.batch = a.seqlens_k.shape[3];
   p.num_kv_heads = a.k_cache.shape[2];
   p.head_dim = a.k_cache.shape[3];
@@ -84,9 +133,13 @@ Status check_cache(const T& a, P& p) {
     meaning = "[num_pages, page_size, num_kv_heads, head_dim]";
     want = {p.num_pages, p.page_size, p.num_kv_heads, p.head_dim};
   }
-  status = check_rows("k_cache", a.k_cache, p, want, meaning, p.k_cache);
+  status = check_stored("k_cache", a.k_cache, p, want, meaning, p.k_cache);
+  if (status.ok())
+    status = check_scale("k_scale", a.k_scale, "k_cache", p.k_dtype, p, want, p.k_scale);
   want[3] = p.head_dim_v;
-  if (status.ok()) status = check_rows("v_cache", a.v_cache, p, want, meaning, p.v_cache);
+  if (status.ok()) status = check_stored("v_cache", a.v_cache, p, want, meaning, p.v_cache);
+  if (status.ok())
+    status = check_scale("v_scale", a.v_scale, "v_cache", p.v_dtype, p, want, p.v_scale);
   if (status.ok()) status = check_output("k_cache", a.k_cache);
   if (status.ok()) status = check_output("v_cache", a.v_cache);
   return status;
@@ -119,7 +172,7 @@ Status check_rotary(const T& a, P& p) {
   for (const auto& [name, tensor, spec] : {std::tuple{"rotary_cos", &a.rotary_cos, &p.rotary_cos},
                                            {"rotary_sin", &a.rotary_sin, &p.rotary_sin}}) {
     if (tensor->dtype != DType::fp32 && tensor->dtype != p.dtype) {
-      return invalid(fmt::format("{}.dtype is {}: fp32 or {}, the cache's, is needed", name,
+      return invalid(fmt::format("{}.dtype is {}: fp32 or {}, the new rows', is needed", name,
                                  name_of(tensor->dtype), to_string(p.dtype)));
     }
     if (tensor->dtype != a.rotary_cos.dtype) {

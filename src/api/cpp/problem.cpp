@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "api/cpp/scale_checks.h"
 #include "api/cpp/sequence_checks.h"
 #include "fulmen/tensor_fields.h"
 #include "plan/problem_options.h"
@@ -31,13 +32,21 @@ Status check_dtype(const TensorField& field, const Tensor& t, const Problem& p) 
                  ? Status{}
                  : refused(fmt::format(", q.dtype is {}: they must agree", name_of(p.dtype)));
     case DTypeRule::of_k:
-      return t.dtype == p.kv_dtype
+      return t.dtype == p.k_dtype
                  ? Status{}
-                 : refused(fmt::format(", k.dtype is {}: they must agree", name_of(p.kv_dtype)));
+                 : refused(fmt::format(", k.dtype is {}: they must agree", name_of(p.k_dtype)));
+    case DTypeRule::of_v:
+      return t.dtype == p.v_dtype
+                 ? Status{}
+                 : refused(fmt::format(", v.dtype is {}: they must agree", name_of(p.v_dtype)));
     case DTypeRule::any_float:
       return is_float(t.dtype) ? Status{} : refused(": fp32, fp16 and bf16 are accepted");
     case DTypeRule::fp32:
       return t.dtype == DType::fp32 ? Status{} : refused(": fp32 is needed");
+    case DTypeRule::scale:
+      return t.dtype == DType::fp32 || t.dtype == DType::fp16
+                 ? Status{}
+                 : refused(": fp32 and fp16 are accepted");
     case DTypeRule::boolean:
       return t.dtype == DType::boolean ? Status{}
                                        : refused(": boolean (one byte, true = attend) is needed");
@@ -47,53 +56,24 @@ Status check_dtype(const TensorField& field, const Tensor& t, const Problem& p) 
   return t.dtype == DType::int32 ? Status{} : refused(": int32 is needed");
 }
 
-// v beside k. The one that is not as q is named first.
-Status check_values(const AttentionTensors& a) {
-  if (a.v.dtype == a.k.dtype) return {};
-  if (a.k.dtype == a.q.dtype) {
-    return invalid(fmt::format("v.dtype is {}, k.dtype is {}: k and v must agree",
-                               name_of(a.v.dtype), name_of(a.k.dtype)));
-  }
-  return invalid(fmt::format("k.dtype is {}, v.dtype is {}: k and v must agree", name_of(a.k.dtype),
-                             name_of(a.v.dtype)));
-}
-
-// What the contract has room for and no kernel computes yet. The one place that refuses it: all
-// else tells the two dtypes apart.
-Status check_keys_and_values(const Problem& p) {
-  if (p.kv_dtype != p.dtype) {
-    return {StatusCode::unsupported,
-            fmt::format("k.dtype is {}, q.dtype is {}: k and v of q's dtype are accepted",
-                        to_string(p.kv_dtype), to_string(p.dtype))};
-  }
-  for (const auto& [name, scale] : {std::pair{"k_scale", &p.k_scale}, {"v_scale", &p.v_scale}}) {
-    if (!scale->present) continue;
-    return {StatusCode::unsupported,
-            fmt::format(
-                "{} is given, k.dtype is {}: k and v of q's dtype, without scales, are accepted",
-                name, to_string(p.kv_dtype))};
-  }
-  return {};
-}
-
 Status check_main(const AttentionTensors& a, const AttentionOptions& o, Problem& p) {
   constexpr TensorMember<AttentionTensors> kMain[] = {&AttentionTensors::q, &AttentionTensors::k,
                                                       &AttentionTensors::v, &AttentionTensors::out};
   p.dtype = a.q.dtype;
-  p.kv_dtype = a.k.dtype;
+  p.k_dtype = a.k.dtype;
+  p.v_dtype = a.v.dtype;
   for (const TensorMember<AttentionTensors> member : kMain) {
     const TensorField& field = field_of(member);
     const Tensor& tensor = a->*member;
     if (absent(tensor))
       return invalid(fmt::format("{} is missing: q, k, v and out are always needed", field.name));
-    if (!is_float(tensor.dtype)) {
-      return invalid(fmt::format("{}.dtype is {}: fp32, fp16 and bf16 are accepted", field.name,
-                                 name_of(tensor.dtype)));
+    const bool kv = field.dtype == DTypeRule::of_k || field.dtype == DTypeRule::of_v;
+    if (!is_float(tensor.dtype) && !(kv && is_kv_format(tensor.dtype))) {
+      return invalid(fmt::format("{}.dtype is {}: fp32, fp16{} are accepted", field.name,
+                                 name_of(tensor.dtype),
+                                 kv ? ", bf16, int8, fp8 and the block formats" : " and bf16"));
     }
-    Status status = field.tensor == TensorMember<AttentionTensors>(&AttentionTensors::v)
-                        ? check_values(a)
-                        : check_dtype(field, tensor, p);
-    if (!status.ok()) return status;
+    if (Status status = check_dtype(field, tensor, p); !status.ok()) return status;
     if (Status status = check_view(field.name, tensor); !status.ok()) return status;
   }
   p.num_heads = a.q.shape[2];
@@ -131,6 +111,8 @@ Status check_main(const AttentionTensors& a, const AttentionOptions& o, Problem&
 Status check_field(const TensorField& field, const AttentionTensors& a, Problem& p) {
   const Tensor& t = a->*field.tensor;
   if (Status status = check_dtype(field, t, p); !status.ok()) return status;
+  // Says to the scales' rows of the table which dims they have.
+  if (field.dtype == DTypeRule::scale) (p.*field.spec).strides[1] = t.shape[1] == 1 ? 0 : 1;
   const Shape want = field.shape(p);
   const bool scores = field.shape == field_of(&AttentionTensors::bias).shape;
   if (Status status = check_view(field.name, t, scores ? kScoreBits : kOffsetBits); !status.ok())
@@ -151,7 +133,9 @@ Status check_field(const TensorField& field, const AttentionTensors& a, Problem&
     if (Status status = check_output(field.name, t); !status.ok()) return status;
   }
   p.*field.spec = spec_of(t);
-  if (t.shape[3] != want[3]) (p.*field.spec).strides[3] = 0;
+  const bool scale = field.dtype == DTypeRule::scale;
+  if (scale && t.shape[1] == 0) (p.*field.spec).strides[1] = 1;
+  if (t.shape[3] != want[3] || (scale && t.shape[3] == 1)) (p.*field.spec).strides[3] = 0;
   return {};
 }
 
@@ -207,7 +191,7 @@ Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOpt
     if (Status status = check_optional(tensors, p); !status.ok()) return status;
     if (Status status = check_output("out", tensors.out); !status.ok()) return status;
     if (Status status = check_options(options, p); !status.ok()) return status;
-    if (Status status = check_keys_and_values(p); !status.ok()) return status;
+    if (Status status = check_scales(tensors, p); !status.ok()) return status;
     limit_to_rows(p);
     return p;
   } catch (const std::bad_alloc&) {
@@ -223,7 +207,7 @@ Result<Problem> make_backward_problem(const AttentionTensors& tensors,
     if (Status status = check_optional(tensors, p); !status.ok()) return status;
     if (Status status = check_backward(tensors, p); !status.ok()) return status;
     if (Status status = check_options(options, p); !status.ok()) return status;
-    if (Status status = check_keys_and_values(p); !status.ok()) return status;
+    if (Status status = check_unquantized(p); !status.ok()) return status;
     limit_to_rows(p);
     return p;
   } catch (const std::bad_alloc&) {

@@ -42,19 +42,22 @@ double Problem::flops() const noexcept {
 }
 
 double Problem::bytes() const noexcept {
-  const auto size = static_cast<double>(size_of(dtype)),
-             kv_size = static_cast<double>(size_of(kv_dtype));
+  const auto size = static_cast<double>(size_of(dtype));
   const auto b = static_cast<double>(batch), h = static_cast<double>(num_heads),
              kv = static_cast<double>(num_kv_heads);
   const auto sq = static_cast<double>(seqlen_q), sk = static_cast<double>(seqlen_k);
   const auto d = static_cast<double>(head_dim), dv = static_cast<double>(head_dim_v);
   const double queries = packed_q() ? static_cast<double>(total_q) : b * sq;
   const double keys = packed_k() ? static_cast<double>(total_k) : b * sk;
-  double total = (d + dv) * (size * h * queries + kv_size * kv * keys);
+  const auto row_bytes = [](DType of, int64_t dim) {
+    return static_cast<double>(row_elements(of, dim) * size_of(of));
+  };
+  const double k_row = row_bytes(k_dtype, head_dim), v_row = row_bytes(v_dtype, head_dim_v);
+  double total = (d + dv) * size * h * queries + (k_row + v_row) * kv * keys;
   if (pass == Pass::backward) {
     total += size * h * queries * dv;  // dout
     total += size * (this->dq.present ? h * queries * d : 0);
-    total += kv_size * kv * keys * ((this->dk.present ? d : 0) + (this->dv.present ? dv : 0));
+    total += kv * keys * ((this->dk.present ? k_row : 0) + (this->dv.present ? v_row : 0));
   }
   for (const TensorSpec* spec : {&bias, &keep_mask, &dbias}) {
     if (!spec->present) continue;
@@ -72,7 +75,8 @@ std::string to_string(const Problem& p) {
       "{}{} b={} sq={} sk={} h={}/{} d={}", p.pass == Pass::backward ? "backward " : "",
       to_string(p.dtype), p.batch, p.seqlen_q, p.seqlen_k, p.num_heads, p.num_kv_heads, p.head_dim);
   if (p.head_dim_v != p.head_dim) text += fmt::format("/{}", p.head_dim_v);
-  if (p.kv_dtype != p.dtype) text += fmt::format(" kv={}", to_string(p.kv_dtype));
+  if (p.k_dtype != p.dtype) text += fmt::format(" k={}", to_string(p.k_dtype));
+  if (p.v_dtype != p.dtype) text += fmt::format(" v={}", to_string(p.v_dtype));
   text += fmt::format(" scale={:.4g}", p.softmax_scale);
   if (p.softcap > 0) text += fmt::format(" softcap={:g}", p.softcap);
   if (p.window_left >= 0 || p.window_right >= 0) {
@@ -86,8 +90,11 @@ std::string to_string(const Problem& p) {
   if (p.padded_k > 0) text += fmt::format(" padded_k={}", p.padded_k);
   if (p.seqlens_k.present) text += " seqlens_k";
   if (p.leftpad_k.present) text += " leftpad_k";
-  if (p.k_scale.present) text += " k_scale";
-  if (p.v_scale.present) text += " v_scale";
+  for (const auto& [name, scale] :
+       {std::pair{"k_scale", &p.k_scale}, {"v_scale", &p.v_scale}, {"q_scale", &p.q_scale}}) {
+    if (scale->present)
+      text += fmt::format(" {}={} strides={}", name, to_string(scale->dtype), scale->strides);
+  }
   if (p.bias.present)
     text += fmt::format(" bias={} strides={}", to_string(p.bias.dtype), p.bias.strides);
   if (p.keep_mask.present) text += fmt::format(" keep_mask strides={}", p.keep_mask.strides);
@@ -116,7 +123,8 @@ std::size_t hash_value(const Problem& p) noexcept {
     hash ^= std::hash<int64_t>{}(x) + 0x9E3779B97F4A7C15ULL + (hash << 6U) + (hash >> 2U);
   };
   for (const int64_t x : {static_cast<int64_t>(p.dtype),
-                          static_cast<int64_t>(p.kv_dtype),
+                          static_cast<int64_t>(p.k_dtype),
+                          static_cast<int64_t>(p.v_dtype),
                           p.batch,
                           p.seqlen_q,
                           p.seqlen_k,

@@ -23,6 +23,8 @@ constexpr int kDecodeRow = kMaxDecodeKeys + 16;
 constexpr int kMaxDecodeRows = 64;   // most query rows that share a KV head in the decode kernel
 constexpr int kFewDecodeRows = 8;    // of a KV head; with more the products are those of tiles
 constexpr int kTileDecodeKeys = 64;  // most keys of a block then
+// Of a block's keys or values of one head in fp32, where they are stored otherwise: 32 KB.
+constexpr int kUnpackedFloats = 8192;
 
 // Query rows that share a KV head, and the lanes they take: whole quads, or whole matrix tiles
 // where there are more.
@@ -37,9 +39,11 @@ FULMEN_INLINE int decode_slots(const Problem& problem) {
 // Scratch of a decode task, in floats from its start. Row r of the task's KV head h has slot
 // h * decode_slots + r.
 struct DecodeScratch {
-  int64_t queries;  // [slots][query_stride] words
-  int64_t scores;   // [slots; of one KV head with matrix tiles][kDecodeRow], block_keys of which
-                    // are used
+  int64_t queries;   // [slots][query_stride] words
+  int64_t scores;    // [slots; of one KV head with matrix tiles][kDecodeRow], block_keys of which
+                     // are used
+  int64_t unpacked;  // [block_keys][query_stride or value_stride]: keys or values of one head in
+                     // fp32
   int64_t total;
   int64_t slots;
   int64_t query_stride;
@@ -63,6 +67,10 @@ FULMEN_INLINE int decode_block_keys(const ForwardCall& call, int64_t slots) {
         (p.head_dim + p.head_dim_v) * call.heads_per_task * (p.dtype == DType::fp32 ? 4 : 2);
     if (row_bytes > 0 && keys > call.block_bytes / row_bytes) keys = call.block_bytes / row_bytes;
   }
+  if (p.quantized_kv()) {
+    const int64_t dim = p.head_dim > p.head_dim_v ? p.head_dim : p.head_dim_v;
+    if (keys > kUnpackedFloats / dim) keys = kUnpackedFloats / dim;
+  }
   keys = keys / call.block_multiple * call.block_multiple;
   return static_cast<int>(keys < call.block_multiple ? call.block_multiple
                           : keys > kMaxDecodeKeys    ? kMaxDecodeKeys
@@ -79,6 +87,10 @@ FULMEN_INLINE DecodeScratch decode_scratch(const ForwardCall& call, int lanes, i
   s.queries = cut.take(s.slots * s.query_stride);
   s.block_keys = decode_block_keys(call, s.slots);
   s.scores = cut.take(s.slots * kDecodeRow);
+  s.unpacked = cut.take(
+      problem.quantized_kv()
+          ? s.block_keys * (s.query_stride > s.value_stride ? s.query_stride : s.value_stride)
+          : 0);
   s.total = cut.total;
   s.state = round_up(s.slots * s.value_stride, 16);
   s.state_stride = round_up(s.slots, 16);

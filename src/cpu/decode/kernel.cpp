@@ -65,12 +65,14 @@ class DecodeRunner final : public Runner {
     call_.band = {problem.seqlen_k, problem.diagonal, problem.window_left, problem.window_right};
     call_.scale = score_scale(problem);
     const bool in_tiles = !table_.amx_tiles && decode_rows(problem) > kFewDecodeRows;
-    if (isa.fetch_blocks) call_.block_bytes = in_tiles ? kLongBlockBytes : kBlockBytes;
-    call_.block_multiple = table_.amx_tiles ? 32 : isa.fetch_blocks ? 16 : 64;
+    const bool unpacked = problem.quantized_kv();
+    if (isa.fetch_blocks && !unpacked) call_.block_bytes = in_tiles ? kLongBlockBytes : kBlockBytes;
+    call_.block_multiple = table_.amx_tiles ? 32 : isa.fetch_blocks || unpacked ? 16 : 64;
     // Heads that lie side by side in K's rows are streamed together; heads that lie apart are tasks
     // of their own.
-    const bool side_by_side = heads_fill_rows(problem, problem.k, problem.head_dim) &&
-                              heads_fill_rows(problem, problem.v, problem.head_dim_v);
+    const bool side_by_side =
+        heads_fill_rows(problem, problem.k, row_elements(problem.k_dtype, problem.head_dim)) &&
+        heads_fill_rows(problem, problem.v, row_elements(problem.v_dtype, problem.head_dim_v));
     call_.heads_per_task =
         side_by_side
             ? static_cast<int>(std::min<int64_t>(

@@ -30,6 +30,15 @@ class StreamAhead {
   bool reads_again_ = false;
 };
 
+// For rows that lie in L1.
+struct FetchNothing {
+  FULMEN_INLINE void begin(int /*group*/) const {}
+  FULMEN_INLINE void next_quad() const {}
+  FULMEN_INLINE void next_head() const {}
+  template <class Isa, int kKeys, int kBytes>
+  FULMEN_INLINE void read(int /*row*/, int64_t /*element*/) const {}
+};
+
 // A block of keys or of values, at the task's first head.
 template <class Rows>
 struct BlockRows {

@@ -103,19 +103,28 @@ class DecodeRows {
     }
   }
 
+  // K's and V's dtypes are those of Q but where rows are unpacked.
+  DType dtype_of(const TensorSpec& spec) const {
+    return &spec == &problem_.k ? problem_.k_dtype : problem_.v_dtype;
+  }
+  int64_t element_bytes(const TensorSpec& spec) const {
+    return problem_.quantized_kv() ? size_of(dtype_of(spec)) : element_bytes_;
+  }
   // Bytes of all the task's heads in a row of K or V.
   int64_t row_bytes(const TensorSpec& spec, int64_t dim) const {
+    if (problem_.quantized_kv()) dim = row_elements(dtype_of(spec), dim);
     return (dim + (task_.kv_heads - 1) * (task_.kv_heads > 1 ? spec.strides[2] : 0)) *
-           element_bytes_;
+           element_bytes(spec);
   }
   template <class Walk>
   Walk walk_from(const Tensor& tensor, const TensorSpec& spec, int64_t key) const {
+    const int64_t bytes = element_bytes(spec);
     if constexpr (Walk::kPaged) {
-      return {element_address(tensor, spec, element_bytes_, 0, 0, task_.kv_head), element_bytes_,
+      return {element_address(tensor, spec, bytes, 0, 0, task_.kv_head), bytes,
               PageWalk(call_.pages, spec, key)};
     } else {
-      return {element_address(tensor, spec, element_bytes_, task_.batch, key, task_.kv_head),
-              spec.strides[1] * element_bytes_};
+      return {element_address(tensor, spec, bytes, task_.batch, key, task_.kv_head),
+              spec.strides[1] * bytes};
     }
   }
   // As many rows, as far as they are the task's, StreamPrefetch::kAheadBytes behind [first,

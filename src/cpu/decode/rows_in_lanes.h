@@ -12,6 +12,7 @@
 #include "cpu/decode/rows.h"
 #include "cpu/tile/output_product.h"
 #include "cpu/tile/score_product.h"
+#include "cpu/tile/unpack.h"
 
 namespace fulmen::cpu {
 
@@ -181,6 +182,9 @@ class DecodeTileTask : private DecodeTileRows<Isa> {
 
   template <class Ahead>
   __attribute__((noinline)) void attend_block(int64_t first, int count, Ahead& ahead) {
+    if constexpr (kGroup == 1) {
+      if (problem_.quantized_kv()) return attend_unpacked_block(first, count, ahead);
+    }
     const int lines = this->lines_a_step(count);
     with_rows<Ahead::kPaged>(tensors_.k, problem_.k, first, count, [&](auto rows) {
       for (int head = 0; head < task_.kv_heads; ++head, rows.step(problem_.k.strides[2])) {
@@ -190,13 +194,45 @@ class DecodeTileTask : private DecodeTileRows<Isa> {
     });
     this->softmax({0, slots_}, first, count);
     this->rescale_output({0, slots_});
-    const auto all = call_.band.all(0, problem_.seqlen_q);
-    const bool masked = this->masked_ || first < all.begin || first + count > all.end;
+    const bool masked = hides_keys(first, count);
     with_rows<Ahead::kPaged>(tensors_.v, problem_.v, first, count, [&](auto rows) {
       for (int head = 0; head < task_.kv_heads; ++head, rows.step(problem_.v.strides[2])) {
         multiply_values(rows, count, head, masked, lines, ahead);
       }
     });
+  }
+
+  // Whether some row may not attend some key of the block.
+  bool hides_keys(int64_t first, int count) const {
+    const auto all = call_.band.all(0, problem_.seqlen_q);
+    return this->masked_ || first < all.begin || first + count > all.end;
+  }
+
+  // Keys and values that become fp32 on the way to the packed ones. What is fetched ahead is fetched
+  // beside that.
+  template <class Ahead>
+  __attribute__((noinline)) void attend_unpacked_block(int64_t first, int count, Ahead& ahead) {
+    using Source = UnpackedRows<Isa>;
+    const int64_t key_stride = round_up(words_, kLanes);
+    for (int head = 0; head < task_.kv_heads; ++head) {
+      Source(call_, Source::Of::k, task_.batch, task_.kv_head + head)
+          .load(first, count, packed_, key_stride, nullptr, ahead);
+      score_packed(count, head, 0, ahead);
+      this->transpose_scores(head * head_slots_, count);
+    }
+    this->softmax({0, slots_}, first, count);
+    this->rescale_output({0, slots_});
+    const bool masked = hides_keys(first, count);
+    for (int head = 0; head < task_.kv_heads; ++head) {
+      uint8_t alive[kTileDecodeKeys];
+      if (masked) this->find_attended(head * head_slots_, probabilities(head), count, alive);
+      Source(call_, Source::Of::v, task_.batch, task_.kv_head + head)
+          .load(first, count, packed_, layout_.value_stride, masked ? alive : nullptr, ahead);
+      add_values(packed_, layout_.value_stride, count, head, 0, ahead);
+    }
+  }
+  const float* probabilities(int head) const {
+    return scores_ + static_cast<int64_t>(head) * head_slots_ * kDecodeRow;
   }
 
   // body(rows [first, first + count) of the task's first KV head).
@@ -235,16 +271,20 @@ class DecodeTileTask : private DecodeTileRows<Isa> {
         return;
       }
     }
-    const int64_t packed_stride = round_up(words_, kLanes);
-    pack_keys<Isa>(rows, count, problem_.head_dim, packed_, packed_stride);
-    score_tile<Isa>(queries, head_slots_, packed_, packed_stride, words_, count,
+    pack_keys<Isa>(rows, count, problem_.head_dim, packed_, round_up(words_, kLanes));
+    score_packed(count, head, lines, ahead);
+  }
+  template <class Ahead>
+  FULMEN_INLINE void score_packed(int count, int head, int lines, Ahead& ahead) {
+    score_tile<Isa>(transposed_queries_ + head * head_slots_, head_slots_, packed_,
+                    round_up(words_, kLanes), words_, count,
                     RawScores<Isa, Ahead>{raw_, lines, &ahead});
   }
 
   template <class Rows, class Ahead>
   FULMEN_INLINE void multiply_values(Rows rows, int count, int head, bool masked, int lines,
                                      Ahead& ahead) {
-    const float* p = scores_ + static_cast<int64_t>(head) * head_slots_ * kDecodeRow;
+    const float* p = probabilities(head);
     const float* values = packed_;
     int64_t stride = layout_.value_stride;
     bool in_place = false;
@@ -261,11 +301,16 @@ class DecodeTileTask : private DecodeTileRows<Isa> {
       if (masked) this->find_attended(head * head_slots_, p, count, alive);
       pack_values<Isa>(rows, count, problem_.head_dim_v, packed_, stride, masked ? alive : nullptr);
     }
+    add_values(values, stride, count, head, lines, ahead);
+  }
+  template <class Ahead>
+  FULMEN_INLINE void add_values(const float* values, int64_t stride, int count, int head, int lines,
+                                Ahead& ahead) {
     const AddedOutput<Isa, Ahead> to{
         output_ + static_cast<int64_t>(head) * head_slots_ * layout_.value_stride,
         layout_.value_stride, lines, &ahead};
-    output_tile<Isa, SlotRows>(p, values, stride, layout_.value_stride, words_of<Isa>(count),
-                               head_slots_, to);
+    output_tile<Isa, SlotRows>(probabilities(head), values, stride, layout_.value_stride,
+                               words_of<Isa>(count), head_slots_, to);
   }
 };
 

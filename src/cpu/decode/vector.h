@@ -6,6 +6,7 @@
 #include "cpu/decode/prefetch.h"
 #include "cpu/decode/rows.h"
 #include "cpu/decode/rows_in_lanes.h"
+#include "cpu/tile/unpack.h"
 
 namespace fulmen::cpu {
 
@@ -33,6 +34,9 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
 
   void run() {
     this->template begin<T>();
+    if constexpr (kGroup == 1) {
+      if (problem_.quantized_kv()) return attend_unpacked();
+    }
     if (call_.pages.pages != nullptr) {
       attend<PagedWalk>();
     } else {
@@ -72,23 +76,49 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
         const BlockRows<Rows> keys{next.keys, problem_.k.strides[2]},
             values{next.values, problem_.v.strides[2]};
         const bool alike = problem_.head_dim == problem_.head_dim_v;
-        score(block.keys, count,
-              BlockAhead<T, Rows, kScoreKeys>(DecodeProduct::scores, keys, values, next.count,
-                                              alike));
+        score(
+            block.keys, count,
+            BlockAhead<T, Rows, kScoreKeys>(DecodeProduct::scores, keys, values, next.count, alike),
+            {0, slots_});
         this->softmax({0, slots_}, first, count);
-        multiply_values(block.values, count,
-                        BlockAhead<T, Rows, kValueKeys>(DecodeProduct::values, keys, values,
-                                                        next.count, alike));
+        multiply_values(
+            block.values, count,
+            BlockAhead<T, Rows, kValueKeys>(DecodeProduct::values, keys, values, next.count, alike),
+            {0, slots_});
       } else {
         score(block.keys, count,
               this->template rows_ahead<Walk>(tensors_.k, problem_.k, problem_.head_dim, first,
-                                              count));
+                                              count),
+              {0, slots_});
         this->softmax({0, slots_}, first, count);
         multiply_values(block.values, count,
                         this->template rows_ahead<Walk>(tensors_.v, problem_.v, problem_.head_dim_v,
-                                                        first, count));
+                                                        first, count),
+                        {0, slots_});
       }
       block = next;
+    }
+  }
+  // Head after head, a block of whose keys or values is brought to L1 in fp32.
+  void attend_unpacked() {
+    if (slots_ == 0 || begin_ >= end_) return;
+    this->for_each_block(layout_.block_keys, [&](int64_t first, int count, auto& ahead) {
+      attend_unpacked_block(first, count, ahead);
+    });
+  }
+  template <class Ahead>
+  __attribute__((noinline)) void attend_unpacked_block(int64_t first, int count, Ahead& ahead) {
+    using Source = UnpackedRows<Isa>;
+    float* rows = unpacked();
+    for (int head = 0; head < task_.kv_heads; ++head) {
+      const typename Base::Slots slots{head * head_slots_, (head + 1) * head_slots_};
+      Source(call_, Source::Of::k, task_.batch, task_.kv_head + head)
+          .load(first, count, rows, layout_.query_stride, nullptr, ahead);
+      score(StridedRows<float>{rows, layout_.query_stride}, count, FetchNothing(), slots);
+      this->softmax(slots, first, count);
+      Source(call_, Source::Of::v, task_.batch, task_.kv_head + head)
+          .load(first, count, rows, layout_.value_stride, nullptr, ahead);
+      multiply_values(StridedRows<float>{rows, layout_.value_stride}, count, FetchNothing(), slots);
     }
   }
   // The block of keys from `first` on, of which there is one at least.
@@ -100,22 +130,25 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
             this->template rows_at<Rows>(tensors_.v, problem_.v, first, count, offsets[1]), count};
   }
 
-  // scores[slot][key] of a block, raw.
+  float* unpacked() const { return queries_ - layout_.queries + layout_.unpacked; }
+
+  // scores[slot][key] of a block, raw; slots: of the rows' heads, from the first one on.
   template <class Rows, class Ahead>
-  __attribute__((noinline)) void score(Rows rows, int count, Ahead ahead) {
+  __attribute__((noinline)) void score(Rows rows, int count, Ahead ahead, typename Base::Slots of) {
+    using E = typename Rows::Element;
     const int64_t query_stride = layout_.query_stride, dim = problem_.head_dim,
                   head_stride = problem_.k.strides[2];
-    const int slots = slots_, head_slots = head_slots_;
+    const int slots = of.end - of.begin, head_slots = head_slots_;
     for (int key = 0; key < count; key += kScoreKeys) {
-      const T* keys[kScoreKeys];  // a last group repeats the last key; its scores are masked
+      const E* keys[kScoreKeys];  // a last group repeats the last key; its scores are masked
 #pragma GCC unroll 4
       for (int i = 0; i < kScoreKeys; ++i) keys[i] = rows[key + i < count ? key + i : count - 1];
       ahead.begin(key / kScoreKeys);
       int64_t offsets[kScoreKeys];
 #pragma GCC unroll 4
       for (int i = 0; i < kScoreKeys; ++i) offsets[i] = keys[i] - keys[0];
-      const T* head_keys = keys[0];
-      const float* q = queries_;
+      const E* head_keys = keys[0];
+      const float* q = queries_ + of.begin * query_stride;
       float* out = scores_ + key;
       for (int slot = 0, left = head_slots; slot < slots; slot += kQuad) {
         score_quad(head_keys, offsets, q, query_stride, dim, out, ahead);
@@ -132,8 +165,8 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
     }
   }
 
-  template <class Ahead>
-  FULMEN_INLINE static void score_quad(const T* keys, const int64_t (&offsets)[kScoreKeys],
+  template <class E, class Ahead>
+  FULMEN_INLINE static void score_quad(const E* keys, const int64_t (&offsets)[kScoreKeys],
                                        const float* q, int64_t query_stride, int64_t dim,
                                        float* out, Ahead& ahead) {
     Vec sum[kQuad][kScoreKeys];  // [row][key]
@@ -170,7 +203,8 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
   }
 
   // A vector of words of each row and key, of which `left` elements are there.
-  FULMEN_INLINE static void add_products(const T* keys, const int64_t (&offsets)[kScoreKeys],
+  template <class E>
+  FULMEN_INLINE static void add_products(const E* keys, const int64_t (&offsets)[kScoreKeys],
                                          int64_t left, const float* q, int64_t query_stride,
                                          Vec (&sum)[kQuad][kScoreKeys]) {
     Vec key[kScoreKeys];
@@ -185,23 +219,24 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
   }
   // output = rescale * output + P V.
   template <class Rows, class Ahead>
-  __attribute__((noinline)) void multiply_values(Rows rows, int count, Ahead ahead) {
+  __attribute__((noinline)) void multiply_values(Rows rows, int count, Ahead ahead,
+                                                 typename Base::Slots of) {
     const bool masked = this->masked();
-    this->rescale_output({0, slots_});
+    this->rescale_output(of);
     const int64_t value_stride = layout_.value_stride, dim = problem_.head_dim_v,
                   head_stride = problem_.v.strides[2];
-    const int slots = slots_, head_slots = head_slots_;
+    const int slots = of.end - of.begin, head_slots = head_slots_;
     for (int key = 0; key < count; key += kValueKeys) {
       const int keys = count - key < kValueKeys ? count - key : kValueKeys;
       Rows values = rows.from(key);
       ahead.begin(key / kValueKeys);
-      float* out = output_;
+      float* out = output_ + of.begin * value_stride;
       const float* p = scores_ + key / kGroup;
       for (int slot = 0, left = head_slots; slot < slots; slot += kQuad) {
-        if (keys == kValueKeys && !(masked && hides_key(slot, p))) {
+        if (keys == kValueKeys && !(masked && hides_key(of.begin + slot, p))) {
           value_quad<kValueKeys / kGroup, true>(values, 0, ~0U, p, out, value_stride, dim, ahead);
         } else {
-          value_words(values, keys, masked, slot, p, out, ahead);
+          value_words(values, keys, masked, of.begin + slot, p, out, ahead);
         }
         out += kQuad * value_stride;
         p += static_cast<int64_t>(kQuad) * kDecodeRow;

@@ -1,10 +1,12 @@
 #include "cpu/kv_cache/append.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "reference/oracle/decode_rows.h"
 #include "runtime/float_formats.h"
+#include "runtime/kv_formats.h"
 #include "runtime/threading.h"
 
 namespace fulmen::cpu {
@@ -27,9 +29,23 @@ class Append {
             : b;
     const int64_t row = p_.paged() ? position % p_.page_size : position;
     for (int64_t h = 0; h < p_.num_kv_heads; ++h) {
-      rotate(at(t_.k_new, p_.k_new, b, i, h), position, at(t_.k_cache, p_.k_cache, page, row, h));
-      std::memcpy(at(t_.v_cache, p_.v_cache, page, row, h), at(t_.v_new, p_.v_new, b, i, h),
-                  bytes(p_.head_dim_v));
+      const Place place{b, page, row, h};
+      const char* k = at(t_.k_new, p_.k_new, b, i, h);
+      char* to = at(t_.k_cache, p_.k_cache, page, row, h);
+      if (p_.k_dtype == p_.dtype) {
+        rotate(k, position, to);
+      } else {
+        alignas(float) char rotated[kMaxHeadDim * sizeof(float)];
+        rotate(k, position, rotated);
+        quantize(rotated, p_.k_dtype, p_.head_dim, t_.k_scale, p_.k_scale, place, to);
+      }
+      const char* v = at(t_.v_new, p_.v_new, b, i, h);
+      to = at(t_.v_cache, p_.v_cache, page, row, h);
+      if (p_.v_dtype == p_.dtype) {
+        std::memcpy(to, v, bytes(p_.head_dim_v));
+      } else {
+        quantize(v, p_.v_dtype, p_.head_dim_v, t_.v_scale, p_.v_scale, place, to);
+      }
     }
   }
   void query(int64_t b, int64_t i) const noexcept {
@@ -40,6 +56,38 @@ class Append {
   int64_t used(int64_t b) const noexcept { return static_cast<const int*>(t_.seqlens_k.data)[b]; }
 
  private:
+  // A head's row in the cache, by its sequence and by its page (its sequence without pages).
+  struct Place {
+    int64_t batch, page, row, head;
+  };
+  // One head's row of p_.dtype, to what the cache has, with the row's own scale written before.
+  void quantize(const char* from, DType format, int64_t dim, const Tensor& scales,
+                const TensorSpec& spec, const Place& place, char* to) const noexcept {
+    float row[kMaxHeadDim];
+    reference::decode_row(from, p_.dtype, 0, dim, row);
+    if (const int64_t block = block_bytes(format); block > 0) {
+      for (int64_t d = 0; d < dim; d += kBlockNumbers, to += block)
+        reference::encode_block(format, row + d, to);
+      return;
+    }
+    float scale = 1;
+    if (spec.present) {
+      const bool of_token = spec.strides[1] != 0;
+      const int64_t index = reference::offset_of(spec, of_token ? place.page : place.batch,
+                                                 of_token ? place.row : 0, place.head);
+      if (of_token) {
+        float most = 0;
+        for (int64_t d = 0; d < dim; ++d) {
+          const float size = std::fabs(row[d]);
+          if (size > most || std::isnan(size)) most = size;  // a NaN stays
+        }
+        reference::store_float(scales.data, spec.dtype, index, reference::scale_of(format, most));
+      }
+      scale = reference::load_float(scales.data, spec.dtype, index);
+    }
+    reference::encode_kv(row, format, scale, dim, to);
+  }
+
   std::size_t bytes(int64_t elements) const noexcept {
     return static_cast<std::size_t>(elements * size_of(p_.dtype));
   }

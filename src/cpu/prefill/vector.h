@@ -14,6 +14,7 @@
 #include "cpu/tile/softmax.h"
 #include "cpu/tile/storage.h"
 #include "cpu/tile/tile.h"
+#include "cpu/tile/unpack.h"
 
 namespace fulmen::cpu {
 
@@ -69,19 +70,28 @@ class PrefillTiles {
     ahead_[0] = ahead_[1] = {};
     if (first >= end) return;
     int64_t count = end - first < most ? end - first : most;
-    const int64_t size = element_bytes_;
+    const bool unpacked = problem_.quantized_kv();
+    const int64_t k_size = unpacked ? size_of(problem_.k_dtype) : element_bytes_,
+                  v_size = unpacked ? size_of(problem_.v_dtype) : element_bytes_;
     const char *k = nullptr, *v = nullptr;
     if (call_.pages.pages != nullptr) {  // no further than the first one's page
       const PageWalk k_walk(call_.pages, problem_.k, first), v_walk(call_.pages, problem_.v, first);
-      k = element_address(tensors_.k, problem_.k, size, 0, 0, kv_head_) + size * k_walk.offset();
-      v = element_address(tensors_.v, problem_.v, size, 0, 0, kv_head_) + size * v_walk.offset();
+      k = element_address(tensors_.k, problem_.k, k_size, 0, 0, kv_head_) +
+          k_size * k_walk.offset();
+      v = element_address(tensors_.v, problem_.v, v_size, 0, 0, kv_head_) +
+          v_size * v_walk.offset();
       count = k_walk.left_in_page() < count ? k_walk.left_in_page() : count;
     } else {
-      k = element_address(tensors_.k, problem_.k, size, task_.batch, first, kv_head_);
-      v = element_address(tensors_.v, problem_.v, size, task_.batch, first, kv_head_);
+      k = element_address(tensors_.k, problem_.k, k_size, task_.batch, first, kv_head_);
+      v = element_address(tensors_.v, problem_.v, v_size, task_.batch, first, kv_head_);
     }
-    ahead_[0] = fetch_rows(k, problem_.k.strides[1] * size, problem_.head_dim * size, count);
-    ahead_[1] = fetch_rows(v, problem_.v.strides[1] * size, problem_.head_dim_v * size, count);
+    const auto row_bytes = [unpacked](DType dtype, int64_t dim, int64_t size) {
+      return (unpacked ? row_elements(dtype, dim) : dim) * size;
+    };
+    ahead_[0] = fetch_rows(k, problem_.k.strides[1] * k_size,
+                           row_bytes(problem_.k_dtype, problem_.head_dim, k_size), count);
+    ahead_[1] = fetch_rows(v, problem_.v.strides[1] * v_size,
+                           row_bytes(problem_.v_dtype, problem_.head_dim_v, v_size), count);
     ahead_rows_ = static_cast<int>((2 * most + times - 1) / times);
   }
 
@@ -304,10 +314,23 @@ class PrefillTask : protected PrefillTiles<Isa> {
   }
 
   void load_keys_and_values(int64_t first, int count) {
+    if constexpr (Isa::kGroup == 1) {
+      if (problem_.quantized_kv()) return unpack_keys_and_values(first, count);
+    }
     with_rows(first, count, [&](auto k, auto v) {
       pack_keys<Isa>(k, count, problem_.head_dim, scratch_ + layout_.keys, layout_.key_stride);
       load_values(v, first, count);
     });
+  }
+  void unpack_keys_and_values(int64_t first, int count) {
+    using Source = UnpackedRows<Isa>;
+    NoLinesAhead none;
+    Source(call_, Source::Of::k, task_.batch, kv_head_)
+        .load(first, count, scratch_ + layout_.keys, layout_.key_stride, nullptr, none);
+    uint8_t alive[kMaxBlockN];
+    Source(call_, Source::Of::v, task_.batch, kv_head_)
+        .load(first, count, scratch_ + layout_.values, layout_.value_stride,
+              alive_keys<Isa>(call_, task_, first, count, alive), none);
   }
   template <class Rows>
   void load_values(Rows v, int64_t first, int count) {

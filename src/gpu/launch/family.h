@@ -23,7 +23,7 @@ inline int64_t packed_rows(const Problem& p) { return p.group_size() * p.seqlen_
 
 // Bytes of a key and its value.
 inline int64_t key_bytes(const Problem& p) {
-  return size_of(p.kv_dtype) * (p.head_dim + p.head_dim_v);
+  return size_of(p.k_dtype) * (p.head_dim + p.head_dim_v);
 }
 
 // The part of the L2 that keys and values may take.

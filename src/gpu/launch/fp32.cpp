@@ -6,7 +6,7 @@
 namespace fulmen::gpu {
 
 Support takes_fp32(const Problem& p, const Target& target, int most_dims) {
-  if (p.dtype != DType::fp32 || p.kv_dtype != DType::fp32)
+  if (p.dtype != DType::fp32 || p.k_dtype != DType::fp32)
     return Support::no("it multiplies parts of fp32");
   if (std::max(p.head_dim, p.head_dim_v) <= most_dims) return {};
   return Support::no("parts of fp32 leave no room for more than " + std::to_string(most_dims) +

@@ -88,7 +88,7 @@ Specialisation helper_kernel(const Specialisation& products, std::string_view en
 
 void specialise_for(const Problem& p, Specialisation& s) {
   s.dtype = static_cast<int>(p.dtype);
-  s.kv_dtype = static_cast<int>(p.kv_dtype);
+  s.kv_dtype = static_cast<int>(p.k_dtype);
   s.bias = p.bias.present ? static_cast<int>(p.bias.dtype) : -1;
   s.keep_mask = p.keep_mask.present;
   s.alibi = p.alibi_slopes.present;

@@ -54,13 +54,11 @@ void BackwardHead<Real>::load(int64_t batch, int64_t kv_head) noexcept {
   batch_ = batch;
   select_sequence(all_, all_tensors_, batch, view_);
   const Problem& p = view_.problem;
-  const AttentionTensors& t = view_.tensors;
-  const KeyRows k_row(view_, p.k, batch, kv_head), v_row(view_, p.v, batch, kv_head);
-  decode_transposed(t.k.data, p.kv_dtype, k_row, p.seqlen_k, p.head_dim, k_columns_.data());
-  decode_transposed(t.v.data, p.kv_dtype, v_row, p.seqlen_k, p.head_dim_v, v_columns_.data());
-  for (int64_t j = 0; j < p.seqlen_k; ++j) {
-    decode_row(t.k.data, p.kv_dtype, k_row(j), p.head_dim, k_.data() + j * p.head_dim);
-  }
+  const KvSource k(view_, KvSource::Of::k, batch, kv_head),
+      v(view_, KvSource::Of::v, batch, kv_head);
+  decode_transposed(k, p.seqlen_k, k_columns_.data());
+  decode_transposed(v, p.seqlen_k, v_columns_.data());
+  decode_rows(k, p.seqlen_k, k_.data());
   std::fill(dk_.begin(), dk_.end(), Real{0});
   std::fill(dk_squares_.begin(), dk_squares_.end(), Real{0});
   std::fill(dv_squares_.begin(), dv_squares_.end(), Real{0});

@@ -6,7 +6,7 @@
 
 #include "reference/oracle/score_row.h"
 #include "runtime/float_formats.h"
-#include "runtime/sequence_view.h"
+#include "runtime/kv_source.h"
 
 namespace fulmen::reference {
 
@@ -26,43 +26,26 @@ void decode_row(const void* data, DType dtype, int64_t first, int64_t dim, Real*
   }
 }
 
-// The elements at which a KV head's rows of k or v begin: key after key, or wherever their pages
-// are.
-class KeyRows {
- public:
-  KeyRows(const SequenceView& view, const TensorSpec& spec, int64_t batch, int64_t kv_head) noexcept
-      : pages_(view, spec, batch, kv_head),
-        paged_(view.problem.paged()),
-        first_(offset_of(spec, batch, 0, kv_head)),
-        stride_(spec.strides[1]) {}
-  int64_t operator()(int64_t key) const noexcept {
-    return paged_ ? pages_.offset(key) : first_ + key * stride_;
+// All keys' rows of k or v. out: [rows, dim]
+template <class Real>
+void decode_rows(const KvSource& source, int64_t rows, Real* out) noexcept {
+  float row[kMaxHeadDim];
+  for (int64_t j = 0; j < rows; ++j, out += source.dim()) {
+    source.row(j, row);
+    std::copy_n(row, source.dim(), out);
   }
-
- private:
-  PagedRows pages_;
-  bool paged_;
-  int64_t first_;
-  int64_t stride_;
-};
+}
 
 // out: [dim, rows]
 template <class Real>
-void decode_transposed(const void* data, DType dtype, const KeyRows& row, int64_t rows, int64_t dim,
-                       Real* out) noexcept {
-  // A block of kRows by kDims stays in the first-level cache and is written in whole cache lines.
-  constexpr int64_t kRows = 16;
-  constexpr int64_t kDims = 64;
-  Real block[kRows * kDims];
+void decode_transposed(const KvSource& source, int64_t rows, Real* out) noexcept {
+  constexpr int64_t kRows = 16;  // written in whole cache lines
+  float block[kRows * kMaxHeadDim];
   for (int64_t j = 0; j < rows; j += kRows) {
     const int64_t count = std::min(kRows, rows - j);
-    for (int64_t d = 0; d < dim; d += kDims) {
-      const int64_t width = std::min(kDims, dim - d);
-      for (int64_t r = 0; r < count; ++r)
-        decode_row(data, dtype, row(j + r) + d, width, block + r * kDims);
-      for (int64_t c = 0; c < width; ++c) {
-        for (int64_t r = 0; r < count; ++r) out[(d + c) * rows + j + r] = block[r * kDims + c];
-      }
+    for (int64_t r = 0; r < count; ++r) source.row(j + r, block + r * kMaxHeadDim);
+    for (int64_t d = 0; d < source.dim(); ++d) {
+      for (int64_t r = 0; r < count; ++r) out[d * rows + j + r] = block[r * kMaxHeadDim + d];
     }
   }
 }

@@ -29,12 +29,8 @@ void OracleHead::load(int64_t batch, int64_t kv_head) noexcept {
   measured_ = false;
   select_sequence(all_, all_tensors_, batch, view_);
   const Problem& p = view_.problem;
-  const AttentionTensors& t = view_.tensors;
-  const KeyRows k_rows(view_, p.k, batch, kv_head), v_rows(view_, p.v, batch, kv_head);
-  decode_transposed(t.k.data, p.kv_dtype, k_rows, p.seqlen_k, p.head_dim, k_.data());
-  for (int64_t j = 0; j < p.seqlen_k; ++j) {
-    decode_row(t.v.data, p.kv_dtype, v_rows(j), p.head_dim_v, v_.data() + j * p.head_dim_v);
-  }
+  decode_transposed(KvSource(view_, KvSource::Of::k, batch, kv_head), p.seqlen_k, k_.data());
+  decode_rows(KvSource(view_, KvSource::Of::v, batch, kv_head), p.seqlen_k, v_.data());
 }
 
 // s_j = scale * q.k_j, then softcap, bias and ALiBi. m = max(sink, s_j)

@@ -73,13 +73,8 @@ void StandardRows::load(int64_t batch, int64_t kv_head) noexcept {
   kv_head_ = kv_head;
   select_sequence(all_, all_tensors_, batch, view_);
   const Problem& p = view_.problem;
-  const AttentionTensors& t = view_.tensors;
-  decode_transposed(t.k.data, p.kv_dtype, KeyRows(view_, p.k, batch, kv_head), p.seqlen_k,
-                    p.head_dim, k_);
-  const KeyRows v_row(view_, p.v, batch, kv_head);
-  for (int64_t j = 0; j < p.seqlen_k; ++j) {
-    decode_row(t.v.data, p.kv_dtype, v_row(j), p.head_dim_v, v_ + j * p.head_dim_v);
-  }
+  decode_transposed(KvSource(view_, KvSource::Of::k, batch, kv_head), p.seqlen_k, k_);
+  decode_rows(KvSource(view_, KvSource::Of::v, batch, kv_head), p.seqlen_k, v_);
 }
 
 const float* StandardRows::rows(int64_t h, int64_t first, int64_t count) noexcept {

@@ -134,7 +134,8 @@ shapes!(
     block_table,
     leftpad_k,
     k_scale,
-    v_scale
+    v_scale,
+    q_scale
 );
 
 /// An input of a backend, in host memory.
@@ -261,7 +262,8 @@ accessors!(
         block_table,
         leftpad_k,
         k_scale,
-        v_scale
+        v_scale,
+        q_scale
     ],
     [lse]
 );
@@ -277,7 +279,8 @@ accessors!(
         cu_seqlens_q,
         cu_seqlens_k,
         k_scale,
-        v_scale
+        v_scale,
+        q_scale
     ],
     [dq, dk, dv, dbias, dsinks]
 );

@@ -177,11 +177,14 @@ macro_rules! both {
             /// `[batch]` of `i32`: where the used rows of padded or paged k and v begin. Forward
             /// alone.
             leftpad_k,
-            /// `f32`, `[1 or batch, 1, 1, 1 or kv_heads]`: factors of k's numbers. No kernel reads
-            /// them yet: [`crate::Error::Unsupported`].
+            /// `f32` or `f16`: factors of k's numbers, `[1 or batch, 1, 1 or kv_heads, 1 or
+            /// head_dim]`, or one of each token, `[batch, seqlen_k, kv_heads, 1]`. Forward alone.
             k_scale,
-            /// The same of v.
-            v_scale
+            /// The same of v, without `head_dim`.
+            v_scale,
+            /// `f32` or `f16`, `[1 or batch, 1, 1 or kv_heads, 1]`: of the queries that share a KV
+            /// head. Forward alone.
+            q_scale
         );)*
     };
 }

@@ -18,6 +18,8 @@ pub enum DType {
     Bool,
     /// `i32`
     I32,
+    /// `i8`: of quantized keys and values alone
+    I8,
 }
 
 impl DType {
@@ -30,7 +32,7 @@ impl DType {
         match self {
             Self::F32 | Self::I32 => 4,
             Self::F16 | Self::Bf16 => 2,
-            Self::Bool => 1,
+            Self::Bool | Self::I8 => 1,
         }
     }
 
@@ -41,11 +43,12 @@ impl DType {
             Self::Bf16 => sys::FULMEN_BF16,
             Self::Bool => sys::FULMEN_BOOLEAN,
             Self::I32 => sys::FULMEN_INT32,
+            Self::I8 => sys::FULMEN_INT8,
         }) as i32
     }
 
     pub(crate) fn from_number(number: i32) -> Option<Self> {
-        [Self::F32, Self::F16, Self::Bf16, Self::Bool, Self::I32]
+        [Self::F32, Self::F16, Self::Bf16, Self::Bool, Self::I32, Self::I8]
             .into_iter()
             .find(|dtype| dtype.number() == number)
     }
@@ -55,7 +58,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Rust's types of elements: `f32`, [`half::f16`], [`half::bf16`], `i32`, `bool` and `u8`.
+/// Rust's types of elements: `f32`, [`half::f16`], [`half::bf16`], `i32`, `i8`, `bool` and
+/// `u8`.
 ///
 /// ```
 /// use fulmen::{DType, Element};
@@ -77,7 +81,7 @@ macro_rules! elements {
     };
 }
 
-elements!(f32 => F32, f16 => F16, bf16 => Bf16, i32 => I32, bool => Bool, u8 => Bool);
+elements!(f32 => F32, f16 => F16, bf16 => Bf16, i32 => I32, i8 => I8, bool => Bool, u8 => Bool);
 
 /// Elements of which any bits are a number: all but `bool`. They are what a
 /// [`crate::DeviceBuffer`] is copied to.
@@ -94,4 +98,5 @@ impl Number for f32 {}
 impl Number for f16 {}
 impl Number for bf16 {}
 impl Number for i32 {}
+impl Number for i8 {}
 impl Number for u8 {}

@@ -1,0 +1,81 @@
+// Every kernel over keys and values of every format is right by the tolerance rule, or refuses.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+constexpr DType kFormats[] = {
+    DType::int8, DType::fp8_e4m3, DType::fp8_e5m2, DType::fp8_e4m3fnuz, DType::fp8_e5m2fnuz,
+    DType::q8_0, DType::q4_0,     DType::q4_1,     DType::q5_0,         DType::q5_1};
+
+TEST(QuantizedKernels, CasesOfAnyFeatures) {
+  for (int n = 0; n < 60; ++n) {
+    Random random(4800 + static_cast<uint64_t>(n));
+    CaseSpec spec = random_spec(random);
+    spec.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::odd_strides});
+    if (random.chance(0.15)) spec.dropout = random.pick({0.1F, 0.5F});
+    if (random.chance(0.5)) spec.seqlen_q = random.between(1, 4);
+    draw_quantized(spec, random);
+    if (random.chance(0.4)) draw_variable_lengths(spec, random);
+    Case c(spec, random);
+    EXPECT_GT(expect_all_kernels_verified(c), 0);
+  }
+}
+
+// Decode's three ways (a few rows of a KV head, many rows, one head shared by all) and prefill, on
+// each format.
+TEST(QuantizedKernels, EachFormatInDecodeAndPrefill) {
+  struct Shape {
+    int64_t seqlen_q, seqlen_k, num_heads, num_kv_heads, head_dim;
+  };
+  for (const DType format : kFormats) {
+    for (const Shape& s :
+         {Shape{1, 700, 4, 4, 64}, {1, 300, 8, 2, 128}, {2, 200, 20, 1, 96}, {70, 130, 2, 1, 64}}) {
+      Random random(4900 + static_cast<uint64_t>(format));
+      CaseSpec spec;
+      spec.dtype = random.pick({DType::fp32, DType::fp16, DType::bf16});
+      spec.seqlen_q = s.seqlen_q;
+      spec.seqlen_k = s.seqlen_k;
+      spec.num_heads = s.num_heads;
+      spec.num_kv_heads = s.num_kv_heads;
+      spec.head_dim = spec.head_dim_v = s.head_dim;
+      spec.causal = Causal::bottom_right;
+      spec.quantized = true;
+      spec.k_dtype = spec.v_dtype = format;
+      if (block_bytes(format) == 0) spec.k_scale = spec.v_scale = ScaleOf::token;
+      Case c(spec, random);
+      const std::vector<std::string> kernels = kernels_for(c.problem());
+      const bool decodes = std::any_of(kernels.begin(), kernels.end(), [](const std::string& name) {
+        return name.starts_with("cpu.decode.");
+      });
+      EXPECT_EQ(decodes, s.seqlen_q < 70);
+      EXPECT_GT(expect_all_kernels_verified(c), 3);
+    }
+  }
+}
+
+TEST(QuantizedKernels, OthersRefuseInASentence) {
+  Random random(4950);
+  CaseSpec spec;
+  spec.dtype = DType::fp32;
+  spec.seqlen_q = spec.seqlen_k = 64;
+  spec.head_dim = spec.head_dim_v = 32;
+  spec.quantized = true;
+  const Case c(spec, random);
+  const Result<std::vector<Candidate>> all = candidates(c.problem(), "cpu");
+  ASSERT_TRUE(all.ok());
+  int refused = 0;
+  for (const Candidate& one : all.value()) {
+    if (one.support.yes) continue;
+    if (one.support.reason == "it reads k and v of q's dtype alone, without scales") ++refused;
+  }
+  EXPECT_GT(refused, 0);
+}
+
+}  // namespace
+}  // namespace fulmen::testing
