@@ -73,7 +73,8 @@ def windows_package(sources: pathlib.Path, built: pathlib.Path, backend) -> dict
     for path in ("libfulmen.dll", "fulmen.exe", "bindings/python/_core.pyd"):
         files[f"fulmen/{pathlib.Path(path).name}"] = (built / path).read_bytes()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(sources):
-        info = backend.prepare_metadata_for_build_wheel(folder)
+        with contextlib.redirect_stdout(sys.stderr):  # it tells what it does
+            info = backend.prepare_metadata_for_build_wheel(folder)
         files |= below(pathlib.Path(folder, info), info)
     return {name: data for name, data in files.items() if not name.endswith((".pyc", "/RECORD"))}
 

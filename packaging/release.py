@@ -146,6 +146,8 @@ def main() -> None:
             import sbom
 
             sbom.write_all(folder, version)
+            for path in folder.glob("*.cdx.json"):
+                sbom.check(path.read_text())
             print(table(folder), end="")
     if told:
         sys.exit("\n".join(told))

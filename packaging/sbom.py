@@ -61,6 +61,15 @@ def described(name: str, version: str) -> dict:
     }
 
 
+def check(text: str) -> None:
+    """Ends the program where CycloneDX's own schema refuses the list."""
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    if error := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
+        raise SystemExit(f"CycloneDX refuses a list of parts: {error}")
+
+
 def write_all(folder: pathlib.Path, version: str) -> None:
     """A NAME.cdx.json beside each package that has compiled files of others in it."""
     for path in sorted(folder.iterdir()):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Has rattler-build's own parser read the recipe and render it for each platform, which finds what
-is no recipe: `pip install py-rattler-build`, then packaging/conda/check.py. conda's channels are not
-asked: nothing is built."""
+is no recipe: `pip install py-rattler-build`, then packaging/conda/check.py. conda's channels are
+not asked: nothing is built."""
 
 import pathlib
 

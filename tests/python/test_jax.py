@@ -1,5 +1,7 @@
 """JAX arrays: values, gradients, jit, vmap, errors."""
 
+import re
+
 import fulmen
 import numpy as np
 import problems
@@ -144,6 +146,35 @@ def test_vmap(rng):
             alone = jax.grad(lambda *a: loss(*a)[0], (0, 1, 2, 3))(q[i, j], k[j], v[j], bias[i])
             for gradient, one in zip(gradients, alone, strict=True):
                 np.testing.assert_allclose(gradient[i, j], one, atol=1e-5)
+
+
+@pytest.mark.parametrize("same", ["k", "bias"])
+def test_vmap_is_one_call_of_more_sequences(rng, same, monkeypatch, capfd):
+    """Where each tensor has all of them; what was called is in the log."""
+    monkeypatch.setenv("FLASH_ATTENTION_DEBUG", "1")
+    q, k, v = (jnp.asarray(normal(rng, (5, 3, 11, 2, 8))) for _ in "qkv")
+    bias = jnp.asarray(normal(rng, (2, 11, 11)))
+    lengths = jnp.asarray(rng.integers(1, 12, (5, 3)), jnp.int32)
+    one_key = same == "k"
+    if one_key:
+        k = k[0]
+
+    def attend(q, k, v, lengths):
+        return fulmen.attention(q, k, v, bias=bias, seqlens_k=lengths, return_lse=True)
+
+    call = jax.vmap(attend, (0, None if one_key else 0, 0, 0))
+    out, lse = jax.block_until_ready(jax.jit(call)(q, k, v, lengths))
+    batches = set(re.findall(r" b=(\d+) ", capfd.readouterr().err))
+    assert batches == ({"3"} if one_key else {"15"})
+    for i in range(5):
+        for j in range(3):
+            n = int(lengths[i, j])
+            of_k = (k if one_key else k[i])[j : j + 1, :n]
+            expected, expected_lse = attention_float64(
+                q[i, j : j + 1], of_k, v[i, j : j + 1, :n], bias=bias[..., :n]
+            )
+            assert_close(out[i, j : j + 1], expected, "fp32")
+            assert_close(lse[i, j : j + 1], expected_lse, "fp32")
 
 
 def test_dropout(rng):

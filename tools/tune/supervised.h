@@ -29,8 +29,8 @@ struct WorkerEnd {
                       // (Segmentation fault)"
 };
 
-// Runs work(teller) in a forked process (on Windows in this one, without limits), and on_message for
-// every message as it comes. To be called before the process has threads of the library or a
+// Runs work(teller) in a forked process (on Windows in this one, without limits), and on_message
+// for every message as it comes. To be called before the process has threads of the library or a
 // vendor's driver: a fork does not inherit these. The worker ends with this process.
 WorkerEnd run_supervised(const std::function<void(const Teller&)>& work,
                          const std::function<void(const std::string&)>& on_message);

@@ -17,6 +17,7 @@ namespace fulmen::python::xla {
 namespace {
 
 struct Operand {
+  Place place;
   fulmen_tensor* tensor;
   Mapped mapped;
 };
@@ -42,6 +43,7 @@ class Execution {
     place(results, read("results"), leading, layout);
     if (used < arguments.size)
       random_ = std::make_unique<Mapped>(*arguments.buffers[used], leading);
+    if (can_fold()) fold();
   }
 
   int run(Pass pass, Platform platform) {
@@ -136,6 +138,48 @@ class Execution {
     device_ = text(attributes, "device");
   }
 
+  // Whether the calls of mapped dims are one call of more sequences: each tensor of sequences has
+  // all of them, one after another, and what broadcasts is the same for all. What dropout drops
+  // depends on a sequence's number in its call.
+  bool can_fold() const {
+    if (sizes_.empty() || packed_ || random_) return false;
+    return std::all_of(operands_.begin(), operands_.end(), [this](const Operand& operand) {
+      const fulmen_tensor& tensor = *operand.tensor;
+      const bool whole = operand.mapped.is_whole(sizes_);
+      switch (kTensors[operand.place].form) {
+        case Form::queries:
+        case Form::keys:
+        case Form::rows:
+          return whole && tensor.shape[0] == tensors_.q.shape[0];
+        case Form::sequences:
+          return whole;
+        case Form::scores:
+          // The gradient of one bias for all is a sum of each call.
+          if (whole) return tensor.shape[0] == tensors_.q.shape[0];
+          return operand.mapped.is_one(sizes_) && tensor.shape[0] == 1 &&
+                 (places_ >> kDbias & 1) == 0;
+        case Form::heads:
+        case Form::slopes:
+          return operand.mapped.is_one(sizes_) && tensor.shape[0] == 1 && operand.place != kDsinks;
+        default:
+          return false;
+      }
+    });
+  }
+  void fold() {
+    int64_t calls = 1;
+    for (const int64_t size : sizes_) calls *= size;
+    for (const Operand& operand : operands_) {
+      if (!operand.mapped.is_whole(sizes_)) continue;
+      fulmen_tensor& tensor = *operand.tensor;
+      const int dim = kTensors[operand.place].form == Form::sequences ? 3 : 0;
+      const int64_t of_one = operand.mapped.elements() / std::max<int64_t>(tensor.shape[dim], 1);
+      tensor.shape[dim] *= calls;
+      tensor.strides[dim] = of_one;
+    }
+    sizes_.clear();
+  }
+
   // Returns how many of the buffers have a place.
   int64_t place(const Buffers& buffers, int64_t places, int leading, const Layout& layout) {
     int64_t next = 0;
@@ -144,7 +188,7 @@ class Execution {
       const Buffer& buffer = *buffers.buffers[next++];
       fulmen_tensor& tensor = tensors_.*kTensors[at].member;
       tensor = placed(static_cast<Place>(at), view_of(buffer, leading), layout);
-      operands_.push_back({&tensor, Mapped(buffer, leading)});
+      operands_.push_back({static_cast<Place>(at), &tensor, Mapped(buffer, leading)});
       places_ |= uint32_t{1} << at;
     }
     return next;

@@ -117,6 +117,15 @@ struct Mapped {
     for (int64_t d = 0; d < buffer->rank; ++d) all *= buffer->dims[d];
     return all;
   }
+  int64_t elements() const { return bytes / python::xla::bytes_of(buffer->dtype); }  // of a part
+  // Whether each call has a part of its own, and whether all have the same.
+  bool is_whole(const std::vector<int64_t>& sizes) const {
+    return std::equal(sizes.begin(), sizes.end(), buffer->dims);
+  }
+  bool is_one(const std::vector<int64_t>& sizes) const {
+    return std::all_of(buffer->dims, buffer->dims + sizes.size(),
+                       [](int64_t size) { return size == 1; });
+  }
   // Where the part of the n-th of all calls begins, row-major over sizes.
   int64_t offset(int64_t n, const std::vector<int64_t>& sizes) const {
     int64_t at = 0, pitch = 1;
