@@ -94,6 +94,10 @@ class Trace:
             return value
         if isinstance(value, bool | int | float):
             return Symbol(self, (), [self.scalars.constant(value)])
+        if type(value).__name__ in ("SymInt", "SymFloat", "SymBool"):
+            # torch.compile then compiles again for another value, as for other constants.
+            kind = {"I": int, "F": float, "B": bool}[type(value).__name__[3]]
+            return self.symbol(kind(value))
         if is_of_numpy(value, "generic"):
             return self.symbol(value.item())
         if is_array(value):
