@@ -12,6 +12,7 @@ from typing import Any
 from fulmen._core import ArgumentError
 from fulmen.flex._blocks import counted
 from fulmen.flex._captured import as_kind, kind_for
+from fulmen.flex._leaves import speaks_jax
 from fulmen.flex._lists import Kind, ordered, transposed
 from fulmen.flex._trace import read
 
@@ -299,7 +300,7 @@ def create_block_mask(
       mask_mod: a function of (b, h, q_idx, kv_idx) that gives True where a pair is attended.
       B, H: batches and heads that differ; None is 1, one list for all.
       Q_LEN, KV_LEN: queries and keys.
-      device: of torch, where the lists are: None is torch's accelerator, or the CPU. Without torch
+      device: of torch, where the lists are: None is its GPU, or the CPU without one. Without torch
         they are NumPy's arrays. flex_attention takes both for all kinds of arrays.
       BLOCK_SIZE: pairs of a block, queries and keys, or one number for both. Kernels skip blocks of
         multiples of 16 from 16 to 256; of other sizes the result is the same.
@@ -316,7 +317,12 @@ def create_block_mask(
         raise ArgumentError(f"BLOCK_SIZE is {BLOCK_SIZE!r}: one or two positive numbers")
     arrays, device = kind_for(device)
     like = arrays.zeros((), device=device) if arrays.__name__ == "torch" else None
-    traced = read(None, mask_mod, like)
+    if speaks_jax(mask_mod):
+        from fulmen.jax._flex_trace import traced as read_by_jax
+
+        traced = read_by_jax(None, mask_mod, like)
+    else:
+        traced = read(None, mask_mod, like)
     tensors = [as_kind(one, arrays, device, name) for name, one in traced.tensors.items()]
     sizes = (1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN)
     mask = traced.graphs["mask_mod"]

@@ -28,9 +28,7 @@ def kind_for(device: Any) -> tuple[Any, Any]:
 
         return numpy, None
     if device is None:
-        accelerator = getattr(torch, "accelerator", None)
-        found = accelerator.current_accelerator() if accelerator is not None else None
-        device = found or ("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     return torch, torch.device(device)
 
 

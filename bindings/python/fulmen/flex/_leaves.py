@@ -47,6 +47,8 @@ class _NoKey(Exception):
 class _Reader:
     def __init__(self) -> None:
         self.tensors: list[Any] = []
+        # What keys have the addresses of.
+        self.addressed: list[Any] = []
         self._seen: dict[int, int] = {}
 
     def key(self, value: Any) -> Any:
@@ -65,7 +67,7 @@ class _Reader:
         if isinstance(value, dict):
             return dict, tuple((self.key(name), self.key(one)) for name, one in value.items())
         if isinstance(value, types.ModuleType | types.BuiltinFunctionType | type):
-            return id(value)
+            return self._address(value)
         if hasattr(value, "shape") and hasattr(value, "dtype"):
             if id(value) not in self._seen:
                 self._seen[id(value)] = len(self._seen)
@@ -84,12 +86,16 @@ class _Reader:
             return value.__class__, value
         raise _NoKey
 
+    def _address(self, value: Any) -> int:
+        self.addressed.append(value)
+        return id(value)
+
     def _function(self, function: types.FunctionType) -> Any:
         module = function.__module__ or ""
         if module.split(".")[0] in ("torch", "numpy", "jax") and not function.__closure__:
-            return id(function.__code__)
+            return self._address(function.__code__)
         return (
-            id(function.__code__),
+            self._address(function.__code__),
             tuple(map(self.key, _contents(function))),
             self.key(function.__defaults__),
             self.key(function.__kwdefaults__),
@@ -102,14 +108,42 @@ def _is_immutable(value: Any) -> bool:
     return name in ("dtype", "device", "layout", "memory_format", "ufunc", "finfo", "iinfo")
 
 
-def key_and_tensors(*functions: Any) -> tuple[Any, list[Any]] | None:
-    """What tells functions apart, and the tensors that they refer to, in an order that functions
-    with the same key share. None where something is captured that may change."""
+def key_and_tensors(*functions: Any) -> tuple[Any, list[Any], list[Any]] | None:
+    """What tells functions apart, the tensors that they refer to, in an order that functions with
+    the same key share, and what must live as long as the key. None where something is captured
+    that may change."""
     reader = _Reader()
     try:
-        return tuple(map(reader.key, functions)), reader.tensors
+        return tuple(map(reader.key, functions)), reader.tensors, reader.addressed
     except _NoKey:
         return None
+
+
+def speaks_jax(function: Any) -> bool:
+    """Whether a function refers to JAX's functions or arrays: JAX has to trace it."""
+    if "jax" not in sys.modules:
+        return False
+    seen: set[int] = set()
+
+    def any_of(value: Any) -> bool:
+        if id(value) in seen:
+            return False
+        seen.add(id(value))
+        if isinstance(value, types.FunctionType):
+            if (value.__module__ or "").split(".")[0] == "jax":
+                return True
+            named = (one for _, one in _globals_of(value))
+            return any(map(any_of, (*_contents(value), value.__defaults__, *named)))
+        if isinstance(value, functools.partial):
+            return any(map(any_of, (value.func, value.args, value.keywords)))
+        if isinstance(value, tuple | list):
+            return any(map(any_of, value))
+        if isinstance(value, dict):
+            return any(map(any_of, value.values()))
+        name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
+        return name.split(".")[0] in ("jax", "jaxlib")
+
+    return any_of(function)
 
 
 # Copies with NumPy's arrays that can be indexed.

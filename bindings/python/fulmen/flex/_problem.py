@@ -29,8 +29,8 @@ class Problem(NamedTuple):
 
 
 # Traces by what tells functions apart. The tensors in it are those of the first call, and are not
-# kept: a number of the function's tensors stands for each.
-_kept: dict[Any, tuple[Traced, tuple[int, ...]]] = {}
+# kept: a number of the function's tensors stands for each. Last is what keys have the address of.
+_kept: dict[Any, tuple[Traced, tuple[int, ...], list[Any]]] = {}
 _MOST_KEPT = 512
 
 
@@ -41,7 +41,7 @@ def traced(
     found = key_and_tensors(score_mod, mask_mod)
     key = None if found is None else (found[0], type(like), str(getattr(like, "device", "")))
     if key is not None and key in _kept:
-        kept, numbers = _kept[key]
+        kept, numbers, _ = _kept[key]
         tensors = dict(zip(kept.tensors, (found[1][n] for n in numbers), strict=True))
         return kept._replace(tensors=tensors)
     result = read(score_mod, mask_mod, like)
@@ -51,15 +51,9 @@ def traced(
         if -1 not in numbers:
             if len(_kept) >= _MOST_KEPT:
                 _kept.pop(next(iter(_kept)))
-            _kept[key] = (result._replace(tensors=dict.fromkeys(result.tensors)), numbers)
-            # A key has the addresses of codes and modules, which must stay theirs.
-            _alive[key] = (score_mod, mask_mod)
-            for gone in [one for one in _alive if one not in _kept]:
-                del _alive[gone]
+            without = result._replace(tensors=dict.fromkeys(result.tensors))
+            _kept[key] = (without, numbers, found[2])
     return result
-
-
-_alive: dict[Any, Any] = {}
 
 
 def _in_four_dims(array: Any, rank: int) -> Any:

@@ -34,10 +34,11 @@ class Scalars:
         if isinstance(value, bool):
             return self.node("const", (value,), "bool")
         if isinstance(value, int):
+            value = int.__add__(value, 0)  # JAX has integers of its own, which print otherwise
             if not _LEAST <= value <= _MOST:
                 raise Refusal(f"the integer {value} has more than 32 bits")
             return self.node("const", (value,), "int")
-        return self.node("const", (float(value),), "float")
+        return self.node("const", (float.__mul__(float(value), 1.0),), "float")
 
     def to(self, node: Node, type: str) -> Node:
         """The value as that type. Floats become integers toward zero, as in C, Python and torch."""
@@ -102,6 +103,10 @@ class Scalars:
             differs = self.logic("^", a, b)
             return self.invert(differs) if op == "==" else differs
         a, b = self.joined(self.number(a), self.number(b))
+        if op in ("<", ">=") and a.type == "int" and b.op == "const":
+            least = self.least(a)
+            if least is not None and least >= b.args[0]:
+                return self.constant(op == ">=")
         return self.node(op, (a, b), "bool")
 
     def logic(self, op: str, a: Node, b: Node) -> Node:
@@ -160,6 +165,10 @@ class Scalars:
         if a.type == b.type == "bool":
             return self.logic("&" if op == "min" else "|", a, b)
         a, b = self.joined(self.number(a), self.number(b))
+        if op == "max" and a.type == "int" and b.op == "const":
+            least = self.least(a)
+            if least is not None and least >= b.args[0]:
+                return a
         return self.node(op, (a, b), a.type)
 
     def function(self, name: str, *args: Node) -> Node:

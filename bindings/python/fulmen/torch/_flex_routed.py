@@ -38,7 +38,7 @@ def _why_not(query: Any, key: Any, value: Any, kernel_options: Any) -> str | Non
 def _say(reason: str) -> None:
     if not _is_compiling() and reason not in _said:
         _said.add(reason)
-        warnings.warn(f"torch computes this flex_attention, not Fulmen: {reason}", stacklevel=4)
+        warnings.warn(f"torch computes this flex_attention, not Fulmen: {reason}", stacklevel=3)
 
 
 def _routed(
