@@ -131,7 +131,8 @@ class Trace:
         for ignored in ("out", "inplace"):
             if named.get(ignored) not in (None, False):
                 raise Refusal(f"{module}{name} with {ignored}={named[ignored]!r}")
-        known = {name: one for name, one in named.items() if name not in _WITHOUT_MEANING}
+            named = {one: value for one, value in named.items() if one != ignored}
+        known = {one: value for one, value in named.items() if one not in _WITHOUT_MEANING}
         try:
             return function(self, *args, **known)
         except TypeError as error:
