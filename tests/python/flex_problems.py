@@ -1,6 +1,7 @@
 """Functions of attention-gym, and attention with functions by torch's own eager operations, which
 have gradients on the CPU."""
 
+import importlib
 import math
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ class Case(NamedTuple):
     queries: int = 64
     keys: int = 64
     learned: tuple[torch.Tensor, ...] = ()  # tensors that have gradients
+    # score_mod in other words, where torch has no gradient of its own.
+    formula: Any = None
 
 
 def _learned(*shape: int) -> torch.Tensor:
@@ -56,7 +59,11 @@ def _graphormer_edges() -> Case:
 def _latent() -> Case:
     of_q, of_k = _learned(BATCH, HEADS, 64, 6), _learned(BATCH, 1, 64, 6)
     mod = mods.generate_mla_rope_score_mod(of_q, of_k, HEADS, 0.3)
-    return Case(mod, None, learned=(of_q, of_k))
+
+    def formula(score, b, h, q, k):
+        return score + (0.3 * of_q @ of_k.mT)[b, h, q, k]
+
+    return Case(mod, None, learned=(of_q, of_k), formula=formula)
 
 
 def _shared_prefix() -> Case:
@@ -79,6 +86,13 @@ def _jetspec() -> Case:
 def _flamingo() -> Case:
     intervals = torch.tensor([[0, 30], [30, 41], [41, 64]])
     return Case(None, masks.generate_vision_cross_attention_mask_mod(intervals, 16), 64, 48)
+
+
+def _approximate_softcap() -> Case:
+    # Only torch's own compiler needs what it registers, whose import takes seconds.
+    softcapping = importlib.import_module("attn_gym.mods.softcapping")
+    softcapping._register_tanh_approx_lowering = lambda: None
+    return Case(mods.generate_tanh_softcap(3, approx=True))
 
 
 def _global_window() -> Case:
@@ -121,7 +135,7 @@ GYM = {
     ),
     "alibi": lambda: Case(mods.generate_alibi_bias(HEADS), masks.causal_mask),
     "softcap": lambda: Case(mods.generate_tanh_softcap(2), masks.causal_mask),
-    "softcap, approximate": lambda: Case(mods.generate_tanh_softcap(3, approx=True)),
+    "softcap, approximate": _approximate_softcap,
     "activation": lambda: Case(mods.generate_activation_score_mod()),
     "sandwich": lambda: Case(mods.generate_sandwich_bias(HEADS, 64, 16)),
     "latent attention": _latent,
