@@ -130,9 +130,7 @@ GYM = {
     "SVG temporal": lambda: Case(None, masks.generate_temporal_head_mask_mod(6, 4, 14, 1), 62, 62),
     "VSA": _vsa,
     "jetspec tree": _jetspec,
-    "jetspec training": lambda: Case(
-        None, masks.generate_jetspec_training_mask_mod(20, 8), 24, 44
-    ),
+    "jetspec training": lambda: Case(None, masks.generate_jetspec_training_mask_mod(20, 8), 24, 44),
     "alibi": lambda: Case(mods.generate_alibi_bias(HEADS), masks.causal_mask),
     "softcap": lambda: Case(mods.generate_tanh_softcap(2), masks.causal_mask),
     "softcap, approximate": _approximate_softcap,

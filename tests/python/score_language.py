@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 
-
 TOKEN = re.compile(
     r"\s*(?:#[^\n]*\n\s*)*(\d+\.\d*(?:e-?\d+)?|\d+e-?\d+|\.\d+|\d+|[A-Za-z_]\w*|"
     r"//|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%<>&^|!~(),;=\[\]])"

@@ -51,7 +51,9 @@ def test_functions_of_attention_gym(name):
     assert_same(fulmen.flex_attention, case, torch_mask(case), problem(case))
 
 
-@pytest.mark.parametrize("name", ["causal", "packed documents", "latent attention", "graphormer edges"])
+@pytest.mark.parametrize(
+    "name", ["causal", "packed documents", "latent attention", "graphormer edges"]
+)
 def test_one_operator_under_compile(name):
     case = GYM[name]()
     graphs = []
@@ -70,14 +72,19 @@ def test_one_operator_under_compile(name):
     )
     assert_same(compiled, case, torch_mask(case), problem(case))
     called = [
-        str(node.target) for graph in graphs for node in graph.graph.nodes
+        str(node.target)
+        for graph in graphs
+        for node in graph.graph.nodes
         if node.op == "call_function" and "fulmen" in str(node.target)
     ]
     assert called == ["fulmen.flex_attention.default", "fulmen.flex_attention_backward.default"]
 
 
 def test_functions_that_are_made_while_compiled():
-    table, factor = torch.randn(HEADS, 130, requires_grad=True), torch.tensor(0.7, requires_grad=True)
+    table, factor = (
+        torch.randn(HEADS, 130, requires_grad=True),
+        torch.tensor(0.7, requires_grad=True),
+    )
     inputs = problem(Case())
 
     def step(q, k, v, table, factor):
@@ -168,7 +175,10 @@ def test_every_form_of_results():
     out = fulmen.flex_attention(q, k, v)
     both, lse = fulmen.flex_attention(q, k, v, return_lse=True)
     assert torch.equal(out, both) and lse.shape == q.shape[:3]
-    for request, kind in ((AUX, flex.AuxOutput), (torch_flex.AuxRequest(True), torch_flex.AuxOutput)):
+    for request, kind in (
+        (AUX, flex.AuxOutput),
+        (torch_flex.AuxRequest(True), torch_flex.AuxOutput),
+    ):
         out, aux = fulmen.flex_attention(q, k, v, return_aux=request)
         assert type(aux) is kind and torch.equal(aux.lse, lse)
         assert (aux.max_scores is None) == (not request.max_scores)
@@ -215,17 +225,20 @@ ERRORS = {
     ),
     "both forms": (
         lambda q, k, v, m: fulmen.flex_attention(
-            q, k, v, enable_gqa=True, return_lse=True, return_aux=AUX),
+            q, k, v, enable_gqa=True, return_lse=True, return_aux=AUX
+        ),
         "return_lse and return_aux",
     ),
     "float64": (
-        lambda q, k, v, m: fulmen.flex_attention(q.double(), k.double(), v.double(), None, None,
-                                                 None, True),
+        lambda q, k, v, m: fulmen.flex_attention(
+            q.double(), k.double(), v.double(), None, None, None, True
+        ),
         "query has dtype float64",
     ),
     "learned scale": (
         lambda q, k, v, m: fulmen.flex_attention(
-            q, k, v, scale=torch.tensor(1.0, requires_grad=True), enable_gqa=True),
+            q, k, v, scale=torch.tensor(1.0, requires_grad=True), enable_gqa=True
+        ),
         "scale requires grad",
     ),
     "a sliced mask": (
@@ -253,6 +266,7 @@ def test_no_second_derivative():
 
 
 # torch's own function.
+
 
 @pytest.fixture
 def enabled(monkeypatch):
@@ -289,7 +303,7 @@ def test_what_is_not_served_is_said_once(enabled, plans):
             q.double(), k.double(), v.double()
         ),
         "can't be traced at .*test_flex.py": lambda: torch_flex.flex_attention(q, k, v, branch),
-        'BACKEND"\\] is \'TRITON': lambda: torch_flex.flex_attention(
+        "BACKEND\"\\] is 'TRITON": lambda: torch_flex.flex_attention(
             q, k, v, kernel_options={"BACKEND": "TRITON"}
         ),
     }
@@ -303,6 +317,7 @@ def test_what_is_not_served_is_said_once(enabled, plans):
 
 
 # NumPy.
+
 
 def test_numpy_arrays():
     case = GYM["packed documents"]()
@@ -339,5 +354,7 @@ def test_first_use_is_lazy():
         "import sys, fulmen\n"
         "print('fulmen.flex' in sys.modules, callable(fulmen.flex_attention), fulmen.flex.__name__)"
     )
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert out.stdout.split() == ["False", "True", "fulmen.flex"]

@@ -32,9 +32,7 @@ def assert_equal_fields(ours, theirs):
 
 def both(case, size, **options):
     arguments = (case.mask_mod, BATCH, HEADS, case.queries, case.keys, "cpu", size)
-    return tuple(
-        library.create_block_mask(*arguments, **options) for library in (flex, torch_flex)
-    )
+    return tuple(library.create_block_mask(*arguments, **options) for library in (flex, torch_flex))
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -58,9 +56,7 @@ def test_parts_of_bounded_memory(monkeypatch, most):
 
     monkeypatch.setattr(_blocks, "MOST_PAIRS", most)
     monkeypatch.setattr(_blocks.Evaluator, "__call__", counted)
-    ours = flex.create_block_mask(
-        case.mask_mod, BATCH, HEADS, case.queries, case.keys, "cpu", 16
-    )
+    ours = flex.create_block_mask(case.mask_mod, BATCH, HEADS, case.queries, case.keys, "cpu", 16)
     assert max(pairs) <= max(most, 16 * 16) and len(pairs) > 1
     monkeypatch.undo()
     assert_equal_fields(ours, both(case, 16)[1])
@@ -123,9 +119,7 @@ ERRORS = {
     "B": (lambda m: flex.create_block_mask(m, 0, None, 8, 8, "cpu"), "B is 0"),
     "length": (lambda m: flex.create_block_mask(m, None, None, -1, 8, "cpu"), "Q_LEN is -1"),
     "a branch": (
-        lambda m: flex.create_block_mask(
-            lambda b, h, q, k: True if q > k else False, None, None, 8, 8, "cpu"
-        ),
+        lambda m: flex.create_block_mask(lambda b, h, q, k: not q > k, None, None, 8, 8, "cpu"),
         "mask_mod can't be traced at .*test_flex_block_mask.py",
     ),
 }

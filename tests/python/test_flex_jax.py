@@ -1,5 +1,5 @@
-"""flex_attention of JAX arrays: functions that JAX traces, as text that is evaluated without Fulmen,
-and calls with gradients against JAX's own operations."""
+"""flex_attention of JAX arrays: functions that JAX traces, as text that is evaluated without
+Fulmen, and calls with gradients against JAX's own operations."""
 
 import fulmen
 import numpy as np

@@ -78,9 +78,7 @@ def checked(
     for name, one in (("query", query), ("key", key), ("value", value)):
         if len(getattr(one, "shape", ())) != 4:
             shape = list(one.shape) if hasattr(one, "shape") else type(one).__name__
-            raise ArgumentError(
-                f"{name} is {shape}: [batch, heads, seqlen, head_dim] is accepted"
-            )
+            raise ArgumentError(f"{name} is {shape}: [batch, heads, seqlen, head_dim] is accepted")
     (batch, heads, queries, _), (kv_batch, kv_heads, keys, _) = query.shape, key.shape
     if heads != kv_heads and (not enable_gqa or kv_heads == 0 or heads % kv_heads):
         raise ArgumentError(
@@ -104,9 +102,7 @@ def wanted_aux(return_lse: bool, return_aux: Any) -> tuple[bool, bool]:
     return bool(return_aux.lse), bool(return_aux.max_scores)
 
 
-def returned(
-    out: Any, lse: Any, max_scores: Any, return_lse: bool, return_aux: Any
-) -> Any:
+def returned(out: Any, lse: Any, max_scores: Any, return_lse: bool, return_aux: Any) -> Any:
     """In torch's form."""
     if return_aux is not None:
         kind = AuxOutput
@@ -164,13 +160,29 @@ def flex_attention(
         from fulmen.torch import _flex_compiled
 
         return _flex_compiled.flex_attention(
-            query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse,
-            kernel_options, return_aux,
+            query,
+            key,
+            value,
+            score_mod,
+            block_mask,
+            scale,
+            enable_gqa,
+            return_lse,
+            kernel_options,
+            return_aux,
         )
     try:
         return _called(
-            query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse,
-            kernel_options, return_aux,
+            query,
+            key,
+            value,
+            score_mod,
+            block_mask,
+            scale,
+            enable_gqa,
+            return_lse,
+            kernel_options,
+            return_aux,
         )
     except (TypeError, ValueError, NotImplementedError) as error:
         from fulmen.flex._refusal import TraceError

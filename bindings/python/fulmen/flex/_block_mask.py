@@ -103,8 +103,10 @@ class BlockMask:
                 f"kv_indices has {len(kv_indices.shape)} dims: BlockMask must have at least 2 "
                 "dimensions"
             )
-        for one, other in (("full_kv_num_blocks", "full_kv_indices"),
-                           ("full_q_num_blocks", "full_q_indices")):
+        for one, other in (
+            ("full_kv_num_blocks", "full_kv_indices"),
+            ("full_q_num_blocks", "full_q_indices"),
+        ):
             if (locals()[one] is None) != (locals()[other] is None):
                 raise ArgumentError(f"{one} and {other} are given together, or neither")
         self.seq_lengths = (int(seq_lengths[0]), int(seq_lengths[1]))
@@ -206,7 +208,9 @@ class BlockMask:
         return "\n\n".join(pictures)
 
     def __str__(self) -> str:
-        return f"BlockMask(shape={self.shape}, sparsity={self.sparsity():.2f}%,\n{self.to_string()}\n)"
+        return (
+            f"BlockMask(shape={self.shape}, sparsity={self.sparsity():.2f}%,\n{self.to_string()}\n)"
+        )
 
     def __repr__(self) -> str:
         name = getattr(self.mask_mod, "__name__", repr(self.mask_mod))
@@ -249,8 +253,10 @@ class BlockMask:
         rows, columns = -(-new_q_len // self.BLOCK_SIZE[0]), -(-new_kv_len // self.BLOCK_SIZE[1])
         kind = Kind(self.kv_indices)
         lists: list[Any] = []
-        for counts, indices in ((self.kv_num_blocks, self.kv_indices),
-                                (self.full_kv_num_blocks, self.full_kv_indices)):
+        for counts, indices in (
+            (self.kv_num_blocks, self.kv_indices),
+            (self.full_kv_num_blocks, self.full_kv_indices),
+        ):
             if counts is None:
                 lists += [None, None]
                 continue
@@ -345,5 +351,3 @@ def is_block_mask(value: Any) -> bool:
         return True
     module = sys.modules.get("torch.nn.attention.flex_attention")
     return module is not None and isinstance(value, module.BlockMask)
-
-

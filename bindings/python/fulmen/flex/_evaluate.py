@@ -18,7 +18,11 @@ _COMPARISONS = {
     "!=": "not_equal",
 }
 _TORCH_NAMES = {
-    "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge", "equal": "eq",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "equal": "eq",
     "not_equal": "ne",
 }
 

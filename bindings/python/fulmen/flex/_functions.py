@@ -35,9 +35,7 @@ def _of_one(compute: Callable[[Any, Node], Node]) -> Function:
 
 
 def _of_two(compute: Callable[[Any, Node, Node], Node]) -> Function:
-    return lambda trace, x, y: elementwise(
-        trace, lambda a, b: compute(trace.scalars, a, b), x, y
-    )
+    return lambda trace, x, y: elementwise(trace, lambda a, b: compute(trace.scalars, a, b), x, y)
 
 
 def _put(names: str, function: Function) -> None:
@@ -60,7 +58,10 @@ for _name, _aliases in {
 }.items():
     _put(f"{_name} {_aliases}", _of_one(lambda s, a, n=_name: s.function(n, a)))
 for _name, _aliases in {
-    "floor": "", "ceil": "", "round": "rint", "trunc": "fix",
+    "floor": "",
+    "ceil": "",
+    "round": "rint",
+    "trunc": "fix",
 }.items():
     _put(f"{_name} {_aliases}", _of_one(lambda s, a, n=_name: s.rounded(n, a)))
 for _name, _op in {
@@ -118,7 +119,6 @@ def _sign(s: Any, a: Node) -> Node:
 _put("sign sgn", _of_one(lambda s, a: _sign(s, s.number(a))))
 
 
-
 def _sum(op: str, swap: bool = False) -> Function:
     def function(trace: Any, x: Any, y: Any, alpha: Any = 1) -> Symbol:
         x, y = (y, x) if swap else (x, y)
@@ -152,8 +152,11 @@ def _gelu(trace: Any, x: Any, approximate: str = "none") -> Symbol:
     call = trace.call
     if approximate == "tanh":
         cube = call("mul", (call("mul", (x, x), {}), x), {})
-        inner = call("mul", (call("add", (x, call("mul", (cube, 0.044715), {})), {}),
-                             math.sqrt(2 / math.pi)), {})
+        inner = call(
+            "mul",
+            (call("add", (x, call("mul", (cube, 0.044715), {})), {}), math.sqrt(2 / math.pi)),
+            {},
+        )
         curve = call("tanh", (inner,), {})
     elif approximate == "none":
         curve = call("erf", (call("mul", (x, math.sqrt(0.5)), {}),), {})

@@ -37,7 +37,8 @@ class Captured(NamedTuple):
 
 
 _UNARY = frozenset(("-", "!", "~"))
-_BINARY = frozenset("* / // % + - << >> < <= > >= == != & ^ |".split())
+_ARITHMETIC = frozenset(("*", "/", "//", "%", "+", "-", "<<", ">>", "&", "^", "|"))
+_COMPARISONS = frozenset(("<", "<=", ">", ">=", "==", "!="))
 
 
 def order(root: Node) -> list[Node]:
@@ -83,7 +84,7 @@ def _expression(node: Node, captured: list[Captured], inputs: list[str]) -> str:
         return f"{name}[{', '.join(inputs)}]" if inputs else name
     if node.op in _UNARY and len(inputs) == 1:
         return f"({node.op}{inputs[0]})"
-    if node.op in _BINARY:
+    if node.op in _ARITHMETIC or node.op in _COMPARISONS:
         return f"({inputs[0]} {node.op} {inputs[1]})"
     return f"{node.op}({', '.join(inputs)})"
 

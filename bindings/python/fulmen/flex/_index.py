@@ -56,7 +56,7 @@ def has_symbol(key: Any) -> bool:
 
 
 def _as_int(key: Any) -> int | None:
-    if isinstance(key, bool) or isinstance(key, Symbol):
+    if isinstance(key, bool | Symbol):
         return None
     try:
         return operator.index(key)
@@ -107,8 +107,9 @@ def index_captured(trace: Any, array: Any, key: Any) -> Symbol:
     advanced = [n for n, one in enumerate(keys) if not (one is None or isinstance(one, slice))]
     if lists and advanced != list(range(advanced[0], advanced[-1] + 1)):
         raise Refusal("vectors as indices beside slices between them")
-    return Symbol(trace, tuple(sizes), None, View(trace, captured, trace.type_of(captured), (
-        *places,)))
+    return Symbol(
+        trace, tuple(sizes), None, View(trace, captured, trace.type_of(captured), (*places,))
+    )
 
 
 def _index_view(symbol: Symbol, key: Any) -> Symbol | None:

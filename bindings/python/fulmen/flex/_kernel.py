@@ -46,9 +46,7 @@ def forward(
 ) -> Any:
     """out, or (out, lse); arrays of torch or NumPy, [batch, heads, seqlen, head_dim]."""
     scalars = _scalars(scale, options)
-    return _core.forward(
-        (q, k, v), scalars, options.device, True, want_lse, **_keywords(problem)
-    )
+    return _core.forward((q, k, v), scalars, options.device, True, want_lse, **_keywords(problem))
 
 
 def backward(

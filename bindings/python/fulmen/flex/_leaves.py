@@ -148,6 +148,7 @@ def speaks_jax(function: Any) -> bool:
 
 # Copies with NumPy's arrays that can be indexed.
 
+
 @functools.cache
 def _array_class() -> type:
     import numpy as np

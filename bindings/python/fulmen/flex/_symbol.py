@@ -77,9 +77,7 @@ class Symbol:
         if self.shape == shape:
             return nodes
         own = (1,) * (len(shape) - len(self.shape)) + self.shape
-        steps = [
-            step if size != 1 else 0 for size, step in zip(own, strides_of(own), strict=True)
-        ]
+        steps = [step if size != 1 else 0 for size, step in zip(own, strides_of(own), strict=True)]
         return [
             nodes[sum(i * step for i, step in zip(at, steps, strict=True))]
             for at in positions(shape)
@@ -219,7 +217,10 @@ for _name, _function in _OPERATORS.items():
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Symbol, f"__{_name}__", _operator(f"__{_name}__", _name))
 for _name, _function in {
-    "neg": "neg", "pos": "positive", "abs": "abs", "invert": "bitwise_not",
+    "neg": "neg",
+    "pos": "positive",
+    "abs": "abs",
+    "invert": "bitwise_not",
 }.items():
     setattr(
         Symbol,

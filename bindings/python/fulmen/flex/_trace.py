@@ -124,7 +124,9 @@ class Trace:
     def knows(self, name: str) -> bool:
         return _plain_name(name) in FUNCTIONS
 
-    def call(self, name: str, args: tuple[Any, ...], named: dict[str, Any], module: str = "") -> Any:
+    def call(
+        self, name: str, args: tuple[Any, ...], named: dict[str, Any], module: str = ""
+    ) -> Any:
         function = FUNCTIONS.get(_plain_name(name))
         if function is None:
             raise Refusal(f"{module}{name} of a traced value")

@@ -53,9 +53,7 @@ def _backward_on_host(static: _Static, wanted: tuple[int, tuple[int, ...]], *giv
     tensors = tuple(
         None if one is None else np.asarray(one) for one in (*arrays[:3], out, lse, dout, dlse)
     )
-    found = _kernel.backward(
-        tensors, made, static.scale, static.options, wanted[0], gradients
-    )
+    found = _kernel.backward(tensors, made, static.scale, static.options, wanted[0], gradients)
     own = [one for bit, one in enumerate(found) if wanted[0] >> bit & 1]
     return tuple(map(np.ascontiguousarray, (*own, *gradients.values())))
 
@@ -94,7 +92,12 @@ def _attention_forward(static: _Static, arrays: Any) -> tuple[Any, Any]:
         tuple(None if one is None else one.value for one in lists),
     )
     out, lse = _computed(static, values, True)
-    return (out, lse if static.want_lse else None), (values, out, lse, _Wanted((wanted, of_tensors)))
+    return (out, lse if static.want_lse else None), (
+        values,
+        out,
+        lse,
+        _Wanted((wanted, of_tensors)),
+    )
 
 
 def _attention_backward(static: _Static, saved: Any, cotangents: Any) -> tuple[Any]:
@@ -107,9 +110,7 @@ def _attention_backward(static: _Static, saved: Any, cotangents: Any) -> tuple[A
     shapes = tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in like)
     call = functools.partial(_backward_on_host, static, (bits, of_tensors))
     found = list(
-        jax.pure_callback(
-            call, shapes, *values, out, lse, dout, dlse, vmap_method="sequential"
-        )
+        jax.pure_callback(call, shapes, *values, out, lse, dout, dlse, vmap_method="sequential")
         if shapes
         else ()
     )

@@ -32,8 +32,36 @@ _SAME = {
     "add_any": "add",
 }
 _DIRECT = frozenset(
-    "add sub mul neg abs sign exp exp2 log log1p expm1 tanh sqrt rsqrt sin cos erf floor ceil pow "
-    "eq ne lt le gt ge square copy".split()
+    (
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "abs",
+        "sign",
+        "exp",
+        "exp2",
+        "log",
+        "log1p",
+        "expm1",
+        "tanh",
+        "sqrt",
+        "rsqrt",
+        "sin",
+        "cos",
+        "erf",
+        "floor",
+        "ceil",
+        "pow",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "square",
+        "copy",
+    )
 )
 _REDUCED = {
     "reduce_sum": "sum",
@@ -59,8 +87,9 @@ class _Reader:
             value = atom.val if hasattr(atom, "val") else values[atom]
             if isinstance(value, Symbol):
                 return value
-            return self.trace.symbol(value.item() if hasattr(atom, "val") and hasattr(
-                value, "item") else value)
+            return self.trace.symbol(
+                value.item() if hasattr(atom, "val") and hasattr(value, "item") else value
+            )
 
         for equation in jaxpr.eqns:
             inputs = [read(atom) for atom in equation.invars]
@@ -77,8 +106,17 @@ class _Reader:
         inner = params.get("jaxpr", params.get("call_jaxpr", params.get("fun_jaxpr")))
         if name in ("pjit", "jit") and params.get("name") in ("floor_divide", "remainder"):
             return [self.call(params["name"], *inputs)]
-        if name in ("pjit", "jit", "closed_call", "custom_jvp_call", "custom_vjp_call",
-                    "custom_vjp_call_jaxpr", "core_call", "remat", "checkpoint"):
+        if name in (
+            "pjit",
+            "jit",
+            "closed_call",
+            "custom_jvp_call",
+            "custom_vjp_call",
+            "custom_vjp_call_jaxpr",
+            "core_call",
+            "remat",
+            "checkpoint",
+        ):
             closed = hasattr(inner, "consts")
             return self.run(
                 inner.jaxpr if closed else inner, inner.consts if closed else (), inputs

@@ -19,8 +19,8 @@ from fulmen.torch import _transforms as _transforms
 
 if TYPE_CHECKING:
     from fulmen.torch._cuequivariance import install_cuequivariance, uninstall_cuequivariance
-    from fulmen.torch._flex_routed import disable_flex, enable_flex
     from fulmen.torch._evoformer import DS4Sci_EvoformerAttention
+    from fulmen.torch._flex_routed import disable_flex, enable_flex
     from fulmen.torch._module import FlashAttention
     from fulmen.torch._sdpa import disable_sdpa, enable_sdpa, scaled_dot_product_attention, sdpa
     from fulmen.torch._triangle import triangle_attention

@@ -128,7 +128,9 @@ def _gradients(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -
     wanted = sum(1 << bit for bit in range(3) if ctx.needs_input_grad[bit])
     needed = ctx.needs_input_grad[3]
     needed = needed if isinstance(needed, list | tuple) else [needed] * len(tensors)
-    wanted_tensors = [at for at, one in enumerate(needed) if one and tensors[at].is_floating_point()]
+    wanted_tensors = [
+        at for at, one in enumerate(needed) if one and tensors[at].is_floating_point()
+    ]
     dout = torch.zeros_like(out) if dout is None else dout
     *own, found = torch.ops.fulmen.flex_attention_backward(
         q, k, v, tensors, *lists, *ctx.options, out, lse, dout, dlse, wanted, wanted_tensors

@@ -92,7 +92,7 @@ def flex_attention(
     return_aux: Any,
 ) -> Any:
     want_lse, want_max = wanted_aux(return_lse, return_aux)
-    batch, heads, queries, keys = checked(query, key, value, block_mask, enable_gqa)
+    checked(query, key, value, block_mask, enable_gqa)
     options = dict(kernel_options or {})
     options["WANT_LSE"], options["WANT_MAX"] = want_lse, want_max
     options["NO_MASK"] = block_mask is None

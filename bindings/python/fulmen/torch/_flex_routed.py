@@ -55,7 +55,15 @@ def _routed(
 ) -> Any:
     """flex_attention, by torch where Fulmen does not compute it."""
     given = (
-        query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options,
+        query,
+        key,
+        value,
+        score_mod,
+        block_mask,
+        scale,
+        enable_gqa,
+        return_lse,
+        kernel_options,
     )
     reason = _why_not(query, key, value, kernel_options)
     if reason is None:
