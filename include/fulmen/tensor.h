@@ -10,12 +10,34 @@
 
 namespace fulmen {
 
-// boolean: one byte an element, 0 is false.
-enum class DType : int { fp32 = 0, fp16 = 1, bf16 = 2, boolean = 3, int32 = 4 };
+// boolean: one byte an element, 0 is false. int64, int8 and uint8: of tensors of score functions
+// alone.
+enum class DType : int {
+  fp32 = 0,
+  fp16 = 1,
+  bf16 = 2,
+  boolean = 3,
+  int32 = 4,
+  int64 = 10,
+  int8 = 11,
+  uint8 = 12
+};
 // "fp16", and the bytes of an element.
 FULMEN_API const char* to_string(DType dtype) noexcept;
 constexpr int64_t size_of(DType dtype) noexcept {
-  return dtype == DType::fp32 || dtype == DType::int32 ? 4 : dtype == DType::boolean ? 1 : 2;
+  switch (dtype) {
+    case DType::int64:
+      return 8;
+    case DType::fp32:
+    case DType::int32:
+      return 4;
+    case DType::boolean:
+    case DType::int8:
+    case DType::uint8:
+      return 1;
+    default:
+      return 2;
+  }
 }
 
 // A view of memory that is only read, made of a pointer to const. It serves as an input; as an

@@ -33,6 +33,12 @@ const char* to_string(DType dtype) noexcept {
       return "boolean";
     case DType::int32:
       return "int32";
+    case DType::int64:
+      return "int64";
+    case DType::int8:
+      return "int8";
+    case DType::uint8:
+      return "uint8";
   }
   return "unknown dtype";
 }

@@ -50,9 +50,8 @@ bool is_float(DType dtype) {
   return dtype == DType::fp32 || dtype == DType::fp16 || dtype == DType::bf16;
 }
 std::string name_of(DType dtype) {
-  const auto value = static_cast<int>(dtype);
-  return value >= 0 && value <= static_cast<int>(DType::int32) ? to_string(dtype)
-                                                               : fmt::format("{}", value);
+  const std::string name = to_string(dtype);
+  return name == "unknown dtype" ? fmt::format("{}", static_cast<int>(dtype)) : name;
 }
 
 Status check_view(const char* name, const Tensor& t, int element_bits) {

@@ -1,0 +1,154 @@
+#include "score/functions.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <utility>
+
+#include "score/derivative.h"
+#include "score/parser.h"
+
+namespace fulmen {
+
+std::string_view ScoreFunctions::score_mod() const noexcept {
+  return impl_ == nullptr ? std::string_view() : impl_->score_text;
+}
+std::string_view ScoreFunctions::mask_mod() const noexcept {
+  return impl_ == nullptr ? std::string_view() : impl_->mask_text;
+}
+std::span<const ScoreFunctions::Tensor> ScoreFunctions::tensors() const noexcept {
+  return impl_ == nullptr ? std::span<const Tensor>() : impl_->tensors;
+}
+
+bool ScoreFunctions::operator==(const ScoreFunctions& other) const noexcept {
+  if (impl_ == other.impl_) return true;
+  return impl_ != nullptr && other.impl_ != nullptr && score_mod() == other.score_mod() &&
+         mask_mod() == other.mask_mod() && impl_->tensors == other.impl_->tensors &&
+         impl_->gradient.nodes.empty() == other.impl_->gradient.nodes.empty();
+}
+
+std::size_t ScoreFunctions::hash() const noexcept {
+  if (impl_ == nullptr) return 0;
+  std::size_t hash = 0;
+  const auto mix = [&hash](std::size_t x) {
+    hash ^= x + 0x9E3779B97F4A7C15ULL + (hash << 6U) + (hash >> 2U);
+  };
+  const std::hash<std::string_view> text;
+  mix(text(score_mod()));
+  mix(text(mask_mod()));
+  for (const Tensor& tensor : impl_->tensors) {
+    mix(text(tensor.name));
+    mix(static_cast<std::size_t>(tensor.dtype) * 8 + static_cast<std::size_t>(tensor.dims));
+    mix(static_cast<std::size_t>(tensor.has_gradient) +
+        2 * static_cast<std::size_t>(tensor.gradient_dtype));
+    for (const auto* numbers : {&tensor.shape, &tensor.strides, &tensor.gradient_strides}) {
+      for (const int64_t number : *numbers) mix(std::hash<int64_t>{}(number));
+    }
+  }
+  return hash;
+}
+
+namespace score {
+namespace {
+
+using Impl = ScoreFunctions::Impl;
+
+Status refused(const char* function, const TextError& error) {
+  return {StatusCode::invalid_argument, fmt::format("{}, line {}, column {}: {}", function,
+                                                    error.line, error.column, error.message)};
+}
+
+Result<Graph> parsed(const char* name, const std::string& text, FunctionKind kind,
+                     const std::vector<Declared>& tensors) {
+  Builder builder;
+  const Parsed result = parse(text, kind, tensors, builder);
+  if (!result.error.message.empty()) return refused(name, result.error);
+  return live_part({builder.nodes(), {result.result}});
+}
+
+// The score's graph again, in a builder with room for derivatives.
+int32_t copy(const Graph& from, Builder& to) {
+  std::vector<int32_t> ids;
+  for (const Node& node : from.nodes) {
+    const auto argument = [&](int a) {
+      return a < node.arguments ? ids[static_cast<std::size_t>(node.args[a])] : -1;
+    };
+    int32_t id = 0;
+    if (node.op == Op::constant) {
+      id = node.type == Type::real      ? to.real(node.constant.real)
+           : node.type == Type::integer ? to.integer(node.constant.integer)
+                                        : to.boolean(node.constant.integer != 0);
+    } else if (node.op == Op::load) {
+      std::vector<int32_t> indices;
+      for (int a = 0; a < node.arguments; ++a) indices.push_back(argument(a));
+      id = to.load(node.tensor, node.type, indices);
+    } else {
+      id = node.arguments == 0 ? to.leaf(node.op)
+                               : to.make(node.op, argument(0), argument(1), argument(2));
+    }
+    ids.push_back(id);
+  }
+  return ids[static_cast<std::size_t>(from.results.front())];
+}
+
+Status differentiate(Impl& impl) {
+  Builder builder(kMaxDerivativeNodes);
+  const int32_t value = copy(impl.score, builder);
+  std::vector<bool> wanted;
+  for (const ScoreFunctions::Tensor& tensor : impl.tensors) wanted.push_back(tensor.has_gradient);
+  const Derivatives derivatives = differentiate(builder, value, wanted);
+  if (builder.full()) {
+    return {StatusCode::invalid_argument,
+            fmt::format("score_mod's derivatives have more than {} nodes: a smaller function is "
+                        "needed",
+                        kMaxDerivativeNodes)};
+  }
+  std::vector<int32_t> results{derivatives.by_score};
+  for (const LoadGradient& load : derivatives.loads) {
+    const Node& node = builder.node(load.load);
+    const auto by = static_cast<int>(results.size());
+    impl.loads.push_back({node.tensor, by, by + 1});
+    results.push_back(load.by);
+    for (int a = 0; a < node.arguments; ++a) results.push_back(node.args[a]);
+  }
+  impl.gradient = live_part({builder.nodes(), std::move(results)});
+  return {};
+}
+
+}  // namespace
+
+Result<ScoreFunctions> make_functions(const std::string& score_mod, const std::string& mask_mod,
+                                      std::vector<ScoreFunctions::Tensor> tensors,
+                                      bool with_gradients) {
+  auto impl = std::make_shared<Impl>();
+  std::vector<Declared> declared;
+  for (const ScoreFunctions::Tensor& tensor : tensors)
+    declared.push_back({tensor.name, type_of(tensor.dtype), tensor.dims});
+  impl->score_text = score_mod;
+  impl->mask_text = mask_mod;
+  impl->tensors = std::move(tensors);
+  if (!score_mod.empty()) {
+    Result<Graph> graph = parsed("score_mod", score_mod, FunctionKind::score_mod, declared);
+    if (!graph.ok()) return graph.status();
+    impl->score = std::move(graph).value();
+  }
+  if (!mask_mod.empty()) {
+    Result<Graph> graph = parsed("mask_mod", mask_mod, FunctionKind::mask_mod, declared);
+    if (!graph.ok()) return graph.status();
+    impl->mask = std::move(graph).value();
+  }
+  if (with_gradients && impl->has_score()) {
+    if (Status status = differentiate(*impl); !status.ok()) return status;
+  }
+  return ScoreFunctions(std::move(impl));
+}
+
+void bind(const ScoreFunctions& functions, std::span<const FunctionTensor> tensors, Elements* to) {
+  const std::span<const ScoreFunctions::Tensor> specs = functions.tensors();
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    to[i] = {tensors[i].tensor.data, specs[i].dtype, specs[i].dims, specs[i].shape,
+             specs[i].strides};
+}
+
+}  // namespace score
+}  // namespace fulmen
