@@ -43,9 +43,8 @@ def test_lists_are_torchs(name):
     assert_equal_fields(*both(case, 16, separate_full_blocks=False))
 
 
-@pytest.mark.parametrize("most", [1, 16 * 16, 5000])
-def test_parts_of_bounded_memory(monkeypatch, most):
-    case = GYM["VSA"]()  # differs by batch and head
+def _pairs(monkeypatch):
+    """The sizes of what is evaluated pair by pair."""
     pairs = []
     evaluate = _blocks.Evaluator.__call__
 
@@ -54,12 +53,79 @@ def test_parts_of_bounded_memory(monkeypatch, most):
         pairs.append(value.numel())
         return value
 
-    monkeypatch.setattr(_blocks, "MOST_PAIRS", most)
     monkeypatch.setattr(_blocks.Evaluator, "__call__", counted)
+    return pairs
+
+
+@pytest.mark.parametrize("most", [1, 16 * 16, 5000])
+def test_parts_of_bounded_memory(monkeypatch, most):
+    case = GYM["VSA"]()  # differs by batch and head
+    pairs = _pairs(monkeypatch)
+    monkeypatch.setattr(_blocks, "MOST_PAIRS", most)
     ours = flex.create_block_mask(case.mask_mod, BATCH, HEADS, case.queries, case.keys, "cpu", 16)
-    assert max(pairs) <= max(most, 16 * 16) and len(pairs) > 1
+    assert 0 < max(pairs) <= max(most, 16 * 16) and len(pairs) > 1
     monkeypatch.undo()
     assert_equal_fields(ours, both(case, 16)[1])
+
+
+LONG = 4096
+
+
+def _bands():
+    offsets = torch.tensor([0, 700, 704, 2000, 2001, 3000, LONG])
+    documents = torch.repeat_interleave(torch.arange(6), offsets.diff())
+    flags = torch.zeros(2, LONG, dtype=torch.bool)
+    flags[0, 5] = flags[1, 9] = True
+    return {
+        "causal": lambda b, h, q, k: q >= k,
+        "window": lambda b, h, q, k: (q - k).abs() <= 300,
+        "documents": lambda b, h, q, k: (documents[q] == documents[k]) & (q >= k),
+        "packed": lambda b, h, q, k: (k >= offsets[documents[q]]) & (q >= k),
+        "tokens of batches": lambda b, h, q, k: flags[b, k] | (q // 64 == k // 64),
+    }
+
+
+@pytest.mark.parametrize("name", _bands())
+def test_bands_are_found_by_intervals(monkeypatch, name):
+    mod = _bands()[name]
+    pairs = _pairs(monkeypatch)
+    ours = flex.create_block_mask(mod, 2, None, LONG, LONG, "cpu", 128)
+    assert sum(pairs) <= 2 * 7 * 128 * LONG  # of 2 * LONG^2: those near a band's edges
+    monkeypatch.undo()
+    q, k = torch.arange(LONG)[:, None], torch.arange(LONG)[None]
+    for batch in range(2):
+        dense = mod(torch.tensor(batch), 0, q, k).reshape(32, 128, 32, 128).sum((1, 3))
+        right = (dense > 0).int()
+        assert torch.equal(ours[batch].to_dense()[0, 0], right)
+        assert torch.equal(
+            ours.full_kv_num_blocks[batch, 0], (dense == 128 * 128).sum(1).to(torch.int32)
+        )
+
+
+def test_intervals_hold_every_value():
+    """Random functions of integers: what a block's pairs give is within its interval."""
+    from fulmen.flex import _trace
+    from test_flex_trace import BUCKETS, FLAGS, TABLE, _Random
+
+    names = {"torch": torch, "TABLE": TABLE, "BUCKETS": BUCKETS, "FLAGS": FLAGS}
+    known = 0
+    for at in range(60):
+        source = _Random(SEED + at).expression("BOOL", 3)
+        mod = eval(f"lambda b, h, q, k: (lambda s: (q < -1) | {source})(q * 0.5)", names)
+        traced = _trace.read(None, mod, torch.zeros(()))
+        tensors, root = list(traced.tensors.values()), traced.graphs["mask_mod"]
+        sizes, blocks = (2, 3, 40, 56), (8, 16)
+        found = _blocks._by_intervals(root, tensors, sizes, blocks)
+        places = torch.meshgrid(*(torch.arange(n, dtype=torch.int32) for n in sizes), indexing="ij")
+        given = dict(zip("bhqk", places, strict=True))
+        mask = _blocks.Evaluator(torch, tensors, "cpu")(root, given).expand(sizes).int()
+        grid = torch.nn.functional.pad(mask, (0, 8)).reshape(2, 3, 5, 8, 4, 16)
+        real = torch.nn.functional.pad(torch.ones_like(mask), (0, 8)).reshape(2, 3, 5, 8, 4, 16)
+        counts, most = grid.sum((3, 5)).numpy(), real.sum((3, 5)).numpy()
+        assert (counts[found == 0] == 0).all(), source
+        assert (counts[found == 2] == most[found == 2]).all(), source
+        known += (found != 1).sum()
+    assert known > 100
 
 
 def test_slices_and_crops_are_torchs():

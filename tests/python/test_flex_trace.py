@@ -207,8 +207,8 @@ class _Random:
     def expression(self, kind: str, depth: int) -> str:
         if depth == 0:
             leaves = {
-                "FLOAT": ["s", "0.5", "s"],
-                "INT": ["q", "k", "h", "b", "2"],
+                "FLOAT": ["s", "s.new_full((), 0.5)", "s"],
+                "INT": ["q", "k", "h", "b", "q.new_full((), 2)"],
                 "BOOL": ["(q > k)", "(h == 1)"],
             }
             return self.random.choice(leaves[kind])
@@ -222,13 +222,11 @@ class _Random:
 def test_random_functions(at):
     source = _Random(SEED + at).expression("FLOAT", 3)
     names = {"torch": torch, "TABLE": TABLE, "BUCKETS": BUCKETS, "FLAGS": FLAGS}
-    # Python's own numbers have no methods of tensors.
-    numbers = source.replace("(0.5)", "(s * 0 + 0.5)").replace("(2)", "(q * 0 + 2)")
-    mod = eval(f"lambda s, b, h, q, k: s * 0 + ({numbers})", names)
+    mod = eval(f"lambda s, b, h, q, k: s * 0 + ({source})", names)
     try:
         assert_same(Case(_int32(mod), None, 9, 11))
     except Exception as error:
-        raise AssertionError(f"{numbers} ({SEED=})") from error
+        raise AssertionError(f"{source} ({SEED=})") from error
 
 
 def test_masks_are_combined():
