@@ -11,13 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fulmen.flex._attention import AuxOutput, AuxRequest, flex_attention
-from fulmen.flex._block_mask import (
-    BlockMask,
-    and_masks,
-    create_block_mask,
-    noop_mask,
-    or_masks,
-)
+from fulmen.flex._block_mask import BlockMask, noop_mask
+from fulmen.flex._create import and_masks, create_block_mask, or_masks
 from fulmen.flex._refusal import TraceError
 
 

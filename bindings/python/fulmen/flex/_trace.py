@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fulmen._numbers import is_of_numpy, is_of_torch, name_of_dtype
+from fulmen.flex import _shapes as _shapes  # adds to FUNCTIONS
 from fulmen.flex._functions import FUNCTIONS
 from fulmen.flex._graph import (
     MOST_CHARACTERS,
@@ -260,7 +261,7 @@ def _read_one(trace: Trace, kind: str, function: Callable[..., Any]) -> Node:
     given = tuple(map(trace.given, GIVEN[kind]))
     if not callable(function):
         raise TypeError(f"{kind} is {function!r}: a function is accepted")
-    from fulmen.flex._leaves import with_traced_arrays
+    from fulmen.flex._arrays import with_traced_arrays
 
     traceable = with_traced_arrays(function, trace)
     try:
