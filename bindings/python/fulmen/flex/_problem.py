@@ -58,6 +58,8 @@ def traced(
 
 def _in_four_dims(array: Any, rank: int) -> Any:
     """A list with a batch and heads."""
+    if len(array.shape) == rank:
+        return array
     return array.reshape((*(1,) * (rank - len(array.shape)), *array.shape))
 
 
