@@ -52,7 +52,9 @@ def test_functions(name):
     right = jax.vmap(function)(*(() if is_mask else (scores,)), *flat)
     given["score"] = scores.reshape(2, 4, ROWS, ROWS)
     tensors = {key: np.asarray(one) for key, one in found.tensors.items()}
-    value = score_language.evaluate(found.score_mod or found.mask_mod, given, tensors)
+    value = score_language.evaluate(
+        found.score_mod or found.mask_mod, given, tensors, float_type=np.float32
+    )
     value = np.broadcast_to(value, (2, 4, ROWS, ROWS)).ravel()
     if is_mask:
         assert np.array_equal(value, right)

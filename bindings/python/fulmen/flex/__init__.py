@@ -13,6 +13,7 @@ from typing import Any
 from fulmen.flex._attention import AuxOutput, AuxRequest, flex_attention
 from fulmen.flex._block_mask import BlockMask, noop_mask
 from fulmen.flex._create import and_masks, create_block_mask, or_masks
+from fulmen.flex._explain import explain
 from fulmen.flex._refusal import TraceError
 
 
@@ -44,6 +45,7 @@ __all__ = [
     "TraceError",
     "and_masks",
     "create_block_mask",
+    "explain",
     "flex_attention",
     "noop_mask",
     "or_masks",

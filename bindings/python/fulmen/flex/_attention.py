@@ -11,7 +11,8 @@ from fulmen._functions import being_compiled
 from fulmen._numbers import is_of_torch
 from fulmen.flex import _kernel
 from fulmen.flex._captured import as_kind
-from fulmen.flex._problem import problem
+from fulmen.flex._problem import Problem, problem
+from fulmen.flex._trace import Traced
 
 
 class AuxRequest(NamedTuple):
@@ -217,6 +218,22 @@ def _called(
     return returned(*outputs, return_lse, return_aux)
 
 
+def host_problem(
+    query: Any, score_mod: Any, block_mask: Any, sizes: tuple[int, int, int, int]
+) -> tuple[Problem, Traced]:
+    """What kernels compute, of NumPy's arrays, and the functions' graphs."""
+    import numpy as np
+
+    made, both = problem(score_mod, block_mask, query, sizes)
+    named = zip(made.names, made.tensors, strict=True)
+    tensors = tuple(as_kind(one, np, None, name) for name, one in named)
+    lists = tuple(
+        None if one is None else as_kind(one, np, None, "block_mask").astype(np.int32, copy=False)
+        for one in made.lists
+    )
+    return made._replace(tensors=tensors, lists=lists), both
+
+
 def _of_numpy(
     query: Any,
     key: Any,
@@ -230,12 +247,7 @@ def _of_numpy(
 ) -> tuple[Any, Any, Any]:
     import numpy as np
 
-    made, both = problem(score_mod, block_mask, query, sizes)
-    tensors = tuple(
-        as_kind(one, np, None, name) for name, one in zip(made.names, made.tensors, strict=True)
-    )
-    lists = tuple(None if one is None else as_kind(one, np, None, "list") for one in made.lists)
-    made = made._replace(tensors=tensors, lists=lists)
+    made, both = host_problem(query, score_mod, block_mask, sizes)
     key, value = (
         np.broadcast_to(one, (sizes[0], *one.shape[1:])) if len(one) != sizes[0] else one
         for one in (key, value)

@@ -49,6 +49,24 @@ def forward(
     return _core.forward((q, k, v), scalars, options.device, True, want_lse, **_keywords(problem))
 
 
+def explain(
+    q: Any,
+    k: Any,
+    v: Any,
+    problem: Problem,
+    scale: float | None,
+    options: Options,
+    want_lse: bool,
+    wanted: int,
+) -> str:
+    """Which kernel runs, and why each other does not. wanted: the bits of dq, dk and dv, 0 for the
+    forward pass. Raises what the call itself would."""
+    scalars = _scalars(scale, options)
+    return _core.explain(
+        (q, k, v), scalars, options.device, True, want_lse, wanted, **_keywords(problem)
+    )[0]
+
+
 def backward(
     tensors: tuple[Any, ...],
     problem: Problem,

@@ -16,7 +16,7 @@ from fulmen._numbers import is_of_torch
 from fulmen.flex import _kernel
 from fulmen.flex._block_mask import is_block_mask
 from fulmen.flex._problem import Problem, lists_of, with_lists
-from fulmen.jax._calls import _is_for_cpu, _without_other_derivatives
+from fulmen.jax._calls import _described, _is_for_cpu, _without_other_derivatives
 from fulmen.jax._flex_trace import traced
 
 
@@ -173,6 +173,7 @@ def computed(
         options,
         wanted[0],
     )
+    _check(static, (query, key, value), tensors, given_lists)
     with _without_other_derivatives("fulmen.flex_attention"):
         out, lse = _attention(
             static, (*map(jnp.asarray, (query, key, value)), tensors, given_lists)
@@ -184,6 +185,17 @@ def computed(
     stopped = map(jax.lax.stop_gradient, (query, key))
     top = max_scores(*stopped, both, made._replace(tensors=tensors), static.scale, jnp)
     return out, lse, jax.lax.stop_gradient(top)
+
+
+def _check(static: _Static, inputs: tuple[Any, ...], tensors: Any, lists: Any) -> None:
+    """Raises what the call would, in the program and not in a callback."""
+    made = static.problem._replace(
+        tensors=tuple(map(_described, tensors)),
+        lists=tuple(None if one is None else _described(one) for one in lists),
+    )
+    _kernel.explain(
+        *map(_described, inputs), made, static.scale, static.options, static.want_lse, 0
+    )
 
 
 def _number(name: str, value: Any) -> float:

@@ -14,6 +14,7 @@ from fulmen._core import ArgumentError
 from fulmen.flex import _kernel
 from fulmen.flex._captured import as_kind
 from fulmen.flex._problem import Problem, problem
+from fulmen.flex._trace import Traced
 from fulmen.torch import _ops
 
 _INPUTS = (
@@ -198,6 +199,14 @@ def on_device(problem: Problem, query: torch.Tensor) -> Problem:
     return problem._replace(tensors=tensors, lists=lists)
 
 
+def torch_problem(
+    query: torch.Tensor, score_mod: Any, block_mask: Any, sizes: tuple[int, int, int, int]
+) -> tuple[Problem, Traced]:
+    """What kernels compute, and the functions' graphs."""
+    made, both = problem(score_mod, block_mask, query, sizes)
+    return on_device(made, query), both
+
+
 def run(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -208,8 +217,8 @@ def run(
     options: _kernel.Options,
     wanted: tuple[bool, bool],
 ) -> tuple[Any, Any, Any]:
-    """out, and what is wanted of lse and the largest scores."""
-    made, scale = on_device(made, query), _plain_scale(scale)
+    """out, and what is wanted of lse and the largest scores. made: with tensors of on_device()."""
+    scale = _plain_scale(scale)
     batch = query.shape[0]
     if key.shape[0] != batch:
         key, value = (one.expand(batch, *one.shape[1:]) for one in (key, value))
@@ -242,5 +251,5 @@ def computed(
     for name, one in (("key", key), ("value", value)):
         if not isinstance(one, torch.Tensor):
             raise TypeError(f"{name} is of type {type(one).__name__}: a torch tensor is needed")
-    made, both = problem(score_mod, block_mask, query, sizes)
+    made, both = torch_problem(query, score_mod, block_mask, sizes)
     return run(query, key, value, made, both, scale, options, wanted)

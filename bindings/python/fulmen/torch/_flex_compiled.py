@@ -16,7 +16,7 @@ from fulmen.flex._attention import checked, read_options, returned, wanted_aux
 from fulmen.flex._block_mask import noop_mask
 from fulmen.flex._problem import lists_of, with_lists
 from fulmen.flex._trace import read
-from fulmen.torch._flex import run
+from fulmen.torch._flex import on_device, run
 
 
 class _Lists:
@@ -57,6 +57,7 @@ class _FlexAttention(HigherOrderOperator):
         sizes = (*query.shape[:3], key.shape[2])
         lists = () if options.pop("NO_MASK") else lists_of(mask, sizes)
         made, both = with_lists(both, lists, mask.BLOCK_SIZE, sizes)
+        made = on_device(made, query)
         out, lse, top = run(
             query, key, value, made, both, scale, read_options(options), (want_lse, want_max)
         )
