@@ -34,6 +34,7 @@ FORBIDDEN = {
         "kernels/",
     ),
     "runtime": ("api/", "plan/", "reference/", "cpu/", "gpu/", "emulator/", "kernels/"),
+    "score": ("api/", "plan/", "reference/", "cpu/", "gpu/", "emulator/", "kernels/"),
     "reference": ("api/", "cpu/", "gpu/", "emulator/", "kernels/"),
     "plan": ("api/", "cpu/", "gpu/", "emulator/", "kernels/"),
     "api": ("cpu/", "gpu/", "emulator/", "kernels/"),
@@ -46,6 +47,7 @@ FORBIDDEN = {
 LAYERS = (
     ("algorithm",),
     ("kernels/core", "runtime"),
+    ("score",),
     ("kernels/platforms", "kernels/targets"),
     ("kernels/tile",),
     ("kernels",),

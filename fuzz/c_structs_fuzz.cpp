@@ -164,7 +164,7 @@ fulmen_tensor& any_tensor(Bytes& in, fulmen_tensors& t) {
 void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
   fulmen_tensor& tensor = any_tensor(in, t);
   const int64_t number = in.pick(kNumbers);
-  switch (const int what = in.next() % 28; what) {
+  switch (const int what = in.next() % 32; what) {
     case 0:
     case 1:
     case 2:
@@ -236,6 +236,24 @@ void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
     }
     case 26:
       o.check_first_use = !o.check_first_use;
+      break;
+    case 27: {
+      constexpr std::array<const char*, 4> kScores{"score - 0.1 * abs(q - k)", "4.0 * tanh(score)",
+                                                   "select(k % 3 == h, -inf, score)", "score +"};
+      o.score_mod = kScores[in.next() % kScores.size()];
+      break;
+    }
+    case 28: {
+      constexpr std::array<const char*, 4> kMasks{"q >= k", "(q ^ k) % 3 != b", "k < 5 | q > 9",
+                                                  "q"};
+      o.mask_mod = kMasks[in.next() % kMasks.size()];
+      break;
+    }
+    case 29:
+      o.mask_block_q = number;
+      break;
+    case 30:
+      o.mask_block_k = number;
       break;
     default:
       o.deterministic = !o.deterministic;

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "fulmen/export.h"
+#include "fulmen/score_functions.h"
 #include "fulmen/status.h"
 #include "fulmen/tensor.h"
 
@@ -79,6 +81,17 @@ struct AttentionTensors {
   // either yet: a call that has them, or another dtype, is unsupported.
   InputTensor k_scale{};
   InputTensor v_scale{};
+
+  // A block mask: which blocks of options.mask_block_q queries and options.mask_block_k keys may be
+  // attended; optional, int32. docs/guide/score_functions.md has the rules. QB and KB are the
+  // numbers of blocks. Of the first two both are given or none, and so of the last two.
+  InputTensor kv_num_blocks{};       // [1 or batch, 1 or num_heads, 1, QB]: listed blocks of a row
+  InputTensor kv_indices{};          // [1 or batch, 1 or num_heads, QB, KB]: the first so many
+  InputTensor full_kv_num_blocks{};  // the same, of blocks that mask_mod does not mask
+  InputTensor full_kv_indices{};
+
+  // What options.score_mod and options.mask_mod read, up to 32, in an order that a plan keeps.
+  std::span<const FunctionTensor> function_tensors{};
 };
 
 // Runs task(arg, index) once for every index in [0, count), in any order, on any threads, and
@@ -158,6 +171,16 @@ struct AttentionOptions {
   // check. Not for calls in a stream that is being captured. FULMEN_FIRST_USE_CHECK=0 is false
   // everywhere, =1 has emulated GPUs checked.
   bool check_first_use = true;
+
+  // The result.
+
+  // Functions as text: of a score, and of whether a pair of query and key is attended. Empty: none.
+  // docs/guide/score_functions.md has their language.
+  std::string score_mod{};
+  std::string mask_mod{};
+  // A block mask's sizes: multiples of 16 up to 256.
+  int64_t mask_block_q = 128;
+  int64_t mask_block_k = 128;
 };
 
 // One call: checks, plans, allocates the workspace and runs. device is "cpu", "cuda:0", ... (see

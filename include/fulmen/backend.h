@@ -66,6 +66,10 @@ class FULMEN_API Kernel {
   // refused before supports() is asked.
   virtual Pass pass() const noexcept { return Pass::forward; }
   virtual bool dropout() const noexcept { return false; }
+  // Whether it runs problems with score_mod or mask_mod, and those with a block mask. Refused where
+  // not, before supports() is asked.
+  virtual bool score_functions() const noexcept { return false; }
+  virtual bool block_masks() const noexcept { return false; }
   // Whether it runs sequences of different lengths, and keys and values in pages. Refused before
   // supports() is asked where not.
   virtual bool variable_lengths() const noexcept { return false; }

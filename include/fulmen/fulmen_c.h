@@ -48,7 +48,11 @@ typedef enum fulmen_dtype {
   FULMEN_FP16 = 1,    /* IEEE binary16 */
   FULMEN_BF16 = 2,    /* bfloat16: the upper half of a binary32 */
   FULMEN_BOOLEAN = 3, /* a byte, 0 is false */
-  FULMEN_INT32 = 4    /* lengths and page tables */
+  FULMEN_INT32 = 4,   /* lengths, page tables and block masks */
+  /* Of tensors of score functions alone. */
+  FULMEN_INT64 = 10,
+  FULMEN_INT8 = 11,
+  FULMEN_UINT8 = 12
 } fulmen_dtype;
 /* Which keys a causal mask leaves to a query. */
 typedef enum fulmen_causal {
@@ -125,6 +129,16 @@ static inline fulmen_tensor fulmen_tensor_bhqk(const void* data, int32_t dtype, 
   return fulmen_tensor_row_major(data, dtype, batch, heads, seqlen_q, seqlen_k);
 }
 
+/* A tensor that score_mod or mask_mod reads: docs/guide/score_functions.md. */
+typedef struct fulmen_function_tensor {
+  size_t struct_size; /* sizeof(fulmen_function_tensor), the same in each of an array */
+  const char* name;
+  /* 0 to 4: the first so many of shape and strides count, in both; any strides. */
+  int32_t dims;
+  fulmen_tensor tensor;   /* an input, of any fulmen_dtype */
+  fulmen_tensor gradient; /* output of the backward pass, or zeros; fp32 or the tensor's dtype */
+} fulmen_function_tensor;
+
 /* The tensors of a call; see AttentionTensors in attention.h for shapes and dtypes. */
 typedef struct fulmen_tensors {
   size_t struct_size; /* of the caller's header; the init function sets it */
@@ -157,6 +171,12 @@ typedef struct fulmen_tensors {
   /* Optional fp32 [1 or batch, 1, 1, 1 or num_kv_heads]: factors of k's and v's numbers. No kernel
    * reads them yet: unsupported. */
   fulmen_tensor k_scale, v_scale;
+  /* A block mask: optional, int32, [1 or batch, 1 or num_heads, 1, blocks of queries] and
+   * [1 or batch, 1 or num_heads, blocks of queries, blocks of keys]. */
+  fulmen_tensor kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices;
+  /* What score_mod and mask_mod of the options read, up to 32; null: nothing. */
+  const fulmen_function_tensor* function_tensors;
+  int64_t num_function_tensors;
 } fulmen_tensors;
 
 /* Runs task(arg, index) once for every index in [0, count), in any order, on any threads; returns
@@ -200,6 +220,12 @@ typedef struct fulmen_options {
   /* Default true: a GPU's kernel is checked by a small problem at its first use: see
    * AttentionOptions. */
   bool check_first_use;
+  /* Functions of scores and masks as text: docs/guide/score_functions.md. Null or empty: none. */
+  const char* score_mod;
+  const char* mask_mod;
+  /* Default 128: a block mask's sizes, multiples of 16 up to 256. */
+  int64_t mask_block_q;
+  int64_t mask_block_k;
 } fulmen_options;
 
 /* The plan's own window, in fulmen_run_options. */

@@ -68,6 +68,12 @@ struct Problem {
   TensorSpec dout, dlse, dq, dk, dv, dbias, dsinks;
   TensorSpec cu_seqlens_q, cu_seqlens_k, seqlens_k, block_table, leftpad_k;
   TensorSpec k_scale, v_scale;
+  // A block mask: its sizes, 0 where there is none.
+  int64_t mask_block_q = 0;
+  int64_t mask_block_k = 0;
+  TensorSpec kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices;
+  // score_mod and mask_mod with their tensors.
+  ScoreFunctions functions;
 
   bool operator==(const Problem&) const = default;
   int64_t group_size() const noexcept { return num_kv_heads > 0 ? num_heads / num_kv_heads : 0; }
@@ -76,6 +82,14 @@ struct Problem {
   bool packed_q() const noexcept { return cu_seqlens_q.present; }
   bool packed_k() const noexcept { return cu_seqlens_k.present && !block_table.present; }
   bool paged() const noexcept { return block_table.present; }
+  bool has_block_mask() const noexcept { return kv_indices.present; }
+  // Blocks of queries and of keys of a block mask.
+  int64_t query_blocks() const noexcept {
+    return mask_block_q > 0 ? (seqlen_q + mask_block_q - 1) / mask_block_q : 0;
+  }
+  int64_t key_blocks() const noexcept {
+    return mask_block_k > 0 ? (seqlen_k + mask_block_k - 1) / mask_block_k : 0;
+  }
   // Whether the sequences' lengths are values that are known only in run().
   bool variable_lengths() const noexcept {
     return cu_seqlens_q.present || cu_seqlens_k.present || seqlens_k.present ||

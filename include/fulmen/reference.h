@@ -35,6 +35,8 @@ struct ReferenceGradients {
   double* dbias = nullptr;   // [batch, num_heads, seqlen_q, seqlen_k], 1 instead where
                              // problem.dbias has stride 0
   double* dsinks = nullptr;  // [num_heads]
+  // Null, or as many as tensors.function_tensors: of each tensor's shape, null where not wanted.
+  double* const* function_gradients = nullptr;
 };
 // Exact gradients in double precision by plain loops, from q, k, v, the optional inputs, dout and
 // dlse; tensors.out and tensors.lse are ignored: the forward pass is computed again. Packed rows

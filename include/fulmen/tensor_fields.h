@@ -40,7 +40,9 @@ struct TensorField {
 // All of them. Inputs come before outputs, and those of the forward pass before those of the
 // backward pass alone.
 constexpr int kTensorFields =
-    (sizeof(AttentionTensors) - 2 * sizeof(uint64_t)) / sizeof(Tensor);  // but seed and offset
+    (sizeof(AttentionTensors) - 2 * sizeof(uint64_t) -  // but seed, offset
+     sizeof(AttentionTensors::function_tensors)) /      // and the list of functions' tensors
+    sizeof(Tensor);
 FULMEN_API extern const std::array<TensorField, kTensorFields> kTensorTable;
 
 }  // namespace fulmen

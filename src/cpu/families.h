@@ -15,8 +15,10 @@ struct Family {
   const char* name;  // its folder: "prefill" is "cpu.prefill.<instruction set>"
   Pass pass;
   bool dropout, variable_lengths, paged, out_over_q;  // as in Kernel
-  bool (*serves)(const IsaTable& table, int dtype);   // whether the instruction set has it
-  Support (*takes)(const Problem& problem);           // limits of all instruction sets
+  // Of sets that work on vectors: score_functions and block_masks of Kernel.
+  bool functions;
+  bool (*serves)(const IsaTable& table, int dtype);  // whether the instruction set has it
+  Support (*takes)(const Problem& problem);          // limits of all instruction sets
   std::unique_ptr<const Kernel> (*make)(const Family& family, const InstructionSet& isa);
 };
 
@@ -35,6 +37,10 @@ class FamilyKernel : public Kernel {
   bool out_over_q() const noexcept final { return family_.out_over_q; }
   bool variable_lengths() const noexcept final { return family_.variable_lengths; }
   bool paged() const noexcept final { return family_.paged; }
+  bool score_functions() const noexcept final {
+    return family_.functions && !isa_.table->amx_tiles;
+  }
+  bool block_masks() const noexcept final { return score_functions(); }
   Support supports(const Problem& problem, const std::string& device) const final;
   double rank(const Problem& problem) const final;
 
@@ -52,5 +58,7 @@ std::unique_ptr<const Kernel> make_backward_kernel(const Family& family, const I
 // The limits of short and decode, in the family's kernel.cpp.
 Support takes_short(const Problem& problem);
 Support takes_decode(const Problem& problem);
+// What backward leaves out beside score_mod.
+Support takes_backward(const Problem& problem);
 
 }  // namespace fulmen::cpu

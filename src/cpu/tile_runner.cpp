@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cpu/bound_functions.h"
 #include "cpu/tile/score_scale.h"
 
 namespace fulmen::cpu {
@@ -48,7 +49,7 @@ TileRunner::TileRunner(const Problem& problem, std::string name, const ThreadSet
   call_.stream_output = tasks.stream_output;
   call_.fetch_batches = tasks.fetch_batches;
   call_.fetch_into_l2 = tasks.fetch_into_l2;
-  if (tasks.summarises_mask) mask_ = MaskTiles(problem);
+  if (tasks.summarises_mask) mask_ = MaskTiles(problem_, threads_.num_threads);
   if (problem.variable_lengths()) {
     const int64_t most = problem.batch * blocks_;
     most_tasks_ =
@@ -75,7 +76,10 @@ Status TileRunner::run(void* /*stream*/, const AttentionTensors& tensors, void* 
                                                              static_cast<int64_t>(sizeof(float));
   ForwardCall call = call_;
   call.tensors = &tensors;
-  call.mask = mask_.summarise(tensors, threads_, behind_scratch);
+  BoundFunctions functions(problem_, tensors);
+  call.score_function = functions.score();
+  call.mask_function = functions.mask();
+  call.mask = mask_.summarise(tensors, threads_, call.mask_function, behind_scratch);
   if (problem_.variable_lengths()) {
     run_sequences(tensors, call, scratch,
                   reinterpret_cast<SequenceTask*>(behind_scratch + mask_.bytes()));

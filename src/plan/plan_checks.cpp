@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "plan/function_tensors.h"
 #include "runtime/tensor_checks.h"
 
 namespace fulmen {
@@ -89,10 +90,12 @@ Status check_tensors(const Plan::Impl& plan, const AttentionTensors& tensors) {
                             scores && plan.problem.variable_lengths()};
     if (Status status = check_tensor(field.name, compared, bytes == 0); !status.ok()) return status;
   }
-  return {};
+  return check_function_tensors(plan.problem, tensors);
 }
 
 bool same_tensors(const Plan::Impl& plan, const AttentionTensors& tensors) {
+  if (plan.problem.functions.any() && !check_function_tensors(plan.problem, tensors).ok())
+    return false;
   return std::all_of(plan.used.begin(), plan.used.end(), [&](const UsedTensor& used) {
     const Tensor& given = tensors->*kTensorTable[used.field].tensor;
     return same(used, given) || is_pointer_alone(given, used.dtype, plan.bytes[used.field]);

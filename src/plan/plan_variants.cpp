@@ -153,6 +153,11 @@ Result<Problem> PlanVariants::ranged_problem(const Plan::Impl& plan,
                                 to_string(is.dtype), to_string(wanted.dtype)));
     }
   }
+  if (!(given.functions == made.functions)) {
+    return Status(StatusCode::invalid_argument,
+                  "function_tensors are not those that this plan was made for: names, dtypes, "
+                  "shapes and strides agree");
+  }
   using T = AttentionTensors;
   using P = Problem;
   const bool any = ranged();

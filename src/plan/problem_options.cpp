@@ -100,6 +100,12 @@ AttentionOptions options_of(const Problem& p) {
   options.window_right = p.window_right;
   options.dropout = static_cast<float>(p.dropout) / kDropoutSteps;
   options.deterministic = p.deterministic;
+  options.score_mod = p.functions.score_mod();
+  options.mask_mod = p.functions.mask_mod();
+  if (p.has_block_mask()) {
+    options.mask_block_q = p.mask_block_q;
+    options.mask_block_k = p.mask_block_k;
+  }
   if (p.packed_q()) options.max_seqlen_q = p.seqlen_q;
   if (p.packed_k()) options.max_seqlen_k = p.seqlen_k;
   return options;

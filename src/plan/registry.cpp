@@ -119,6 +119,10 @@ Support support_of(const Kernel& kernel, const Problem& problem, const std::stri
     return Support::no(
         "it has no sequences of different lengths (cu_seqlens, seqlens_k, block_table, leftpad_k)");
   }
+  if (problem.functions.any() && !kernel.score_functions())
+    return Support::no("it has no score functions (score_mod, mask_mod)");
+  if (problem.has_block_mask() && !kernel.block_masks())
+    return Support::no("it has no block masks (kv_indices)");
   if (problem.paged() && !kernel.paged())
     return Support::no("it reads no keys and values in pages (block_table)");
   if (problem.deterministic && !kernel.deterministic()) {

@@ -12,6 +12,7 @@
 #include "fulmen/plan.h"
 #include "fulmen/printable.h"
 #include "fulmen/reference.h"
+#include "plan/function_tensors.h"
 #include "plan/own_workspace.h"
 #include "plan/plan_checks.h"
 #include "plan/plan_impl.h"
@@ -75,6 +76,8 @@ Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const v
     if (!addressable(range))
       return bad_address(range, fmt::format("the plan needs {} bytes there", range.bytes));
     if (overlap(work, range)) return bad_overlap(work, range, kWritten);
+    if (Status status = check_apart(plan.problem, t, range, field.written[pass]); !status.ok())
+      return status;
     if (!field.written[pass]) continue;
     for (int other = 0; other < i; ++other) {
       const bool used = kTensorTable[other].read[pass] || kTensorTable[other].written[pass];
@@ -85,7 +88,8 @@ Status check_pointers(const Plan::Impl& plan, const AttentionTensors& t, const v
       if (!is_in_place(plan, t) || !plan.kernel->out_over_q()) return bad_out_over_q(plan, t);
     }
   }
-  return {};
+  if (Status status = check_apart(plan.problem, t, work, true); !status.ok()) return status;
+  return check_function_memory(plan.problem, t);
 }
 
 // Host copies of tensors in a device's own memory: of all, or of the tables of sequences alone.

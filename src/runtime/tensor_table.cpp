@@ -55,6 +55,13 @@ constexpr Dims kKvHeads{[](const P& p) { return Shape{p.batch, 1, 1, p.num_kv_he
 constexpr Dims kPages{[](const P& p) { return Shape{1, 1, p.batch, p.max_pages}; },
                       [](const P&) { return "[1, 1, batch, max_pages]"; }};
 
+constexpr Dims kBlockCounts{
+    [](const P& p) { return Shape{p.batch, p.num_heads, 1, p.query_blocks()}; },
+    [](const P&) { return "[batch, num_heads, 1, blocks of queries]"; }};
+constexpr Dims kBlockIndices{
+    [](const P& p) { return Shape{p.batch, p.num_heads, p.query_blocks(), p.key_blocks()}; },
+    [](const P&) { return "[batch, num_heads, blocks of queries, blocks of keys]"; }};
+
 // What the passes do with a tensor.
 struct Uses {
   bool read[2], written[2];
@@ -95,6 +102,14 @@ constexpr std::array<TensorField, kTensorFields> kTensorTable{{
     row("leftpad_k", &T::leftpad_k, &P::leftpad_k, DTypeRule::int32, kSequences, kInput),
     row("k_scale", &T::k_scale, &P::k_scale, DTypeRule::fp32, kKvHeads, kInput, Broadcast::all),
     row("v_scale", &T::v_scale, &P::v_scale, DTypeRule::fp32, kKvHeads, kInput, Broadcast::all),
+    row("kv_num_blocks", &T::kv_num_blocks, &P::kv_num_blocks, DTypeRule::int32, kBlockCounts,
+        kInput, Broadcast::all_but_last),
+    row("kv_indices", &T::kv_indices, &P::kv_indices, DTypeRule::int32, kBlockIndices, kInput,
+        Broadcast::all_but_last),
+    row("full_kv_num_blocks", &T::full_kv_num_blocks, &P::full_kv_num_blocks, DTypeRule::int32,
+        kBlockCounts, kInput, Broadcast::all_but_last),
+    row("full_kv_indices", &T::full_kv_indices, &P::full_kv_indices, DTypeRule::int32,
+        kBlockIndices, kInput, Broadcast::all_but_last),
     row("out", &T::out, &P::out, DTypeRule::of_q, kOutputs, kForwardResult),
     row("lse", &T::lse, &P::lse, DTypeRule::fp32, kRows, kForwardResult),
     row("dout", &T::dout, &P::dout, DTypeRule::of_q, kOutputs, kGradientInput),

@@ -20,14 +20,13 @@ struct PairOf {
 // values: one for each node of the graph, written here.
 template <class Real>
 void evaluate(const std::vector<Node>& nodes, const Elements* tensors, const PairOf<Real>& at,
-              std::vector<BasicValue<Real>>& values) {
-  values.resize(nodes.size());
+              BasicValue<Real>* values) {
   const BasicValue<Real> none;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const Node& node = nodes[i];
     BasicValue<Real>& value = values[i];
     const auto argument = [&](int a) -> const BasicValue<Real>& {
-      return a < node.arguments ? values[static_cast<std::size_t>(node.args[a])] : none;
+      return a < node.arguments ? values[node.args[a]] : none;
     };
     switch (node.op) {
       case Op::constant:

@@ -24,7 +24,7 @@ bool ScoreFunctions::operator==(const ScoreFunctions& other) const noexcept {
   if (impl_ == other.impl_) return true;
   return impl_ != nullptr && other.impl_ != nullptr && score_mod() == other.score_mod() &&
          mask_mod() == other.mask_mod() && impl_->tensors == other.impl_->tensors &&
-         impl_->gradient.nodes.empty() == other.impl_->gradient.nodes.empty();
+         impl_->with_gradients == other.impl_->with_gradients;
 }
 
 std::size_t ScoreFunctions::hash() const noexcept {
@@ -111,6 +111,7 @@ Status differentiate(Impl& impl) {
     results.push_back(load.by);
     for (int a = 0; a < node.arguments; ++a) results.push_back(node.args[a]);
   }
+  results.push_back(value);
   impl.gradient = live_part({builder.nodes(), std::move(results)});
   return {};
 }
@@ -124,6 +125,7 @@ Result<ScoreFunctions> make_functions(const std::string& score_mod, const std::s
   std::vector<Declared> declared;
   for (const ScoreFunctions::Tensor& tensor : tensors)
     declared.push_back({tensor.name, type_of(tensor.dtype), tensor.dims});
+  impl->with_gradients = with_gradients;
   impl->score_text = score_mod;
   impl->mask_text = mask_mod;
   impl->tensors = std::move(tensors);
@@ -137,9 +139,14 @@ Result<ScoreFunctions> make_functions(const std::string& score_mod, const std::s
     if (!graph.ok()) return graph.status();
     impl->mask = std::move(graph).value();
   }
-  if (with_gradients && impl->has_score()) {
-    if (Status status = differentiate(*impl); !status.ok()) return status;
+  if (impl->has_score()) {
+    const Status status = differentiate(*impl);
+    if (!status.ok() && with_gradients) return status;
   }
+  impl->score_code = compile(impl->score);
+  impl->mask_code = compile(impl->mask);
+  // A backward kernel wants the score and all that follows from it at once.
+  if (with_gradients && impl->has_score()) impl->gradient_code = compile(impl->gradient);
   return ScoreFunctions(std::move(impl));
 }
 

@@ -36,9 +36,11 @@ TEST(TensorFields, AreAllOfACall) {
   // table says.
   EXPECT_EQ(sizeof(AttentionTensors), kTensorFields * sizeof(Tensor) +
                                           sizeof(tensors.dropout_seed) +
-                                          sizeof(tensors.dropout_offset));
+                                          sizeof(tensors.dropout_offset) +
+                                          sizeof(tensors.function_tensors));
   EXPECT_EQ(sizeof c, sizeof(c.struct_size) + kTensorFields * sizeof(fulmen_tensor) +
-                          sizeof(c.dropout_seed) + sizeof(c.dropout_offset));
+                          sizeof(c.dropout_seed) + sizeof(c.dropout_offset) +
+                          sizeof(c.function_tensors) + sizeof(c.num_function_tensors));
 }
 
 TEST(TensorFields, SayShapesOfAProblem) {

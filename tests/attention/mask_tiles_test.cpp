@@ -72,11 +72,11 @@ TEST(MaskTiles, SummaryIsExact) {
     }
     AttentionTensors tensors;
     tensors.keep_mask.data = mask.data();
-    const cpu::MaskTiles tiles(p);
-    std::vector<cpu::Kept> memory(static_cast<std::size_t>(tiles.bytes()));
     cpu::ThreadSettings threads;
     threads.num_threads = static_cast<int>(random.between(1, 3));
-    const cpu::MaskSummary summary = tiles.summarise(tensors, threads, memory.data());
+    const cpu::MaskTiles tiles(p, threads.num_threads);
+    std::vector<cpu::Kept> memory(static_cast<std::size_t>(tiles.bytes()));
+    const cpu::MaskSummary summary = tiles.summarise(tensors, threads, {}, memory.data());
     for (int64_t b = 0; b < p.batch; ++b) {
       for (int64_t h = 0; h < p.num_heads; ++h) {
         for (int64_t row = 0; row < p.seqlen_q; row += 64) {

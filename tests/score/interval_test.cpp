@@ -15,11 +15,11 @@ using score::Verdict;
 
 // By evaluating each pair.
 Verdict dense(const score::Graph& graph, const score::Elements* elements, const score::Block& at) {
-  std::vector<score::Value> values;
+  std::vector<score::Value> values(score::kMaxDerivativeNodes);
   bool any = false, all = true;
   for (int32_t q = at.query_first; q <= at.query_last; ++q) {
     for (int32_t k = at.key_first; k <= at.key_last; ++k) {
-      score::evaluate<double>(graph.nodes, elements, {0, at.batch, at.head, q, k}, values);
+      score::evaluate<double>(graph.nodes, elements, {0, at.batch, at.head, q, k}, values.data());
       const bool one = values[static_cast<std::size_t>(graph.results[0])].integer != 0;
       any |= one;
       all &= one;

@@ -20,8 +20,8 @@ double value_of(const std::string& text,
   EXPECT_TRUE(functions.ok()) << text << ": " << functions.status().message();
   if (!functions.ok()) return NAN;
   const score::Graph& graph = functions->impl()->score;
-  std::vector<score::Value> values;
-  score::evaluate(graph.nodes, TableElements(tables).of, pair_of(pair), values);
+  std::vector<score::Value> values(score::kMaxDerivativeNodes);
+  score::evaluate(graph.nodes, TableElements(tables).of, pair_of(pair), values.data());
   return values[static_cast<std::size_t>(graph.results[0])].real;
 }
 
@@ -158,7 +158,7 @@ TEST(ScoreLanguage, RandomExpressionsHaveTheirClosuresValues) {
   Random random(2);
   const Tables tables(random);
   const TableElements elements(tables);
-  std::vector<score::Value> values;
+  std::vector<score::Value> values(score::kMaxDerivativeNodes);
   for (int i = 0; i < 400; ++i) {
     RandomExpressions make(random, tables, false);
     const Expression<double> e = make.real(static_cast<int>(random.between(0, 5)));
@@ -167,7 +167,7 @@ TEST(ScoreLanguage, RandomExpressionsHaveTheirClosuresValues) {
     const score::Graph& graph = functions->impl()->score;
     for (int n = 0; n < 20; ++n) {
       const Pair pair = random_pair(random);
-      score::evaluate(graph.nodes, elements.of, pair_of(pair), values);
+      score::evaluate(graph.nodes, elements.of, pair_of(pair), values.data());
       const double got = values[static_cast<std::size_t>(graph.results[0])].real,
                    want = e.value(pair);
       if (std::isnan(want)) {

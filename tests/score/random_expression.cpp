@@ -57,7 +57,7 @@ Expression<double> RandomExpressions::real(int depth) {
                 }};
       }
       default:
-        return {"0.125 * (q - k)",
+        return {"(0.125 * (q - k))",
                 [](const Pair& p) { return 0.125 * static_cast<double>(p.q - p.k); }};
     }
   }
@@ -77,7 +77,7 @@ Expression<double> RandomExpressions::real(int depth) {
     case 3:
       return two("tanh({0})", [](double a, double) { return std::tanh(a); });
     case 4:
-      return two("sigmoid({0}) * {1}", [](double a, double b) { return b / (1 + std::exp(-a)); });
+      return two("(sigmoid({0}) * {1})", [](double a, double b) { return b / (1 + std::exp(-a)); });
     case 5:
       return two("(-{0})", [](double a, double) { return -a; });
     case 6:
@@ -91,7 +91,7 @@ Expression<double> RandomExpressions::real(int depth) {
       return two("log(1.0 + exp2(tanh({0})))",
                  [](double a, double) { return std::log(1 + std::exp2(std::tanh(a))); });
     case 10:
-      return two("sqrt(2.0 + sin({0})) * rsqrt(2.0 + cos({1}))", [](double a, double b) {
+      return two("(sqrt(2.0 + sin({0})) * rsqrt(2.0 + cos({1})))", [](double a, double b) {
         return std::sqrt(2 + std::sin(a)) / std::sqrt(2 + std::cos(b));
       });
     case 11:
@@ -112,11 +112,11 @@ Expression<double> RandomExpressions::real(int depth) {
     case 16:
       return two("floor({0})", [](double a, double) { return std::floor(a); });
     case 17:
-      return two("round({0}) + trunc({1}) + ceil({0})", [](double a, double b) {
+      return two("(round({0}) + trunc({1}) + ceil({0}))", [](double a, double b) {
         return std::nearbyint(a) + std::trunc(b) + std::ceil(a);
       });
     case 18:
-      return two("exp(-abs({0})) + log2({1})",
+      return two("(exp(-abs({0})) + log2({1}))",
                  [](double a, double b) { return std::exp(-std::abs(a)) + std::log2(b); });
     case 19: {
       const Expression<int32_t> i = integer(depth - 1);

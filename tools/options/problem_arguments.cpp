@@ -179,6 +179,9 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_flag("--deterministic,!--no-deterministic", arguments.deterministic,
                "gradients are the same bits in every run, the default; without: also kernels that "
                "add them by atomics");
+  app.add_option("--score-mod", arguments.score_mod,
+                 "a function of scores, as \"score - 0.1 * abs(q - k)\"");
+  app.add_option("--mask-mod", arguments.mask_mod, "which pairs are attended, as \"q >= k\"");
   app.add_option("--softcap", arguments.softcap,
                  "score = softcap * tanh(score / softcap); 0 is off")
       ->check(finite_number());
@@ -237,6 +240,8 @@ Result<AttentionOptions> attention_options(const ProblemArguments& arguments) {
   AttentionOptions options;
   options.softmax_scale = arguments.scale;
   options.softcap = arguments.softcap;
+  options.score_mod = arguments.score_mod;
+  options.mask_mod = arguments.mask_mod;
   options.dropout = arguments.dropout;
   options.deterministic = arguments.deterministic;
   options.kernel = arguments.kernel;

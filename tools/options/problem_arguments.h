@@ -28,6 +28,7 @@ struct ProblemArguments {
   std::string tuning;
   std::optional<float> scale;
   float softcap = 0.0F;
+  std::string score_mod, mask_mod;
   float dropout = 0.0F;
   int64_t heads = 0;
   int64_t kv_heads = 0;

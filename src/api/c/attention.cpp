@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "api/c/translation.h"
+#include "plan/function_tensors.h"
 #include "plan/plan_impl.h"
 #include "reference/verify/verify.h"
 #include "runtime/fork_safe.h"
@@ -31,8 +32,8 @@ bool has_elements(const Tensor& tensor) {
 // Whether what the reference reads has an address that its elements may have, and the pass's
 // outputs, too, where they are compared with it. The reference computes out and lse itself, also
 // when they are inputs.
-Status check_data(Pass pass, const AttentionTensors& tensors, bool outputs) {
-  const auto index = static_cast<std::size_t>(pass);
+Status check_data(const Problem& problem, const AttentionTensors& tensors, bool outputs) {
+  const auto index = static_cast<std::size_t>(problem.pass);
   for (const TensorField& field : kTensorTable) {
     const bool forward_result = field.written[static_cast<std::size_t>(Pass::forward)];
     const bool needed = (field.read[index] && !forward_result) || (field.written[index] && outputs);
@@ -42,7 +43,7 @@ Status check_data(Pass pass, const AttentionTensors& tensors, bool outputs) {
     const MemoryRange range{field.name, tensor.data, 1, tensor.dtype};
     if (!addressable(range)) return bad_address(range, "");
   }
-  return {};
+  return check_function_memory(problem, tensors);
 }
 
 int create_plan(Pass pass, const fulmen_tensors* tensors, const fulmen_options* options,
@@ -94,7 +95,8 @@ Result<VerifyReport> verified(Pass pass, const fulmen_tensors* tensors,
                               const fulmen_options* options) {
   const auto call = to_cpp(pass, tensors, options, "");
   if (!call.ok()) return call.status();
-  if (Status status = check_data(pass, call.value().tensors, true); !status.ok()) return status;
+  if (Status status = check_data(call.value().problem, call.value().tensors, true); !status.ok())
+    return status;
   return reference::verify(call.value().problem, call.value().tensors, call.value().options);
 }
 Status verdict(const VerifyReport& r) {
@@ -286,7 +288,8 @@ int fulmen_reference(const fulmen_tensors* tensors, const fulmen_options* option
     if (out == nullptr) return null_argument("out");
     const auto call = fulmen::c_api::to_cpp(Pass::forward, tensors, options, "");
     if (!call.ok()) return call.status();
-    if (Status status = fulmen::c_api::check_data(Pass::forward, call.value().tensors, false);
+    if (Status status =
+            fulmen::c_api::check_data(call.value().problem, call.value().tensors, false);
         !status.ok())
       return status;
     return fulmen::attention_reference(call.value().problem, call.value().tensors, out, lse,
@@ -313,7 +316,8 @@ int fulmen_reference_backward(const fulmen_tensors* tensors, const fulmen_option
       if (one.wanted != nullptr && !one.spec.present)
         return fulmen::c_api::shapeless_gradient(one.name);
     }
-    if (Status status = fulmen::c_api::check_data(Pass::backward, call.value().tensors, false);
+    if (Status status =
+            fulmen::c_api::check_data(call.value().problem, call.value().tensors, false);
         !status.ok())
       return status;
     return fulmen::attention_backward_reference(p, call.value().tensors,

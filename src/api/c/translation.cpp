@@ -88,7 +88,49 @@ Status check_reserved(const char* name, const fulmen_tensor& view) {
   return {};
 }
 
-Result<AttentionTensors> to_cpp(const fulmen_tensors* from) {
+namespace {
+
+// The caller's array, whose elements may be larger or smaller than this library's.
+Status take_functions(const fulmen_tensors& from, OwnedTensors& to) {
+  constexpr int64_t kMost = 32;
+  const int64_t count = from.num_function_tensors;
+  if (count == 0) return {};
+  if (count < 0 || count > kMost) {
+    return {StatusCode::invalid_argument,
+            fmt::format("num_function_tensors is {}: 0 to {} are accepted", count, kMost)};
+  }
+  if (from.function_tensors == nullptr) return null_argument("function_tensors");
+  const std::size_t size = from.function_tensors->struct_size;
+  if (Status status = check_struct_size<fulmen_function_tensor>("function_tensors[0]", size);
+      !status.ok())
+    return status;
+  auto list = std::make_unique<FunctionTensor[]>(static_cast<std::size_t>(count));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(from.function_tensors);
+  for (int64_t i = 0; i < count; ++i, bytes += size) {
+    const auto* given = reinterpret_cast<const fulmen_function_tensor*>(bytes);
+    const std::string name = fmt::format("function_tensors[{}]", i);
+    fulmen_function_tensor one{};
+    if (given->struct_size != size) {
+      return {StatusCode::invalid_argument,
+              fmt::format("{}.struct_size is {}, that of the first is {}: they must agree", name,
+                          given->struct_size, size)};
+    }
+    if (Status status = read_struct(name.c_str(), given, one); !status.ok()) return status;
+    if (one.name == nullptr) return null_argument((name + ".name").c_str());
+    for (const fulmen_tensor* view : {&one.tensor, &one.gradient}) {
+      if (Status status = check_reserved(name.c_str(), *view); !status.ok()) return status;
+    }
+    list[static_cast<std::size_t>(i)] = {one.name, one.dims, to_cpp(one.tensor),
+                                         to_cpp(one.gradient)};
+  }
+  to.function_tensors = {list.get(), static_cast<std::size_t>(count)};
+  to.functions = std::move(list);
+  return {};
+}
+
+}  // namespace
+
+Result<OwnedTensors> to_cpp(const fulmen_tensors* from) {
   if (from == nullptr) return null_argument("tensors");
   fulmen_tensors completed;
   // Nearly always: 2 KiB need not move twice a call.
@@ -98,12 +140,13 @@ Result<AttentionTensors> to_cpp(const fulmen_tensors* from) {
     if (Status status = read_struct("tensors", from, completed); !status.ok()) return status;
   }
   const fulmen_tensors& t = complete ? *from : completed;
-  AttentionTensors tensors;
+  OwnedTensors tensors;
   for (int i = 0; i < kTensorFields; ++i) {
     const fulmen_tensor& view = t.*kCTensors[i].tensor;
     if (Status status = check_reserved(kTensorTable[i].name, view); !status.ok()) return status;
-    tensors->*kTensorTable[i].tensor = to_cpp(view);
+    static_cast<AttentionTensors&>(tensors)->*kTensorTable[i].tensor = to_cpp(view);
   }
+  if (Status status = take_functions(t, tensors); !status.ok()) return status;
   tensors.dropout_seed = t.dropout_seed;
   tensors.dropout_offset = t.dropout_offset;
   return tensors;
@@ -140,6 +183,10 @@ Result<AttentionOptions> to_cpp(const fulmen_options* from) {
   options.vary_seqlen_k = o.vary_seqlen_k;
   options.trust_pointers = o.trust_pointers;
   options.check_first_use = o.check_first_use;
+  if (o.score_mod != nullptr) options.score_mod = o.score_mod;
+  if (o.mask_mod != nullptr) options.mask_mod = o.mask_mod;
+  options.mask_block_q = o.mask_block_q;
+  options.mask_block_k = o.mask_block_k;
   options.parallel_for = {o.parallel_for, o.parallel_for_context};
   return options;
 }
@@ -186,6 +233,8 @@ void fulmen_options_init_sized(fulmen_options* options, size_t struct_size) {
   defaults.max_seqlen_q = -1;
   defaults.max_seqlen_k = -1;
   defaults.check_first_use = true;
+  defaults.mask_block_q = 128;
+  defaults.mask_block_k = 128;
   fulmen::c_api::init_struct(defaults, options, struct_size);
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <string>
 
@@ -119,13 +120,17 @@ fulmen_tensor to_c(const Tensor& tensor) noexcept;
 Tensor to_cpp(const fulmen_tensor& view) noexcept;
 // Error where a field that has no meaning yet is not 0.
 Status check_reserved(const char* name, const fulmen_tensor& view);
-Result<AttentionTensors> to_cpp(const fulmen_tensors* from);
+// A call's tensors with the list that function_tensors views. Copies share it.
+struct OwnedTensors : AttentionTensors {
+  std::shared_ptr<const FunctionTensor[]> functions;
+};
+Result<OwnedTensors> to_cpp(const fulmen_tensors* from);
 Result<AttentionOptions> to_cpp(const fulmen_options* from);
 Result<RunOptions> to_cpp(const fulmen_run_options* from);
 
 // Tensors, options and device of a call, translated and checked.
 struct Call {
-  AttentionTensors tensors;
+  OwnedTensors tensors;
   AttentionOptions options;
   std::string device;
   Problem problem;
@@ -155,6 +160,10 @@ inline constexpr CTensor kCTensors[kTensorFields] = {
     FULMEN_C_TENSOR(leftpad_k),
     FULMEN_C_TENSOR(k_scale),
     FULMEN_C_TENSOR(v_scale),
+    FULMEN_C_TENSOR(kv_num_blocks),
+    FULMEN_C_TENSOR(kv_indices),
+    FULMEN_C_TENSOR(full_kv_num_blocks),
+    FULMEN_C_TENSOR(full_kv_indices),
     FULMEN_C_TENSOR(out),
     FULMEN_C_TENSOR(lse),
     FULMEN_C_TENSOR(dout),

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "api/cpp/function_checks.h"
 #include "api/cpp/sequence_checks.h"
 #include "fulmen/tensor_fields.h"
 #include "plan/problem_options.h"
@@ -156,13 +157,14 @@ Status check_field(const TensorField& field, const AttentionTensors& a, Problem&
 }
 
 // The forward pass's tensors that check_main() has not checked.
-Status check_optional(const AttentionTensors& a, Problem& p) {
+Status check_optional(const AttentionTensors& a, const AttentionOptions& o, Problem& p) {
+  if (Status status = check_block_sizes(a, o, p); !status.ok()) return status;
   for (const TensorField& field : kTensorTable) {
     const bool forward = field.read[0] || field.written[0];
     if (!forward || (p.*field.spec).present || absent(a->*field.tensor)) continue;
     if (Status status = check_field(field, a, p); !status.ok()) return status;
   }
-  return {};
+  return check_block_mask(p);
 }
 
 Status check_backward(const AttentionTensors& a, Problem& p) {
@@ -185,6 +187,7 @@ Status check_backward(const AttentionTensors& a, Problem& p) {
     if (Status status = check_field(field, a, p); !status.ok()) return status;
     any = any || field.written[static_cast<std::size_t>(p.pass)];
   }
+  for (const FunctionTensor& tensor : a.function_tensors) any |= tensor.gradient.data != nullptr;
   return any ? Status{}
              : invalid("dq, dk, dv, dbias and dsinks are all missing: there is nothing to compute");
 }
@@ -204,10 +207,11 @@ Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOpt
   try {
     Problem p;
     if (Status status = check_main(tensors, options, p); !status.ok()) return status;
-    if (Status status = check_optional(tensors, p); !status.ok()) return status;
+    if (Status status = check_optional(tensors, options, p); !status.ok()) return status;
     if (Status status = check_output("out", tensors.out); !status.ok()) return status;
     if (Status status = check_options(options, p); !status.ok()) return status;
     if (Status status = check_keys_and_values(p); !status.ok()) return status;
+    if (Status status = check_functions(tensors, options, p); !status.ok()) return status;
     limit_to_rows(p);
     return p;
   } catch (const std::bad_alloc&) {
@@ -220,10 +224,11 @@ Result<Problem> make_backward_problem(const AttentionTensors& tensors,
   try {
     Problem p;
     if (Status status = check_main(tensors, options, p); !status.ok()) return status;
-    if (Status status = check_optional(tensors, p); !status.ok()) return status;
+    if (Status status = check_optional(tensors, options, p); !status.ok()) return status;
     if (Status status = check_backward(tensors, p); !status.ok()) return status;
     if (Status status = check_options(options, p); !status.ok()) return status;
     if (Status status = check_keys_and_values(p); !status.ok()) return status;
+    if (Status status = check_functions(tensors, options, p); !status.ok()) return status;
     limit_to_rows(p);
     return p;
   } catch (const std::bad_alloc&) {

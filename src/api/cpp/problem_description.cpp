@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "fulmen/printable.h"
 #include "fulmen/problem.h"
 #include "fulmen/tensor_fields.h"
 
@@ -19,6 +20,23 @@ double sum_of_clamped(int64_t start, int64_t count, int64_t limit) {
     return end <= m ? end * (end - 1) / 2 : m * (m + 1) / 2 + (end - m - 1) * m;
   };
   return up_to(static_cast<double>(start + count)) - up_to(static_cast<double>(start));
+}
+
+// " score_mod="score + slopes[h]" mask_mod="q >= k" tensors=slopes:fp32[8]"
+std::string words_of(const ScoreFunctions& functions) {
+  std::string text;
+  if (!functions.score_mod().empty())
+    text += fmt::format(" score_mod=\"{}\"", printable(functions.score_mod()));
+  if (!functions.mask_mod().empty())
+    text += fmt::format(" mask_mod=\"{}\"", printable(functions.mask_mod()));
+  for (const ScoreFunctions::Tensor& tensor : functions.tensors()) {
+    text += fmt::format(" {}={}", tensor.name, to_string(tensor.dtype));
+    for (int d = 0; d < tensor.dims; ++d)
+      text += fmt::format("{}{}", d == 0 ? ':' : 'x', tensor.shape[d]);
+    if (tensor.has_gradient)
+      text += fmt::format(" d{}={}", tensor.name, to_string(tensor.gradient_dtype));
+  }
+  return text;
 }
 
 }  // namespace
@@ -91,6 +109,14 @@ std::string to_string(const Problem& p) {
   if (p.bias.present)
     text += fmt::format(" bias={} strides={}", to_string(p.bias.dtype), p.bias.strides);
   if (p.keep_mask.present) text += fmt::format(" keep_mask strides={}", p.keep_mask.strides);
+  if (p.mask_block_q > 0) text += fmt::format(" blocks={}x{}", p.mask_block_q, p.mask_block_k);
+  for (const auto& [name, spec] : {std::pair{" kv_num_blocks", &p.kv_num_blocks},
+                                   {" kv_indices", &p.kv_indices},
+                                   {" full_kv_num_blocks", &p.full_kv_num_blocks},
+                                   {" full_kv_indices", &p.full_kv_indices}}) {
+    if (spec->present) text += fmt::format("{} strides={}", name, spec->strides);
+  }
+  text += words_of(p.functions);
   if (p.alibi_slopes.present) text += " alibi";
   if (p.sinks.present) text += " sinks";
   if (p.dropout > 0) text += fmt::format(" dropout={:.5g}", p.dropout / 65536.0);
@@ -146,6 +172,8 @@ std::size_t hash_value(const Problem& p) noexcept {
     mix(static_cast<int64_t>(spec.dtype) * 2 + static_cast<int64_t>(spec.present));
     for (const int64_t stride : spec.strides) mix(stride);
   }
+  mix(p.mask_block_q * 512 + p.mask_block_k);
+  mix(static_cast<int64_t>(p.functions.hash()));
   return hash;
 }
 

@@ -61,6 +61,12 @@ struct BackwardCall {
   const AttentionTensors* tensors = nullptr;
   algorithm::Band band;
   MaskSummary mask;
+  TileFunction score_function, mask_function;  // the first with its derivatives
+  // Sums of the gradients of functions' tensors, fp32: a slot for each part and split; null where
+  // none is wanted. offsets: of each tensor in a slot.
+  float* function_sums = nullptr;
+  int64_t function_slot = 0;
+  const int64_t* function_offsets = nullptr;
   ScoreScale scale;
   // log2(e) as the rounded factor in `scale` has it: the LSE has to be in the same units as scores
   // of kind plain.
@@ -122,8 +128,10 @@ struct BackwardScratch {
   int64_t outs;       // [words of head_dim_v][kBlockM]: O^T
   int64_t dbias;      // [block_n][kBlockM]: by the scores, fp32; 0 where the dscores are that
   int64_t additive;   // [block_n][kBlockM]
-  int64_t slope;      // [block_n][kBlockM]: of the softcap
-  int64_t dropout;    // [block_n][kBlockM]: 0 or 1 / (1 - p)
+  int64_t slope;      // [block_n][kBlockM]: of the softcap and of score_mod
+  int64_t functions;  // registers of score functions
+  int64_t function_scores;  // [block_n][kBlockM]: what score_mod took
+  int64_t dropout;          // [block_n][kBlockM]: 0 or 1 / (1 - p)
   // Buffers of the current query tile.
   int64_t query_rows;   // [kBlockM][key_words]
   int64_t query_pairs;  // [kBlockM / group][key_stride]; fp32: query_rows itself
@@ -157,9 +165,12 @@ FULMEN_INLINE BackwardScratch backward_scratch(const Problem& p, int lanes, int 
   s.dv = cut.take(held * s.value_stride);
   s.outs = cut.take(kBlockM * s.value_words);
   s.additive = cut.take(tile);
-  s.slope = cut.take(p.softcap > 0.0F ? tile : 0);
+  s.slope = cut.take(p.softcap > 0.0F || has_score_function(p) ? tile : 0);
+  s.functions = cut.take(function_floats(p));
+  s.function_scores = cut.take(has_function_gradients(p) ? tile : 0);
   s.dropout = cut.take(p.dropout > 0 ? tile : 0);
-  const bool own_dbias = p.dbias.present && (pairs || p.softcap > 0.0F);
+  const bool own_dbias =
+      (p.dbias.present && (pairs || p.softcap > 0.0F)) || has_function_gradients(p);
   s.dbias = own_dbias ? cut.take(tile) : 0;  // 0: the dscores are it
   s.query_rows = cut.take(kBlockM * s.key_words);
   s.query_pairs = pairs ? cut.take(kBlockM / group * s.key_stride) : s.query_rows;

@@ -2,14 +2,17 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "algorithm/online_softmax.h"
 #include "cpu/backward/call.h"
+#include "cpu/bound_functions.h"
 #include "cpu/families.h"
 #include "cpu/mask_tiles.h"
 #include "cpu/tile/score_scale.h"
 #include "cpu/tile/sequence_tasks.h"
 #include "cpu/tile/task_runs.h"
+#include "runtime/float_formats.h"
 #include "runtime/threading.h"
 
 namespace fulmen::cpu {
@@ -74,6 +77,15 @@ int64_t most_splits(const Problem& p, int64_t slot_floats) {
       static_cast<int64_t>(kMostSums * all.bytes() / std::max(split_bytes, 1.0)), 1);
 }
 
+// Of the sums of all gradients of functions' tensors.
+int64_t function_gradient_floats(const Problem& p) {
+  int64_t floats = 0;
+  for (const ScoreFunctions::Tensor& tensor : p.functions.tensors()) {
+    if (tensor.has_gradient) floats += round_up(elements_of(tensor), 16);
+  }
+  return floats;
+}
+
 BackwardCut choose_cut(const Problem& p, int64_t held_keys, int64_t slot_floats) {
   BackwardCut cut;
   cut.held_keys = held_keys;
@@ -82,16 +94,20 @@ BackwardCut choose_cut(const Problem& p, int64_t held_keys, int64_t slot_floats)
     cut.sums_heads = p.dbias.strides[1] == 0 && p.num_heads > 1;
     cut.sums_queries = p.dbias.strides[2] == 0 && p.seqlen_q > 1;
   }
+  if (has_function_gradients(p)) cut.sums_batch = cut.sums_heads = true;
   cut.set_units = (cut.sums_batch ? p.batch : 1) * (cut.sums_heads ? p.num_kv_heads : 1);
   cut.sets = p.batch * p.num_kv_heads / std::max<int64_t>(cut.set_units, 1);
-  const int64_t sum_floats = std::max<int64_t>(bias_rows(p, cut) * p.seqlen_k, 1);
+  const int64_t sum_floats = std::max<int64_t>(
+      p.dbias.present ? bias_rows(p, cut) * p.seqlen_k : function_gradient_floats(p), 1);
   cut.bias_parts = std::min({cut.set_units, ceil_div(kTasks, std::max<int64_t>(cut.sets, 1)),
                              std::max<int64_t>(kBiasSumFloats / sum_floats, 1)});
   const int64_t blocks = std::max<int64_t>(ceil_div(p.seqlen_k, held_keys), 1);
   const int64_t unsplit = std::max<int64_t>(cut.sets * cut.bias_parts, 1);
   const int64_t long_splits = std::min(ceil_div(kManyTasks, unsplit), p.seqlen_k / kLongSplit);
-  const int64_t splits = std::min(
-      {blocks, std::max(ceil_div(kTasks, unsplit), long_splits), most_splits(p, slot_floats)});
+  const int64_t splits = has_function_gradients(p) && sum_floats > kBiasSumFloats / kTasks
+                             ? 1
+                             : std::min({blocks, std::max(ceil_div(kTasks, unsplit), long_splits),
+                                         most_splits(p, slot_floats)});
   cut.split_keys = ceil_div(blocks, splits) * held_keys;
   cut.num_splits = std::max<int64_t>(ceil_div(p.seqlen_k, cut.split_keys), 1);
   return cut;
@@ -120,7 +136,9 @@ class BackwardRunner final : public Runner {
     call_.cut =
         choose_cut(problem, choose_held_keys(problem, lanes, group, block_n, isa.table->amx_tiles),
                    call_.slot_floats);
-    call_.wants_dx = problem.dq.present || problem.dk.present || problem.dbias.present;
+    has_functions_ = has_function_gradients(problem);
+    call_.wants_dx =
+        problem.dq.present || problem.dk.present || problem.dbias.present || has_functions_;
     const BackwardCut& cut = call_.cut;
 
     amx_tiles_ = isa.table->amx_tiles;
@@ -145,8 +163,10 @@ class BackwardRunner final : public Runner {
       call_.unit_slots = each ? units * cut.num_splits : 0;
       sums_floats_ = call_.slot_floats * (each ? call_.unit_slots : threads_.num_threads);
     }
-    if (cut.any_sum()) choose_bias_sums();
-    if (!call_.direct_keys && !call_.direct_queries) mask_ = MaskTiles(problem);
+    if (cut.any_sum() && problem.dbias.present) choose_bias_sums();
+    if (has_functions_) choose_function_sums();
+    if (!call_.direct_keys && !call_.direct_queries)
+      mask_ = MaskTiles(problem_, threads_.num_threads);
     config_ = {std::move(name), kBlockM, block_n, static_cast<int>(cut.num_splits),
                threads_.num_threads};
   }
@@ -155,7 +175,7 @@ class BackwardRunner final : public Runner {
   std::size_t workspace_bytes() const noexcept override {
     const int64_t tasks = problem_.variable_lengths() ? most_tasks() : 0;
     return static_cast<std::size_t>(scratch_floats_ * threads_.num_threads + sums_floats_ +
-                                    bias_floats_) *
+                                    bias_floats_ + function_floats_) *
                sizeof(float) +
            static_cast<std::size_t>(mask_.bytes()) +
            static_cast<std::size_t>(tasks) * sizeof(SequenceTask);
@@ -167,14 +187,22 @@ class BackwardRunner final : public Runner {
     auto* scratch = static_cast<float*>(workspace);
     float* sums = scratch + scratch_floats_ * threads_.num_threads;
     call.sums = sums_floats_ > 0 ? sums : nullptr;
-    auto* behind_sums = reinterpret_cast<char*>(sums + sums_floats_ + bias_floats_);
-    call.mask = mask_.summarise(tensors, threads_, behind_sums);
+    auto* behind_sums =
+        reinterpret_cast<char*>(sums + sums_floats_ + bias_floats_ + function_floats_);
+    const BoundFunctions functions(problem_, tensors);
+    call.score_function = functions.gradient();
+    call.mask_function = functions.mask();
+    call.mask = mask_.summarise(tensors, threads_, call.mask_function, behind_sums);
+    if (has_functions_) {
+      call.function_sums = sums + sums_floats_ + bias_floats_;
+      call.function_offsets = function_offsets_.data();
+    }
     if (problem_.variable_lengths()) {
       run_sequences(tensors, call, scratch,
                     reinterpret_cast<SequenceTask*>(behind_sums + mask_.bytes()));
       return {};
     }
-    if (call.cut.any_sum()) {
+    if (call.cut.any_sum() && problem_.dbias.present) {
       call.bias_sums.data =
           bias_floats_ > 0 ? sums + sums_floats_ : static_cast<float*>(tensors.dbias.data);
     }
@@ -184,7 +212,8 @@ class BackwardRunner final : public Runner {
       });
     };
     if (problem_.dq.present || problem_.dk.present || problem_.dv.present ||
-        problem_.dbias.present) {
+        problem_.dbias.present || has_functions_) {
+      std::fill_n(call.function_sums, has_functions_ ? function_floats_ : 0, 0.0F);
       step(BackwardStep::attend, call.cut.tasks());
     }
     if (problem_.dq.present && call.cut.num_splits > 1) {
@@ -193,6 +222,7 @@ class BackwardRunner final : public Runner {
     }
     if (bias_floats_ > 0) step(BackwardStep::reduce_bias, bias_rows(problem_, call.cut));
     if (problem_.dsinks.present) step(BackwardStep::sinks, problem_.num_heads);
+    store_function_gradients(call, tensors);
     return {};
   }
 
@@ -201,11 +231,48 @@ class BackwardRunner final : public Runner {
   void choose_direct(BackwardCall& call) const {
     const Problem& p = *call.problem;
     // Then every product is over whole tiles.
-    const bool all_keys = !amx_tiles_ && call.band.left < 0 && call.band.right < 0;
+    const bool all_keys = !amx_tiles_ && !p.functions.any() && !p.has_block_mask() &&
+                          call.band.left < 0 && call.band.right < 0;
     call.direct_keys = all_keys && p.seqlen_q > 0 && p.seqlen_q <= kBlockM && p.group_size() == 1;
     // Where other sequences' keys are split, dQ is the sum of its parts in every one.
     call.direct_queries =
         all_keys && p.seqlen_k > 0 && p.seqlen_k <= call.block_n && call.cut.num_splits == 1;
+  }
+
+  void choose_function_sums() {
+    int64_t at = 0;
+    for (const ScoreFunctions::Tensor& tensor : problem_.functions.tensors()) {
+      function_offsets_.push_back(at);
+      if (tensor.has_gradient) at += round_up(elements_of(tensor), 16);
+    }
+    call_.function_slot = at;
+    function_floats_ = at * call_.cut.bias_parts * call_.cut.num_splits;
+  }
+
+  // The gradients of functions' tensors from the sums of parts and splits, in order.
+  void store_function_gradients(const BackwardCall& call, const AttentionTensors& tensors) const {
+    constexpr int64_t kChunk = 1 << 14;  // elements of a task
+    const auto specs = problem_.functions.tensors();
+    for (std::size_t t = 0; t < specs.size(); ++t) {
+      const ScoreFunctions::Tensor& spec = specs[t];
+      if (!spec.has_gradient) continue;
+      // Where no function reads a tensor there are no sums.
+      const float* sums = has_functions_ ? call.function_sums + function_offsets_[t] : nullptr;
+      const int64_t count = elements_of(spec);
+      parallel_tasks(threads_, ceil_div(count, kChunk), [&](int64_t chunk, int /*worker*/) {
+        const int64_t end = std::min(count, (chunk + 1) * kChunk);
+        for (int64_t at = chunk * kChunk; at < end; ++at)
+          reference::store_float(tensors.function_tensors[t].gradient.data, spec.gradient_dtype,
+                                 gradient_offset(spec, at), sum_of_slots(call, sums, at));
+      });
+    }
+  }
+  static float sum_of_slots(const BackwardCall& call, const float* sums, int64_t at) {
+    double sum = 0;
+    const int64_t slots = call.cut.bias_parts * call.cut.num_splits;
+    for (int64_t slot = 0; slot < slots && sums != nullptr; ++slot)
+      sum += static_cast<double>(sums[slot * call.function_slot + at]);
+    return static_cast<float>(sum);
   }
 
   // The most tasks of sequences of different lengths: splits of the keys, or tiles of queries.
@@ -341,6 +408,9 @@ class BackwardRunner final : public Runner {
   int64_t sums_floats_ = 0;
   int64_t bias_floats_ = 0;
   MaskTiles mask_;
+  bool has_functions_ = false;               // gradients of functions' tensors
+  std::vector<int64_t> function_offsets_{};  // of a tensor's sums in a slot
+  int64_t function_floats_ = 0;              // of all slots
 };
 
 class BackwardKernel final : public FamilyKernel {
@@ -353,6 +423,16 @@ class BackwardKernel final : public FamilyKernel {
 };
 
 }  // namespace
+
+Support takes_backward(const Problem& p) {
+  if (p.dbias.present && has_score_function(p))
+    return Support::no("it has no gradient of a bias (dbias) beside score_mod");
+  if (p.variable_lengths() && has_function_gradients(p)) {
+    return Support::no(
+        "it has no gradients of functions' tensors beside sequences of different lengths");
+  }
+  return {};
+}
 
 std::unique_ptr<const Kernel> make_backward_kernel(const Family& family,
                                                    const InstructionSet& isa) {

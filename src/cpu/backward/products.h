@@ -63,9 +63,11 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
   // A tile of keys: P and dS.
   __attribute__((noinline)) void attend_scores(int64_t key, int count) {
     const int64_t held_key = key - held_.first;
-    const bool additive =
-        this->build_tiles(rows_, key, count, false, at(layout_.additive), at(layout_.dropout));
-    if (problem_.softcap > 0.0F) {
+    const bool additive = this->build_tiles(rows_, key, count, false, at(layout_.additive),
+                                            at(layout_.dropout), at(layout_.functions));
+    if (call_.score_function.any()) {
+      attend_scores_by_function(key, count);
+    } else if (problem_.softcap > 0.0F) {
       score<ScoreKind::softcap>(held_key, count);
       problem_.dropout > 0 ? score_gradients<true, true>(held_key, count)
                            : score_gradients<true, false>(held_key, count);
@@ -83,6 +85,75 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
     const auto padded = static_cast<int>(round_up(count, 8));
     clear_tile_rows<Isa>(at(layout_.probabilities), count, padded);
     if constexpr (Isa::kGroup == 1) clear_tile_rows<Isa>(at(layout_.dscores), count, padded);
+  }
+
+  // The same where score_mod stands between the product and the softmax.
+  __attribute__((noinline)) void attend_scores_by_function(int64_t key, int count) {
+    const int64_t held_key = key - held_.first;
+    if (problem_.softcap > 0.0F) {
+      score_alone<ScoreKind::softcap>(held_key, count);
+    } else {
+      score_alone<ScoreKind::additive>(held_key, count);
+      for (int64_t i = 0; i < static_cast<int64_t>(count) * kBlockM; i += Isa::kLanes)
+        Isa::store(at(layout_.slope) + i, Isa::set1(1.0F));
+    }
+    const FunctionPlace place{unit_.batch, head_, rows_.first, key};
+    const bool with_gradients = call_.function_sums != nullptr;
+    probabilities_by<Isa>(call_.score_function, place, count, numbers() + kMinusMax * kBlockM,
+                          at(layout_.probabilities), at(layout_.slope),
+                          with_gradients ? at(layout_.function_scores) : nullptr,
+                          at(layout_.functions));
+    problem_.dropout > 0 ? score_gradients<true, true>(held_key, count)
+                         : score_gradients<true, false>(held_key, count);
+    if (!with_gradients) return;
+    const int64_t slot = (unit_.part * call_.cut.num_splits + unit_.split) * call_.function_slot;
+    add_function_gradients<Isa>(call_.score_function, *problem_.functions.impl(), place,
+                                rows_.count, count, at(layout_.function_scores), at(layout_.dbias),
+                                call_.function_sums + slot, call_.function_offsets,
+                                at(layout_.functions));
+  }
+
+  template <ScoreKind kKind>
+  void score_alone(int64_t held_key, int count) {
+    const ScoresAlone<Isa, kKind> epilogue{call_.scale, at(layout_.additive),
+                                           at(layout_.probabilities), at(layout_.slope), &ahead_};
+    score_tile<Isa>(at(layout_.queries), rows_.count,
+                    at(layout_.keys) + held_key * layout_.key_words, layout_.key_words,
+                    words_of<Isa>(problem_.head_dim), count, epilogue);
+  }
+
+  // alive_keys_of_group() where functions have a part in the mask: by the additive tiles.
+  __attribute__((noinline)) const uint8_t* alive_keys_by_functions(uint8_t* alive) {
+    for (int64_t i = 0; i < held_.count; ++i) alive[i] = 0;
+    for (int64_t g = 0; g < problem_.group_size(); ++g) {
+      this->select_head(g);
+      for (int64_t row = 0; row < problem_.seqlen_q; row += kBlockM) {
+        const typename Base::Rows rows = this->select_rows(row);
+        if (!this->attends_held(rows)) continue;
+        for (int64_t key = rows.held.begin / call_.block_n * call_.block_n; key < rows.held.end;
+             key += call_.block_n) {
+          const int64_t left = rows.held.end - key;
+          mark_alive(rows, key, static_cast<int>(left < call_.block_n ? left : call_.block_n),
+                     alive + (key - held_.first));
+        }
+      }
+    }
+    return alive;
+  }
+  void mark_alive(const typename Base::Rows& rows, int64_t key, int count, uint8_t* alive) {
+    if (this->kept(rows, key, count) == Kept::none) return;
+    const bool all = !this->is_partial(rows, key, count) && !this->is_masked(rows, key, count);
+    if (!all) {
+      this->build_tiles(rows, key, count, false, at(layout_.additive), at(layout_.dropout),
+                        at(layout_.functions));
+    }
+    for (int i = 0; i < count; ++i) {
+      const float* additive = at(layout_.additive) + static_cast<int64_t>(i) * kBlockM;
+      int attended = all ? 1 : 0;
+      for (int r = 0; r < rows.count && !all; ++r)
+        attended |= additive[r] != Base::kMinusInfinity ? 1 : 0;
+      alive[i] |= static_cast<uint8_t>(attended);
+    }
   }
 
   template <ScoreKind kKind>

@@ -88,6 +88,39 @@ struct Probabilities {
   };
 };
 
+// The same product where score_mod follows: the scores themselves, in natural units.
+template <class Isa, ScoreKind kKind>
+struct ScoresAlone {
+  ScoreScale scale;
+  const float* additive;  // [keys][kBlockM]
+  float* out;             // [keys][kBlockM]
+  float* slope;           // [keys][kBlockM], for kind softcap
+  StepPrefetch<Isa>* ahead;
+
+  template <int kVecs>
+  struct Block {
+    static constexpr int kStepWords = kBackwardStepWords<Isa>;
+    using Vec = typename Isa::Vec;
+    FULMEN_INLINE Block(const ScoresAlone& tile, int at) : tile_(tile), at_(at) {}
+    FULMEN_INLINE void step() { tile_.ahead->step(); }
+    FULMEN_INLINE void row(const Vec (&sum)[kVecs], int key) {
+      const int to = key * kBlockM + at_;
+      for (int v = 0; v < kVecs; ++v) {
+        const int lane = to + v * Isa::kLanes;
+        const Vec extra = Isa::load(tile_.additive + lane);
+        Isa::store(tile_.out + lane, finished_score<Isa, kKind>(sum[v], extra, tile_.scale));
+        if constexpr (kKind == ScoreKind::softcap) {
+          const Vec t = tanh_from_log2<Isa>(Isa::mul(sum[v], Isa::set1(tile_.scale.tanh_scale)));
+          Isa::store(tile_.slope + lane, Isa::sub(Isa::set1(1.0F), Isa::mul(t, t)));
+        }
+      }
+    }
+    FULMEN_INLINE void end() {}
+    const ScoresAlone& tile_;
+    int at_;
+  };
+};
+
 // Epilogue of dP^T = V dO^T: dS^T = P^T (dP^T m - delta), and P^T made ready for the product that
 // gives dV.
 //

@@ -10,6 +10,7 @@
 #include "cpu/tile/alive_keys.h"
 #include "cpu/tile/dropout_tile.h"
 #include "cpu/tile/finish_rows.h"
+#include "cpu/tile/function_tile.h"
 #include "cpu/tile/pack.h"
 #include "cpu/tile/row_prefetch.h"
 #include "cpu/tile/storage.h"
@@ -258,15 +259,20 @@ class BackwardUnitTask {
   }
   // The tiles [count][kBlockM] that are added to scores; is_additive() of them. all_columns: those
   // without a query become 0.
+  // functions: registers of mask_mod.
   bool build_tiles(const Rows& rows, int64_t key, int count, bool all_columns, float* additive,
-                   float* dropout) const {
+                   float* dropout, float* functions = nullptr) const {
     const bool adds = is_additive(rows, key, count);
-    if (adds || problem_.softcap > 0.0F) {
+    if (adds || problem_.softcap > 0.0F || call_.score_function.any()) {
       if (all_columns) clear(additive, static_cast<int64_t>(count) * kBlockM);
       additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_,
                          {unit_.batch, head_, rows.first, rows.count, key, count,
                           is_partial(rows, key, count), is_masked(rows, key, count)},
                          additive);
+      if (call_.mask.functions && is_masked(rows, key, count)) {
+        mask_tile<Isa>(call_.mask_function, call_.mask.blocks,
+                       {unit_.batch, head_, rows.first, key}, count, additive, functions);
+      }
     }
     if (problem_.dropout > 0) {
       if (all_columns) clear(dropout, static_cast<int64_t>(count) * kBlockM);

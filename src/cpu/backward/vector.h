@@ -55,7 +55,8 @@ class BackwardTask : private BackwardProducts<Isa> {
   void load_keys() {
     const int count = static_cast<int>(held_.count);
     uint8_t marks[kMaxHeldKeys];
-    const uint8_t* alive = this->alive_keys_of_group(marks);
+    const uint8_t* alive = call_.mask.functions ? this->alive_keys_by_functions(marks)
+                                                : this->alive_keys_of_group(marks);
     const T* k = element<const T>(tensors_.k, problem_.k, unit_.batch, held_.first, unit_.kv_head);
     const T* v = element<const T>(tensors_.v, problem_.v, unit_.batch, held_.first, unit_.kv_head);
     pack_keys<Isa>(StridedRows<T>{k, problem_.k.strides[1]}, count, problem_.head_dim,

@@ -6,6 +6,7 @@
 #include "cpu/tile/call.h"
 #include "cpu/tile/dropout_tile.h"
 #include "cpu/tile/finish_rows.h"
+#include "cpu/tile/function_tile.h"
 #include "cpu/tile/output_product.h"
 #include "cpu/tile/pack.h"
 #include "cpu/tile/row_prefetch.h"
@@ -125,7 +126,8 @@ class PrefillTiles {
     if (kept == Kept::none) return {};
     const bool partial = all.begin > first || all.end < first + count, masked = kept == Kept::some;
     const bool additive = partial || masked || problem_.bias.present || alibi_slope_ != 0.0F ||
-                          problem_.softcap > 0.0F || !(call_.scale.log2_scale > 0.0F);
+                          problem_.softcap > 0.0F || !(call_.scale.log2_scale > 0.0F) ||
+                          call_.score_function.any();
     return {tile, row, rows, count, first, partial, masked, additive};
   }
   Kept kept_of_keys(int64_t row, int64_t first, int64_t count) const {
@@ -154,6 +156,11 @@ class PrefillTiles {
       score<ScoreKind::additive>(p);
     } else {
       score<ScoreKind::plain>(p);
+    }
+    if (call_.score_function.any()) {
+      score_tile_by<Isa>(call_.score_function, {task_.batch, task_.head, p.row, p.first}, p.rows,
+                         p.count, scratch_ + layout_.scores, tile_max(),
+                         scratch_ + layout_.functions);
     }
     const bool moved = softmax(p);
     if (start(tile)) {
@@ -225,6 +232,29 @@ class PrefillTiles {
                           p.first,     p.count,    p.partial, p.masked};
     additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_, place,
                        scratch_ + layout_.additive);
+    if (p.masked && call_.mask.functions) {
+      mask_tile<Isa>(call_.mask_function, call_.mask.blocks,
+                     {task_.batch, task_.head, p.row, p.first}, p.count,
+                     scratch_ + layout_.additive, scratch_ + layout_.functions);
+    }
+  }
+
+  // alive_keys() where functions have a part in the mask: by the additive tiles themselves.
+  __attribute__((noinline)) const uint8_t* alive_keys_by_functions(int64_t first, int count,
+                                                                   uint8_t* alive) {
+    for (int key = 0; key < count; ++key) alive[key] = 0;
+    for (int tile = 0; tile < tiles_; ++tile) {
+      const Piece p = piece(tile, first, count);
+      const bool all = !p.partial && !p.masked;
+      if (p.count > 0 && !all) add(p);
+      for (int key = 0; key < p.count; ++key) {
+        const float* row = scratch_ + layout_.additive + static_cast<int64_t>(key) * kBlockM;
+        int attended = all ? 1 : 0;
+        for (int i = 0; i < p.rows && !all; ++i) attended |= row[i] != kMinusInfinity ? 1 : 0;
+        alive[key] |= static_cast<uint8_t>(attended);
+      }
+    }
+    return alive;
   }
 
   void clear_unless_started(int tile) {
@@ -313,7 +343,8 @@ class PrefillTask : protected PrefillTiles<Isa> {
   void load_values(Rows v, int64_t first, int count) {
     uint8_t alive[kMaxBlockN];
     pack_values<Isa>(v, count, problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride,
-                     alive_keys<Isa>(call_, task_, first, count, alive));
+                     call_.mask.functions ? this->alive_keys_by_functions(first, count, alive)
+                                          : alive_keys<Isa>(call_, task_, first, count, alive));
   }
   // load(k, v) with the rows of at most kMaxBlockN keys.
   template <class Load>

@@ -38,7 +38,7 @@ FULMEN_INLINE void additive_tile_of(const Problem& problem, const AttentionTenso
     tile.bias = {element<BiasT>(tensors.bias, problem.bias, at.batch, at.head, at.row, at.key),
                  problem.bias.strides[2]};
   }
-  if (at.masked) {
+  if (at.masked && problem.keep_mask.present) {
     tile.keep = {
         element<uint8_t>(tensors.keep_mask, problem.keep_mask, at.batch, at.head, at.row, at.key),
         problem.keep_mask.strides[2]};

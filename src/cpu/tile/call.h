@@ -7,6 +7,7 @@
 #include "cpu/tile/key_rows.h"
 #include "cpu/tile/mask_summary.h"
 #include "cpu/tile/tile.h"
+#include "cpu/tile/tile_function.h"
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 
@@ -19,6 +20,7 @@ struct ForwardCall {
   const AttentionTensors* tensors = nullptr;
   algorithm::Band band;
   MaskSummary mask;  // prefill
+  TileFunction score_function, mask_function;
   ScoreScale scale;
   int block_n = 64;            // key rows of a tile
   int tiles_per_task = 1;      // query tiles that share each packed key tile
@@ -56,14 +58,15 @@ struct ScratchCutter {
 
 // Scratch of a tile task, in floats from its start; every part begins on a cache line.
 struct TileScratch {
-  int64_t queries;   // [tiles][words of head_dim][kBlockM]
-  int64_t keys;      // [block_n][key_stride]
-  int64_t values;    // [block_n][value_stride]
-  int64_t scores;    // [block_n][kBlockM]
-  int64_t additive;  // [block_n][kBlockM]
-  int64_t dropout;   // [block_n][kBlockM]: factors of the probabilities
-  int64_t output;    // [tiles][kBlockM][value_stride]
-  int64_t state;     // [tiles] SoftmaxState, then a tile's maxima
+  int64_t queries;    // [tiles][words of head_dim][kBlockM]
+  int64_t keys;       // [block_n][key_stride]
+  int64_t values;     // [block_n][value_stride]
+  int64_t scores;     // [block_n][kBlockM]
+  int64_t additive;   // [block_n][kBlockM]
+  int64_t dropout;    // [block_n][kBlockM]: factors of the probabilities
+  int64_t functions;  // registers of score functions
+  int64_t output;     // [tiles][kBlockM][value_stride]
+  int64_t state;      // [tiles] SoftmaxState, then a tile's maxima
   int64_t total;
   int64_t query_tile;  // floats of one tile of queries
   int64_t output_tile;
@@ -77,6 +80,7 @@ FULMEN_INLINE void cut_rows(const Problem& problem, int block_n, int tiles, Scra
                             TileScratch& s) {
   s.additive = cut.take(static_cast<int64_t>(block_n) * kBlockM);
   s.dropout = cut.take(problem.dropout > 0 ? static_cast<int64_t>(block_n) * kBlockM : 0);
+  s.functions = cut.take(function_floats(problem));
   s.output = cut.take(s.output_tile * tiles);
   s.state = cut.take(static_cast<int64_t>(sizeof(SoftmaxState) / sizeof(float)) * tiles + kBlockM);
   s.total = cut.total;

@@ -37,6 +37,26 @@ struct MaskBytes {
 
 constexpr int kMaskKeys = 64;  // keys of a summarised tile, whose queries are kBlockM
 
+// What a block mask says of its blocks.
+enum class BlockState : uint8_t { none, partial, full };
+
+// A block mask as a table; strides count blocks, 0 where it is broadcast.
+struct BlockStates {
+  const BlockState* states = nullptr;  // [batch or 1][heads or 1][query blocks][key blocks]
+  int64_t batch = 0, head = 0, row = 0;
+  int64_t query_blocks = 0;
+  int64_t block_q = 1, block_k = 1;
+
+  // Without a block mask all are masked by mask_mod.
+  FULMEN_INLINE BlockState of(int64_t b, int64_t h, int64_t query, int64_t key) const {
+    if (states == nullptr) return BlockState::partial;
+    const int64_t block = query / block_q;
+    // Rows of a tile behind the last query may lie in no block.
+    if (block >= query_blocks) return BlockState::none;
+    return states[b * batch + h * head + block * row + key / block_k];
+  }
+};
+
 // Strides count tiles; they are 0 where the mask is broadcast.
 struct MaskSummary {
   const Kept* tiles = nullptr;  // [batch or 1][heads or 1][query tiles or 1][key tiles]; null: none
@@ -44,6 +64,9 @@ struct MaskSummary {
   int64_t batch = 0;
   int64_t head = 0;
   int64_t row = 0;
+  // Whether mask_mod or a block mask have a part in it; then there are tiles.
+  bool functions = false;
+  BlockStates blocks;
 
   // Of the tile that holds a query and a key.
   FULMEN_INLINE const Kept* at(int64_t b, int64_t h, int64_t query, int64_t key) const {
@@ -56,7 +79,7 @@ struct MaskSummary {
 // only one, unless there is no mask.
 FULMEN_INLINE Kept kept_of(const Problem& problem, const MaskSummary& mask, int64_t batch,
                            int64_t head, int64_t row, int64_t first, int64_t count) {
-  if (!problem.keep_mask.present) return Kept::all;
+  if (!problem.keep_mask.present && !mask.functions) return Kept::all;
   if (mask.tiles == nullptr) return Kept::some;
   const Kept* tile = mask.at(batch, head, row, first);
   const Kept kept = tile[0];

@@ -15,7 +15,9 @@ inline ScoreScale score_scale(const Problem& problem) {
     scale.tanh_scale = 2.0F * algorithm::kLog2E * problem.softmax_scale / problem.softcap;
     scale.softcap = problem.softcap;
   }
-  if (problem.bias.present && problem.bias.dtype != DType::fp16)
+  // Functions take what a bias made of scores, however large.
+  if (problem.bias.present && problem.bias.dtype != DType::fp16 && !problem.functions.any() &&
+      !problem.has_block_mask())
     scale.units = algorithm::ScoreUnits::natural;
   return scale;
 }

@@ -65,7 +65,10 @@ double BackwardHead<double>::add_roundings(int64_t h, int64_t i, const AttendedK
   const auto score_error = [&](int64_t j, double score) -> double {
     const auto at = static_cast<std::size_t>(j);
     const double norms = q_norm * k_norms_[at];
-    if (!huge_) return score_rounding(problem, norms, products_[at], score, max);
+    if (!huge_) {
+      return std::fmax(1, std::fabs(functions_.slope(j))) *
+             score_rounding(problem, norms, products_[at], score, max);
+    }
     // No probability exceeds 1, whatever its score.
     return std::fmin(huge_score_error(problem, view_.tensors, batch_, h, i, j, norms, products_[at],
                                       other_scores_[at]),
@@ -87,7 +90,8 @@ double BackwardHead<double>::add_roundings(int64_t h, int64_t i, const AttendedK
     if (!(p[j] > 0)) continue;
     const auto at = static_cast<std::size_t>(j);
     const double of_score = score_error(j, scores_[at]) + kRoundingsOfAProbability * u;
-    const double dscore = p[j] * (dp[j] - delta), factor = std::fabs(softcap_slope_[at]) * scale,
+    const double dscore = p[j] * (dp[j] - delta), by_function = functions_.slope(j),
+                 factor = std::fabs(softcap_slope_[at] * by_function) * scale,
                  dx = std::fabs(dscore) * factor;
     const double of_dp = dot * dout_norm * v_norms_[at] * dropout.factor(j) +
                          kRoundingsOfAProbability * u * std::fabs(dp[j]);
@@ -97,6 +101,7 @@ double BackwardHead<double>::add_roundings(int64_t h, int64_t i, const AttendedK
     const double for_dq = own * square(factor) + square(rounded_dx + u * count * dx / 2);
     const double for_dk =
         dscores_squares_[at] * square(factor) + square(rounded_dx + u * queries * dx / 2);
+    dscores_squares_[at] *= square(by_function);
     const double weight = weights_[at];
     const double for_dv = weight == 0
                               ? 0
@@ -113,7 +118,7 @@ double BackwardHead<double>::add_roundings(int64_t h, int64_t i, const AttendedK
     double* dv = dv_squares_.data() + j * problem.head_dim_v;
     for (int64_t d = 0; d < problem.head_dim_v; ++d)
       dv[d] += for_dv * square(dout_[static_cast<std::size_t>(d)]);
-    add_scaled(dq_lse_.data(), k, dscore * softcap_slope_[at] * problem.softmax_scale,
+    add_scaled(dq_lse_.data(), k, dscore * by_function * softcap_slope_[at] * problem.softmax_scale,
                problem.head_dim);
   }
   for (std::size_t d = 0; d < dq_squares_.size(); ++d)

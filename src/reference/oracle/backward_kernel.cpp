@@ -5,6 +5,7 @@
 
 #include "reference/baseline_kernels.h"
 #include "reference/oracle/gradients.h"
+#include "reference/oracle/row_functions.h"
 #include "runtime/fork_safe.h"
 
 namespace fulmen::reference {
@@ -43,9 +44,27 @@ class OracleRunner final : public Runner {
     Exact dq(p_.dq, shapes.dq), dk(p_.dk, shapes.dk), dv(p_.dv, shapes.dv),
         dbias(p_.dbias, shapes.dbias);
     Exact dsinks(p_.dsinks, shapes.dsinks);
+    const auto functions = p_.functions.tensors();
+    std::vector<std::vector<double>> of_functions;
+    std::vector<double*> pointers;
+    for (const ScoreFunctions::Tensor& tensor : functions) {
+      of_functions.emplace_back(tensor.has_gradient ? static_cast<std::size_t>(elements_of(tensor))
+                                                    : 0);
+      pointers.push_back(tensor.has_gradient ? of_functions.back().data() : nullptr);
+    }
     compute_gradients<double>(p_, t, DType::fp32,
-                              {dq.data(), dk.data(), dv.data(), dbias.data(), dsinks.data()},
+                              {.dq = dq.data(),
+                               .dk = dk.data(),
+                               .dv = dv.data(),
+                               .dbias = dbias.data(),
+                               .dsinks = dsinks.data(),
+                               .functions = functions.empty() ? nullptr : pointers.data()},
                               threads_);
+    for (std::size_t i = 0; i < functions.size(); ++i) {
+      if (functions[i].has_gradient)
+        store_function_gradient(of_functions[i].data(), functions[i],
+                                t.function_tensors[i].gradient);
+    }
     dq.store(t.dq, rows_of_queries(p_, t));
     dk.store(t.dk, rows_of_keys(p_, t));
     dv.store(t.dv, rows_of_keys(p_, t));
@@ -65,11 +84,16 @@ class ReferenceBackward final : public Kernel {
   std::string_view name() const noexcept override { return "cpu.reference.backward"; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
+  bool block_masks() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override {
     return {};
   }
-  double rank(const Problem& /*problem*/) const override { return 0; }
+  // Last of all where functions or a block mask leave few kernels.
+  double rank(const Problem& problem) const override {
+    return problem.functions.any() || problem.has_block_mask() ? 0.1 : 0;
+  }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
     return std::unique_ptr<Runner>(std::make_unique<OracleRunner>(problem, options));

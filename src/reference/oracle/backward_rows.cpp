@@ -17,6 +17,7 @@ BackwardHead<Real>::BackwardHead(const Problem& problem, const AttentionTensors&
     : all_(problem),
       all_tensors_(tensors),
       view_(sequence_view(problem, tensors)),
+      functions_(problem, tensors),
       storage_(storage),
       roundings_(roundings) {
   const auto keys = static_cast<std::size_t>(problem.seqlen_k);
@@ -88,6 +89,8 @@ void BackwardHead<Real>::compute_scores(int64_t h, int64_t i, const AttendedKeys
   }
   add_score_terms(problem, view_.tensors, batch_, h, i, keys, to,
                   [this](Real x) { return stored(x); });
+  functions_.apply(batch_, h, i, keys, to);
+  for (int64_t j = keys.begin; problem.functions.any() && j < keys.end; ++j) to[j] = stored(to[j]);
 }
 
 template <class Real>
@@ -153,10 +156,12 @@ Real BackwardHead<Real>::value_gradients(const AttendedKeys& keys,
 }
 
 template <class Real>
-RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
+RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i,
+                                           Real* const* function_gradients) noexcept {
   const Problem& problem = view_.problem;
   const AttentionTensors& tensors = view_.tensors;
-  const AttendedKeys keys(problem, tensors, batch_, h, i);
+  AttendedKeys keys(problem, tensors, batch_, h, i);
+  functions_.restrict_keys(batch_, h, i, keys);
   Real *p = probabilities_.data(), *dp = dprobabilities_.data(), *slope = softcap_slope_.data();
   decode_row(tensors.q.data, problem.dtype, offset_of(problem.q, batch_, i, h), problem.head_dim,
              q_.data());
@@ -183,6 +188,9 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i) noexcept {
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) continue;
     dp[j] = rounded(p[j] * (dp[j] - delta));
+    if (dp[j] == 0) continue;  // its derivatives do not matter
+    functions_.add_gradients(j, dp[j], function_gradients);
+    if (problem.functions.any()) dp[j] = rounded(dp[j] * functions_.slope(j));
     const Real dscore = rounded(rounded(dp[j] * slope[j]) * problem.softmax_scale);
     add_scaled(dq_.data(), k_.data() + j * problem.head_dim, dscore, problem.head_dim);
     add_scaled(dk_.data() + j * problem.head_dim, q_.data(), dscore, problem.head_dim);

@@ -9,6 +9,7 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
+#include "reference/oracle/row_functions.h"
 #include "reference/oracle/score_row.h"
 #include "runtime/sequence_view.h"
 
@@ -40,7 +41,8 @@ class BackwardHead {
   void load(int64_t batch, int64_t kv_head) noexcept;
   // Row i of query head h (of the loaded KV head): adds to dk() and dv(). The result is valid until
   // the next call.
-  RowGradients<Real> row(int64_t h, int64_t i) noexcept;
+  // function_gradients: where gradients of functions' tensors are added, or null.
+  RowGradients<Real> row(int64_t h, int64_t i, Real* const* function_gradients) noexcept;
   const SequenceView& sequence() const noexcept { return view_; }  // the loaded one
   // [seqlen_k, head_dim], not rounded.
   const Real* dk() const noexcept { return dk_.data(); }
@@ -82,6 +84,7 @@ class BackwardHead {
   const Problem& all_;
   const AttentionTensors& all_tensors_;
   SequenceView view_;
+  RowFunctions<Real> functions_;
   DType storage_;
   bool roundings_;
   bool huge_ = false;  // the last row: is_huge_row(), whose exact scores other_scores_ has

@@ -16,6 +16,44 @@
 namespace fulmen::reference {
 namespace {
 
+// Each worker's part of the gradients of functions' tensors.
+template <class Real>
+class FunctionSums {
+ public:
+  FunctionSums(std::span<const ScoreFunctions::Tensor> tensors, Real* const* wanted, int workers) {
+    if (wanted == nullptr) return;
+    for (const ScoreFunctions::Tensor& tensor : tensors) sizes_.push_back(elements_of(tensor));
+    parts_.resize(static_cast<std::size_t>(workers));
+    for (Part& part : parts_) {
+      for (std::size_t t = 0; t < tensors.size(); ++t) {
+        part.sums.emplace_back(wanted[t] != nullptr ? static_cast<std::size_t>(sizes_[t]) : 0);
+        part.pointers.push_back(wanted[t] != nullptr ? part.sums.back().data() : nullptr);
+      }
+    }
+  }
+  Real* const* of(int worker) noexcept {
+    return parts_[static_cast<std::size_t>(worker)].pointers.data();
+  }
+  void store(Real* const* to) const noexcept {
+    for (std::size_t t = 0; t < sizes_.size(); ++t) {
+      if (to[t] == nullptr) continue;
+      std::fill_n(to[t], sizes_[t], Real{0});
+      for (const Part& part : parts_) {
+        for (int64_t i = 0; i < sizes_[t]; ++i)
+          to[t][i] += part.sums[t][static_cast<std::size_t>(i)];
+      }
+    }
+  }
+
+ private:
+  struct Part {
+    std::vector<std::vector<Real>> sums;
+    std::vector<Real*> pointers;
+  };
+  std::vector<int64_t> sizes_;
+  std::vector<Part> parts_;
+};
+
 Shape shape_if(const TensorSpec& spec, const Shape& shape) noexcept {
   return spec.present ? shape : Shape{};
 }
@@ -55,6 +93,7 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
   if (to.dsinks_squares != nullptr)
     std::fill_n(to.dsinks_squares, elements(shapes.dsinks), Real{0});
   if (to.dsinks != nullptr) std::fill_n(to.dsinks, elements(shapes.dsinks), Real{0});
+  FunctionSums<Real> added(p.functions.tensors(), to.functions, threads.num_threads);
   const bool roundings = to.dq_squares != nullptr || to.dk_squares != nullptr ||
                          to.dv_squares != nullptr || to.dbias_squares != nullptr ||
                          to.dsinks_squares != nullptr;
@@ -73,7 +112,8 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
     const RowStatistics rows(p, sequence, b);
     for (int64_t h = kv_head * p.group_size(); h < (kv_head + 1) * p.group_size(); ++h) {
       for (int64_t i = 0; i < queries; ++i) {
-        const RowGradients<Real> row = head.row(h, i);
+        const RowGradients<Real> row =
+            head.row(h, i, to.functions == nullptr ? nullptr : added.of(worker));
         if (to.dq != nullptr)
           std::copy_n(row.dq, p.head_dim, to.dq + (rows.q(i) * p.num_heads + h) * p.head_dim);
         if (to.dq_squares != nullptr)
@@ -105,6 +145,7 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
         std::copy_n(head.dv() + j * p.head_dim_v, p.head_dim_v, to.dv + row * p.head_dim_v);
     }
   });
+  added.store(to.functions);
 }
 
 template void compute_gradients(const Problem&, const AttentionTensors&, DType,
@@ -123,7 +164,12 @@ Status attention_backward_reference(const Problem& problem, const AttentionTenso
     if (Status status = check_sequences(problem, given); !status.ok()) return status;
     const AttentionTensors tensors = without_null(problem, given);
     reference::compute_gradients<double>(problem, tensors, DType::fp32,
-                                         {to.dq, to.dk, to.dv, to.dbias, to.dsinks},
+                                         {.dq = to.dq,
+                                          .dk = to.dk,
+                                          .dv = to.dv,
+                                          .dbias = to.dbias,
+                                          .dsinks = to.dsinks,
+                                          .functions = to.function_gradients},
                                          cpu::thread_settings(options));
     return {};
   } catch (const std::bad_alloc&) {

@@ -30,6 +30,8 @@ struct Gradients {
   // added up.
   Real *dq_squares = nullptr, *dk_squares = nullptr, *dv_squares = nullptr,
        *dbias_squares = nullptr, *dsinks_squares = nullptr;
+  // Of functions' tensors, as many as there are; null, or null each where not wanted.
+  Real* const* functions = nullptr;
 };
 
 inline int64_t elements(const Shape& shape) noexcept {

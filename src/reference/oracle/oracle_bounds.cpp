@@ -34,7 +34,10 @@ double OracleHead::score_error(int64_t j, double q_norm) const noexcept {
   const Problem& p = view_.problem;
   const auto at = static_cast<std::size_t>(j);
   const double norms = q_norm * k_norms_[at];
-  if (!huge_) return score_rounding(p, norms, products_[at], scores_[at], last_.max);
+  if (!huge_) {
+    return std::fmax(1, std::fabs(functions_.slope(j))) *
+           score_rounding(p, norms, products_[at], scores_[at], last_.max);
+  }
   return huge_score_error(p, view_.tensors, batch_, last_.h, last_.i, j, norms, products_[at],
                           exact_scores_[at]) +
          kRoundingsOfAScore * kUnitOfFloat * std::fmin(last_.max - scores_[at], kExponentialRange);
@@ -47,7 +50,7 @@ OracleHead::Bounds OracleHead::bounds(const double* out, double* rounding) noexc
   std::fill_n(rounding, p.head_dim_v, 0.0);
   if (sum == 0) return {};
   if (!measured_) measure_head();
-  const AttendedKeys keys(p, t, batch_, h, i);
+  const AttendedKeys keys = attended(h, i);
   const RowDropout dropout(p, t, batch_, h, i);
 
   double q_squares = 0;

@@ -11,7 +11,10 @@
 namespace fulmen::reference {
 
 OracleHead::OracleHead(const Problem& problem, const AttentionTensors& tensors)
-    : all_(problem), all_tensors_(tensors), view_(sequence_view(problem, tensors)) {
+    : all_(problem),
+      all_tensors_(tensors),
+      view_(sequence_view(problem, tensors)),
+      functions_(problem, tensors) {
   const auto keys = static_cast<std::size_t>(problem.seqlen_k);
   const auto dim = static_cast<std::size_t>(problem.head_dim),
              dim_v = static_cast<std::size_t>(problem.head_dim_v);
@@ -37,7 +40,13 @@ void OracleHead::load(int64_t batch, int64_t kv_head) noexcept {
   }
 }
 
-// s_j = scale * q.k_j, then softcap, bias and ALiBi. m = max(sink, s_j)
+AttendedKeys OracleHead::attended(int64_t h, int64_t i) noexcept {
+  AttendedKeys keys(view_.problem, view_.tensors, batch_, h, i);
+  functions_.restrict_keys(batch_, h, i, keys);
+  return keys;
+}
+
+// s_j = scale * q.k_j, then softcap, bias, ALiBi and score_mod. m = max(sink, s_j)
 RowMaximum<double> OracleHead::compute_scores(int64_t h, int64_t i,
                                               const AttendedKeys& keys) noexcept {
   const Problem& p = view_.problem;
@@ -52,6 +61,7 @@ RowMaximum<double> OracleHead::compute_scores(int64_t h, int64_t i,
   for (int64_t j = keys.begin; j < keys.end; ++j) s[j] *= static_cast<double>(p.softmax_scale);
   std::copy(s + keys.begin, s + keys.end, products_.data() + keys.begin);
   add_score_terms(p, t, batch_, h, i, keys, s, [](double score) { return score; });
+  functions_.apply(batch_, h, i, keys, s);
   RowMaximum<double> max = largest_score(keys, s);
   huge_ = round_huge_row(p, keys, s, exact_scores_.data(), max);
   max.include_sink(sink_of(p, t, h));
@@ -62,7 +72,7 @@ RowMaximum<double> OracleHead::compute_scores(int64_t h, int64_t i,
 double OracleHead::row(int64_t h, int64_t i, double* out) noexcept {
   const Problem& p = view_.problem;
   const AttentionTensors& t = view_.tensors;
-  const AttendedKeys keys(p, t, batch_, h, i);
+  const AttendedKeys keys = attended(h, i);
   const RowDropout dropout(p, t, batch_, h, i);
   const RowMaximum<double> max = compute_scores(h, i, keys);
   const double *s = scores_.data(), m = max.value, sink = sink_of(p, t, h);

@@ -7,6 +7,7 @@
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 #include "reference/oracle/huge_scores.h"
+#include "reference/oracle/row_functions.h"
 #include "reference/oracle/score_row.h"
 #include "runtime/sequence_view.h"
 
@@ -32,6 +33,8 @@ class OracleHead {
   Bounds bounds(const double* out, double* rounding) noexcept;
 
  private:
+  // The keys of a row, with what functions and block masks leave out.
+  AttendedKeys attended(int64_t h, int64_t i) noexcept;
   // Sets scores_; returns their maximum with the sink.
   RowMaximum<double> compute_scores(int64_t h, int64_t i, const AttendedKeys& keys) noexcept;
   const double* v_row(int64_t j) const noexcept { return v_.data() + j * view_.problem.head_dim_v; }
@@ -61,6 +64,7 @@ class OracleHead {
     double sum = 0;  // of exp(score - max); 0 where no key is attended
   };
   Row last_;
+  RowFunctions<double> functions_;
   bool huge_ = false;                 // is_huge_row() of the last row
   std::vector<double> products_;      // [seqlen_k]: scale * q.k of the last row
   std::vector<double> exact_scores_;  // [seqlen_k]: of a huge row, before they were rounded to fp32

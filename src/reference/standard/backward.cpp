@@ -221,7 +221,7 @@ class StandardBackwardRunner final : public Runner {
         slope[j] = 1 - tanh * tanh;
       }
     }
-    softmax_step(no_dropout_, t, b, h, i, DType::fp32, p);
+    softmax_step(no_dropout_, t, b, h, i, DType::fp32, p, nullptr);
     const float sink = sink_of(p_, t, h),
                 lse = static_cast<const float*>(t.lse.data)[offset_of(p_.lse, b, h, i)];
     // exp(sink - lse), which the rounding of a huge LSE would falsify.

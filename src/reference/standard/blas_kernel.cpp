@@ -102,8 +102,8 @@ class BlasRunner final : public Runner {
              static_cast<int>(leading(p_.k, false, dim)), 0.0F, scores, n);
     }
     for (int64_t r = 0; r < block.count; ++r) {
-      const float lse =
-          softmax_step(p_, t, block.b, block.head(r), block.query(r), DType::fp32, scores + r * n);
+      const float lse = softmax_step(p_, t, block.b, block.head(r), block.query(r), DType::fp32,
+                                     scores + r * n, nullptr);
       if (p_.lse.present)
         static_cast<float*>(t.lse.data)[offset_of(p_.lse, block.b, block.head(r), block.query(r))] =
             lse;

@@ -154,10 +154,15 @@ class ReferenceDouble final : public Kernel {
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   bool paged() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
+  bool block_masks() const noexcept override { return true; }
   Support supports(const Problem& /*problem*/, const std::string& /*device*/) const override {
     return {};
   }
-  double rank(const Problem& /*problem*/) const override { return 0; }
+  // Last of all where functions or a block mask leave few kernels.
+  double rank(const Problem& problem) const override {
+    return problem.functions.any() || problem.has_block_mask() ? 0.1 : 0;
+  }
   Result<std::unique_ptr<Runner>> prepare(const Problem& problem, const std::string& /*device*/,
                                           const AttentionOptions& options) const override {
     return std::unique_ptr<Runner>(std::make_unique<OracleRunner>(problem, options));

@@ -16,11 +16,17 @@ int64_t rows_at_once(const Problem& p) noexcept { return std::min(kRowsPerTask, 
 
 template <class Round>
 float softmax_rounded(const Problem& p, const AttentionTensors& t, int64_t b, int64_t h, int64_t i,
-                      DType storage, float* scores, const Round& round) noexcept {
-  const AttendedKeys keys(p, t, b, h, i);
+                      DType storage, float* scores, RowFunctions<float>* functions,
+                      const Round& round) noexcept {
+  AttendedKeys keys(p, t, b, h, i);
+  if (functions != nullptr) functions->restrict_keys(b, h, i, keys);
   for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = stored_score(storage, scores[j]);
   add_score_terms(p, t, b, h, i, keys, scores,
                   [storage](float x) { return stored_score(storage, x); });
+  if (functions != nullptr) {
+    functions->apply(b, h, i, keys, scores);
+    for (int64_t j = keys.begin; j < keys.end; ++j) scores[j] = stored_score(storage, scores[j]);
+  }
   constexpr float kMasked = -std::numeric_limits<float>::infinity();
   std::fill(scores, scores + keys.begin, kMasked);
   std::fill(scores + keys.end, scores + p.seqlen_k, kMasked);
@@ -38,16 +44,16 @@ float softmax_rounded(const Problem& p, const AttentionTensors& t, int64_t b, in
 }  // namespace
 
 float softmax_step(const Problem& p, const AttentionTensors& t, int64_t b, int64_t h, int64_t i,
-                   DType storage, float* scores) noexcept {
+                   DType storage, float* scores, RowFunctions<float>* functions) noexcept {
   switch (storage) {
     case DType::fp16:
-      return softmax_rounded(p, t, b, h, i, storage, scores,
+      return softmax_rounded(p, t, b, h, i, storage, scores, functions,
                              [](float x) { return from_fp16(to_fp16(x)); });
     case DType::bf16:
-      return softmax_rounded(p, t, b, h, i, storage, scores,
+      return softmax_rounded(p, t, b, h, i, storage, scores, functions,
                              [](float x) { return from_bf16(to_bf16(x)); });
     default:
-      return softmax_rounded(p, t, b, h, i, storage, scores, [](float x) { return x; });
+      return softmax_rounded(p, t, b, h, i, storage, scores, functions, [](float x) { return x; });
   }
 }
 
@@ -56,11 +62,11 @@ int64_t StandardRows::scratch_floats(const Problem& p) noexcept {
          rows_at_once(p) * (p.seqlen_k + p.head_dim_v + 1);
 }
 
-StandardRows::StandardRows(const Problem& problem, const AttentionTensors& tensors,
-                           float* scratch) noexcept
+StandardRows::StandardRows(const Problem& problem, const AttentionTensors& tensors, float* scratch)
     : all_(problem),
       all_tensors_(tensors),
       view_(sequence_view(problem, tensors)),
+      functions_(problem, tensors),
       k_(scratch),
       v_(k_ + problem.head_dim * problem.seqlen_k),
       scores_(v_ + problem.seqlen_k * problem.head_dim_v),
@@ -95,13 +101,15 @@ const float* StandardRows::rows(int64_t h, int64_t first, int64_t count) noexcep
     for (int64_t j = 0; j < p.seqlen_k; ++j) scores[j] *= p.softmax_scale;
   }
   for (int64_t r = 0; r < count; ++r) {
-    lse_[r] = softmax_step(p, t, batch_, h, first + r, p.dtype, scores_ + r * p.seqlen_k);
+    lse_[r] =
+        softmax_step(p, t, batch_, h, first + r, p.dtype, scores_ + r * p.seqlen_k, &functions_);
   }
   // Step three: out = probabilities v, without the masked keys: 0 * NaN would leak.
   for (int64_t r = 0; r < count; ++r) {
     float* out = out_ + r * p.head_dim_v;
     std::fill(out, out + p.head_dim_v, start_of_row(p, t, h));
-    const AttendedKeys keys(p, t, batch_, h, first + r);
+    AttendedKeys keys(p, t, batch_, h, first + r);
+    functions_.restrict_keys(batch_, h, first + r, keys);
     for (int64_t j = keys.begin; j < keys.end; ++j) {
       if (keys.contains(j))
         add_scaled(out, v_ + j * p.head_dim_v, scores_[r * p.seqlen_k + j], p.head_dim_v);

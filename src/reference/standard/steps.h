@@ -6,14 +6,17 @@
 
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
+#include "reference/oracle/row_functions.h"
 #include "runtime/sequence_view.h"
 
 namespace fulmen::reference {
 
 // Step two for one row: scores [seqlen_k] hold scale * q.k and become probabilities, both rounded
-// to `storage`. Returns the LSE.
+// to `storage`. Returns the LSE. functions: null where the problem has neither functions nor a
+// block mask.
 float softmax_step(const Problem& problem, const AttentionTensors& tensors, int64_t b, int64_t h,
-                   int64_t i, DType storage, float* scores) noexcept;
+                   int64_t i, DType storage, float* scores,
+                   RowFunctions<float>* functions) noexcept;
 
 // Standard attention by plain loops for blocks of rows of one KV head, keeping scores and
 // probabilities in the problem's dtype: what "same-precision standard attention" means in the
@@ -22,7 +25,7 @@ class StandardRows {
  public:
   // Floats of scratch that one instance works in.
   static int64_t scratch_floats(const Problem& problem) noexcept;
-  StandardRows(const Problem& problem, const AttentionTensors& tensors, float* scratch) noexcept;
+  StandardRows(const Problem& problem, const AttentionTensors& tensors, float* scratch);
   // Decodes K and V of one KV head; does nothing when it is the one already loaded.
   void load(int64_t batch, int64_t kv_head) noexcept;
   // Rows [first, first + count) of query head h, count <= kRowsPerTask. Returns out
@@ -35,6 +38,7 @@ class StandardRows {
   const Problem& all_;
   const AttentionTensors& all_tensors_;
   SequenceView view_;
+  RowFunctions<float> functions_;
   int64_t batch_ = -1;
   int64_t kv_head_ = -1;
   float* k_;       // [head_dim, seqlen_k]: transposed, so that the product's inner loop runs over

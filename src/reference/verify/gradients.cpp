@@ -1,10 +1,12 @@
 #include "reference/verify/gradients.h"
 
 #include <cmath>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "reference/oracle/gradients.h"
+#include "reference/oracle/row_functions.h"
 #include "reference/oracle/score_row.h"
 #include "reference/verify/worst.h"
 #include "runtime/float_formats.h"
@@ -18,10 +20,10 @@ constexpr double kSquares = 3;
 
 // One gradient: what was computed, and the same in double and by standard attention.
 struct Checked {
-  const char* name;
+  std::string name;
   const char* order;
-  const Tensor AttentionTensors::* tensor;
-  const TensorSpec& spec;
+  const Tensor& tensor;
+  TensorSpec spec;
   Shape shape;
   std::vector<double> exact{};
   std::vector<float> standard{};
@@ -38,8 +40,7 @@ struct Checked {
   float* standard_data() noexcept { return spec.present ? standard.data() : nullptr; }
 
   // How far it is over its bound, relative to that: the report of the worst gradient is kept.
-  double judge(const AttentionTensors& tensors, double slack, VerifyReport& report) const {
-    const Tensor& values = tensors.*tensor;
+  double judge(double slack, VerifyReport& report) const {
     Worst worst, over;  // the largest error, and the largest of those over R + slack
     double standard_error = 0, sum = 0;
     for (int64_t at = 0; at < elements(shape); ++at) {
@@ -50,7 +51,7 @@ struct Checked {
       double expected = exact[static_cast<std::size_t>(at)];
       const double nearest = round_to(spec.dtype, static_cast<float>(expected));
       if (std::isinf(nearest)) expected = nearest;  // beyond the dtype's range infinity is right
-      const double value = load_float(values.data, spec.dtype,
+      const double value = load_float(tensor.data, spec.dtype,
                                       offset_of(spec, index[0], index[1], index[2], index[3]));
       const double before =
           kSquares * finite_or_zero(std::sqrt(squares[static_cast<std::size_t>(at)]));
@@ -74,7 +75,7 @@ struct Checked {
     report.bound = std::fmax(3 * standard_error, worst.rounding) + slack;
     report.ok = !wrong;
     if (wrong) {
-      report.message = describe(name, order, worst, report.bound,
+      report.message = describe(name.c_str(), order, worst, report.bound,
                                 fmt::format("max(3 P, R) + {:.3g}, P {:.3g}, R {:.3g}", slack,
                                             standard_error, worst.rounding));
     }
@@ -82,30 +83,56 @@ struct Checked {
   }
 };
 
+// The gradient of a function's tensor, whose last dims are those that there are.
+Checked of_function(const ScoreFunctions::Tensor& tensor, const Tensor& gradient) {
+  Shape shape{1, 1, 1, 1};
+  TensorSpec spec{tensor.gradient_dtype, tensor.has_gradient, {}};
+  for (int d = 0; d < tensor.dims; ++d) {
+    const auto at = static_cast<std::size_t>(4 - tensor.dims + d);
+    shape[at] = tensor.shape[static_cast<std::size_t>(d)];
+    spec.strides[at] = tensor.gradient_strides[static_cast<std::size_t>(d)];
+  }
+  if (!tensor.has_gradient) shape = {};
+  return {"gradient of " + tensor.name, "its last dims", gradient, spec, shape};
+}
+
 }  // namespace
 
 VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
                               const cpu::ThreadSettings& threads) {
-  using T = AttentionTensors;
+  const AttentionTensors& t = tensors;
   const GradientShapes shapes(p);
-  Checked all[] = {{"dq", "b, i, h, d", &T::dq, p.dq, shapes.dq},
-                   {"dk", "b, j, h, d", &T::dk, p.dk, shapes.dk},
-                   {"dv", "b, j, h, d", &T::dv, p.dv, shapes.dv},
-                   {"dbias", "b, h, i, j", &T::dbias, p.dbias, shapes.dbias},
-                   {"dsinks", "0, 0, 0, h", &T::dsinks, p.dsinks, shapes.dsinks}};
+  std::vector<Checked> all{{"dq", "b, i, h, d", t.dq, p.dq, shapes.dq},
+                           {"dk", "b, j, h, d", t.dk, p.dk, shapes.dk},
+                           {"dv", "b, j, h, d", t.dv, p.dv, shapes.dv},
+                           {"dbias", "b, h, i, j", t.dbias, p.dbias, shapes.dbias},
+                           {"dsinks", "0, 0, 0, h", t.dsinks, p.dsinks, shapes.dsinks}};
+  constexpr std::size_t kOwn = 5;  // what follows is of functions' tensors
+  const auto functions = p.functions.tensors();
+  for (std::size_t i = 0; i < functions.size(); ++i)
+    all.push_back(of_function(functions[i], t.function_tensors[i].gradient));
+  std::vector<double*> exact_functions;
+  std::vector<float*> standard_functions;
   for (Checked& one : all) one.allocate();
-  auto& [dq, dk, dv, dbias, dsinks] = all;
+  for (std::size_t i = kOwn; i < all.size(); ++i) {
+    exact_functions.push_back(all[i].exact_data());
+    standard_functions.push_back(all[i].standard_data());
+  }
+  Checked &dq = all[0], &dk = all[1], &dv = all[2], &dbias = all[3], &dsinks = all[4];
   dq.rows = rows_of_queries(p, tensors);
   dk.rows = dv.rows = rows_of_keys(p, tensors);
-  compute_gradients<double>(p, tensors, DType::fp32,
-                            {dq.exact_data(), dk.exact_data(), dv.exact_data(), dbias.exact_data(),
-                             dsinks.exact_data(), dq.squares_data(), dk.squares_data(),
-                             dv.squares_data(), dbias.squares_data(), dsinks.squares_data()},
-                            threads);
-  compute_gradients<float>(p, tensors, p.dtype,
-                           {dq.standard_data(), dk.standard_data(), dv.standard_data(),
-                            dbias.standard_data(), dsinks.standard_data()},
-                           threads);
+  compute_gradients<double>(
+      p, tensors, DType::fp32,
+      {dq.exact_data(), dk.exact_data(), dv.exact_data(), dbias.exact_data(), dsinks.exact_data(),
+       dq.squares_data(), dk.squares_data(), dv.squares_data(), dbias.squares_data(),
+       dsinks.squares_data(), functions.empty() ? nullptr : exact_functions.data()},
+      threads);
+  compute_gradients<float>(
+      p, tensors, p.dtype,
+      {dq.standard_data(), dk.standard_data(), dv.standard_data(), dbias.standard_data(),
+       dsinks.standard_data(), nullptr, nullptr, nullptr, nullptr, nullptr,
+       functions.empty() ? nullptr : standard_functions.data()},
+      threads);
 
   const double slack =
       kAbsolute * static_cast<double>(p.dropout_scale()) + (p.softcap > 0 ? kSoftcapError : 0);
@@ -117,7 +144,7 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
   for (const Checked& one : all) {
     if (!one.spec.present) continue;
     VerifyReport report;
-    const double excess = one.judge(tensors, slack, report);
+    const double excess = one.judge(slack, report);
     sum += report.mean_error * static_cast<double>(report.elements);
     elements += report.elements;
     gradients.push_back({report.tensor, report.worst_error, report.baseline_error, report.bound});

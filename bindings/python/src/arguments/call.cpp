@@ -34,6 +34,9 @@ const PlaceRow kTensors[kPlaces] = {
 };
 static_assert(sizeof(fulmen_tensors) == sizeof(fulmen_tensors::struct_size) +
                                             kPlaces * sizeof(fulmen_tensor) +
+                                            4 * sizeof(fulmen_tensor) +  // a block mask
+                                            sizeof(fulmen_tensors::function_tensors) +
+                                            sizeof(fulmen_tensors::num_function_tensors) +
                                             2 * sizeof(fulmen_tensors::dropout_seed),
               "a tensor of fulmen_tensors has no Place");
 

@@ -47,6 +47,8 @@ pub struct Attention {
     /// What the options given to the library point to.
     kernel: Option<CString>,
     tuning: Option<CString>,
+    score_mod: Option<CString>,
+    mask_mod: Option<CString>,
     pool: Option<Arc<Pool>>,
     device: Option<CString>,
 }
@@ -61,6 +63,8 @@ impl std::fmt::Debug for Attention {
             .field("options", &self.options)
             .field("kernel", &self.kernel)
             .field("tuning", &self.tuning)
+            .field("score_mod", &self.score_mod)
+            .field("mask_mod", &self.mask_mod)
             .field("device", &self.device)
             .finish_non_exhaustive()
     }
@@ -79,6 +83,8 @@ impl Default for Attention {
             options,
             kernel: None,
             tuning: None,
+            score_mod: None,
+            mask_mod: None,
             pool: None,
             device: None,
         }
@@ -96,6 +102,8 @@ impl Attention {
         let mut options = self.options;
         options.kernel = self.kernel.as_ref().map_or(ptr::null(), |k| k.as_ptr());
         options.tuning = self.tuning.as_ref().map_or(ptr::null(), |t| t.as_ptr());
+        options.score_mod = self.score_mod.as_ref().map_or(ptr::null(), |t| t.as_ptr());
+        options.mask_mod = self.mask_mod.as_ref().map_or(ptr::null(), |t| t.as_ptr());
         if let Some(pool) = &self.pool {
             (options.parallel_for, options.parallel_for_context) = pool.callback();
         }
@@ -372,6 +380,41 @@ impl AttentionBuilder {
     /// ```
     pub fn check_first_use(mut self, check: bool) -> Self {
         self.attention.options.check_first_use = check;
+        self
+    }
+
+    /// A function of scores in the language of `docs/guide/score_functions.md`, of `score`, `b`, `h`,
+    /// `q` and `k`. (Functions that read tensors: through fulmen-sys.)
+    ///
+    /// ```
+    /// let attention = fulmen::Attention::builder().score_mod("score - 0.1 * abs(q - k)").build()?;
+    /// # Ok::<(), fulmen::Error>(())
+    /// ```
+    pub fn score_mod(mut self, text: &str) -> Self {
+        self.attention.score_mod = self.string("score_mod", text);
+        self
+    }
+
+    /// Which pairs of query and key are attended, in the same language.
+    ///
+    /// ```
+    /// let attention = fulmen::Attention::builder().mask_mod("q >= k").build()?;
+    /// # Ok::<(), fulmen::Error>(())
+    /// ```
+    pub fn mask_mod(mut self, text: &str) -> Self {
+        self.attention.mask_mod = self.string("mask_mod", text);
+        self
+    }
+
+    /// Queries and keys of a block of a block mask: multiples of 16 up to 256, 128 by default.
+    ///
+    /// ```
+    /// let attention = fulmen::Attention::builder().mask_block(64, 64).build()?;
+    /// # Ok::<(), fulmen::Error>(())
+    /// ```
+    pub fn mask_block(mut self, queries: i64, keys: i64) -> Self {
+        self.attention.options.mask_block_q = queries;
+        self.attention.options.mask_block_k = keys;
         self
     }
 

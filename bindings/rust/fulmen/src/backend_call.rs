@@ -134,7 +134,11 @@ shapes!(
     block_table,
     leftpad_k,
     k_scale,
-    v_scale
+    v_scale,
+    kv_num_blocks,
+    kv_indices,
+    full_kv_num_blocks,
+    full_kv_indices
 );
 
 /// An input of a backend, in host memory.

@@ -181,7 +181,16 @@ macro_rules! both {
             /// them yet: [`crate::Error::Unsupported`].
             k_scale,
             /// The same of v.
-            v_scale
+            v_scale,
+            /// A block mask, of [`crate::AttentionBuilder::mask_block`]: `[1 or batch, 1 or heads, 1,
+            /// blocks of queries]` of `i32`, how many blocks of keys each attends.
+            kv_num_blocks,
+            /// `[1 or batch, 1 or heads, blocks of queries, blocks of keys]` of `i32`: which.
+            kv_indices,
+            /// The same of blocks that `mask_mod` does not mask.
+            full_kv_num_blocks,
+            /// Which these are.
+            full_kv_indices
         );)*
     };
 }

@@ -1,0 +1,278 @@
+// Score functions over a tile of scores, queries in lanes: bytecode whose registers are vectors of
+// a tile, interpreted in each instruction set.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/tile/function_vectors.h"
+#include "cpu/tile/mask_summary.h"
+#include "cpu/tile/tile.h"
+#include "cpu/tile/tile_function.h"
+
+namespace fulmen::cpu {
+
+template <class Isa>
+class FunctionTile {
+ public:
+  FunctionTile(const TileFunction& function, const FunctionPlace& place, float* scratch)
+      : code_(function.code), tensors_(function.tensors), place_(place) {
+    for (int rank = 0; rank < score::kRanks; ++rank) {
+      registers_[rank] = scratch;
+      scratch += code_ == nullptr ? 0 : code_->registers[rank] * kRankElements[rank];
+    }
+  }
+
+  // The parts that do not vary with the pair, of `keys` keys.
+  __attribute__((noinline)) void begin(int keys) {
+    constexpr int kElements[] = {1, kBlockM, 0, kPairElements};
+    for (const score::Instruction& one : code_->once) {
+      const int count = one.rank == score::Rank::key ? static_cast<int>(round_up(keys, 16))
+                                                     : kElements[static_cast<int>(one.rank)];
+      run(one, count, nullptr, 0);
+    }
+  }
+  // The pairs of kFunctionKeys keys from `key` on in the tile. scores: [kFunctionKeys][kBlockM], or
+  // null. Results are then at result().
+  __attribute__((noinline)) void pairs(const float* scores, int key) {
+    for (const score::Instruction& one : code_->pairs) run(one, kPairElements, scores, key);
+  }
+  float* result(int index) const { return real(score::Rank::pair, code_->results[index]); }
+
+ private:
+  float* real(score::Rank rank, int32_t index) const {
+    const auto r = static_cast<int>(rank);
+    return registers_[r] + index * kRankElements[r];
+  }
+  int32_t* integer(score::Rank rank, int32_t index) const {
+    return reinterpret_cast<int32_t*>(real(rank, index));
+  }
+
+  void run(const score::Instruction& one, int count, const float* scores, int key) const {
+    if (one.expands) return expand(one, count, key);
+    using score::Op;
+    float* to = real(one.rank, one.to);
+    int32_t* to_int = reinterpret_cast<int32_t*>(to);
+    const auto fill = [&](auto* at, auto value, int step) __attribute__((always_inline)) {
+      for (int i = 0; i < count; ++i) at[i] = value + step * i;
+    };
+    switch (one.op) {
+      case Op::constant:
+        if (one.type == score::Type::real) {
+          for (int i = 0; i < count; ++i) to[i] = one.real;
+          return;
+        }
+        return fill(to_int, one.integer, 0);
+      case Op::score:
+        for (int i = 0; i < count; ++i) to[i] = scores[i];
+        return;
+      case Op::batch:
+        return fill(to_int, static_cast<int32_t>(place_.batch), 0);
+      case Op::head:
+        return fill(to_int, static_cast<int32_t>(place_.head), 0);
+      case Op::query:
+        return fill(to_int, static_cast<int32_t>(place_.row), 1);
+      case Op::key:
+        return fill(to_int, static_cast<int32_t>(place_.key), 1);
+      case Op::load:
+        return load(one, count);
+      default:
+        return apply_vectors<Isa>(one.op, one.type, count, real(one.rank, one.args[0]),
+                                  real(one.rank, one.args[1]), real(one.rank, one.args[2]), to);
+    }
+  }
+
+  void expand(const score::Instruction& one, int count, int key) const {
+    if (one.type == score::Type::real) {
+      expand(one, real(one.from, one.args[0]), count, key, real(one.rank, one.to));
+    } else {
+      expand(one, integer(one.from, one.args[0]), count, key, integer(one.rank, one.to));
+    }
+  }
+  template <class T>
+  static void expand(const score::Instruction& one, const T* from, int count, int key, T* to) {
+    if (one.from == score::Rank::tile) {
+      for (int i = 0; i < count; ++i) to[i] = from[0];
+      return;
+    }
+    for (int k = 0; k < kFunctionKeys; ++k) {
+      const bool by_query = one.from == score::Rank::query;
+      for (int i = 0; i < kBlockM; ++i) to[k * kBlockM + i] = by_query ? from[i] : from[key + k];
+    }
+  }
+
+  void load(const score::Instruction& one, int count) const {
+    const score::Elements& tensor = tensors_[one.tensor];
+    float* to = real(one.rank, one.to);
+    auto* to_int = reinterpret_cast<int32_t*>(to);
+    switch (tensor.dtype) {
+      case DType::fp32:
+        return gather<float>(one, tensor, count, to, [](float x) { return x; });
+      case DType::fp16:
+        return gather<uint16_t>(one, tensor, count, to, [](uint16_t x) { return fp16_bits(x); });
+      case DType::bf16:
+        return gather<uint16_t>(one, tensor, count, to, [](uint16_t x) { return bf16_bits(x); });
+      case DType::int64:
+        return gather<int64_t>(one, tensor, count, to_int, [](int64_t x) {
+          return static_cast<int32_t>(x > 2147483647      ? 2147483647
+                                      : x < -2147483648LL ? -2147483648LL
+                                                          : x);
+        });
+      case DType::int32:
+        return gather<int32_t>(one, tensor, count, to_int, [](int32_t x) { return x; });
+      case DType::int8:
+        return gather<int8_t>(one, tensor, count, to_int, [](int8_t x) { return int32_t{x}; });
+      case DType::uint8:
+        return gather<uint8_t>(one, tensor, count, to_int, [](uint8_t x) { return int32_t{x}; });
+      case DType::boolean:
+        return gather<uint8_t>(one, tensor, count, to_int,
+                               [](uint8_t x) { return x != 0 ? 1 : 0; });
+    }
+  }
+  template <class Stored, class To, class Convert>
+  void gather(const score::Instruction& one, const score::Elements& tensor, int count, To* to,
+              Convert convert) const {
+    const auto* data = static_cast<const Stored*>(tensor.data);
+    const int32_t* indices[score::kMaxArguments] = {};
+    for (int d = 0; d < one.arguments; ++d) indices[d] = integer(one.rank, one.args[d]);
+    for (int i = 0; i < count; ++i) {
+      int64_t offset = 0;
+      bool inside = true;
+      for (int d = 0; d < one.arguments; ++d) {
+        const int64_t index = indices[d][i];
+        inside = inside && index >= 0 && index < tensor.shape[d];
+        offset += index * tensor.strides[d];
+      }
+      to[i] = inside ? convert(data[offset]) : To{};
+    }
+  }
+
+  const score::Bytecode* code_;
+  const score::Elements* tensors_;
+  FunctionPlace place_;
+  float* registers_[score::kRanks];
+};
+
+// The pairs of a tile [keys][kBlockM] that mask_mod or the block mask leave out become -inf.
+template <class Isa>
+__attribute__((noinline)) void mask_tile(const TileFunction& mask, const BlockStates& blocks,
+                                         const FunctionPlace& place, int keys, float* tile,
+                                         float* scratch) {
+  FunctionTile<Isa> function(mask, place, scratch);
+  if (mask.any()) function.begin(keys);
+  for (int key = 0; key < keys; ++key) {
+    const int32_t* keeps = nullptr;
+    if (mask.any()) {
+      if (key % kFunctionKeys == 0) function.pairs(nullptr, key);
+      keeps = reinterpret_cast<const int32_t*>(function.result(0)) +
+              static_cast<int64_t>(key % kFunctionKeys) * kBlockM;
+    }
+    float* to = tile + static_cast<int64_t>(key) * kBlockM;
+    // Sizes of blocks are multiples of 16.
+    for (int row = 0; row < kBlockM; row += 16) {
+      const BlockState state = blocks.of(place.batch, place.head, place.row + row, place.key + key);
+      if (state == BlockState::full) continue;
+      if (state == BlockState::none) {
+        for (int i = row; i < row + 16; ++i) to[i] = -__builtin_inff();
+      } else if (keeps != nullptr) {
+        for (int i = row; i < row + 16; ++i) to[i] = keeps[i] != 0 ? to[i] : -__builtin_inff();
+      }
+    }
+  }
+}
+
+// scores [keys][kBlockM] in natural units become score_mod of them; -inf, a masked pair, stays.
+// max: [kBlockM], of the new ones, a NaN where one is.
+template <class Isa>
+__attribute__((noinline)) void score_tile_by(const TileFunction& score, const FunctionPlace& place,
+                                             int rows, int keys, float* scores, float* max,
+                                             float* scratch) {
+  using Vec = typename Isa::Vec;
+  const Vec minus_infinity = Isa::set1(-__builtin_inff());
+  FunctionTile<Isa> function(score, place, scratch);
+  function.begin(keys);
+  const int padded = static_cast<int>(round_up(rows, Isa::kLanes));
+  for (int i = 0; i < padded; i += Isa::kLanes) Isa::store(max + i, minus_infinity);
+  for (int key = 0; key < keys; ++key) {
+    float* row = scores + static_cast<int64_t>(key) * kBlockM;
+    // The tile has room for whole groups of keys: what lies behind the last one does not matter.
+    if (key % kFunctionKeys == 0) function.pairs(row, key);
+    const float* to = function.result(0) + static_cast<int64_t>(key % kFunctionKeys) * kBlockM;
+    for (int i = 0; i < padded; i += Isa::kLanes) {
+      const Vec x =
+          Isa::select_minus_infinity(Isa::load(row + i), minus_infinity, Isa::load(to + i));
+      Isa::store(row + i, x);
+      Isa::store(max + i, Isa::max(Isa::load(max + i), x));
+    }
+  }
+}
+
+// Backward: scores [keys][kBlockM] become probabilities, slope is multiplied by score_mod's
+// derivative, and 0 where a probability is. numbers: LseNumbers of the rows. kept: where the scores
+// are kept, or null.
+template <class Isa>
+__attribute__((noinline)) void probabilities_by(const TileFunction& score,
+                                                const FunctionPlace& place, int keys,
+                                                const float* minus_lse, float* scores, float* slope,
+                                                float* kept, float* scratch) {
+  using Vec = typename Isa::Vec;
+  const Vec minus_infinity = Isa::set1(-__builtin_inff());
+  FunctionTile<Isa> function(score, place, scratch);
+  const int value = static_cast<int>(score.code->results.size()) - 1;
+  function.begin(keys);
+  for (int key = 0; key < keys; ++key) {
+    float* row = scores + static_cast<int64_t>(key) * kBlockM;
+    if (key % kFunctionKeys == 0) function.pairs(row, key);
+    const int64_t from = static_cast<int64_t>(key % kFunctionKeys) * kBlockM;
+    for (int i = 0; i < kBlockM; i += Isa::kLanes) {
+      const Vec before = Isa::load(row + i);
+      if (kept != nullptr) Isa::store(kept + static_cast<int64_t>(key) * kBlockM + i, before);
+      const Vec x = Isa::select_minus_infinity(before, minus_infinity,
+                                               Isa::load(function.result(value) + from + i));
+      Vec p[1] = {Isa::mul(Isa::add(x, Isa::load(minus_lse + i)), Isa::set1(algorithm::kLog2E))};
+      Isa::template exp2<5>(p);
+      Isa::store(row + i, p[0]);
+      float* to = slope + static_cast<int64_t>(key) * kBlockM + i;
+      // A NaN of p stays one.
+      const Vec by = Isa::mul(Isa::load(to), Isa::load(function.result(0) + from + i));
+      Isa::store(to, Isa::select_less(p[0], Isa::set1(1e-38F), Isa::zero(), by));
+    }
+  }
+}
+
+// Adds ds [keys][kBlockM] times the derivatives by the elements that a pair reads to these sums, in
+// the order of keys and queries.
+template <class Isa>
+__attribute__((noinline)) void add_function_gradients(const TileFunction& score,
+                                                      const ScoreFunctions::Impl& functions,
+                                                      const FunctionPlace& place, int rows,
+                                                      int keys, const float* scores,
+                                                      const float* ds, float* sums,
+                                                      const int64_t* offsets, float* scratch) {
+  FunctionTile<Isa> function(score, place, scratch);
+  function.begin(keys);
+  for (int key = 0; key < keys; ++key) {
+    const int64_t tile_row = static_cast<int64_t>(key) * kBlockM;
+    if (key % kFunctionKeys == 0) function.pairs(scores + tile_row, key);
+    const int64_t from = static_cast<int64_t>(key % kFunctionKeys) * kBlockM;
+    for (const LoadResult& load : functions.loads) {
+      const ScoreFunctions::Tensor& tensor = functions.tensors[load.tensor];
+      const float* by = function.result(load.by) + from;
+      float* to = sums + offsets[load.tensor];
+      for (int i = 0; i < rows; ++i) {
+        const float gradient = ds[tile_row + i];
+        if (gradient == 0.0F) continue;
+        int64_t place_of = 0;
+        bool inside = true;
+        for (int d = 0; d < tensor.dims; ++d) {
+          const int32_t index =
+              reinterpret_cast<const int32_t*>(function.result(load.index + d) + from)[i];
+          inside = inside && index >= 0 && index < tensor.shape[d];
+          place_of = place_of * tensor.shape[d] + index;
+        }
+        if (inside) to[place_of] += gradient * by[i];
+      }
+    }
+  }
+}
+
+}  // namespace fulmen::cpu
