@@ -89,13 +89,13 @@ constinit std::mutex plans_mutex;
 
 }  // namespace
 
-SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status) {
+SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status, bool keep) {
   constexpr size_t kMost = 256;
   Plans& kept = kept_plans();
   Key key;
   read(call, key);
   status = FULMEN_OK;
-  {
+  if (keep) {
     const std::lock_guard lock(plans_mutex);
     if (const auto found = kept.find(key.bytes()); found != kept.end()) return found->second;
   }
@@ -109,6 +109,7 @@ SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status) {
   }
   if (status != FULMEN_OK) return nullptr;
   SharedPlan plan(made, [](fulmen_plan* one) { fulmen_plan_destroy(one); });
+  if (!keep) return plan;
   const std::lock_guard lock(plans_mutex);
   if (kept.size() >= kMost) kept.clear();  // a run holds its own share
   kept.insert_or_assign(std::string(key.bytes()), plan);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "functions/functions.h"
 #include "run/device_copies.h"
 #include "run/plan_cache.h"
 
@@ -91,8 +92,9 @@ void run(Pass pass, const Call& call) {
   uint32_t places = 0;
   for (int place = 0; place < kPlaces; ++place)
     places |= static_cast<uint32_t>(call.has(static_cast<Place>(place))) << place;
-  const SharedPlan plan = find_or_make_plan(
-      {pass, call.tensors, places, call.options, call.device_name()}, true, status);
+  const SharedPlan plan =
+      find_or_make_plan({pass, call.tensors, places, call.options, call.device_name()}, true,
+                        status, !has_functions(call));
   check(status, call);
   const size_t bytes = fulmen_plan_workspace_bytes(plan.get());
   const Workspace workspace = new_workspace(call.objects[kQ], q, bytes);
