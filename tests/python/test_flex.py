@@ -282,6 +282,17 @@ def test_no_second_derivative():
         gradient.sum().backward()
 
 
+@pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.grad])
+def test_transforms_are_refused(transform):
+    q = torch.randn(1, 1, 2, 8, 4)
+
+    def loss(x):
+        return fulmen.flex_attention(x, x, x).sum()
+
+    with pytest.raises(NotImplementedError, match=r"no rule for torch\.func"):
+        transform(loss)(q if transform is torch.func.vmap else q[0])
+
+
 # torch's own function.
 
 

@@ -251,5 +251,10 @@ def computed(
     for name, one in (("key", key), ("value", value)):
         if not isinstance(one, torch.Tensor):
             raise TypeError(f"{name} is of type {type(one).__name__}: a torch tensor is needed")
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise NotImplementedError(
+            "fulmen.flex_attention has no rule for torch.func (vmap, grad, jvp): autograd's "
+            "backward is accepted"
+        )
     made, both = torch_problem(query, score_mod, block_mask, sizes)
     return run(query, key, value, made, both, scale, options, wanted)
