@@ -109,7 +109,7 @@ void set_forward_results(Case& c) {
 }
 
 TEST(ScoreFunctions, ForwardKernelsAgreeWithTheOracle) {
-  for (uint64_t n = 0; n < (long_run() ? 300 : 60); ++n) {
+  for (uint64_t n = 0; n < (long_run() ? 300 : 40); ++n) {
     Random random(4900 + n);
     CaseSpec spec = random_spec(random);
     spec.huge_bias = false;
@@ -123,7 +123,7 @@ TEST(ScoreFunctions, ForwardKernelsAgreeWithTheOracle) {
 }
 
 TEST(ScoreFunctions, BackwardKernelsAgreeWithTheOracle) {
-  for (uint64_t n = 0; n < (long_run() ? 300 : 60); ++n) {
+  for (uint64_t n = 0; n < (long_run() ? 300 : 40); ++n) {
     Random random(5900 + n);
     CaseSpec spec = random_backward_spec(random);
     spec.huge_bias = false;
@@ -171,6 +171,8 @@ TEST(ScoreFunctions, AreTheOptionsThatSayTheSame) {
 // The oracle's gradients of functions' tensors beside differences of its own forward pass.
 TEST(ScoreFunctions, GradientsOfTensorsAreDifferences) {
   for (const char* text : kScores) {
+    // A step over the edge of a max is no derivative.
+    if (std::string(text).find("max(score") != std::string::npos) continue;
     Random random(7900);
     CaseSpec spec;
     spec.batch = 2, spec.seqlen_q = 9, spec.seqlen_k = 11;
@@ -322,7 +324,7 @@ struct Blocks {
 };
 
 TEST(BlockMasks, KernelsAgreeWithTheOracle) {
-  for (uint64_t n = 0; n < (long_run() ? 200 : 50); ++n) {
+  for (uint64_t n = 0; n < (long_run() ? 200 : 24); ++n) {
     Random random(10900 + n);
     CaseSpec spec = n % 2 == 0 ? random_spec(random) : random_backward_spec(random);
     if (variable_lengths(spec)) continue;

@@ -86,6 +86,8 @@ double BackwardHead<double>::add_roundings(int64_t h, int64_t i, const AttendedK
     of_delta += square((unit * p[j] + least) * dp[j]) + square(p[j] * of_score * (dp[j] - delta));
   }
   const double common = std::sqrt(of_delta);
+  of_delta_ = common;
+  of_lse_ = of_lse;
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!(p[j] > 0)) continue;
     const auto at = static_cast<std::size_t>(j);
@@ -96,6 +98,7 @@ double BackwardHead<double>::add_roundings(int64_t h, int64_t i, const AttendedK
     const double of_dp = dot * dout_norm * v_norms_[at] * dropout.factor(j) +
                          kRoundingsOfAProbability * u * std::fabs(dp[j]);
     const double own = square(p[j] * of_dp) + square(of_score * dscore);
+    own_squares_[at] = own;
     dscores_squares_[at] = own + square(p[j] * common) + square(of_lse * dscore);
     const double rounded_dx = unit * dx + least * std::fmax(1.0, scale);
     const double for_dq = own * square(factor) + square(rounded_dx + u * count * dx / 2);

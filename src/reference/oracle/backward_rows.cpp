@@ -28,7 +28,7 @@ BackwardHead<Real>::BackwardHead(const Problem& problem, const AttentionTensors&
   for (std::vector<Real>* tensor : {&v_columns_, &dv_, &dv_squares_}) tensor->resize(keys * dim_v);
   for (std::vector<Real>* row :
        {&scores_, &probabilities_, &dprobabilities_, &softcap_slope_, &weights_, &other_scores_,
-        &products_, &dscores_squares_, &k_norms_, &v_norms_})
+        &products_, &dscores_squares_, &own_squares_, &k_norms_, &v_norms_})
     row->resize(keys);
   q_.resize(dim);
   dq_.resize(dim);
@@ -156,8 +156,8 @@ Real BackwardHead<Real>::value_gradients(const AttendedKeys& keys,
 }
 
 template <class Real>
-RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i,
-                                           Real* const* function_gradients) noexcept {
+RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i, Real* const* functions,
+                                           Real* const* function_squares) noexcept {
   const Problem& problem = view_.problem;
   const AttentionTensors& tensors = view_.tensors;
   AttendedKeys keys(problem, tensors, batch_, h, i);
@@ -189,12 +189,14 @@ RowGradients<Real> BackwardHead<Real>::row(int64_t h, int64_t i,
     if (!keys.contains(j)) continue;
     dp[j] = rounded(p[j] * (dp[j] - delta));
     if (dp[j] == 0) continue;  // its derivatives do not matter
-    functions_.add_gradients(j, dp[j], function_gradients);
+    functions_.add_gradients(j, dp[j], {own_squares_[static_cast<std::size_t>(j)], p[j]}, functions,
+                             function_squares);
     if (problem.functions.any()) dp[j] = rounded(dp[j] * functions_.slope(j));
     const Real dscore = rounded(rounded(dp[j] * slope[j]) * problem.softmax_scale);
     add_scaled(dq_.data(), k_.data() + j * problem.head_dim, dscore, problem.head_dim);
     add_scaled(dk_.data() + j * problem.head_dim, q_.data(), dscore, problem.head_dim);
   }
+  functions_.end_row(of_delta_, of_lse_, function_squares);
   return {dq_.data(),
           dp,
           rounded(-rounded(softmax->sink_weight / softmax->sum) * delta),

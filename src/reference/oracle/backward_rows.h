@@ -41,8 +41,10 @@ class BackwardHead {
   void load(int64_t batch, int64_t kv_head) noexcept;
   // Row i of query head h (of the loaded KV head): adds to dk() and dv(). The result is valid until
   // the next call.
-  // function_gradients: where gradients of functions' tensors are added, or null.
-  RowGradients<Real> row(int64_t h, int64_t i, Real* const* function_gradients) noexcept;
+  // functions, function_squares: where gradients of functions' tensors, and the squares of what
+  // roundings may do to them, are added, or null.
+  RowGradients<Real> row(int64_t h, int64_t i, Real* const* functions,
+                         Real* const* function_squares) noexcept;
   const SequenceView& sequence() const noexcept { return view_; }  // the loaded one
   // [seqlen_k, head_dim], not rounded.
   const Real* dk() const noexcept { return dk_.data(); }
@@ -87,6 +89,9 @@ class BackwardHead {
   RowFunctions<Real> functions_;
   DType storage_;
   bool roundings_;
+  // Of the last row: what roundings may do to its delta and its LSE, and of each key's ds alone.
+  Real of_delta_ = 0, of_lse_ = 0;
+  std::vector<Real> own_squares_;
   bool huge_ = false;  // the last row: is_huge_row(), whose exact scores other_scores_ has
   int64_t batch_ = 0;
   std::vector<Real> k_columns_, v_columns_;  // [dim, seqlen_k]: products whose loop runs over keys

@@ -32,7 +32,7 @@ class FunctionSums {
     }
   }
   Real* const* of(int worker) noexcept {
-    return parts_[static_cast<std::size_t>(worker)].pointers.data();
+    return parts_.empty() ? nullptr : parts_[static_cast<std::size_t>(worker)].pointers.data();
   }
   void store(Real* const* to) const noexcept {
     for (std::size_t t = 0; t < sizes_.size(); ++t) {
@@ -93,10 +93,11 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
   if (to.dsinks_squares != nullptr)
     std::fill_n(to.dsinks_squares, elements(shapes.dsinks), Real{0});
   if (to.dsinks != nullptr) std::fill_n(to.dsinks, elements(shapes.dsinks), Real{0});
-  FunctionSums<Real> added(p.functions.tensors(), to.functions, threads.num_threads);
+  FunctionSums<Real> added(p.functions.tensors(), to.functions, threads.num_threads),
+      squares(p.functions.tensors(), to.functions_squares, threads.num_threads);
   const bool roundings = to.dq_squares != nullptr || to.dk_squares != nullptr ||
                          to.dv_squares != nullptr || to.dbias_squares != nullptr ||
-                         to.dsinks_squares != nullptr;
+                         to.dsinks_squares != nullptr || to.functions_squares != nullptr;
   std::vector<BackwardHead<Real>> heads;
   heads.reserve(static_cast<std::size_t>(threads.num_threads));
   for (int worker = 0; worker < threads.num_threads; ++worker)
@@ -112,8 +113,7 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
     const RowStatistics rows(p, sequence, b);
     for (int64_t h = kv_head * p.group_size(); h < (kv_head + 1) * p.group_size(); ++h) {
       for (int64_t i = 0; i < queries; ++i) {
-        const RowGradients<Real> row =
-            head.row(h, i, to.functions == nullptr ? nullptr : added.of(worker));
+        const RowGradients<Real> row = head.row(h, i, added.of(worker), squares.of(worker));
         if (to.dq != nullptr)
           std::copy_n(row.dq, p.head_dim, to.dq + (rows.q(i) * p.num_heads + h) * p.head_dim);
         if (to.dq_squares != nullptr)
@@ -146,6 +146,7 @@ void compute_gradients(const Problem& p, const AttentionTensors& t, DType storag
     }
   });
   added.store(to.functions);
+  squares.store(to.functions_squares);
 }
 
 template void compute_gradients(const Problem&, const AttentionTensors&, DType,

@@ -32,6 +32,7 @@ struct Gradients {
        *dbias_squares = nullptr, *dsinks_squares = nullptr;
   // Of functions' tensors, as many as there are; null, or null each where not wanted.
   Real* const* functions = nullptr;
+  Real* const* functions_squares = nullptr;  // the same of squares
 };
 
 inline int64_t elements(const Shape& shape) noexcept {

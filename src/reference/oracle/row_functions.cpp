@@ -22,6 +22,7 @@ RowFunctions<Real>::RowFunctions(const Problem& p, const AttentionTensors& t)
                            functions_->gradient.nodes.size()}));
   if (!functions_->has_score()) return;
   before_.resize(keys);
+  shared_.reserve(keys * functions_->loads.size());
   slopes_.resize(keys);
 }
 
@@ -88,8 +89,9 @@ void RowFunctions<Real>::apply(int64_t b, int64_t h, int64_t i, const AttendedKe
 }
 
 template <class Real>
-void RowFunctions<Real>::add_gradients(int64_t j, Real ds, Real* const* to) noexcept {
-  if (to == nullptr || functions_ == nullptr || functions_->loads.empty() || ds == 0) return;
+void RowFunctions<Real>::add_gradients(int64_t j, Real ds, const PairErrors& errors,
+                                       Real* const* to, Real* const* squares) noexcept {
+  if (to == nullptr || functions_ == nullptr || functions_->loads.empty()) return;
   const score::Graph& graph = functions_->gradient;
   score::evaluate(graph.nodes, elements_.data(), pair(j, before_[static_cast<std::size_t>(j)]),
                   values_.data());
@@ -107,8 +109,34 @@ void RowFunctions<Real>::add_gradients(int64_t j, Real ds, Real* const* to) noex
       inside = index >= 0 && index < tensor.shape[d];
       place = place * tensor.shape[d] + index;
     }
-    if (inside) gradient[place] += ds * result(load.by).real;
+    if (!inside) continue;
+    const Real by = result(load.by).real;
+    gradient[place] += ds * by;
+    if (squares == nullptr) continue;
+    const Real evaluated = static_cast<Real>(kRoundingsOfAProbability * kUnitOfFloat) * ds;
+    squares[load.tensor][place] += errors.own * by * by + evaluated * evaluated * (1 + by * by);
+    shared_.push_back({load.tensor, place, errors.probability * by, ds * by});
   }
+}
+
+template <class Real>
+void RowFunctions<Real>::end_row(Real of_delta, Real of_lse, Real* const* squares) noexcept {
+  if (squares == nullptr) return;
+  std::sort(shared_.begin(), shared_.end(), [](const Shared& a, const Shared& b) {
+    return a.tensor != b.tensor ? a.tensor < b.tensor : a.place < b.place;
+  });
+  for (std::size_t at = 0; at < shared_.size();) {
+    Shared sum = shared_[at];
+    for (++at;
+         at < shared_.size() && shared_[at].tensor == sum.tensor && shared_[at].place == sum.place;
+         ++at) {
+      sum.probabilities += shared_[at].probabilities;
+      sum.ds += shared_[at].ds;
+    }
+    const Real delta = of_delta * sum.probabilities, lse = of_lse * sum.ds;
+    squares[sum.tensor][sum.place] += delta * delta + lse * lse;
+  }
+  shared_.clear();
 }
 
 template class RowFunctions<float>;

@@ -31,12 +31,29 @@ class RowFunctions {
   Real slope(int64_t j) const noexcept {
     return slopes_.empty() ? Real{1} : slopes_[static_cast<std::size_t>(j)];
   }
+  // What roundings may do to a pair's ds: the square of what is its own, and the probability, which
+  // what all of a row share is multiplied with.
+  struct PairErrors {
+    Real own = 0, probability = 0;
+  };
   // Adds what score j of the last apply() gives to the tensors' gradients: ds times the derivatives
   // by the elements that it read. to: row-major, as many as tensors; null ones are left out.
-  void add_gradients(int64_t j, Real ds, Real* const* to) noexcept;
+  // squares: of the same shapes, or null.
+  void add_gradients(int64_t j, Real ds, const PairErrors& errors, Real* const* to,
+                     Real* const* squares) noexcept;
+  // Adds to the squares what a row's pairs share: the errors of delta and of the LSE. squares may be
+  // null.
+  void end_row(Real of_delta, Real of_lse, Real* const* squares) noexcept;
 
  private:
   score::PairOf<Real> pair(int64_t j, Real score) const noexcept;
+
+  // What a row's pairs added to an element: probabilities and ds, times the derivatives.
+  struct Shared {
+    int tensor = 0;
+    int64_t place = 0;
+    Real probabilities = 0, ds = 0;
+  };
 
   const Problem& problem_;
   const ScoreFunctions::Impl* functions_;
@@ -45,6 +62,7 @@ class RowFunctions {
   int64_t b_ = 0, h_ = 0, i_ = 0;
   std::vector<score::BasicValue<Real>> values_;
   std::vector<Real> before_, slopes_;  // [seqlen_k]
+  std::vector<Shared> shared_;         // of the row at hand; room for each pair and load
   std::vector<uint8_t> keep_;          // [seqlen_k]
   std::vector<uint8_t> blocks_;        // of keys: 0 none, 1 masked by mask_mod, 2 not
 };

@@ -111,11 +111,12 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
   const auto functions = p.functions.tensors();
   for (std::size_t i = 0; i < functions.size(); ++i)
     all.push_back(of_function(functions[i], t.function_tensors[i].gradient));
-  std::vector<double*> exact_functions;
+  std::vector<double*> exact_functions, squares_functions;
   std::vector<float*> standard_functions;
   for (Checked& one : all) one.allocate();
   for (std::size_t i = kOwn; i < all.size(); ++i) {
     exact_functions.push_back(all[i].exact_data());
+    squares_functions.push_back(all[i].squares_data());
     standard_functions.push_back(all[i].standard_data());
   }
   Checked &dq = all[0], &dk = all[1], &dv = all[2], &dbias = all[3], &dsinks = all[4];
@@ -125,13 +126,14 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
       p, tensors, DType::fp32,
       {dq.exact_data(), dk.exact_data(), dv.exact_data(), dbias.exact_data(), dsinks.exact_data(),
        dq.squares_data(), dk.squares_data(), dv.squares_data(), dbias.squares_data(),
-       dsinks.squares_data(), functions.empty() ? nullptr : exact_functions.data()},
+       dsinks.squares_data(), functions.empty() ? nullptr : exact_functions.data(),
+       functions.empty() ? nullptr : squares_functions.data()},
       threads);
   compute_gradients<float>(
       p, tensors, p.dtype,
       {dq.standard_data(), dk.standard_data(), dv.standard_data(), dbias.standard_data(),
        dsinks.standard_data(), nullptr, nullptr, nullptr, nullptr, nullptr,
-       functions.empty() ? nullptr : standard_functions.data()},
+       functions.empty() ? nullptr : standard_functions.data(), nullptr},
       threads);
 
   const double slack =
