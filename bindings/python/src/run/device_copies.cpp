@@ -8,7 +8,8 @@ namespace fulmen::python {
 namespace {
 
 size_t size_of(int32_t dtype) {
-  if (dtype == FULMEN_BOOLEAN) return 1;
+  if (dtype == FULMEN_BOOLEAN || dtype == FULMEN_INT8 || dtype == FULMEN_UINT8) return 1;
+  if (dtype == FULMEN_INT64) return 8;
   return dtype == FULMEN_FP32 || dtype == FULMEN_INT32 ? 4 : 2;
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "functions/functions.h"
 #include "run/device_copies.h"
@@ -43,6 +44,23 @@ void* host_workspace(size_t bytes) {
   return kept.get();
 }
 
+// Copies what functions of scores read, and their gradients; the rows then are in copied.
+int copy_functions(fulmen_tensors& tensors, std::vector<fulmen_function_tensor>& copied,
+                   DeviceCopies& copies) {
+  const fulmen_function_tensor* first = tensors.function_tensors;
+  copied.assign(first, first + tensors.num_function_tensors);
+  tensors.function_tensors = copied.empty() ? nullptr : copied.data();
+  for (fulmen_function_tensor& one : copied) {
+    if (const int status = copies.add(one.tensor, false); status != FULMEN_OK) return status;
+    if (const int status = copies.add(one.gradient, true); status != FULMEN_OK) return status;
+  }
+  for (fulmen_tensor* list : {&tensors.kv_num_blocks, &tensors.kv_indices,
+                              &tensors.full_kv_num_blocks, &tensors.full_kv_indices}) {
+    if (const int status = copies.add(*list, false); status != FULMEN_OK) return status;
+  }
+  return FULMEN_OK;
+}
+
 int run_on_copies(Pass pass, const fulmen_plan* plan, fulmen_tensors tensors,
                   const fulmen_options& options) {
   const auto check_sequences =
@@ -55,6 +73,9 @@ int run_on_copies(Pass pass, const fulmen_plan* plan, fulmen_tensors tensors,
         copies.add(tensors.*kTensors[at].member, is_written(place, pass == Pass::backward));
     if (status != FULMEN_OK) return status;
   }
+  std::vector<fulmen_function_tensor> of_functions;
+  if (const int status = copy_functions(tensors, of_functions, copies); status != FULMEN_OK)
+    return status;
   const int status = fulmen_plan_run(plan, nullptr, &tensors, nullptr, 0);
   return status == FULMEN_OK ? copies.give_back() : status;
 }
