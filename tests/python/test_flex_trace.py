@@ -5,6 +5,7 @@ found again."""
 import functools
 import pathlib
 import random
+import types
 
 import fulmen
 import numpy as np
@@ -428,6 +429,24 @@ def test_globals_are_read_anew(monkeypatch):
     assert "2.0" in flex.text(mod)
     monkeypatch.setitem(globals(), "FACTOR", 3.0)
     assert "3.0" in flex.text(mod)
+
+
+class Settings:
+    factor = 2.0
+
+
+def test_attributes_are_read_anew(monkeypatch):
+    settings = types.ModuleType("settings")
+    settings.factor = 2.0
+    functions = [
+        lambda s, b, h, q, k: s * Settings.factor,
+        (lambda module: lambda s, b, h, q, k: s * module.factor)(settings),
+        (lambda one: lambda s, b, h, q, k: s * one.factor)(Settings()),
+    ]
+    assert all("2.0" in flex.text(one) for one in functions)
+    monkeypatch.setattr(Settings, "factor", 3.0)
+    settings.factor = 3.0
+    assert all("3.0" in flex.text(one) for one in functions)
 
 
 def test_no_tensor_is_kept_alive():
