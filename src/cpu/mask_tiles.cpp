@@ -117,12 +117,11 @@ void MaskTiles::read_blocks(const AttentionTensors& tensors, BlockState* states)
   const Problem& p = *problem_;
   std::fill_n(states, states_, BlockState::none);
   const int64_t rows = p.query_blocks(), keys = p.key_blocks();
-  const auto read = [&](const algorithm::BlockList& list, BlockState state) {
+  const auto read = [&](const BlockList& list, BlockState state) {
     for (int64_t index = 0; index < block_batch_.size * block_heads_.size * rows; ++index) {
       const int64_t row = index % rows, h = index / rows % block_heads_.size,
                     b = index / rows / block_heads_.size;
-      const algorithm::BlockRow listed =
-          algorithm::block_row(list, b, h, row, static_cast<int>(keys));
+      const BlockRow listed = block_row(list, b, h, row, static_cast<int>(keys));
       for (int at = 0; at < listed.count; ++at) {
         if (const int block = listed.listed(at); block >= 0) states[index * keys + block] = state;
       }

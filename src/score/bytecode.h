@@ -1,5 +1,5 @@
-// A graph as instructions over registers that are whole tiles: what the CPU kernels interpret. Each
-// value is computed as seldom as it varies: once a tile, once a query, once a key, or for each pair.
+// A graph as instructions over registers of many elements: what the CPU kernels interpret. A value
+// is computed once a tile, once a query, once a key, or for each pair, as it varies.
 #pragma once
 
 #include <array>

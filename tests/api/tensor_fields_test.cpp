@@ -34,10 +34,9 @@ TEST(TensorFields, AreAllOfACall) {
   }
   // A tensor that is added to a struct, and not to the table, makes the struct larger than the
   // table says.
-  EXPECT_EQ(sizeof(AttentionTensors), kTensorFields * sizeof(Tensor) +
-                                          sizeof(tensors.dropout_seed) +
-                                          sizeof(tensors.dropout_offset) +
-                                          sizeof(tensors.function_tensors));
+  EXPECT_EQ(sizeof(AttentionTensors),
+            kTensorFields * sizeof(Tensor) + sizeof(tensors.dropout_seed) +
+                sizeof(tensors.dropout_offset) + sizeof(tensors.function_tensors));
   EXPECT_EQ(sizeof c, sizeof(c.struct_size) + kTensorFields * sizeof(fulmen_tensor) +
                           sizeof(c.dropout_seed) + sizeof(c.dropout_offset) +
                           sizeof(c.function_tensors) + sizeof(c.num_function_tensors));

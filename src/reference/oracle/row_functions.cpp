@@ -41,8 +41,7 @@ void RowFunctions<Real>::restrict_keys(int64_t b, int64_t h, int64_t i,
     std::fill(blocks_.begin(), blocks_.end(), uint8_t{0});
     const int64_t row = i / problem_.mask_block_q;
     for (const auto& [list, state] : {std::pair{&partial_, 1}, {&full_, 2}}) {
-      const algorithm::BlockRow listed =
-          algorithm::block_row(*list, b, h, row, static_cast<int>(blocks_.size()));
+      const BlockRow listed = block_row(*list, b, h, row, static_cast<int>(blocks_.size()));
       for (int at = 0; at < listed.count; ++at) {
         if (const int block = listed.listed(at); block >= 0)
           blocks_[static_cast<std::size_t>(block)] = static_cast<uint8_t>(state);

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "algorithm/block_mask.h"
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 #include "reference/oracle/score_row.h"
+#include "runtime/block_lists.h"
 #include "score/evaluate.h"
 #include "score/functions.h"
 
@@ -41,8 +41,8 @@ class RowFunctions {
   // squares: of the same shapes, or null.
   void add_gradients(int64_t j, Real ds, const PairErrors& errors, Real* const* to,
                      Real* const* squares) noexcept;
-  // Adds to the squares what a row's pairs share: the errors of delta and of the LSE. squares may be
-  // null.
+  // Adds to the squares what a row's pairs share: the errors of delta and of the LSE. squares may
+  // be null.
   void end_row(Real of_delta, Real of_lse, Real* const* squares) noexcept;
 
  private:
@@ -58,7 +58,7 @@ class RowFunctions {
   const Problem& problem_;
   const ScoreFunctions::Impl* functions_;
   std::array<score::Elements, score::kMaxTensors> elements_;
-  algorithm::BlockList partial_, full_;
+  BlockList partial_, full_;
   int64_t b_ = 0, h_ = 0, i_ = 0;
   std::vector<score::BasicValue<Real>> values_;
   std::vector<Real> before_, slopes_;  // [seqlen_k]
