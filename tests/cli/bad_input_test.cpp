@@ -111,6 +111,8 @@ TEST_F(BadInputTest, Options) {
   expect_refused(good_inputs({"--scale", "big"}), "--scale: 'big' is given, a finite number");
   expect_refused(good_inputs({"--scale", "inf"}), "scale");
   expect_refused(good_inputs({"--softcap", "-1"}), "softcap");
+  expect_refused(good_inputs({"--score-mod", "score +"}), "score_mod, line 1, column 8: the end");
+  expect_refused(good_inputs({"--mask-mod", "q"}), "mask_mod gives a bool");
   expect_refused(good_inputs({"--heads", "0"}), "--heads");
   expect_refused(good_inputs({"--threads", "-1"}), "--threads");
   expect_refused(good_inputs({"--device", "abacus:0"}), "abacus:0");

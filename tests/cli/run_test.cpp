@@ -147,8 +147,10 @@ TEST_F(RunTest, EveryOptionReachesTheComputation) {
         Case{{"--alibi", "slope.npy"}, e / (1 / e + e)},
         Case{{"--sinks", "sink.npy"}, e / (1 + 2 * e)},
         Case{{"--softcap", "0.5"}, 1 / (1 + std::exp(-0.5 * std::tanh(2.0)))},
-        Case{{"--causal=top-left"}, 0}, Case{{"--causal"}, e / (1 + e)},
-        Case{{"--window", "0,-1"}, 1}, Case{{"--window", "-1,0"}, e / (1 + e)}}) {
+        Case{{"--score-mod", "score + 2.0 * k"}, 1 / (1 + std::exp(-3.0))},
+        Case{{"--mask-mod", "k < 1"}, 0}, Case{{"--causal=top-left"}, 0},
+        Case{{"--causal"}, e / (1 + e)}, Case{{"--window", "0,-1"}, 1},
+        Case{{"--window", "-1,0"}, e / (1 + e)}}) {
     std::vector<std::string> arguments{"run", "--q",   "q.npy", "--k",    "k.npy",
                                        "--v", "v.npy", "--out", "out.npy"};
     arguments.insert(arguments.end(), options.begin(), options.end());

@@ -95,6 +95,11 @@ void add_rows(const Problem& problem, const AttentionTensors& tensors, SampledRe
   }
 }
 
+// Rows and heads of a problem are one of their own but where functions or a block mask count them.
+bool can_be_sampled(const Problem& problem) {
+  return !problem.functions.any() && !problem.has_block_mask();
+}
+
 }  // namespace
 
 SampledReport verify_sampled(const Problem& problem, const AttentionTensors& tensors) {
@@ -102,7 +107,7 @@ SampledReport verify_sampled(const Problem& problem, const AttentionTensors& ten
   const double cost =
       static_cast<double>(problem.batch * problem.num_heads * problem.seqlen_q) *
       static_cast<double>(problem.seqlen_k * (problem.head_dim + problem.head_dim_v));
-  if (cost <= kWholeCost) {
+  if (cost <= kWholeCost || !can_be_sampled(problem)) {
     result.report = verify_result(problem, tensors);
     return result;
   }
@@ -116,7 +121,7 @@ bool gradients_are_affordable(const Problem& problem) { return head_cost(problem
 
 SampledReport verify_gradients_sampled(const Problem& problem, const AttentionTensors& tensors) {
   SampledReport result;
-  if (problem.flops() / 2 <= kWholeGradientsCost) {
+  if (problem.flops() / 2 <= kWholeGradientsCost || !can_be_sampled(problem)) {
     result.report = verify_result(problem, tensors);
     return result;
   }

@@ -15,8 +15,8 @@ struct SampledReport {
   bool everything = true;  // false: a sample of batches, heads and query rows was compared
 };
 
-// Compares the whole result when that takes a fraction of a second, else the first, a middle and
-// the last rows of some heads.
+// Compares the whole result when that takes a fraction of a second, or where the problem has score
+// functions or a block mask; else the first, a middle and the last rows of some heads.
 SampledReport verify_sampled(const Problem& problem, const AttentionTensors& tensors);
 
 // Compares gradients: some KV heads with all that belongs to them. Heads that are too long for that
