@@ -15,7 +15,7 @@ from fulmen import _core
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = [
     pytest.param(block, id=f"{name}-{at}")
-    for name in ("README.md", "docs/guide/python.md", "docs/guide/pytorch.md", "docs/guide/jax.md")
+    for name in ("README.md", *(f"docs/guide/{n}.md" for n in ("python", "pytorch", "jax", "flex")))
     for at, block in enumerate(
         re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
     )
@@ -31,6 +31,7 @@ def test_examples(block):
         exec(compile(block, "example", "exec"), {"__name__": "example"})
     finally:
         fulmen.torch.disable_sdpa()
+        fulmen.torch.disable_flex()
 
 
 def test_stubs_name_what_the_module_has():
@@ -65,6 +66,7 @@ FUNCTIONS = [
 ]
 FUNCTIONS += [fulmen.torch.triangle_attention, fulmen.torch.DS4Sci_EvoformerAttention]
 FUNCTIONS += [fulmen.torch.ring_attention, fulmen.torch.FlashAttention]
+FUNCTIONS += [fulmen.flex_attention, fulmen.flex.create_block_mask]
 FUNCTIONS += [fulmen.flash_attn.flash_attn_func, fulmen.flash_attn.flash_attn_with_kvcache]
 
 

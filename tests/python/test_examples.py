@@ -43,6 +43,12 @@ def test_search(monkeypatch, capsys, tmp_path):
     assert len(lines) == 3 and texts[0] in lines[1] and texts[1] in lines[2]
 
 
+def test_flex_documents(monkeypatch, capsys):
+    run(monkeypatch, "flex_documents.py", "--steps", 30, "--length", 96)
+    out = capsys.readouterr().out
+    assert "x0[h, " in out and out.rstrip().endswith("distances [3, 3]")
+
+
 def test_training(monkeypatch, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     files = "--csv", tmp_path / "loss.csv", "--plot", tmp_path / "loss.png"

@@ -20,10 +20,20 @@ Tensors = tuple[Any, ...]
 Options = tuple[Any, ...]
 
 def forward(
-    tensors: Tensors, options: Options, device: str | None, bhsd: bool, want_lse: bool
+    tensors: Tensors,
+    options: Options,
+    device: str | None,
+    bhsd: bool,
+    want_lse: bool,
+    **functions: Any,
 ) -> Any: ...
 def backward(
-    tensors: Tensors, options: Options, device: str | None, bhsd: bool, wanted: int
+    tensors: Tensors,
+    options: Options,
+    device: str | None,
+    bhsd: bool,
+    wanted: int,
+    **functions: Any,
 ) -> tuple[Any, Any, Any, Any, Any]: ...
 def reference(tensors: Tensors, options: Options, bhsd: bool) -> tuple[Any, Any]: ...
 def reference_backward(
@@ -33,7 +43,13 @@ def verify(
     tensors: Tensors, options: Options, bhsd: bool
 ) -> tuple[bool, float, float, float, float, str, str, int, float]: ...
 def explain(
-    tensors: Tensors, options: Options, device: str | None, bhsd: bool, want_lse: bool, wanted: int
+    tensors: Tensors,
+    options: Options,
+    device: str | None,
+    bhsd: bool,
+    want_lse: bool,
+    wanted: int,
+    **functions: Any,
 ) -> tuple[str, str, int]: ...
 def dropout_mask(tensors: Tensors, options: Options, bhsd: bool) -> Any: ...
 def append_kv(

@@ -9,6 +9,7 @@
 #include "arguments/argument_error.h"
 #include "arguments/call.h"
 #include "attention.h"
+#include "functions/functions.h"
 #include "kv_cache.h"
 #include "prebuilt.h"
 #include "quantize.h"
@@ -30,14 +31,16 @@ void need_host(const Call& call) {
 }
 
 nb::object forward_of(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd,
-                      bool want_lse) {
-  return forward(Arguments(tensors, options, device, bhsd), want_lse);
+                      bool want_lse, const nb::kwargs& of_functions) {
+  ScoreFunctions functions(of_functions);
+  return forward(Arguments(tensors, options, device, bhsd), want_lse, &functions);
 }
 // wanted: bit n asks for the n-th of dq, dk, dv, dbias, dsinks; the others are None. One that is
 // given is written.
 nb::object backward_of(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd,
-                       int wanted) {
-  return backward(Arguments(tensors, options, device, bhsd), wanted);
+                       int wanted, const nb::kwargs& of_functions) {
+  ScoreFunctions functions(of_functions);
+  return backward(Arguments(tensors, options, device, bhsd), wanted, &functions);
 }
 
 double* doubles(const nb::object& array) {
@@ -119,8 +122,10 @@ nb::object verify(nb::tuple tensors, nb::tuple options, bool bhsd) {
 
 // (text, kernel, workspace bytes) of the plan for such a call. No data is read.
 nb::object explain(nb::tuple tensors, nb::tuple options, nb::handle device, bool bhsd,
-                   bool want_lse, int wanted) {
+                   bool want_lse, int wanted, const nb::kwargs& of_functions) {
   Call call(Arguments(tensors, options, device, bhsd), false);
+  ScoreFunctions functions(of_functions);
+  functions.add_to(call);
   const bool is_backward = wanted != 0;
   const fulmen_dtype dtype = call.arrays[kQ].dtype;
   if (!call.has(kOut)) call.describe(kOut, dtype, out_shape(call).dims);
@@ -222,15 +227,15 @@ NB_MODULE(_core, m) {
   py::add_argument_error(m);
   m.attr("tensor_names") = py::tensor_names();
   m.def("forward", &py::forward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a,
-        "want_lse"_a);
+        "want_lse"_a, "functions"_a);
   m.def("backward", &py::backward_of, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a,
-        "wanted"_a);
+        "wanted"_a, "functions"_a);
   m.def("reference", &py::reference, "tensors"_a, "options"_a, "bhsd"_a);
   m.def("reference_backward", &py::reference_backward, "tensors"_a, "options"_a, "bhsd"_a,
         "wanted"_a);
   m.def("verify", &py::verify, "tensors"_a, "options"_a, "bhsd"_a);
   m.def("explain", &py::explain, "tensors"_a, "options"_a, "device"_a.none(), "bhsd"_a,
-        "want_lse"_a, "wanted"_a);
+        "want_lse"_a, "wanted"_a, "functions"_a);
   m.def("dropout_mask", &py::dropout_mask, "tensors"_a, "options"_a, "bhsd"_a);
   const auto cache = [&m](const char* name, auto function) {
     m.def(name, function, "tensors"_a, "device"_a.none(), "rotary_interleaved"_a.none(),

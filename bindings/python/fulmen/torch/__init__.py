@@ -20,6 +20,7 @@ from fulmen.torch import _transforms as _transforms
 if TYPE_CHECKING:
     from fulmen.torch._cuequivariance import install_cuequivariance, uninstall_cuequivariance
     from fulmen.torch._evoformer import DS4Sci_EvoformerAttention
+    from fulmen.torch._flex_routed import disable_flex, enable_flex
     from fulmen.torch._module import FlashAttention
     from fulmen.torch._sdpa import disable_sdpa, enable_sdpa, scaled_dot_product_attention, sdpa
     from fulmen.torch._triangle import triangle_attention
@@ -33,6 +34,7 @@ _MODULES = {
         ("disable_sdpa", "enable_sdpa", "scaled_dot_product_attention", "sdpa"), "_sdpa"
     ),
     "DS4Sci_EvoformerAttention": "_evoformer",
+    **dict.fromkeys(("disable_flex", "enable_flex"), "_flex_routed"),
     "triangle_attention": "_triangle",
     **dict.fromkeys(("install_cuequivariance", "uninstall_cuequivariance"), "_cuequivariance"),
     **dict.fromkeys(("context_parallel_attention", "context_parallel_explain"), "context_parallel"),
@@ -71,7 +73,9 @@ __all__ = [
     "FlashAttention",
     "context_parallel_attention",
     "context_parallel_explain",
+    "disable_flex",
     "disable_sdpa",
+    "enable_flex",
     "enable_sdpa",
     "install_cuequivariance",
     "ring_attention",

@@ -144,9 +144,13 @@ int32_t kv_format(std::string_view dtype) {
   }
   return -1;
 }
+// An array that a function of scores reads, or its gradient: functions.cpp names it.
+bool is_of_function(std::string_view name) { return name.substr(0, 9) == "function_"; }
 
 // The dtypes that the argument of that name takes.
 const char* accepted_dtypes(std::string_view name) {
+  if (is_of_function(name))
+    return "float32, float16, bfloat16, int32, int64, int8, uint8 and bool are accepted";
   if (is_keep_mask(name)) return "bool or uint8, where not 0 attends, is accepted";
   if (may_be_quantized(name)) {
     return "float32, float16, bfloat16, int8 and float8_e4m3fn, float8_e5m2, float8_e4m3fnuz and "
@@ -182,6 +186,11 @@ fulmen_dtype dtype_of(DlDtype dtype, const char* name) {
     if (dtype.code == kDlUint && dtype.bits == 8 && is_keep_mask(name)) return FULMEN_BOOLEAN;
     if (dtype.code == kDlInt && dtype.bits == 32) return FULMEN_INT32;
     if (dtype.code == kDlInt && dtype.bits == 8 && may_be_quantized(name)) return FULMEN_INT8;
+    if (is_of_function(name)) {
+      if (dtype.code == kDlInt && dtype.bits == 64) return FULMEN_INT64;
+      if (dtype.code == kDlInt && dtype.bits == 8) return FULMEN_INT8;
+      if (dtype.code == kDlUint && dtype.bits == 8) return FULMEN_UINT8;
+    }
   }
   constexpr const char* kNames[] = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
   // By code, behind those. Their names say the bits.
@@ -233,6 +242,12 @@ void read_numpy(nb::handle object, const char* name, Array& array) {
   } else if (view->kind == 'b' ||
              (view->kind == 'u' && view->itemsize == 1 && is_keep_mask(name))) {
     array.dtype = FULMEN_BOOLEAN;
+  } else if (is_of_function(name) && native && view->kind == 'i' && view->itemsize == 8) {
+    array.dtype = FULMEN_INT64;
+  } else if (is_of_function(name) && view->kind == 'i' && view->itemsize == 1) {
+    array.dtype = FULMEN_INT8;
+  } else if (is_of_function(name) && view->kind == 'u' && view->itemsize == 1) {
+    array.dtype = FULMEN_UINT8;
   } else if (native && view->itemsize == 2 && dtype_name() == "bfloat16") {
     // The dtype of ml_dtypes, whatever its kind.
     array.dtype = FULMEN_BF16;
@@ -298,6 +313,12 @@ void read_torch(nb::handle object, const char* name, Array& array) {
     array.dtype = FULMEN_BOOLEAN;
   } else if (dtype == "torch.int32") {
     array.dtype = FULMEN_INT32;
+  } else if (is_of_function(name) && dtype == "torch.int64") {
+    array.dtype = FULMEN_INT64;
+  } else if (is_of_function(name) && dtype == "torch.int8") {
+    array.dtype = FULMEN_INT8;
+  } else if (is_of_function(name) && dtype == "torch.uint8") {
+    array.dtype = FULMEN_UINT8;
   } else {
     const std::string plain = dtype.substr(dtype.find('.') + 1);
     if (!may_be_quantized(name) || kv_format(plain) < 0) refuse_dtype(name, plain);

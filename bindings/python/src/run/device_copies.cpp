@@ -8,6 +8,7 @@ namespace fulmen::python {
 namespace {
 
 size_t size_of(int32_t dtype) {
+  if (dtype == FULMEN_INT64) return 8;
   if (dtype == FULMEN_FP32 || dtype == FULMEN_INT32) return 4;
   return dtype == FULMEN_FP16 || dtype == FULMEN_BF16 ? 2 : 1;
 }

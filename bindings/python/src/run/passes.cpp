@@ -26,8 +26,9 @@ void need(const Call& call, Place place) {
         (std::string(kTensors[place].name) + " is None: an array is needed").c_str());
 }
 
-nb::object forward(const Arguments& arguments, bool want_lse) {
+nb::object forward(const Arguments& arguments, bool want_lse, ScoreFunctions* functions) {
   Call call(arguments);
+  if (functions != nullptr) functions->add_to(call);
   const auto result = [&](Place place, fulmen_dtype dtype, const Shape& shape) {
     return call.has(place) ? nb::borrow(call.objects[place])
                            : call.make(place, kQ, dtype, shape.ndim, shape.array());
@@ -44,8 +45,9 @@ nb::object forward(const Arguments& arguments, bool want_lse) {
   return nb::make_tuple(std::move(out), std::move(lse));
 }
 
-nb::object backward(const Arguments& arguments, int wanted) {
+nb::object backward(const Arguments& arguments, int wanted, ScoreFunctions* functions) {
   Call call(arguments);
+  if (functions != nullptr) functions->add_to(call);
   for (const Place place : {kOut, kLse, kDout}) need(call, place);
   nb::object results[5];
   int n = 0;

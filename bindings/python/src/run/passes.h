@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include "arguments/call.h"
+#include "functions/functions.h"
 
 namespace fulmen::python {
 
@@ -26,10 +27,10 @@ constexpr struct {
 void need(const Call& call, Place place);
 
 // out, or with want_lse (out, lse): those that are given, else new ones.
-nb::object forward(const Arguments& arguments, bool want_lse);
+nb::object forward(const Arguments& arguments, bool want_lse, ScoreFunctions* functions = nullptr);
 
 // The five gradients, as a tuple. wanted: bit n asks for the n-th of kGradients; the others are
 // None. One that is given is written.
-nb::object backward(const Arguments& arguments, int wanted);
+nb::object backward(const Arguments& arguments, int wanted, ScoreFunctions* functions = nullptr);
 
 }  // namespace fulmen::python

@@ -82,13 +82,13 @@ std::mutex plans_mutex;
 
 }  // namespace
 
-SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status) {
+SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status, bool keep) {
   constexpr size_t kMost = 256;
   Plans& kept = kept_plans();
   Key key;
   read(call, key);
   status = FULMEN_OK;
-  {
+  if (keep) {
     const std::lock_guard lock(plans_mutex);
     if (const auto found = kept.find(key.bytes()); found != kept.end()) return found->second;
   }
@@ -102,6 +102,7 @@ SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status) {
   }
   if (status != FULMEN_OK) return nullptr;
   SharedPlan plan(made, [](fulmen_plan* one) { fulmen_plan_destroy(one); });
+  if (!keep) return plan;
   // What goes is destroyed after the lock: it frees memory of devices. A run holds its own share.
   Plans gone;
   SharedPlan other;  // of another thread, for the same call

@@ -4,7 +4,9 @@
 #include <cstdio>
 #include <memory>
 #include <thread>
+#include <vector>
 
+#include "functions/functions.h"
 #include "platform/system.h"
 #include "run/device_copies.h"
 #include "run/plan_cache.h"
@@ -41,6 +43,23 @@ void* host_workspace(size_t bytes) {
   return kept.get();
 }
 
+// Copies what functions of scores read, and their gradients; the rows then are in copied.
+int copy_functions(fulmen_tensors& tensors, std::vector<fulmen_function_tensor>& copied,
+                   DeviceCopies& copies) {
+  const fulmen_function_tensor* first = tensors.function_tensors;
+  copied.assign(first, first + tensors.num_function_tensors);
+  tensors.function_tensors = copied.empty() ? nullptr : copied.data();
+  for (fulmen_function_tensor& one : copied) {
+    if (const int status = copies.add(one.tensor, false); status != FULMEN_OK) return status;
+    if (const int status = copies.add(one.gradient, true); status != FULMEN_OK) return status;
+  }
+  for (fulmen_tensor* list : {&tensors.kv_num_blocks, &tensors.kv_indices,
+                              &tensors.full_kv_num_blocks, &tensors.full_kv_indices}) {
+    if (const int status = copies.add(*list, false); status != FULMEN_OK) return status;
+  }
+  return FULMEN_OK;
+}
+
 int run_on_copies(Pass pass, const fulmen_plan* plan, fulmen_tensors tensors,
                   const fulmen_options& options) {
   const auto check_sequences =
@@ -53,6 +72,9 @@ int run_on_copies(Pass pass, const fulmen_plan* plan, fulmen_tensors tensors,
         copies.add(tensors.*kTensors[at].member, is_written(place, pass == Pass::backward));
     if (status != FULMEN_OK) return status;
   }
+  std::vector<fulmen_function_tensor> of_functions;
+  if (const int status = copy_functions(tensors, of_functions, copies); status != FULMEN_OK)
+    return status;
   const int status = fulmen_plan_run(plan, nullptr, &tensors, nullptr, 0);
   return status == FULMEN_OK ? copies.give_back() : status;
 }
@@ -89,8 +111,9 @@ void run(Pass pass, const Call& call) {
   uint32_t places = 0;
   for (int place = 0; place < kPlaces; ++place)
     places |= static_cast<uint32_t>(call.has(static_cast<Place>(place))) << place;
-  const SharedPlan plan = find_or_make_plan(
-      {pass, call.tensors, places, call.options, call.device_name()}, true, status);
+  const SharedPlan plan =
+      find_or_make_plan({pass, call.tensors, places, call.options, call.device_name()}, true,
+                        status, !has_functions(call));
   check(status, call);
   const size_t bytes = fulmen_plan_workspace_bytes(plan.get());
   const Workspace workspace = new_workspace(call.objects[kQ], q, bytes);

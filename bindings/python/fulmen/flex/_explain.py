@@ -1,0 +1,38 @@
+"""Which kernel a call of flex_attention runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fulmen._numbers import is_of_torch
+from fulmen.flex import _kernel
+from fulmen.flex._attention import checked, host_problem, read_options
+
+
+def explain(
+    query: Any,
+    key: Any,
+    value: Any,
+    score_mod: Callable[..., Any] | None = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    kernel_options: Mapping[str, Any] | None = None,
+    *,
+    backward: bool = False,
+) -> str:
+    """Which kernel flex_attention runs for such arguments of torch or NumPy, and why each other
+    does not, in words; with backward: its gradients. Their data are not read.
+
+    The arguments are those of flex_attention, and so are the errors.
+    """
+    options = read_options(kernel_options)
+    sizes = checked(query, key, value, block_mask, enable_gqa)
+    if is_of_torch(query):
+        from fulmen.torch._flex import torch_problem
+
+        made, _ = torch_problem(query, score_mod, block_mask, sizes)
+    else:
+        made, _ = host_problem(query, score_mod, block_mask, sizes)
+    return _kernel.explain(query, key, value, made, scale, options, backward, 7 if backward else 0)

@@ -1,0 +1,158 @@
+"""What a function refers to: the key by which a trace of it is found again, and the tensors that it
+captures."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+# Modules whose functions and attributes stay what they are.
+_UNCHANGING = (
+    "builtins",
+    "fulmen",
+    "functools",
+    "itertools",
+    "jax",
+    "math",
+    "numpy",
+    "operator",
+    "torch",
+)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Global names that a code may read, those of its inner functions, too."""
+    yield from code.co_names
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield from _names(one)
+
+
+def globals_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    there = function.__globals__
+    for name in sorted(set(_names(function.__code__))):
+        if name in there:
+            yield name, there[name]
+
+
+def contents(function: types.FunctionType) -> list[Any]:
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # empty
+            found.append(None)
+    return found
+
+
+class _NoKey(Exception):
+    """Something by whose value a function can't be told apart."""
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.tensors: list[Any] = []
+        # What keys have the addresses of.
+        self.addressed: list[Any] = []
+        self._seen: dict[int, int] = {}
+
+    def key(self, value: Any) -> Any:
+        if isinstance(value, _PLAIN):
+            return value.__class__, repr(value) if isinstance(value, float) else value
+        if isinstance(value, types.FunctionType | functools.partial | tuple | list | dict):
+            if id(value) in self._seen:  # recursion, or the same again
+                return "again", self._seen[id(value)]
+            self._seen[id(value)] = len(self._seen)
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if isinstance(value, functools.partial):
+            return "partial", self.key(value.func), self.key(value.args), self.key(value.keywords)
+        if isinstance(value, tuple | list):
+            return value.__class__, tuple(map(self.key, value))
+        if isinstance(value, dict):
+            return dict, tuple((self.key(name), self.key(one)) for name, one in value.items())
+        if isinstance(value, types.ModuleType | types.BuiltinFunctionType | type):
+            home = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+            if (home or "builtins").split(".")[0] in _UNCHANGING:
+                return self._address(value)
+            raise _NoKey  # its attributes may be others tomorrow
+        if hasattr(value, "shape") and hasattr(value, "dtype"):
+            if id(value) not in self._seen:
+                self._seen[id(value)] = len(self._seen)
+                self.tensors.append(value)
+            device = getattr(value, "device", None)
+            return (
+                "tensor",
+                self._seen[id(value)],
+                value.__class__,
+                tuple(value.shape),
+                str(value.dtype),
+                str(device) if isinstance(device, str) or hasattr(device, "type") else None,
+            )
+        module = getattr(value.__class__, "__module__", "")
+        if module.split(".")[0] in ("torch", "numpy", "jax", "enum") and _is_immutable(value):
+            return value.__class__, value
+        raise _NoKey
+
+    def _address(self, value: Any) -> int:
+        self.addressed.append(value)
+        return id(value)
+
+    def _function(self, function: types.FunctionType) -> Any:
+        module = function.__module__ or ""
+        if module.split(".")[0] in ("torch", "numpy", "jax") and not function.__closure__:
+            return self._address(function.__code__)
+        return (
+            self._address(function.__code__),
+            tuple(map(self.key, contents(function))),
+            self.key(function.__defaults__),
+            self.key(function.__kwdefaults__),
+            tuple((name, self.key(one)) for name, one in globals_of(function)),
+        )
+
+
+def _is_immutable(value: Any) -> bool:
+    name = value.__class__.__name__
+    return name in ("dtype", "device", "layout", "memory_format", "ufunc", "finfo", "iinfo")
+
+
+def key_and_tensors(*functions: Any) -> tuple[Any, list[Any], list[Any]] | None:
+    """What tells functions apart, the tensors that they refer to, in an order that functions with
+    the same key share, and what must live as long as the key. None where something is captured
+    that may change."""
+    reader = _Reader()
+    try:
+        return tuple(map(reader.key, functions)), reader.tensors, reader.addressed
+    except _NoKey:
+        return None
+
+
+def speaks_jax(function: Any) -> bool:
+    """Whether a function refers to JAX's functions or arrays: JAX has to trace it."""
+    if "jax" not in sys.modules:
+        return False
+    seen: set[int] = set()
+
+    def any_of(value: Any) -> bool:
+        if id(value) in seen:
+            return False
+        seen.add(id(value))
+        if isinstance(value, types.FunctionType):
+            if (value.__module__ or "").split(".")[0] == "jax":
+                return True
+            named = (one for _, one in globals_of(value))
+            return any(map(any_of, (*contents(value), value.__defaults__, *named)))
+        if isinstance(value, functools.partial):
+            return any(map(any_of, (value.func, value.args, value.keywords)))
+        if isinstance(value, tuple | list):
+            return any(map(any_of, value))
+        if isinstance(value, dict):
+            return any(map(any_of, value.values()))
+        name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
+        return name.split(".")[0] in ("jax", "jaxlib")
+
+    return any_of(function)

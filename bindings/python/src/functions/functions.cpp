@@ -1,0 +1,141 @@
+#include "functions/functions.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace fulmen::python {
+namespace {
+
+constexpr struct {
+  const char* name;
+  fulmen_tensor fulmen_tensors::* member;
+} kLists[] = {
+    {"kv_num_blocks", &fulmen_tensors::kv_num_blocks},
+    {"kv_indices", &fulmen_tensors::kv_indices},
+    {"full_kv_num_blocks", &fulmen_tensors::full_kv_num_blocks},
+    {"full_kv_indices", &fulmen_tensors::full_kv_indices},
+};
+constexpr const char* kOthers[] = {"score_mod",          "mask_mod",     "function_tensors",
+                                   "function_gradients", "mask_block_q", "mask_block_k"};
+
+nb::handle value_of(const nb::kwargs& given, const char* name) {
+  const nb::handle value = PyDict_GetItemString(given.ptr(), name);
+  return value.is_valid() && !value.is_none() ? value : nb::handle();
+}
+
+void refuse_others(const nb::kwargs& given) {
+  for (const auto& [name, value] : given) {
+    const std::string text = text_of(name);
+    const auto same = [&](const char* known) { return text == known; };
+    if (std::none_of(std::begin(kOthers), std::end(kOthers), same) &&
+        std::none_of(std::begin(kLists), std::end(kLists),
+                     [&](const auto& row) { return same(row.name); }))
+      throw nb::type_error((text + " is no keyword of functions").c_str());
+  }
+}
+
+fulmen_tensor as_tensor(const View& view) {
+  fulmen_tensor tensor = fulmen_tensor_1d(view.data, view.dtype, 1);
+  std::copy_n(view.shape, view.ndim, tensor.shape);
+  std::copy_n(view.strides, view.ndim, tensor.strides);
+  return tensor;
+}
+
+void refuse_elsewhere(const std::string& name, const Array& array, const Array& q) {
+  if (array.device.type == q.device.type && array.device.id == q.device.id) return;
+  const auto place = [](const Array& one, const char* called) {
+    const std::string device = device_of(one, called);
+    return device.empty() ? std::string("the CPU") : device;
+  };
+  const std::string here = place(array, name.c_str()), there = place(q, "q");
+  if (here != there)
+    throw ArgumentError(name + " is on " + here + ", q on " + there + ": one device is needed");
+}
+
+}  // namespace
+
+ScoreFunctions::ScoreFunctions(const nb::kwargs& given) {
+  refuse_others(given);
+  const auto read_text = [&](const char* name, std::string& into) {
+    if (const nb::handle value = value_of(given, name); value.is_valid()) into = text(name, value);
+  };
+  read_text("score_mod", score_mod_);
+  read_text("mask_mod", mask_mod_);
+  const auto read_size = [&](const char* name, int64_t& into) {
+    if (const nb::handle value = value_of(given, name); value.is_valid())
+      into = integer(name, value, 1, 1 << 30);
+  };
+  read_size("mask_block_q", block_q_);
+  read_size("mask_block_k", block_k_);
+  read_tensors(value_of(given, "function_tensors"), value_of(given, "function_gradients"));
+  bool has_lists = false;
+  for (size_t at = 0; at < std::size(kLists); ++at) {
+    const nb::handle value = value_of(given, kLists[at].name);
+    if (!value.is_valid()) continue;
+    has_lists = true;
+    lists_[at] = read_input(value, kLists[at].name);
+    if (lists_[at].ndim != 4)
+      wrong_ndim(kLists[at].name, lists_[at], "[batch, heads, blocks, blocks]");
+  }
+  empty_ = score_mod_.empty() && mask_mod_.empty() && tensors_.empty() && !has_lists;
+}
+
+void ScoreFunctions::read_tensors(nb::handle tensors, nb::handle gradients) {
+  if (!tensors.is_valid()) return;
+  if (PyDict_Check(tensors.ptr()) == 0)
+    throw nb::type_error("function_tensors is no dict: {name: array} is accepted");
+  const auto arrays = nb::borrow<nb::dict>(tensors);
+  for (const auto& [key, value] : arrays) {
+    names_.push_back(text("function_tensors", key));
+    const std::string called = "function_tensors[\"" + names_.back() + "\"]";
+    tensors_.push_back(read_input(value, called.c_str()));
+    gradients_.emplace_back();
+    const nb::handle gradient = gradients.is_valid()
+                                    ? nb::handle(PyDict_GetItem(gradients.ptr(), key.ptr()))
+                                    : nb::handle();
+    if (!gradient.is_valid() || gradient.is_none()) continue;
+    const std::string written = "function_gradients[\"" + names_.back() + "\"]";
+    gradients_.back() = read_output(gradient, written.c_str());
+    if (gradients_.back().read_only) throw ArgumentError(written + " is read-only: it is written");
+  }
+}
+
+void ScoreFunctions::add_to(Call& call) {
+  if (empty_) return;
+  const Array& q = call.arrays[kQ];
+  rows_.clear();
+  for (size_t at = 0; at < names_.size(); ++at) {
+    refuse_elsewhere("function_tensors[\"" + names_[at] + "\"]", tensors_[at], q);
+    fulmen_function_tensor row{};
+    row.struct_size = sizeof row;
+    row.name = names_[at].c_str();
+    row.dims = tensors_[at].ndim;
+    row.tensor = as_tensor(tensors_[at]);
+    if (gradients_[at].data != nullptr) {
+      refuse_elsewhere("function_gradients[\"" + names_[at] + "\"]", gradients_[at], q);
+      row.gradient = as_tensor(gradients_[at]);
+    }
+    rows_.push_back(row);
+  }
+  call.tensors.function_tensors = rows_.empty() ? nullptr : rows_.data();
+  call.tensors.num_function_tensors = static_cast<int64_t>(rows_.size());
+  for (size_t at = 0; at < std::size(kLists); ++at) {
+    if (lists_[at].ndim == 0) continue;
+    refuse_elsewhere(kLists[at].name, lists_[at], q);
+    call.tensors.*kLists[at].member = as_tensor(lists_[at]);
+  }
+  if (!score_mod_.empty()) call.options.score_mod = score_mod_.c_str();
+  if (!mask_mod_.empty()) call.options.mask_mod = mask_mod_.c_str();
+  if (block_q_ > 0) call.options.mask_block_q = block_q_;
+  if (block_k_ > 0) call.options.mask_block_k = block_k_;
+  // What is said of the call's own arrays is not known of these.
+  call.options.trust_pointers = false;
+}
+
+bool has_functions(const Call& call) {
+  return call.options.score_mod != nullptr || call.options.mask_mod != nullptr ||
+         call.tensors.function_tensors != nullptr || call.tensors.kv_indices.data != nullptr ||
+         call.tensors.full_kv_indices.data != nullptr;
+}
+
+}  // namespace fulmen::python

@@ -1,0 +1,146 @@
+"""flex_attention of JAX arrays: functions that JAX traces, as text that is evaluated without
+Fulmen, and calls with gradients against JAX's own operations."""
+
+import fulmen
+import numpy as np
+import pytest
+import score_language
+from problems import SEED
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+from fulmen import flex  # noqa: E402
+from fulmen.jax import _flex_trace  # noqa: E402
+
+ROWS = 48
+KEYS = jax.random.split(jax.random.key(SEED % 2**31), 8)
+Q = jax.random.normal(KEYS[0], (2, 4, ROWS, 16))
+K, V = (jax.random.normal(key, (2, 2, ROWS, 16)) for key in KEYS[1:3])
+TABLE = jax.random.normal(KEYS[3], (4, 100))
+DOCUMENTS = jnp.repeat(jnp.arange(4), 12)
+DEEP = jax.random.normal(KEYS[4], (2, 4, 5, 3))
+
+FUNCTIONS = {
+    "alibi": lambda s, b, h, q, k: s + (k - q) * jnp.exp2(-(h + 1) * 8.0 / 4),
+    "a table": lambda s, b, h, q, k: s + TABLE[h, q - k + ROWS],
+    "from the end": lambda s, b, h, q, k: s + TABLE[-1, q - k],
+    "a row": lambda s, b, h, q, k: s + DEEP[b, h, q % 5].sum() + TABLE[h, 3],
+    "a product": lambda s, b, h, q, k: s + jnp.dot(DEEP[b, h, 0], DEEP[b, h, q % 5]),
+    "an index of an index": lambda s, b, h, q, k: s + TABLE[h, DOCUMENTS[q]],
+    "beyond the end": lambda s, b, h, q, k: s + TABLE.at[h, q * 3].get(mode="clip"),
+    "integers": lambda s, b, h, q, k: s + (q - k) // 3 + (k - q) % 5 + ((q << 2) & 12 ^ k),
+    "activations": lambda s, b, h, q, k: jax.nn.gelu(s) + jax.nn.relu(s) * jax.nn.sigmoid(s),
+    "where": lambda s, b, h, q, k: jnp.where(jnp.logical_or(q > k, h == 1), s, jnp.minimum(s, 0)),
+    "bounds": lambda s, b, h, q, k: jnp.clip(s, -0.5, 0.5) + jnp.clip(q, 3, 9) + jnp.abs(q - k),
+    "rounding": lambda s, b, h, q, k: jnp.round(s * 3) + jnp.floor(s) + jnp.sign(s) + jnp.trunc(s),
+    "powers": lambda s, b, h, q, k: s**2 + jnp.power(jnp.abs(s) + 1, 1.5) + 1 / (1 + s**2),
+    "conversions": lambda s, b, h, q, k: (s * 5).astype(jnp.int32) + jnp.float32(q) / 7 + (q > k),
+    "a mask": lambda b, h, q, k: (DOCUMENTS[q] == DOCUMENTS[k]) & (q >= k),
+    "a dilated mask": lambda b, h, q, k: (jnp.abs(q - k) <= 9) & (jnp.abs(q - k) % 3 == 0),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name):
+    function = FUNCTIONS[name]
+    is_mask = function.__code__.co_argcount == 4
+    found = _flex_trace.traced(*((None, function) if is_mask else (function, None)), Q)
+    places = np.ogrid[:2, :4, :ROWS, :ROWS]
+    given = dict(zip("bhqk", places, strict=True))
+    flat = [np.broadcast_to(one, (2, 4, ROWS, ROWS)).ravel().astype(np.int32) for one in places]
+    scores = np.random.default_rng(SEED).normal(size=flat[0].shape).astype(np.float32)
+    right = jax.vmap(function)(*(() if is_mask else (scores,)), *flat)
+    given["score"] = scores.reshape(2, 4, ROWS, ROWS)
+    tensors = {key: np.asarray(one) for key, one in found.tensors.items()}
+    value = score_language.evaluate(
+        found.score_mod or found.mask_mod, given, tensors, float_type=np.float32
+    )
+    value = np.broadcast_to(value, (2, 4, ROWS, ROWS)).ravel()
+    if is_mask:
+        assert np.array_equal(value, right)
+    else:
+        np.testing.assert_allclose(value, right, rtol=1e-4, atol=1e-4, err_msg=f"{SEED=}")
+
+
+def _branch(s, b, h, q, k):
+    if q > k:  # here
+        return s
+    return -s
+
+
+def _loop(s, b, h, q, k):
+    return jax.lax.fori_loop(0, q, lambda _, x: x + 1.0, s)  # here
+
+
+def _host(s, b, h, q, k):
+    return s + np.sin(s)  # here
+
+
+@pytest.mark.parametrize("function", [_branch, _loop, _host], ids=lambda one: one.__name__)
+def test_refusals_name_the_line(function):
+    first = function.__code__.co_firstlineno
+    with pytest.raises(flex.TraceError, match=f"score_mod can't be traced at .*:{first + 1}, in"):
+        fulmen.flex_attention(Q, K, V, function, enable_gqa=True)
+
+
+MASK = flex.create_block_mask(lambda b, h, q, k: q >= k, None, None, ROWS, ROWS, None, 16)
+
+
+def ours(q, k, v, table):
+    def mod(score, b, h, i, j):
+        return jnp.tanh(score) + table[h, i - j + ROWS]
+
+    return fulmen.flex_attention(q, k, v, mod, MASK, enable_gqa=True, return_lse=True)
+
+
+def theirs(q, k, v, table):
+    k, v = jnp.repeat(k, 2, 1), jnp.repeat(v, 2, 1)
+    i, j = jnp.arange(ROWS)[:, None], jnp.arange(ROWS)[None]
+    scores = jnp.tanh(q @ k.swapaxes(2, 3) / 4) + table[:, i - j + ROWS]
+    scores = jnp.where(i >= j, scores, -jnp.inf)
+    return jax.nn.softmax(scores) @ v, jax.nn.logsumexp(scores, -1)
+
+
+WEIGHTS = jax.random.normal(KEYS[5], Q.shape), jax.random.normal(KEYS[6], Q.shape[:3])
+
+
+def loss(function):
+    def value(*inputs):
+        out, lse = function(*inputs)
+        return (out * WEIGHTS[0]).sum() + (lse * WEIGHTS[1]).sum()
+
+    return value
+
+
+@pytest.mark.parametrize("wrapped", [lambda f: f, jax.jit], ids=["plain", "jit"])
+def test_gradients(wrapped):
+    inputs = (Q, K, V, TABLE)
+    for found, right in zip(wrapped(ours)(*inputs), theirs(*inputs), strict=True):
+        np.testing.assert_allclose(found, right, rtol=2e-5, atol=2e-5)
+    arguments = (0, 1, 2, 3)
+    found = wrapped(jax.grad(loss(ours), arguments))(*inputs)
+    right = jax.grad(loss(theirs), arguments)(*inputs)
+    for a, b in zip(found, right, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4, err_msg=f"{SEED=}")
+
+
+def test_vmap_and_other_derivatives():
+    stacked = jnp.stack([TABLE, -TABLE])
+    found = jax.vmap(lambda table: ours(Q, K, V, table)[0])(stacked)
+    right = jax.vmap(lambda table: theirs(Q, K, V, table)[0])(stacked)
+    np.testing.assert_allclose(found, right, rtol=2e-5, atol=2e-5)
+    with pytest.raises(NotImplementedError, match="no derivative by forward mode"):
+        jax.jvp(lambda q: ours(q, K, V, TABLE)[0], (Q,), (Q,))
+
+
+def test_largest_scores_and_errors():
+    request = flex.AuxRequest(lse=True, max_scores=True)
+    _, aux = fulmen.flex_attention(Q, K, V, None, MASK, enable_gqa=True, return_aux=request)
+    i, j = jnp.arange(ROWS)[:, None], jnp.arange(ROWS)[None]
+    scores = Q @ jnp.repeat(K, 2, 1).swapaxes(2, 3) / 4
+    right = jnp.where(i >= j, scores, -jnp.inf).max(-1)
+    np.testing.assert_allclose(aux.max_scores, right, rtol=1e-5, atol=1e-5)
+    with pytest.raises(TypeError, match="key has dtype float16"):
+        fulmen.flex_attention(Q, K.astype("float16"), V, enable_gqa=True)
+    with pytest.raises(fulmen.ArgumentError, match="smaller length"):
+        fulmen.flex_attention(jnp.concatenate([Q, Q], 2), K, V, None, MASK, enable_gqa=True)
