@@ -65,10 +65,10 @@ std::string explanation(const Plan::Impl& impl) {
   if (const std::string& first_use = impl.runner->config().first_use; !first_use.empty())
     text += "\n  " + printable(first_use);
   if (const CompileTime& spent = impl.compiled; spent.kernels > 0) {
-    text += fmt::format("\n  {} compiled in {:.2f} s for this plan, kept for later ones",
-                        spent.kernels == 1 ? "1 kernel was"
-                                           : fmt::format("{} kernels were", spent.kernels),
-                        spent.seconds);
+    text += fmt::format(
+        "\n  {} compiled in {:.2f} s for this plan, kept for later ones",
+        spent.kernels == 1 ? "1 kernel was" : fmt::format("{} kernels were", spent.kernels),
+        spent.seconds);
   }
   for (const std::string& note : impl.runner->config().notes) text += "\n  " + printable(note);
   if (impl.tuning_is_lost)

@@ -170,9 +170,8 @@ TEST_F(DeviceTest, ExplainNamesKernelsOfTheDevice) {
 TEST_F(DeviceTest, ExplainTellsWhatWasCompiledForThePlan) {
   const std::string before = platform::environment_variable("FULMEN_CACHE_DIR").value_or("");
   ::setenv("FULMEN_CACHE_DIR", path("fresh").c_str(), 1);
-  const std::vector<std::string> problem{"explain",    "--device", kDevice, "--seqlen-q",
-                                         "5",          "--heads",  "1",     "--head-dim",
-                                         "8"};
+  const std::vector<std::string> problem{"explain", "--device", kDevice,      "--seqlen-q", "5",
+                                         "--heads", "1",        "--head-dim", "8"};
   const Outcome first = fulmen(problem), second = fulmen(problem);
   ::setenv("FULMEN_CACHE_DIR", before.c_str(), 1);
   EXPECT_NE(first.out.find("1 kernel was compiled in "), std::string::npos) << first.out;
