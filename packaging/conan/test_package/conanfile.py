@@ -1,5 +1,3 @@
-import pathlib
-
 from conan import ConanFile
 from conan.tools.build import can_run
 from conan.tools.cmake import CMake, cmake_layout
@@ -22,4 +20,4 @@ class Test(ConanFile):
 
     def test(self):
         if can_run(self):
-            self.run(pathlib.Path(self.cpp.build.bindir) / "program", env="conanrun")
+            self.run(f"{self.cpp.build.bindir}/program", env="conanrun")
