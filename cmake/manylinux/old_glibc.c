@@ -32,6 +32,7 @@ OLD(dlinfo, OF_X86("GLIBC_2.3.3", FIRST));
 OLD(dlopen, FIRST);
 OLD(dlsym, FIRST);
 OLD(exp, FIRST);
+OLD(exp2, FIRST);
 OLD(log, FIRST);
 OLD(log2, FIRST);
 OLD(pow, FIRST);

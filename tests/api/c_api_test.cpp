@@ -163,7 +163,7 @@ TEST(CApi, ErrorsAreSentencesOfThisThread) {
   std::thread([] { EXPECT_STREQ(fulmen_last_error(), ""); }).join();
   EXPECT_STREQ(fulmen_status_name(FULMEN_INVALID_ARGUMENT), "invalid argument");
   t.k.dtype = FULMEN_BF16;
-  EXPECT_EQ(fulmen_attention(&t, nullptr, nullptr), FULMEN_UNSUPPORTED);
+  EXPECT_EQ(fulmen_attention(&t, nullptr, nullptr), FULMEN_INVALID_ARGUMENT);
   EXPECT_STREQ(fulmen_last_error(),
                "k.dtype is bf16, q.dtype is fp32: q's dtype, int8, fp8 and the block formats are "
                "accepted");

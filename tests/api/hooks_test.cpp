@@ -46,7 +46,7 @@ TEST(StatusDeathTest, TheValueOfAFailedCallEndsTheProcessWithItsMessage) {
   Result<Problem> problem = make_problem(call.tensors, call.options);
   const Result<Problem>& same = problem;
   constexpr const char* kSaid =
-      "fulmen: the value of a failed call was taken: unsupported: k.dtype is bf16";
+      "fulmen: the value of a failed call was taken: invalid argument: k.dtype is bf16";
   EXPECT_DEATH(static_cast<void>(problem.value()), kSaid);
   EXPECT_DEATH(static_cast<void>(same.value()), kSaid);
   EXPECT_DEATH(static_cast<void>(std::move(problem).value()), kSaid);

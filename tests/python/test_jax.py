@@ -363,7 +363,7 @@ ERRORS = {
     "lengths": (
         lambda q, k, v: fulmen.attention(q, k, v, seqlens_k=jnp.ones(2)),
         TypeError,
-        "seqlens_k has dtype float32: .*, int32 for lengths are accepted",
+        "seqlens_k has dtype float32: .*, int32 for lengths, int8, .* for k and v are accepted",
     ),
     "packed": (
         lambda q, k, v: fulmen.attention(

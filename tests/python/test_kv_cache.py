@@ -345,7 +345,7 @@ def test_window_and_flags_of_numpy_and_torch(rng):
 
 
 CACHE_MESSAGES = {
-    "dtype": ({"k_cache": "half"}, r"^k_cache.dtype is fp16, v_cache.dtype is fp32"),
+    "dtype": ({"k_cache": "half"}, r"^k_cache.dtype is fp16, q.dtype is fp32"),
     "dims": ({"v_cache": "first"}, r"^v_cache has shape \[24, 2, 16\]"),
     "rows": ({"v_cache": "shorter"}, r"^v_cache.shape is \[2, 23, 2, 16\]: "),
     "used": (

@@ -33,7 +33,7 @@ def test_conda():
 
 
 def test_conan():
-    pytest.importorskip("conan", reason="conan is not installed")
+    pytest.importorskip("conans", reason="conan is not installed")
     inspect = [sys.executable, "-m", "conans.conan", "inspect", PACKAGING / "conan", "-f", "json"]
     run = subprocess.run(inspect, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr

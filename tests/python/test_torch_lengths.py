@@ -56,7 +56,7 @@ def test_opcheck():
     op, of = torch.ops.fulmen, ([3, 0, 5], [4, 2, 6])
     q, k, v = packed(*of, requires_grad=True)
     sinks = randn(2, requires_grad=True)
-    lengths = (*map(cumulative, of), *(None,) * 5, 5, 6, False)
+    lengths = (*map(cumulative, of), *(None,) * 6, 5, 6, False)
     arguments = (q, k, v, None, None, torch.rand(2), sinks, *OPTIONS, *lengths)
     torch.library.opcheck(op.attention_varlen.default, (*arguments, True))
     out, lse = (t.detach() for t in op.attention_varlen(*arguments, True))
@@ -73,7 +73,7 @@ def test_opcheck():
         torch.tensor([7, 5], dtype=torch.int32),
         torch.tensor([1, 0], dtype=torch.int32),
         table,
-        *(None,) * 4,
+        *(None,) * 5,
         True,
     )
     torch.library.opcheck(

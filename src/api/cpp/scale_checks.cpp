@@ -12,10 +12,10 @@ namespace fulmen {
 Status check_scales(const AttentionTensors& a, const Problem& p) {
   for (const auto& [name, dtype] : {std::pair{"k", p.k_dtype}, {"v", p.v_dtype}}) {
     if (dtype == p.dtype || is_kv_format(dtype)) continue;
-    return {StatusCode::unsupported,
-            fmt::format("{}.dtype is {}, q.dtype is {}: q's dtype, int8, fp8 and the block formats "
-                        "are accepted",
-                        name, to_string(dtype), to_string(p.dtype))};
+    return invalid(
+        fmt::format("{}.dtype is {}, q.dtype is {}: q's dtype, int8, fp8 and the block formats are "
+                    "accepted",
+                    name, to_string(dtype), to_string(p.dtype)));
   }
   struct Scale {
     const char *name, *of;
