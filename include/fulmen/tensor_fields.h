@@ -43,7 +43,7 @@ struct TensorField {
 // backward pass alone.
 constexpr int kTensorFields =
     (sizeof(AttentionTensors) - 2 * sizeof(uint64_t) -  // but seed, offset
-     sizeof(AttentionTensors::function_tensors)) /      // and the list of functions' tensors
+     sizeof(std::span<const FunctionTensor>)) /         // and the list of functions' tensors
     sizeof(Tensor);
 FULMEN_API extern const std::array<TensorField, kTensorFields> kTensorTable;
 

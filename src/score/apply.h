@@ -29,7 +29,7 @@ constexpr int32_t modulo(int32_t a, int32_t b) noexcept {
 }
 template <class Real>
 int32_t truncate(Real x) noexcept {
-  if (!(x == x)) return 0;
+  if (std::isnan(x)) return 0;
   if (x >= Real(2147483648.0)) return std::numeric_limits<int32_t>::max();
   if (x <= Real(-2147483648.0)) return std::numeric_limits<int32_t>::min();
   return static_cast<int32_t>(x);
@@ -43,7 +43,7 @@ BasicValue<Real> apply(Op op, const BasicValue<Real>& x, const BasicValue<Real>&
   const int32_t i = x.integer, j = y.integer;
   const auto real = [](Real value) { return BasicValue<Real>{value, 0}; };
   const auto integer = [](int64_t value) { return BasicValue<Real>{0, wrap(value)}; };
-  const bool any_nan = !(a == a) || !(b == b);
+  const bool any_nan = std::isnan(a) || std::isnan(b);
   switch (op) {
     case Op::constant:
     case Op::score:
@@ -126,7 +126,7 @@ BasicValue<Real> apply(Op op, const BasicValue<Real>& x, const BasicValue<Real>&
     case Op::modulo:
       return integer(modulo(i, j));
     case Op::shift_left:
-      return integer(static_cast<int64_t>(static_cast<uint32_t>(i) << (j & 31)));
+      return integer(int64_t{i} * (int64_t{1} << (j & 31)));
     case Op::shift_right:
       return integer(i >> (j & 31));
     case Op::int_min:
@@ -150,7 +150,7 @@ BasicValue<Real> apply(Op op, const BasicValue<Real>& x, const BasicValue<Real>&
     case Op::logical_not:
       return integer(i == 0);
     case Op::is_nan:
-      return integer(!(a == a));
+      return integer(std::isnan(a));
     case Op::select:
       return i != 0 ? y : z;
     case Op::int_to_real:

@@ -61,9 +61,7 @@ def test_keys_and_values_of_another_dtype_or_with_scales(rng):
         want = fulmen.attention(q, k * np.float32(0.5), v)
         np.testing.assert_allclose(fulmen.attention(q, k, v, k_scale=scale), want, atol=1e-6)
     refuse(call, ValueError, r"^v_scale.shape is \[3\]: ", q, k, v, v_scale=[1.0] * 3)
-    accepted = (
-        r"v_scale has shape \[1, 1, 1\]: \[1\], \[kv_heads\], \[batch, kv_heads\] or what"
-    )
+    accepted = r"v_scale has shape \[1, 1, 1\]: \[1\], \[kv_heads\], \[batch, kv_heads\] or what"
     refuse(call, ValueError, accepted, q, k, v, v_scale=np.ones((1, 1, 1), np.float32))
 
 

@@ -3,11 +3,10 @@ them beside float64 over what they hold, and FlashAttention 3's descale factors.
 
 from __future__ import annotations
 
+import fulmen
 import ml_dtypes
 import numpy as np
 import pytest
-
-import fulmen
 
 FORMATS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 B, S, H, KV, D = 2, 37, 4, 2, 64
@@ -69,15 +68,15 @@ def test_layout_bhsd_and_lists():
 def test_refusals():
     q, k = normal(B, 3, H, D), normal(B, S, KV, D)
     k8, scale = fulmen.quantize_kv(k)
-    with pytest.raises(TypeError, match="^q has dtype int8: float32, float16 and bfloat16 are"):
+    with pytest.raises(TypeError, match=r"^q has dtype int8: float32, float16 and bfloat16 are"):
         fulmen.attention(q.astype(np.int8), k8, k8)
-    with pytest.raises(TypeError, match="^k has dtype uint8: .*int8 and float8_e4m3fn"):
+    with pytest.raises(TypeError, match=r"^k has dtype uint8: .*int8 and float8_e4m3fn"):
         fulmen.attention(q, k8.view(np.uint8), k8)
     with pytest.raises(ValueError, match=r"^k_scale has shape \[2, 37, 2\]"):
         fulmen.attention(q, k8, k8, k_scale=scale[..., 0])
-    with pytest.raises(ValueError, match="^per is 'page'"):
+    with pytest.raises(ValueError, match=r"^per is 'page'"):
         fulmen.quantize_kv(k, per="page")
-    with pytest.raises(ValueError, match="^dtype is 'uint8'"):
+    with pytest.raises(ValueError, match=r"^dtype is 'uint8'"):
         fulmen.quantize_kv(k, "uint8")
 
 
@@ -106,9 +105,7 @@ def test_flash_attention_3_descale():
         for n, heads in ((0, H), (1, KV), (2, KV))
     )
     descale = [torch.rand(B, KV) + 0.5 for _ in range(3)]
-    out = flash_attn_func(
-        q, k, v, q_descale=descale[0], k_descale=descale[1], v_descale=descale[2]
-    )
+    out = flash_attn_func(q, k, v, q_descale=descale[0], k_descale=descale[1], v_descale=descale[2])
     assert out.dtype == torch.bfloat16
     of_q = descale[0].repeat_interleave(H // KV, 1)
     stored = [

@@ -2,8 +2,8 @@
 flash_attn_interface.
 
 They take what fulmen.flash_attn takes, and v's head_dim may differ from q's. flash_attn_func takes
-descale factors and k and v in 8 bits, the other functions refuse them; qv is refused. num_splits, pack_gqa, sm_margin and scheduler_metadata change nothing: plans cut
-the work by the problem.
+descale factors and k and v in 8 bits, the other functions refuse them; qv is refused. num_splits,
+pack_gqa, sm_margin and scheduler_metadata change nothing: plans cut the work by the problem.
 """
 
 from __future__ import annotations

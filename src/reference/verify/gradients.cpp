@@ -88,9 +88,10 @@ Checked of_function(const ScoreFunctions::Tensor& tensor, const Tensor& gradient
   Shape shape{1, 1, 1, 1};
   TensorSpec spec{tensor.gradient_dtype, tensor.has_gradient, {}};
   for (int d = 0; d < tensor.dims; ++d) {
-    const auto at = static_cast<std::size_t>(4 - tensor.dims + d);
-    shape[at] = tensor.shape[static_cast<std::size_t>(d)];
-    spec.strides[at] = tensor.gradient_strides[static_cast<std::size_t>(d)];
+    const auto from = static_cast<std::size_t>(d);
+    const std::size_t to = from + 4 - static_cast<std::size_t>(tensor.dims);
+    shape[to] = tensor.shape[from];
+    spec.strides[to] = tensor.gradient_strides[from];
   }
   if (!tensor.has_gradient) shape = {};
   return {"gradient of " + tensor.name, "its last dims", gradient, spec, shape};
