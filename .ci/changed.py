@@ -42,6 +42,7 @@ TESTS = [
     (r"src/cpu/backward/", CPU + r".*([Bb]ackward|Gradient)"),
     (r"src/cpu/(kv_cache/)", r"^api\..*(AppendKv|KvCache)|^attention\."),
     (r"src/(cpu|algorithm)/", CPU),
+    (r"src/score/", r"^score\.|^attention\..*(Function|BlockMask)|^api\..*Function"),
     (r"src/reference/", r"^attention\.|^cli\..*(Faults|Verify)"),
     (
         r"src/kernels/(forward|backward)/parts/|src/kernels/(?:forward|backward)/([a-z]+)|"
@@ -74,6 +75,9 @@ PYTEST = [
     (r"bindings/python/fulmen/transformers", "test_transformers.py"),
     (r"bindings/python/fulmen/(flash_attn|xformers)", r"test_\1*.py"),
     (r"bindings/python/fulmen/jax|bindings/python/src/xla", "test_{jax*,sinks}.py"),
+    (r"bindings/python/fulmen/(flex|torch/_flex)|bindings/python/src/functions/", "test_flex*.py"),
+    (r"bindings/python/fulmen/(diffusers|comfyui|vllm)", r"test_\1.py"),
+    (r"bindings/python/fulmen/_quantize", "test_quantized_kv.py"),
     (r"bindings/python/fulmen/torch/_sdpa", "test_sdpa*.py"),
     (r"bindings/python/fulmen/torch/_flash_impl", "test_flash_impl.py"),
     (
