@@ -196,3 +196,23 @@ def test_errors(name):
     call, message = ERRORS[name]
     with pytest.raises(fulmen.ArgumentError, match=message):
         call(GYM["causal"]().mask_mod)
+
+
+@pytest.mark.parametrize("sizes", [(2, 4, 256, 256), (2, 1, 200, 400), (1, 4, 70, 256)])
+@pytest.mark.parametrize("block", [16, 64])
+def test_masks_of_several_heads_run(sizes, block):
+    """Lists of several batches and heads are of any strides where they are made."""
+    batch, heads, queries, keys = sizes
+
+    def mask(b, h, q, k):
+        return (q >= k) & (k % 3 != h % 3)
+
+    made = flex.create_block_mask(mask, batch, heads, queries, keys, "cpu", block)
+    q = torch.randn(batch, heads, queries, 16)
+    k, v = torch.randn(2, batch, heads, keys, 16)
+    found = fulmen.flex_attention(q, k, v, block_mask=made)
+    at = [torch.arange(n) for n in sizes]
+    b, h, i, j = torch.meshgrid(*at, indexing="ij")
+    scores = (q.double() @ k.double().mT / 4).masked_fill(~mask(b, h, i, j), -torch.inf)
+    right = scores.softmax(-1).nan_to_num() @ v.double()
+    assert (found - right).abs().max() < 2e-5

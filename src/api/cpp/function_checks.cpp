@@ -46,7 +46,8 @@ Status check_extent(const std::string& name, const Tensor& t, int dims) {
     const int64_t most = int64_t{1} << kOffsetBits;
     const bool far = t.shape[d] > 1 && (t.strides[d] > most || t.strides[d] < -most ||
                                         std::abs(t.strides[d]) > most / (t.shape[d] - 1));
-    elements = std::min(most + 1, elements * std::max<int64_t>(t.shape[d], 1));
+    const int64_t size = std::max<int64_t>(t.shape[d], 1);
+    elements = elements > most / size ? most + 1 : elements * size;
     if (!far && t.shape[d] > 1) reach += (t.shape[d] - 1) * std::abs(t.strides[d]);
     if (far || reach > most || elements > most) {
       return invalid(

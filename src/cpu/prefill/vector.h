@@ -360,14 +360,19 @@ class PrefillTask : protected PrefillTiles<Isa> {
     uint8_t alive[kMaxBlockN];
     Source(call_, Source::Of::v, task_.batch, kv_head_)
         .load(first, count, scratch_ + layout_.values, layout_.value_stride,
-              alive_keys<Isa>(call_, task_, first, count, alive), none);
+              keys_alive(first, count, alive), none);
+  }
+  // Which keys some row attends: what others hold is not read. alive has a place for each; null is
+  // all.
+  const uint8_t* keys_alive(int64_t first, int count, uint8_t* alive) {
+    return call_.mask.functions ? this->alive_keys_by_functions(first, count, alive)
+                                : alive_keys<Isa>(call_, task_, first, count, alive);
   }
   template <class Rows>
   void load_values(Rows v, int64_t first, int count) {
     uint8_t alive[kMaxBlockN];
     pack_values<Isa>(v, count, problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride,
-                     call_.mask.functions ? this->alive_keys_by_functions(first, count, alive)
-                                          : alive_keys<Isa>(call_, task_, first, count, alive));
+                     keys_alive(first, count, alive));
   }
   // load(k, v) with the rows of at most kMaxBlockN keys.
   template <class Load>

@@ -142,6 +142,7 @@ class FunctionTile {
       for (int d = 0; d < one.arguments; ++d) {
         const int64_t index = indices[d][i];
         inside = inside && index >= 0 && index < tensor.shape[d];
+        if (!inside) break;  // no offset is computed of an index of any size
         offset += index * tensor.strides[d];
       }
       to[i] = inside ? convert(data[offset]) : To{};
@@ -269,6 +270,7 @@ __attribute__((noinline)) void add_function_gradients(const TileFunction& score,
           const int32_t index =
               reinterpret_cast<const int32_t*>(function.result(load.index + d) + from)[i];
           inside = inside && index >= 0 && index < tensor.shape[d];
+          if (!inside) break;
           place_of = place_of * tensor.shape[d] + index;
         }
         if (inside) to[place_of] += gradient * by[i];

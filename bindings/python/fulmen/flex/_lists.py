@@ -43,12 +43,20 @@ class Kind:
         return dense[..., :columns]
 
 
+def with_plain_rows(one: Any) -> Any:
+    """A list whose last dim is contiguous, as kernels read it: torch's argsort keeps the strides of
+    what it orders."""
+    if Kind(one).is_torch:
+        return one if one.stride(-1) == 1 else one.contiguous()
+    return one
+
+
 def ordered(dense: Any) -> tuple[Any, Any]:
     """The number of columns of each row, and their places, in order, before the others'."""
     kind = Kind(dense)
     dense = kind.int32(dense)
     if kind.is_torch:
-        indices = kind.arrays.argsort(dense, dim=-1, descending=True, stable=True)
+        indices = kind.arrays.argsort(dense.contiguous(), dim=-1, descending=True, stable=True)
         return kind.int32(dense.sum(-1)), kind.int32(indices)
     indices = kind.arrays.argsort(-dense, axis=-1, kind="stable")
     return kind.int32(dense.sum(-1)), kind.int32(indices)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fulmen._core import ArgumentError
 from fulmen.flex._block_mask import is_block_mask
 from fulmen.flex._leaves import key_and_tensors
-from fulmen.flex._lists import Kind
+from fulmen.flex._lists import Kind, with_plain_rows
 from fulmen.flex._trace import Traced, read
 
 # Sizes of blocks whose lists kernels read; others become a table that mask_mod reads.
@@ -80,7 +80,7 @@ def lists_of(block_mask: Any, sizes: tuple[int, int, int, int]) -> tuple[Any, ..
         one = getattr(block_mask, name)
         if one is not None:
             rank = 4 if name.endswith("indices") else 3
-            one = _in_four_dims(one, rank)
+            one = with_plain_rows(_in_four_dims(one, rank))
             if one.shape[0] not in (1, batch) or one.shape[1] not in (1, heads):
                 raise ArgumentError(
                     f"block_mask.{name} has shape {list(one.shape)}: 1 or {batch} batches and 1 "
