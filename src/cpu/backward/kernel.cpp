@@ -174,8 +174,7 @@ class BackwardRunner final : public Runner {
   const KernelConfig& config() const noexcept override { return config_; }
   std::size_t workspace_bytes() const noexcept override {
     const int64_t tasks = problem_.variable_lengths() ? most_tasks() : 0;
-    return static_cast<std::size_t>(scratch_floats_ * threads_.num_threads + sums_floats_ +
-                                    bias_floats_ + function_floats_) *
+    return static_cast<std::size_t>(scratch_floats_ * threads_.num_threads + all_sums_floats()) *
                sizeof(float) +
            static_cast<std::size_t>(mask_.bytes()) +
            static_cast<std::size_t>(tasks) * sizeof(SequenceTask);
@@ -187,8 +186,7 @@ class BackwardRunner final : public Runner {
     auto* scratch = static_cast<float*>(workspace);
     float* sums = scratch + scratch_floats_ * threads_.num_threads;
     call.sums = sums_floats_ > 0 ? sums : nullptr;
-    auto* behind_sums =
-        reinterpret_cast<char*>(sums + sums_floats_ + bias_floats_ + function_floats_);
+    auto* behind_sums = reinterpret_cast<char*>(sums + all_sums_floats());
     const BoundFunctions functions(problem_, tensors);
     call.score_function = functions.gradient();
     call.mask_function = functions.mask();
@@ -273,6 +271,11 @@ class BackwardRunner final : public Runner {
     for (int64_t slot = 0; slot < slots && sums != nullptr; ++slot)
       sum += static_cast<double>(sums[slot * call.function_slot + at]);
     return static_cast<float>(sum);
+  }
+
+  // Whole cache lines: what is behind them is no floats.
+  int64_t all_sums_floats() const {
+    return round_up(sums_floats_ + bias_floats_ + function_floats_, int64_t{16});
   }
 
   // The most tasks of sequences of different lengths: splits of the keys, or tiles of queries.
