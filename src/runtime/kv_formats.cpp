@@ -97,11 +97,12 @@ void encode_nibbles(DType dtype, const float* x, uint8_t* block) noexcept {
     finite = finite && std::isfinite(x[i]);
   }
   // Without a minimum the widest number is the lowest code, whatever its sign.
+  const int half = levels / 2;
   float d = format.minimum ? (high - low) / static_cast<float>(levels - 1)
-                           : widest / static_cast<float>(-levels / 2);
+                           : widest / static_cast<float>(-half);
   if (!finite) d = std::numeric_limits<float>::quiet_NaN();
   const float inverse = finite && d != 0 ? 1.0F / d : 0.0F;
-  const float zero = format.minimum ? 0.5F : static_cast<float>(levels / 2) + 0.5F;
+  const float zero = format.minimum ? 0.5F : static_cast<float>(half) + 0.5F;
   store_fp16(d, block);
   if (format.minimum) store_fp16(low, block + 2);
   uint32_t fifth = 0;
