@@ -63,7 +63,7 @@ typedef enum fulmen_dtype {
   FULMEN_Q5_1 = 14, /* 24 bytes a block */
   /* Of tensors of score functions alone, which may be int8, too. */
   FULMEN_INT64 = 15,
-  FULMEN_UINT8 = 16
+  FULMEN_UINT8 = 16 /* a byte, 0 to 255 */
 } fulmen_dtype;
 /* Which keys a causal mask leaves to a query. */
 typedef enum fulmen_causal {
@@ -153,7 +153,7 @@ static inline fulmen_tensor fulmen_tensor_bhqk(const void* data, int32_t dtype, 
 /* A tensor that score_mod or mask_mod reads: docs/guide/score_functions.md. */
 typedef struct fulmen_function_tensor {
   size_t struct_size; /* sizeof(fulmen_function_tensor), the same in each of an array */
-  const char* name;
+  const char* name;   /* what the text calls it: letters, digits and _, no digit first */
   /* 0 to 4: the first so many of shape and strides count, in both; any strides. */
   int32_t dims;
   fulmen_tensor tensor;   /* an input, of any fulmen_dtype */
@@ -200,6 +200,7 @@ typedef struct fulmen_tensors {
   fulmen_tensor kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices;
   /* What score_mod and mask_mod of the options read, up to 32; null: nothing. */
   const fulmen_function_tensor* function_tensors;
+  /* How many they are. */
   int64_t num_function_tensors;
 } fulmen_tensors;
 
@@ -246,9 +247,11 @@ typedef struct fulmen_options {
   bool check_first_use;
   /* Functions of scores and masks as text: docs/guide/score_functions.md. Null or empty: none. */
   const char* score_mod;
+  /* The same, of a bool: false hides the pair. */
   const char* mask_mod;
-  /* Default 128: a block mask's sizes, multiples of 16 up to 256. */
+  /* A block mask's queries in a block: a multiple of 16 up to 256, default 128. */
   int64_t mask_block_q;
+  /* The same of keys. */
   int64_t mask_block_k;
 } fulmen_options;
 

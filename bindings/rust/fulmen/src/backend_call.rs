@@ -81,7 +81,9 @@ macro_rules! shapes {
             size_of::<sys::fulmen_tensors>()
                 == size_of::<usize>()
                     + [$(stringify!($name)),*].len() * size_of::<sys::fulmen_tensor>()
-                    + 2 * size_of::<u64>(),
+                    + 2 * size_of::<u64>() // seed, offset
+                    + size_of::<usize>() // and the list of functions' tensors
+                    + size_of::<i64>(),
             "a tensor of fulmen_tensors is not listed"
         );
 
