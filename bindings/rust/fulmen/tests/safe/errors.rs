@@ -161,7 +161,7 @@ fn dtypes_have_sizes() {
 }
 
 #[test]
-fn keys_of_another_float_are_unsupported() -> Result<()> {
+fn keys_of_another_float_are_refused() -> Result<()> {
     let (q, mut out) = (vec![0.5f32; 64], vec![0f32; 64]);
     let half = vec![f16::ONE; 64];
     let shape = [1, 4, 1, 16];
@@ -170,7 +170,7 @@ fn keys_of_another_float_are_unsupported() -> Result<()> {
     let error = Attention::default().forward(&mut call).unwrap_err();
     let said = "k.dtype is fp16, q.dtype is fp32: ";
     assert!(
-        matches!(&error, Error::Unsupported(m) if m.starts_with(said)),
+        matches!(&error, Error::InvalidArgument(m) if m.starts_with(said)),
         "{error:?}"
     );
     Ok(())
