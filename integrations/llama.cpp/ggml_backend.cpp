@@ -141,7 +141,9 @@ const char* device_description(ggml_backend_dev_t) {
 }
 // Its tensors are in the CPU backend's memory.
 void device_memory(ggml_backend_dev_t, size_t* free, size_t* total) { *free = *total = 0; }
-ggml_backend_dev_type device_type(ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_ACCEL; }
+enum ggml_backend_dev_type device_type(ggml_backend_dev_t) {
+  return GGML_BACKEND_DEVICE_TYPE_ACCEL;
+}
 
 void device_props(ggml_backend_dev_t device, ggml_backend_dev_props* props) {
   props->name = device_name(device);
