@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "attention.h"
 #include "ggml-backend-impl.h"
@@ -119,9 +120,11 @@ ggml_status compute(ggml_backend_t backend, ggml_cgraph* graph) {
       GGML_LOG_ERROR("Fulmen: %s (%s): %s\n", ggml_op_desc(node), node->name, error.c_str());
       return GGML_STATUS_FAILED;
     }
-    if (first_time("served"))
+    if (first_time("served")) {
+      const std::string_view plan = own.attention.explain();
       GGML_LOG_INFO("Fulmen %s serves FLASH_ATTN_EXT: %s\n", fulmen_version(),
-                    own.attention.explain());
+                    std::string(plan.substr(0, plan.find('\n'))).c_str());
+    }
   }
   return GGML_STATUS_SUCCESS;
 }
