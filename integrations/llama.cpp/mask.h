@@ -1,5 +1,5 @@
-// What ggml's f16 mask says: reading it once, before the call, is what lets kernels skip the half of
-// a causal mask, and the unused end of llama.cpp's cache.
+// What ggml's f16 mask says. It is read once before the call, so that kernels skip half of a causal
+// mask and the unused end of llama.cpp's cache.
 #pragma once
 
 #include <cstdint>

@@ -66,9 +66,8 @@ std::vector<float> alibi_slopes(int64_t num_heads, float max_bias);
 std::string why_not_translated(const Operation& operation);
 
 // The call. q and out are where the tensors of working_dtype lie: the operation's own in fp32, else
-// [batch, seqlen, num_heads, head_dim] without gaps. keep: of the form keep, the mask's dims without
-// gaps, a byte each. slopes: of the form slopes. The operation is one of which why_not_translated
-// says "".
+// [batch, seqlen, num_heads, head_dim] without gaps. keep: of the form keep, as summarize_mask makes
+// it (mask.h). slopes: of the form slopes. The operation is one of which why_not_translated says "".
 void translate(const Operation& operation, MaskForm form, Keys keys, void* q, void* out,
                const uint8_t* keep, const float* slopes, Call& call);
 
