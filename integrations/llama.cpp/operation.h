@@ -65,9 +65,9 @@ std::vector<float> alibi_slopes(int64_t num_heads, float max_bias);
 // What of the operation no call can say, in words; "" if a call can. Asks no kernel.
 std::string why_not_translated(const Operation& operation);
 
-// The call. q and out are where the tensors of working_dtype lie: the operation's own in fp32, else
-// [batch, seqlen, num_heads, head_dim] without gaps. keep: of the form keep, as summarize_mask makes
-// it (mask.h). slopes: of the form slopes. The operation is one of which why_not_translated says "".
+// The call of an operation of which why_not_translated says "". q and out are where the tensors of
+// working_dtype lie: the operation's own in fp32, else [batch, seqlen, num_heads, head_dim] without
+// gaps. keep: as summarize_mask makes it (mask.h), for the form keep. slopes: for the form slopes.
 void translate(const Operation& operation, MaskForm form, Keys keys, void* q, void* out,
                const uint8_t* keep, const float* slopes, Call& call);
 
