@@ -2,6 +2,7 @@
 // host's memory. ggml's scheduler gives it the operations that it says it supports, and the CPU
 // backend the others. ggml_backend_load() and GGML_BACKEND_PATH load it.
 #include <cstring>
+#include <exception>
 #include <mutex>
 #include <set>
 #include <string>
@@ -115,7 +116,12 @@ ggml_status compute(ggml_backend_t backend, ggml_cgraph* graph) {
     const ggml_tensor* node = graph->nodes[i];
     if (node->op != GGML_OP_FLASH_ATTN_EXT || (node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0)
       continue;  // supports_op: the others only say how memory is seen
-    const std::string error = own.attention.run(operation_of(node));
+    std::string error;
+    try {
+      error = own.attention.run(operation_of(node));
+    } catch (const std::exception& e) {  // no memory; ggml's callers know no exceptions
+      error = e.what();
+    }
     if (!error.empty()) {
       GGML_LOG_ERROR("Fulmen: %s (%s): %s\n", ggml_op_desc(node), node->name, error.c_str());
       return GGML_STATUS_FAILED;

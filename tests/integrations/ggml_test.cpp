@@ -13,12 +13,17 @@
 #include "integrations/llama.cpp/attention.h"
 #include "integrations/llama.cpp/mask.h"
 #include "integrations/llama.cpp/rounding.h"
+#include "runtime/float_formats.h"
 #include "support/guarded_buffer.h"
 #include "support/random.h"
 
 namespace fulmen_ggml {
 namespace {
 
+using fulmen::reference::from_bf16;
+using fulmen::reference::from_fp16;
+using fulmen::reference::to_bf16;
+using fulmen::reference::to_fp16;
 using fulmen::testing::GuardedBuffer;
 using fulmen::testing::Random;
 
@@ -296,6 +301,34 @@ TEST(Ggml, HeadDimsOfLatentAttention) {
   Attention attention;
   ASSERT_EQ(attention.run(c.operation), "");
   EXPECT_LE(worst_error(c), bound(c.operation));
+}
+
+TEST(Ggml, RoundingsAreThoseOfTheLibrary) {
+  Random random(4);
+  std::vector<float> numbers;
+  for (int i = 0; i < 4099; ++i)  // no multiple of a vector; any bits, and those that fp16 has
+    numbers.push_back(random.chance(0.5)
+                          ? std::bit_cast<float>(static_cast<uint32_t>(random.between(0, ~0U)))
+                          : from_fp16(static_cast<uint16_t>(random.between(0, 0xFFFF))) *
+                                random.pick({1.0F, 1.00048828125F, 1.00024414F, 0.5F}));
+  const auto count = static_cast<int64_t>(numbers.size());
+  std::vector<uint16_t> bits(numbers.size());
+  std::vector<float> back(numbers.size());
+  for (const int32_t dtype : {FULMEN_FP16, FULMEN_BF16}) {
+    const bool fp16 = dtype == FULMEN_FP16;
+    round_row(numbers.data(), count, dtype, bits.data());
+    widen_row(bits.data(), count, dtype, back.data());
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const uint16_t right = fp16 ? to_fp16(numbers[i]) : to_bf16(numbers[i]);
+      const float number = fp16 ? from_fp16(right) : from_bf16(right);
+      if (std::isnan(numbers[i])) {
+        EXPECT_TRUE(std::isnan(back[i])) << numbers[i];
+      } else {
+        EXPECT_EQ(bits[i], right) << numbers[i];
+        EXPECT_EQ(back[i], number) << numbers[i];
+      }
+    }
+  }
 }
 
 TEST(Ggml, MasksAreReadAsWhatTheyAre) {
