@@ -12,6 +12,12 @@
 namespace fulmen_ggml {
 namespace {
 
+#if defined(__aarch64__)
+using Half = __fp16;  // g++ 12 has no _Float16 here in C++
+#else
+using Half = _Float16;
+#endif
+
 #if defined(__x86_64__)
 // Without these instructions a compiler calls a function for each number.
 bool has_f16c() {
@@ -53,7 +59,7 @@ void round_row(const float* from, int64_t count, int32_t dtype, uint16_t* to) {
     return;
   }
   for (int64_t i = has_f16c() ? round_eights(from, count, to) : 0; i < count; ++i)
-    to[i] = std::bit_cast<uint16_t>(static_cast<_Float16>(from[i]));
+    to[i] = std::bit_cast<uint16_t>(static_cast<Half>(from[i]));
 }
 
 void widen_row(const uint16_t* from, int64_t count, int32_t dtype, float* to) {
@@ -63,7 +69,7 @@ void widen_row(const uint16_t* from, int64_t count, int32_t dtype, float* to) {
     return;
   }
   for (int64_t i = has_f16c() ? widen_eights(from, count, to) : 0; i < count; ++i)
-    to[i] = static_cast<float>(std::bit_cast<_Float16>(from[i]));
+    to[i] = static_cast<float>(std::bit_cast<Half>(from[i]));
 }
 
 }  // namespace fulmen_ggml

@@ -123,7 +123,7 @@ void fill_mask(Random& random, Mask kind, Case& c, int64_t used) {
       const float number = kind == Mask::numbers ? random.normal() * 3 : 0.0F;
       const uint16_t bits = keep ? half(number) : half(-kInfinity);
       std::memcpy(mask.memory.data() + 2 * mask.numbers.size(), &bits, 2);
-      mask.numbers.push_back(keep ? static_cast<double>(std::bit_cast<_Float16>(bits)) : -INFINITY);
+      mask.numbers.push_back(keep ? static_cast<double>(from_fp16(bits)) : -INFINITY);
     }
 }
 
