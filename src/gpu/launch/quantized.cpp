@@ -1,0 +1,74 @@
+#include "gpu/launch/quantized.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace fulmen::gpu {
+namespace {
+
+// kernels/core/stored_number.h has these numbers.
+static_assert(static_cast<int>(DType::int8) == 5 && static_cast<int>(DType::fp8_e4m3) == 6 &&
+              static_cast<int>(DType::fp8_e5m2) == 7 &&
+              static_cast<int>(DType::fp8_e4m3fnuz) == 8 &&
+              static_cast<int>(DType::fp8_e5m2fnuz) == 9 && static_cast<int>(DType::q8_0) == 10 &&
+              static_cast<int>(DType::q4_0) == 11 && static_cast<int>(DType::q4_1) == 12 &&
+              static_cast<int>(DType::q5_0) == 13 && static_cast<int>(DType::q5_1) == 14);
+
+constexpr int kOfToken = 1, kOfChannel = 3, kHalf = 1;
+
+// As Configuration::key_scales.
+int scales_of(const TensorSpec& scale) {
+  const int kind = !scale.present          ? 0
+                   : scale.strides[1] != 0 ? kOfToken
+                   : scale.strides[3] != 0 ? kOfChannel
+                                           : 0;
+  return kind == 0 || scale.dtype == DType::fp32 ? kind : kind + kHalf;
+}
+
+void set_strides(const TensorSpec& spec, kernels::View& view) {
+  view = {nullptr, spec.strides[0], spec.strides[1], spec.strides[2]};
+}
+
+}  // namespace
+
+void specialise_kv(const Problem& p, Specialisation& s) {
+  s.kv_dtype = static_cast<int>(p.k_dtype);
+  s.v_dtype = static_cast<int>(p.v_dtype);
+  s.quantized = p.quantized_kv();
+  s.key_scales = scales_of(p.k_scale);
+  s.value_scales = scales_of(p.v_scale);
+}
+
+std::string kv_text(const Specialisation& s) {
+  std::string text = fmt::format(" k={} v={}", to_string(static_cast<DType>(s.kv_dtype)),
+                                 to_string(static_cast<DType>(s.v_dtype)));
+  if (s.key_scales >= kOfChannel) {
+    text += " channel scales";
+  } else if (s.key_scales > 0 || s.value_scales > 0) {
+    text += " token scales";
+  }
+  return text;
+}
+
+void set_kv_strides(const Problem& p, kernels::ForwardArguments& a) {
+  if (!p.quantized_kv()) return;
+  for (const auto& [view, dtype] : {std::pair{&a.k, p.k_dtype}, {&a.v, p.v_dtype}}) {
+    view->batch *= size_of(dtype);
+    view->row *= size_of(dtype);
+    view->head *= size_of(dtype);
+  }
+  set_strides(p.k_scale, a.k_scale);
+  set_strides(p.v_scale, a.v_scale);
+  set_strides(p.q_scale, a.q_scale);
+  const auto half = [](const TensorSpec& scale) { return scale.dtype == DType::fp16 ? 1 : 0; };
+  a.half_scales = half(p.k_scale) + 2 * half(p.v_scale) + 4 * half(p.q_scale);
+}
+
+void set_scale_pointers(const Problem& p, const AttentionTensors& t, kernels::ForwardArguments& a) {
+  if (p.k_scale.present) a.k_scale.data = t.k_scale.data;
+  if (p.v_scale.present) a.v_scale.data = t.v_scale.data;
+  if (p.q_scale.present) a.q_scale.data = t.q_scale.data;
+}
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,19 @@
+// Quantized k and v: what kernels are compiled with and given for them.
+#pragma once
+
+#include <string>
+
+#include "gpu/launch/specialisation.h"
+
+namespace fulmen::gpu {
+
+// The formats of k and v, and which scales rows have.
+void specialise_kv(const Problem& problem, Specialisation& s);
+// " k=int8 v=q4_0 token scales": for listings.
+std::string kv_text(const Specialisation& s);
+// Strides of k and v in bytes, where they are quantized, and of their scales.
+void set_kv_strides(const Problem& problem, kernels::ForwardArguments& arguments);
+void set_scale_pointers(const Problem& problem, const AttentionTensors& tensors,
+                        kernels::ForwardArguments& arguments);
+
+}  // namespace fulmen::gpu

@@ -1,0 +1,69 @@
+// Keys and values in 8 bits and fewer, read in place by GPU kernels. Each draw is a kernel of its
+// own: formats and scales are in its configuration.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "gpu/gpu_devices.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+
+class GpuQuantized : public GpuTest {
+ protected:
+  // A few queries behind a cache, or a tile of them.
+  static CaseSpec cache(Random& random) {
+    CaseSpec s;
+    s.dtype = random.pick({DType::fp16, DType::bf16, DType::bf16, DType::fp32});
+    s.batch = 2;
+    s.num_kv_heads = random.between(1, 2);
+    s.num_heads = s.num_kv_heads * random.between(1, 4);
+    s.head_dim = random.pick({int64_t{64}, int64_t{96}, int64_t{128}, int64_t{40}});
+    s.head_dim_v = random.chance(0.7) ? s.head_dim : 64;
+    s.seqlen_q = random.chance(0.7) ? random.between(1, 4) : random.between(20, 90);
+    s.seqlen_k = random.between(1, 400);
+    s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::odd_strides});
+    if (random.chance(0.5)) s.causal = Causal::bottom_right;
+    draw_quantized(s, random);
+    return s;
+  }
+};
+
+TEST_P(GpuQuantized, AnyFormatsAndScales) {
+  Random random(own_stream(9600));
+  for (int n = 0; n < 4; ++n) {
+    CaseSpec s = cache(random);
+    if (random.chance(0.3)) s.window_left = random.between(0, 60);
+    if (random.chance(0.3)) {
+      s.keep = true;
+      s.nan_in_masked = true;
+    }
+    if (random.chance(0.2)) s.softcap = 20;
+    if (random.chance(0.2)) s.alibi = 2;
+    expect_all_verified(s, random);
+  }
+}
+
+TEST_P(GpuQuantized, PagesAndLengths) {
+  Random random(own_stream(9610));
+  for (int n = 0; n < 4; ++n) {
+    CaseSpec s = cache(random);
+    s.nan_in_masked = true;
+    if (random.chance(0.6)) {
+      s.used_k = true;
+      s.page_size = random.pick({int64_t{16}, int64_t{64}, int64_t{7}});
+    } else if (random.chance(0.5)) {
+      s.used_k = s.leftpad_k = true;
+    } else {
+      s.packed_q = s.packed_k = true;
+    }
+    expect_all_verified(s, random);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, GpuQuantized, ::testing::ValuesIn(gpu_devices()), test_name);
+
+}  // namespace
+}  // namespace fulmen::testing
