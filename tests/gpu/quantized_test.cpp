@@ -10,7 +10,6 @@
 namespace fulmen::testing {
 namespace {
 
-
 class GpuQuantized : public GpuTest {
  protected:
   // A few queries behind a cache, or a tile of them.
@@ -30,6 +29,59 @@ class GpuQuantized : public GpuTest {
     return s;
   }
 };
+
+// What matrix instructions take: int8 and fp8, whose scales are the keys' or the head's.
+CaseSpec matrix_cache(Random& random) {
+  CaseSpec s;
+  s.dtype = random.pick({DType::fp16, DType::bf16, DType::bf16});
+  s.batch = 2;
+  s.num_kv_heads = random.between(1, 2);
+  s.num_heads = s.num_kv_heads * random.between(1, 4);
+  s.head_dim = s.head_dim_v = random.pick({int64_t{64}, int64_t{96}, int64_t{128}, int64_t{72}});
+  s.seqlen_q = random.between(1, 3);
+  s.seqlen_k = random.between(150, 600);
+  s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::odd_strides});
+  if (random.chance(0.4)) s.window_left = random.between(20, 100);
+  s.causal = random.pick({Causal::none, Causal::bottom_right});
+  s.keep = random.chance(0.2);
+  s.softcap = random.chance(0.2) ? 20 : 0;
+  s.nan_in_masked = true;
+  draw_quantized(s, random);
+  const auto byte_format = [&](DType dtype) {
+    return block_bytes(dtype) > 0 || dtype == s.dtype ? DType::int8 : dtype;
+  };
+  s.k_dtype = byte_format(s.k_dtype);
+  if (s.v_dtype != s.dtype) s.v_dtype = byte_format(s.v_dtype);
+  s.k_scale =
+      random.pick({ScaleOf::none, ScaleOf::tensor, ScaleOf::batch_and_head, ScaleOf::token});
+  if (s.dtype == DType::fp16 && s.v_scale == ScaleOf::token) s.v_scale = ScaleOf::head;
+  // In fp16 their smallest numbers are subnormal, which some chips take for 0.
+  for (DType* format : {&s.k_dtype, &s.v_dtype}) {
+    const bool wide = *format == DType::fp8_e5m2 || *format == DType::fp8_e5m2fnuz;
+    if (wide && s.dtype == DType::fp16) *format = DType::fp8_e4m3;
+  }
+  return s;
+}
+
+TEST_P(GpuQuantized, MatrixInstructions) {
+  Random random(own_stream(9620));
+  for (int n = 0; n < 4; ++n) {
+    CaseSpec s = matrix_cache(random);
+    if (random.chance(0.4)) {
+      s.used_k = true;
+      s.page_size = random.pick({int64_t{32}, int64_t{64}, int64_t{7}});
+    }
+    if (!drawn(4)) continue;
+    Case c(s, random);
+    int served = 0;
+    for (const std::string& kernel : kernels_for(c.problem(), device())) {
+      if (kernel.ends_with(".portable")) continue;
+      ++served;
+      EXPECT_TRUE(verified(c, kernel, {device()})) << to_string(s);
+    }
+    EXPECT_GT(served, 0) << to_string(s);
+  }
+}
 
 TEST_P(GpuQuantized, AnyFormatsAndScales) {
   Random random(own_stream(9600));

@@ -32,6 +32,33 @@ void set_strides(const TensorSpec& spec, kernels::View& view) {
 
 }  // namespace
 
+Support multiplies_stored(const Problem& p, const Target& target) {
+  if (!p.quantized_kv()) return {};
+  for (const auto& [name, dtype] : {std::pair{"k", p.k_dtype}, {"v", p.v_dtype}}) {
+    if (block_bytes(dtype) > 0) {
+      return Support::no(
+          fmt::format("{}.dtype is {}: products of 16 bits take int8 and fp8, blocks "
+                      "would have to be rounded",
+                      name, to_string(dtype)));
+    }
+    const bool wide = dtype == DType::fp8_e5m2 || dtype == DType::fp8_e5m2fnuz;
+    if (wide && p.dtype == DType::fp16 && target.flushes_subnormals) {
+      return Support::no(
+          fmt::format("{}.dtype is {}: its smallest numbers are subnormal in fp16, "
+                      "which these products take for 0",
+                      name, to_string(dtype)));
+    }
+  }
+  if (p.k_scale.present && p.k_scale.strides[1] == 0 && p.k_scale.strides[3] != 0)
+    return Support::no("k_scale is one for each channel, scores have one for each key");
+  if (p.v_scale.present && p.v_scale.strides[1] != 0 && p.dtype == DType::fp16) {
+    return Support::no(
+        "v_scale is one for each token, and probabilities times these may be beyond fp16's range: "
+        "bf16 has it");
+  }
+  return {};
+}
+
 void specialise_kv(const Problem& p, Specialisation& s) {
   s.kv_dtype = static_cast<int>(p.k_dtype);
   s.v_dtype = static_cast<int>(p.v_dtype);

@@ -3,10 +3,15 @@
 
 #include <string>
 
+#include "fulmen/backend.h"
 #include "gpu/launch/specialisation.h"
+#include "gpu/targets/target.h"
 
 namespace fulmen::gpu {
 
+// Yes if k and v can be operands of matrix instructions as they are stored: numbers of q's dtype,
+// int8 or fp8, which 16 bits have exactly, with scales that scores and probabilities take.
+Support multiplies_stored(const Problem& problem, const Target& target);
 // The formats of k and v, and which scales rows have.
 void specialise_kv(const Problem& problem, Specialisation& s);
 // " k=int8 v=q4_0 token scales": for listings.

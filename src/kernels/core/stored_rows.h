@@ -49,21 +49,26 @@ struct StoredRow {
     using Head = StoredHead<kValues>;
     const View& view = kValues ? a.v : a.k;
     const View& scales = kValues ? a.v_scale : a.k_scale;
-    StoredRow row{nullptr, Head::kOfChannel ? head.scales : nullptr, head.factor};
-    Int64 at = 0;
-    bool exists = true;
-    if constexpr (kPaged) {
-      const PagedRow place = PagedRow::of(a, key);
-      exists = kValues || place.exists(a);
-      row.data = place.in<kValues>(a, view, head.rows);
-      at = (place.exists(a) ? place.page : 0U) * scales.batch + place.row * scales.row;
-    } else {
-      row.data = head.rows + key * view.row;
-      at = key * scales.row;
+    if constexpr (kPaged) return in_page(a, head, PagedRow::of(a, key));
+    StoredRow row{head.rows + key * view.row, Head::kOfChannel ? head.scales : nullptr,
+                  head.factor};
+    if constexpr (Head::kOfToken)
+      row.scale *= to_float(global_load(head.scales + key * scales.row));
+    return row;
+  }
+  FULMEN_DEVICE static StoredRow in_page(const ForwardArguments& a, const StoredHead<kValues>& head,
+                                         const PagedRow& place) {
+    using Head = StoredHead<kValues>;
+    const View& scales = kValues ? a.v_scale : a.k_scale;
+    StoredRow row{place.in<kValues>(a, kValues ? a.v : a.k, head.rows),
+                  Head::kOfChannel ? head.scales : nullptr, head.factor};
+    const bool exists = place.exists(a);
+    if constexpr (Head::kOfToken) {
+      const Int64 at = (exists ? place.page : 0U) * scales.batch + place.row * scales.row;
+      row.scale *= to_float(global_load(head.scales + at));
     }
-    if constexpr (Head::kOfToken) row.scale = to_float(global_load(head.scales + at)) * head.factor;
-    // As k's numbers where there is no page.
-    if (!exists) row.scale = kNan;
+    // Keys without a page are NaN.
+    if (!kValues && !exists) row.scale = kNan;
     return row;
   }
   // Of dims [dim, dim + 8).
