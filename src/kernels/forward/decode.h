@@ -29,7 +29,12 @@ static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kScoreTile * kOutputPitch)
 constexpr int kOperandWords = kMmaSteps * kPieces * 4;
 // gfx11, whose scalars hold keys' distances, has less room where something else modifies scores,
 // AMD where rows lie anywhere: their addresses have 64 bits.
-constexpr int kRoom = kFarRows ? 150 : kSameKeys && kBias ? 170 : kDimGroups > 1 ? 200 : 230;
+// Numbers of 8 bits take some while they become operands.
+constexpr int kRoom = (kFarRows             ? 150
+                       : kSameKeys && kBias ? 170
+                       : kDimGroups > 1     ? 200
+                                            : 230) -
+                      (kQuantized ? 30 : 0);
 constexpr bool kTogether = 2 * kOperandWords +
                                kGroups * kDirectKeys * kWidth * kStoredBytes<true> / 4 +
                                kGroups * kWidth * kDirectElements <=

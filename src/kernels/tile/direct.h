@@ -14,12 +14,13 @@ namespace fulmen::kernels {
 
 // A lane takes kWidth neighbouring dims of each of its keys; tile t of a group of outputs has every
 // kWidth-th dim, from t on. On gfx11 a lane has all 16 keys: 8 dims of each would fill 64
-// registers.
+// registers. In 8 bits bf16 has room for them; fp16's conversions keep more in flight.
 constexpr int kDimsOfWave = kHeadDimV / kConfig.dim_groups;  // of outputs
-constexpr int kWidth =
-    kDimsOfWave % (8 * kDirectDims) == 0 && kDirectKeys * kStoredBytes<true> <= 16 ? 8
-    : kDimsOfWave % (4 * kDirectDims) == 0 && !kFewDims                            ? 4
-                                                                                   : 2;
+constexpr int kWidth = kDimsOfWave % (8 * kDirectDims) == 0 &&
+                               kDirectKeys * kStoredBytes<true> <= (kIsHalf<Element> ? 8 : 16)
+                           ? 8
+                       : kDimsOfWave % (4 * kDirectDims) == 0 && !kFewDims ? 4
+                                                                           : 2;
 constexpr int kGroupDims = kWidth * kDirectDims;
 constexpr int kGroups = kDimsOfWave / kGroupDims;
 static_assert(kDimsOfWave % kGroupDims == 0,
@@ -109,7 +110,8 @@ class NearRows {
       for (int e = 0; e < kCount; ++e) {
         if (dim + e >= source_.dims) continue;
         if constexpr (kBytes == 1) {
-          gathered.word[e / 4] |= static_cast<unsigned>(global_load(row + dim + e))
+          gathered.word[e / 4] |= static_cast<unsigned>(global_load(
+                                      reinterpret_cast<const unsigned char*>(row) + dim + e))
                                   << (8U * (e % 4));
         } else {
           gathered.word[e / 2] |=
