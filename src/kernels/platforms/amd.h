@@ -287,8 +287,8 @@ FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
   return __builtin_amdgcn_perm(b, a, high ? 0x07060302U : 0x05040100U);
 }
 
-// Byte i of a in bits 0 to 7, byte j of b in bits 16 to 23; kHigh: in bits 8 to 15 and 24 to 31. The
-// others are 0.
+// Byte i of a in bits 0 to 7, byte j of b in bits 16 to 23; kHigh: in bits 8 to 15 and 24 to 31.
+// The others are 0.
 template <bool kHigh>
 FULMEN_DEVICE unsigned byte_pair(unsigned a, int i, unsigned b, int j) {
   const unsigned low = static_cast<unsigned>(i), high = static_cast<unsigned>(j) + 4U;

@@ -11,15 +11,10 @@ namespace fulmen::kernels {
 // either sign are not.
 FULMEN_DEVICE float finite_or_nan(float x) { return x + (x - x); }
 
-// An element of the first slot, with the column of element e.
-FULMEN_DEVICE constexpr int same_column(int e) {
-  int rank = 0;
-  for (int n = 0; n < e; ++n) rank += row_slot(n) == row_slot(e) ? 1 : 0;
-  for (int n = 0; n < kElements; ++n) {
-    if (row_slot(n) == 0 && rank-- == 0) return n;
-  }
-  return e;
-}
+// An element of the lane's first row, with the column of element e: its second row's come two
+// later.
+static_assert(kRowsPerLane <= 2, "stored_scales: a lane has one row of scores, or two as on sm80");
+FULMEN_DEVICE constexpr int same_column(int e) { return e - 2 * row_slot(e); }
 
 // Of a tile's keys: row n's, where it is there.
 template <bool kValues>
