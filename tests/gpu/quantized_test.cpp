@@ -98,6 +98,37 @@ TEST_P(GpuQuantized, AnyFormatsAndScales) {
   }
 }
 
+// Scales that are infinite or NaN, of a token or of a head.
+TEST_P(GpuQuantized, ScalesThatAreNotFinite) {
+  Random random(own_stream(9630));
+  for (int n = 0; n < 3; ++n) {
+    CaseSpec s;
+    s.dtype = DType::bf16;
+    s.num_heads = 4;
+    s.num_kv_heads = 2;
+    s.head_dim = s.head_dim_v = 64;
+    s.seqlen_q = random.pick({int64_t{4}, int64_t{40}});
+    s.seqlen_k = 130;
+    s.quantized = true;
+    s.k_dtype = random.pick({DType::int8, DType::fp8_e4m3});
+    s.v_dtype = DType::int8;
+    s.k_scale = s.v_scale = random.pick({ScaleOf::token, ScaleOf::token, ScaleOf::head});
+    const bool of_tokens = s.k_scale == ScaleOf::token;
+    if (of_tokens) s.causal = Causal::top_left;
+    if (!drawn(3)) continue;
+    Case c(s, random);
+    const float odd = random.pick({HUGE_VALF, -HUGE_VALF, NAN});
+    const bool of_keys = random.chance(0.5);
+    Tensor& scale = of_keys ? c.tensors.k_scale : c.tensors.v_scale;
+    // Of one head a key that is attended: by all rows, as a value of a masked key may reach any row
+    // where others attend it; of the other head one that none attends.
+    Case::set(scale, {0, of_tokens && of_keys ? random.between(0, 1) : 0, 0, 0}, odd);
+    if (of_tokens) Case::set(scale, {0, 129, 1, 0}, NAN);
+    EXPECT_GT(expect_all_kernels_verified(c, {device()}), 0) << to_string(s);
+    EXPECT_FALSE(std::isnan(c.output_values().back())) << to_string(s);
+  }
+}
+
 TEST_P(GpuQuantized, PagesAndLengths) {
   Random random(own_stream(9610));
   for (int n = 0; n < 4; ++n) {
