@@ -17,8 +17,13 @@ static_assert(static_cast<int>(DType::int8) == 5 && static_cast<int>(DType::fp8_
 
 constexpr int kOfToken = 1, kOfChannel = 3, kHalf = 1;
 
-// As Configuration::key_scales.
-int scales_of(const TensorSpec& scale) {
+void set_strides(const TensorSpec& spec, kernels::View& view) {
+  view = {nullptr, spec.strides[0], spec.strides[1], spec.strides[2]};
+}
+
+}  // namespace
+
+int row_scales(const TensorSpec& scale) {
   const int kind = !scale.present          ? 0
                    : scale.strides[1] != 0 ? kOfToken
                    : scale.strides[3] != 0 ? kOfChannel
@@ -26,11 +31,16 @@ int scales_of(const TensorSpec& scale) {
   return kind == 0 || scale.dtype == DType::fp32 ? kind : kind + kHalf;
 }
 
-void set_strides(const TensorSpec& spec, kernels::View& view) {
-  view = {nullptr, spec.strides[0], spec.strides[1], spec.strides[2]};
+void set_bytes(DType dtype, kernels::View& view) {
+  view.batch *= size_of(dtype);
+  view.row *= size_of(dtype);
+  view.head *= size_of(dtype);
 }
 
-}  // namespace
+int half_scales(const TensorSpec& k, const TensorSpec& v, const TensorSpec& q) {
+  const auto half = [](const TensorSpec& scale) { return scale.dtype == DType::fp16 ? 1 : 0; };
+  return half(k) + 2 * half(v) + 4 * half(q);
+}
 
 Support multiplies_stored(const Problem& p, const Target& target) {
   if (!p.quantized_kv()) return {};
@@ -63,8 +73,8 @@ void specialise_kv(const Problem& p, Specialisation& s) {
   s.kv_dtype = static_cast<int>(p.k_dtype);
   s.v_dtype = static_cast<int>(p.v_dtype);
   s.quantized = p.quantized_kv();
-  s.key_scales = scales_of(p.k_scale);
-  s.value_scales = scales_of(p.v_scale);
+  s.key_scales = row_scales(p.k_scale);
+  s.value_scales = row_scales(p.v_scale);
 }
 
 std::string kv_text(const Specialisation& s) {
@@ -80,16 +90,12 @@ std::string kv_text(const Specialisation& s) {
 
 void set_kv_strides(const Problem& p, kernels::ForwardArguments& a) {
   if (!p.quantized_kv()) return;
-  for (const auto& [view, dtype] : {std::pair{&a.k, p.k_dtype}, {&a.v, p.v_dtype}}) {
-    view->batch *= size_of(dtype);
-    view->row *= size_of(dtype);
-    view->head *= size_of(dtype);
-  }
+  set_bytes(p.k_dtype, a.k);
+  set_bytes(p.v_dtype, a.v);
   set_strides(p.k_scale, a.k_scale);
   set_strides(p.v_scale, a.v_scale);
   set_strides(p.q_scale, a.q_scale);
-  const auto half = [](const TensorSpec& scale) { return scale.dtype == DType::fp16 ? 1 : 0; };
-  a.half_scales = half(p.k_scale) + 2 * half(p.v_scale) + 4 * half(p.q_scale);
+  a.half_scales = half_scales(p.k_scale, p.v_scale, p.q_scale);
 }
 
 void set_scale_pointers(const Problem& p, const AttentionTensors& t, kernels::ForwardArguments& a) {

@@ -146,7 +146,7 @@ std::string to_string(const Specialisation& s) {
   std::string text =
       fmt::format("{} {} {}", kernel_name(s), s.target == nullptr ? "portable" : s.target->name,
                   fulmen::to_string(s.tensor_dtype()));
-  if (s.head_dim == 0) return text;  // a kernel for any
+  if (s.head_dim == 0) return s.quantized != 0 ? text + kv_text(s) : text;  // a kernel for any
   text += fmt::format(" d{}", s.head_dim);
   if (const int dim_v = s.head_dim_v / s.heads_in_row; dim_v != s.head_dim)
     text += fmt::format("/{}", dim_v);

@@ -151,6 +151,10 @@ struct AppendArguments {
   int head_dim, head_dim_v;
   int half;  // rotary_dim / 2
   int rotary_fp32, interleaved, queries_advance;
+  // Of a quantized cache, whose strides are then in bytes: as ForwardArguments has them. A scale of
+  // each token is written.
+  View k_scale, v_scale;
+  int half_scales;
 };
 
 }  // namespace fulmen::kernels
