@@ -72,6 +72,15 @@ struct Configuration {
   // backward/parts/row_statistics.h: keys of a block of those that it lists in a table
   // (backward/parts/block_table.h); 0: it makes none.
   int block_table = 0;
+
+  // k and v in formats of their own (core/stored_number.h): addresses and strides of both are in
+  // bytes then.
+  int quantized = 0;
+  int v_dtype = kv_dtype;  // kv_dtype is k's
+  // Which scales rows have beside the head's: 1 for each token, in fp32, 2 the same in fp16; of k 3
+  // for each channel, in fp32, 4 the same in fp16.
+  int key_scales = 0;
+  int value_scales = 0;
 };
 
 }  // namespace fulmen::kernels
