@@ -2,6 +2,7 @@
 // the formulas), in the units of kUnitsOfScore.
 #pragma once
 
+#include "core/score_functions.h"
 #include "core/sequence.h"
 
 namespace fulmen::kernels {
@@ -17,17 +18,35 @@ FULMEN_DEVICE float tanh_by_exp2(float x) {
   return copy_sign(magnitude < 0.04F ? small : large, x);
 }
 
+FULMEN_DEVICE Int64 mask_plane(const ForwardArguments& a, Int64 batch, Int64 head) {
+  return batch * a.mask_bits.batch_planes + head * a.mask_bits.head_planes;
+}
+// The first query's bits.
+FULMEN_DEVICE const unsigned* mask_rows(const ForwardArguments& a, Int64 batch, Int64 head) {
+  return a.mask_bits.by_query + mask_plane(a, batch, head) * a.mask_bits.rows * a.mask_bits.words;
+}
+
 // What modifies the scores of one query row.
 struct ScoreRow {
   const BiasElement* bias;         // of key 0
   const unsigned char* keep_mask;  // of key 0
+  const unsigned* mask_words;      // kMaskBits: the row's
+  int batch, head, query;          // kScoreMod
   float slope;                     // ALiBi, in the scores' units
   Int64 diagonal;                  // key index of this row's diagonal: i + offset
 
   FULMEN_DEVICE static ScoreRow of(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i) {
     ScoreRow r{};
     if constexpr (kBias) r.bias = at<BiasElement>(a.bias, batch, i, head);
-    if constexpr (kKeepMask) r.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head);
+    if constexpr (kMaskBytes) r.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head);
+    if constexpr (kMaskBits)
+      r.mask_words =
+          mask_rows(a, batch, head) + (a.mask_bits.rows == 1 ? 0 : i) * a.mask_bits.words;
+    if constexpr (kScoreMod) {
+      r.batch = static_cast<int>(batch);
+      r.head = static_cast<int>(head);
+      r.query = static_cast<int>(i);
+    }
     if constexpr (kAlibi)
       r.slope = kUnitsOfScore * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
     r.diagonal = i + a.diagonal;
@@ -37,17 +56,30 @@ struct ScoreRow {
   // Becomes that of n rows further on: cheaper than of(), where n is the same in all lanes.
   FULMEN_DEVICE void advance(const ForwardArguments& a, int n) {
     if constexpr (kBias) bias += n * a.bias.row;
-    if constexpr (kKeepMask) keep_mask += n * a.keep_mask.row;
+    if constexpr (kMaskBytes) keep_mask += n * a.keep_mask.row;
+    if constexpr (kMaskBits) mask_words += a.mask_bits.rows == 1 ? 0 : n * a.mask_bits.words;
+    if constexpr (kScoreMod) query += n;
     diagonal += n;
   }
 
-  // The score of a key. scaled_bias: in the same units; distance: of the key from the diagonal.
-  FULMEN_DEVICE float finish(const ForwardArguments& a, float dot, float scaled_bias,
-                             int distance) const {
+  // Returns true if the mask lets the row attend key j.
+  FULMEN_DEVICE bool keeps(Int64 j) const {
+    if constexpr (kMaskBits) {
+      const auto bit = static_cast<unsigned>(j) % 32;
+      return (global_load(mask_words + j / 32) >> bit & 1U) != 0;
+    }
+    if constexpr (kMaskBytes) return global_load(keep_mask + j) != 0;
+    return true;
+  }
+
+  // The score of key j. scaled_bias: in the same units; distance: of the key from the diagonal.
+  FULMEN_DEVICE float finish(const ForwardArguments& a, float dot, float scaled_bias, int distance,
+                             Int64 j) const {
     float score = dot * a.scale;
     if constexpr (kSoftcap) score = a.softcap * tanh_by_exp2(score);
     if constexpr (kBias) score += scaled_bias;
     if constexpr (kAlibi) score -= slope * absolute(static_cast<float>(distance));
+    if constexpr (kScoreMod) score = score_mod(a, {score, batch, head, query, static_cast<int>(j)});
     return score;
   }
   // The distance of key j from the diagonal, clamped: lengths where it is no int have no finite
@@ -76,6 +108,15 @@ FULMEN_DEVICE bool any_row_keeps(const ForwardArguments& a, Int64 batch, Int64 h
                                  Int64 row_begin, Int64 row_end, Int64 j) {
   if constexpr (!kKeepMask) return true;
   if (j >= a.seqlen_k) return false;
+  if constexpr (kMaskBits) {  // of whole blocks of rows
+    const MaskBits& bits = a.mask_bits;
+    const Int64 blocks = mask_plane(a, batch, head) * bits.blocks;
+    unsigned words = 0;
+    for (Int64 n = bits.blocks == 1 ? 0 : row_begin / kMaskRows;
+         n < bits.blocks && n * kMaskRows < row_end; ++n)
+      words |= global_load(bits.any + (blocks + n) * bits.words + j / 32);
+    return (words >> (static_cast<unsigned>(j) % 32) & 1U) != 0;
+  }
   if constexpr (kBand) {  // of the rows those whose band has the key
     const Int64 begin = j - a.diagonal - a.window_right, end = j - a.diagonal + a.window_left + 1;
     row_begin = a.window_right >= 0 && begin > row_begin ? begin : row_begin;

@@ -185,7 +185,7 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
         float& s = score[f][e];
         if constexpr (!kPlainScale)
           s = modifiers.finish(a, s, kBias ? kUnitsOfScore * of_bits<BiasElement>(bias[e]) : 0.0F,
-                               distance - column);
+                               distance - column, first_key + column);
         bool attended = true;
         if constexpr (kMasked) attended = kBand ? column >= low && column < high : column < high;
         if constexpr (RowBits<kMasked>::kUsed) attended = attended && row_bits.row[slot].has(f, e);
