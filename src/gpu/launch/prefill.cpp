@@ -147,7 +147,7 @@ class Forward final : public Family {
   // what the first have yet to do.
   static bool persistent(const Problem& p, const PrefillShape& shape) {
     return shape.persistent && p.seqlen_k <= (has_band(p) ? 1024 : 2048) && !p.variable_lengths() &&
-           !p.keep_mask.present && !has_mask_parts(p) && p.dropout == 0;
+           !has_masks(p) && p.dropout == 0;
   }
   const PrefillTiles& tiles_;
 };

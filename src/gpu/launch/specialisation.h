@@ -55,6 +55,8 @@ inline bool natural_units(const Problem& p) {
 // Returns true if every tile of block_n keys lies in one page.
 bool tiles_in_pages(const Problem& problem, int block_n);
 
+// Returns true if kernels read masks beside the band.
+inline bool has_masks(const Problem& p) { return p.keep_mask.present || has_mask_parts(p); }
 inline bool has_band(const Problem& p) { return p.window_left >= 0 || p.window_right >= 0; }
 inline int64_t tiles_of(int64_t length, int64_t tile) { return (length + tile - 1) / tile; }
 inline int64_t round_up(int64_t x, int64_t multiple) {

@@ -26,6 +26,13 @@ FULMEN_DEVICE const unsigned* mask_rows(const ForwardArguments& a, Int64 batch, 
   return a.mask_bits.by_query + mask_plane(a, batch, head) * a.mask_bits.rows * a.mask_bits.words;
 }
 
+// The bit of query i and key j.
+FULMEN_DEVICE bool mask_bit(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i, Int64 j) {
+  const unsigned* row =
+      mask_rows(a, batch, head) + (a.mask_bits.rows == 1 ? 0 : i) * a.mask_bits.words;
+  return (global_load(row + j / 32) >> (static_cast<unsigned>(j) % 32) & 1U) != 0;
+}
+
 // What modifies the scores of one query row.
 struct ScoreRow {
   const BiasElement* bias;         // of key 0
