@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,19 @@ TEST_P(GpuFunctions, BlockMasks) {
   check(c);
 }
 
+TEST_P(GpuFunctions, Examples) {
+  Random random(own_stream(9850));
+  if (!drawn(3)) return;
+  const FunctionExample& example =
+      kFunctionExamples[random.between(0, std::size(kFunctionExamples) - 1)];
+  Case c(spec(random, random.chance(0.5)), random);
+  Functions functions(c.spec, random, false);
+  c.options.score_mod = example.score_mod;
+  c.options.mask_mod = example.mask_mod;
+  c.tensors.function_tensors = functions.list;
+  check(c);
+}
+
 // Functions of packed sequences see positions inside their own.
 TEST_P(GpuFunctions, Sequences) {
   Random random(own_stream(9830));
@@ -152,6 +166,24 @@ TEST_P(GpuFunctions, Values) {
   }
 }
 
+// What the machine code of AMD's kernels does.
+class GpuFunctionsCode : public GpuFunctions {};
+
+TEST_P(GpuFunctionsCode, Agrees) {
+  Random random(own_stream(9860));
+  CaseSpec s = spec(random, random.chance(0.5));
+  s.head_dim = s.head_dim_v = 64;
+  s.batch = 1, s.seqlen_q = random.between(20, 50), s.seqlen_k = random.between(40, 90);
+  s.num_heads = s.num_kv_heads = 1;
+  Case c(s, random);
+  Functions functions(s, random, false);
+  draw_functions(c, random);
+  c.tensors.function_tensors = functions.list;
+  check(c);
+}
+
+INSTANTIATE_TEST_SUITE_P(MachineCode, GpuFunctionsCode, ::testing::ValuesIn(machine_code_devices()),
+                         test_name);
 INSTANTIATE_TEST_SUITE_P(On, GpuFunctions,
                          ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
 INSTANTIATE_TEST_SUITE_P(Hopper, GpuFunctions, ::testing::ValuesIn(hopper_devices()), test_name);

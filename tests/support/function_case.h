@@ -39,6 +39,20 @@ inline constexpr const char* kMasks[] = {
     "true",
 };
 
+// What such functions are for, over the same tensors.
+struct FunctionExample {
+  const char *name, *score_mod, *mask_mod;
+};
+inline constexpr FunctionExample kFunctionExamples[] = {
+    {"causal", "", "q >= k"},
+    {"sliding window", "", "q >= k & q - k <= 37"},
+    {"prefix LM", "", "q >= k | k < 20"},
+    {"documents", "", "documents[q] == documents[k] & q >= k"},
+    {"ALiBi", "score + slopes[h] * (k - q)", ""},
+    {"softcap", "20.0 * tanh(score / 20.0)", ""},
+    {"relative bias", "score + table[h, k - q + 8]", ""},
+};
+
 // Sets a random score_mod or mask_mod of these, or both.
 void draw_functions(Case& c, Random& random);
 // What forward gives with the functions becomes a backward case's out and lse.

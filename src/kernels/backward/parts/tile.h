@@ -370,7 +370,8 @@ struct BackwardTask {
       score[e] = g.weight;
       gradient[e] = g.dot;
       added[e] = g.bias;
-      if (kFullRegisters && e % 2 == 1) schedule_fence();
+      // A function's operations on several elements at once would fill the registers.
+      if (kScoreMod || (kFullRegisters && e % 2 == 1)) schedule_fence();
     }
     const auto offset_of = [&](int e) {
       return kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e))
