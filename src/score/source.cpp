@@ -22,6 +22,7 @@ std::string constant(const Node& node) {
 }
 
 std::string load(const Node& node, const PrintedTensor& tensor) {
+  if (tensor.empty) return node.type == Type::real ? "0.0F" : "0";
   std::string there, offset;
   for (int d = 0; d < tensor.dims; ++d) {
     const std::string index = fmt::format("n{}", node.args[d]);
@@ -33,7 +34,7 @@ std::string load(const Node& node, const PrintedTensor& tensor) {
       offset += fmt::format(" * static_cast<{}>({})", number, tensor.stride[d]);
   }
   return fmt::format("op::load<{}>({}, {}, {})", tensor.element, tensor.data,
-                     there.empty() ? "true" : there, offset.empty() ? "0" : offset);
+                     there.empty() ? "true" : there, offset.empty() ? "0U" : offset);
 }
 
 std::string operation(const Node& node) {

@@ -15,7 +15,8 @@ struct PrintedTensor {
   std::string data;     // its address
   const char* element;  // what is stored there
   int dims = 0;
-  bool near = false;  // every element's distance from the first, in elements, fits in 32 bits
+  bool empty = false;  // it has no elements
+  bool near = false;   // every element's distance from the first, in elements, fits in 32 bits
   std::array<std::string, kMaxArguments> extent, stride;
 };
 

@@ -86,6 +86,7 @@ Places places_of(const Problem& p) {
     printed.element = element_of(tensor.dtype);
     printed.dims = tensor.dims;
     constexpr int64_t kMostExtent = int64_t{1} << 31;
+    printed.empty = elements_of(tensor) == 0;
     int64_t farthest = 0;
     for (int d = 0; d < tensor.dims; ++d) {
       // No index is larger.

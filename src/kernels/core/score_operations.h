@@ -315,11 +315,13 @@ FULMEN_DEVICE int number_of(Int8 x) { return static_cast<signed char>(x.value); 
 FULMEN_DEVICE int number_of(unsigned char x) { return x; }
 FULMEN_DEVICE bool number_of(Boolean x) { return x.value != 0; }
 
-// An element, or 0 where `there` says no: then nothing is read.
+// An element, or 0 where `there` says no: then the tensor's first element is read instead, as a
+// branch around each load would hold up all that follows.
 template <class T, class Offset>
 FULMEN_DEVICE auto load(const void* data, bool there, Offset offset) {
-  return there ? number_of(global_load(static_cast<const T*>(data) + offset))
-               : decltype(number_of(T{})){};
+  const auto number =
+      number_of(global_load(static_cast<const T*>(data) + (there ? offset : Offset{})));
+  return there ? number : decltype(number_of(T{})){};
 }
 
 }  // namespace fulmen::kernels::score_operations

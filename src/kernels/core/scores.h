@@ -108,6 +108,61 @@ FULMEN_DEVICE bool in_band(const ForwardArguments& a, Int64 i, Int64 j) {
   return inside;
 }
 
+// kMaskBits: words [first, first + kWaveSize) of those up to `end` of what queries [row_begin,
+// row_end) attend: which are not 0, a bit each, the same in all lanes. All lanes of the wave come
+// here together.
+FULMEN_DEVICE unsigned long long attended_words(const ForwardArguments& a, Int64 batch, Int64 head,
+                                                Int64 row_begin, Int64 row_end, Int64 first,
+                                                Int64 end) {
+  const MaskBits& bits = a.mask_bits;
+  const Int64 blocks = mask_plane(a, batch, head) * bits.blocks, word = first + lane_id();
+  unsigned some = 0;
+  if (word >= 0 && word < end) {
+    for (Int64 n = bits.blocks == 1 ? 0 : row_begin / kMaskRows;
+         n < bits.blocks && n * kMaskRows < row_end; ++n)
+      some |= global_load(bits.any + (blocks + n) * bits.words + word);
+  }
+  return ballot(some != 0);
+}
+// Returns true if some of the queries attend some key of the range.
+FULMEN_DEVICE bool any_attended(const ForwardArguments& a, Int64 batch, Int64 head, Int64 row_begin,
+                                Int64 row_end, const algorithm::KeyRange& keys) {
+  return attended_words(a, batch, head, row_begin, row_end, keys.begin / 32,
+                        (keys.end + 31) / 32) != 0;
+}
+// The keys of a range from the first word of them that some of the queries attend to the last one:
+// tiles outside are not computed.
+FULMEN_DEVICE algorithm::KeyRange attended_span(const ForwardArguments& a, Int64 batch, Int64 head,
+                                                Int64 row_begin, Int64 row_end,
+                                                algorithm::KeyRange keys) {
+  Int64 first = keys.begin / 32, end = (keys.end + 31) / 32;
+  unsigned long long words = 0;
+#pragma unroll 1
+  for (; first < end && words == 0; first += kWaveSize)
+    words = attended_words(a, batch, head, row_begin, row_end, first, end);
+  if (words == 0) return {keys.begin, keys.begin};
+  first -= kWaveSize;
+  for (; (words & 1) == 0; words >>= 1U) ++first;
+  words = 0;
+#pragma unroll 1
+  for (; words == 0; end -= kWaveSize)
+    words = attended_words(a, batch, head, row_begin, row_end, end - kWaveSize, end);
+  end += kWaveSize;
+  constexpr unsigned long long kLastWord = 1ULL << (kWaveSize - 1U);
+  for (; (words & kLastWord) == 0; words <<= 1U) --end;
+  if (32 * first > keys.begin) keys.begin = 32 * first;
+  if (32 * end < keys.end) keys.end = 32 * end;
+  return keys;
+}
+
+// The part of a range that is inside another one.
+FULMEN_DEVICE algorithm::KeyRange inside(algorithm::KeyRange range,
+                                         const algorithm::KeyRange& other) {
+  if (range.begin < other.begin) range.begin = other.begin;
+  if (range.end > other.end) range.end = other.end;
+  return range;
+}
+
 // Returns true if the keep-mask lets any of the rows attend key j, which is in some row's band. A
 // key that no row attends must not be read as a number: it may be NaN. Usually the first row
 // decides.
