@@ -28,7 +28,8 @@ std::string load(const Node& node, const PrintedTensor& tensor) {
     const std::string index = fmt::format("n{}", node.args[d]);
     there += fmt::format("{}op::inside({}, {})", d == 0 ? "" : " && ", index, tensor.extent[d]);
     if (tensor.stride[d] == "0") continue;
-    const char* const number = tensor.near ? "int" : "Int64";
+    // An unsigned distance of 32 bits is an operand of a load itself on AMD.
+    const char* const number = !tensor.near ? "Int64" : tensor.ahead ? "unsigned" : "int";
     offset += fmt::format("{}static_cast<{}>({})", offset.empty() ? "" : " + ", number, index);
     if (tensor.stride[d] != "1")
       offset += fmt::format(" * static_cast<{}>({})", number, tensor.stride[d]);

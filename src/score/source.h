@@ -16,6 +16,7 @@ struct PrintedTensor {
   const char* element;  // what is stored there
   int dims = 0;
   bool empty = false;  // it has no elements
+  bool ahead = false;  // no stride is negative
   bool near = false;   // every element's distance from the first, in elements, fits in 32 bits
   std::array<std::string, kMaxArguments> extent, stride;
 };

@@ -99,6 +99,8 @@ Places places_of(const Problem& p) {
                      : std::min(kMostExtent, farthest + steps * stride);
     }
     printed.near = farthest < kMostExtent;
+    printed.ahead = std::all_of(tensor.strides.begin(), tensor.strides.begin() + tensor.dims,
+                                [](int64_t stride) { return stride >= 0; });
   }
   return places;
 }

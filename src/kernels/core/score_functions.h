@@ -51,7 +51,8 @@ FULMEN_DEVICE float score_mod(const ForwardArguments& a, const ScoredPair& at) {
 }
 FULMEN_DEVICE ModifiedScore score_gradient_mod(const ForwardArguments& a, const ScoredPair& at) {
   const ModifiedScore modified = printed_score_gradient(a.functions, at);
-  return at.score == -kInfinity ? ModifiedScore{1.0F, at.score} : modified;
+  const bool stays = at.score == -kInfinity;
+  return {stays ? 1.0F : modified.by_score, stays ? at.score : modified.score};
 }
 
 }  // namespace fulmen::kernels

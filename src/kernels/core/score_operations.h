@@ -1,6 +1,7 @@
 // The operations of score functions (docs/guide/score_functions.md), by the names that the host
 // prints (score/source.cpp). Floats follow IEEE but for the last bits of the functions below;
-// products are not fused with sums.
+// products are not fused with sums. What a choice chooses from is computed before it: each branch
+// would hold up all that follows, and AMD's compiler then spills.
 #pragma once
 
 #include "core/base.h"
@@ -27,8 +28,8 @@ FULMEN_DEVICE float trunc(float x) { return copy_sign(round_down(absolute(x)), x
 // 2^x, subnormal results included, which the hardware's own may lose.
 FULMEN_DEVICE float exp2(float x) {
   const bool small = x < -64.0F;
-  const float y = kernels::exp2(small ? x + 64.0F : x);
-  return small ? y * 0x1p-64F : y;
+  const float y = kernels::exp2(x + (small ? 64.0F : 0.0F));
+  return y * (small ? 0x1p-64F : 1.0F);
 }
 // e^x: the product with log2(e) in two parts, the second of which the first's rounding left.
 FULMEN_DEVICE float exp(float x) {
@@ -37,7 +38,8 @@ FULMEN_DEVICE float exp(float x) {
   const float high = rounded_product(limited, kLog2OfE);
   const float low = fused(limited, kRest, fused(limited, kLog2OfE, -high));
   const float y = exp2(high);
-  return y < kInfinity ? fused(rounded_product(y, kLn2), low, y) : y;
+  const float exact = fused(y * kLn2, low, y);
+  return y < kInfinity ? exact : y;
 }
 
 // x = 2^exponent (1 + fraction), the fraction between sqrt(1/2) - 1 and sqrt(2) - 1.
@@ -55,8 +57,8 @@ struct BinaryParts {
 };
 // Logarithms of what is no positive number.
 FULMEN_DEVICE float logarithm_of(float x, float of_positive) {
-  if (x == 0) return -kInfinity;
-  return x > 0 ? x < kInfinity ? of_positive : x : kNan;
+  const float finite = x < kInfinity ? of_positive : x, some = x > 0 ? finite : kNan;
+  return x == 0 ? -kInfinity : some;
 }
 // log(1 + f), f of BinaryParts: f - f^2 / 2 + f^3 p(f), p by Chebyshev's points.
 FULMEN_DEVICE float log_of_fraction(float f) {
@@ -92,13 +94,15 @@ FULMEN_DEVICE float tanh(float x) {
   series = fused(series, square, 2.0F / 15.0F);
   series = fused(series, square, -1.0F / 3.0F);
   series = fused(rounded_product(series, square), x, x);
-  const float whole = 1.0F - 2.0F * reciprocal(1.0F + exp(x + x));
-  return absolute(x) < 0.25F ? series : absolute(x) > 20.0F ? copy_sign(1.0F, x) : whole;
+  // Beyond 20 it is 1.
+  const float limited = x < -20.0F ? -20.0F : x > 20.0F ? 20.0F : x;
+  const float whole = 1.0F - 2.0F * reciprocal(1.0F + exp(limited + limited));
+  return absolute(x) < 0.25F ? series : whole;
 }
 FULMEN_DEVICE float sigmoid(float x) {
   // 1 / (1 + e^-x) of e^-|x|, which does not overflow.
   const float e = exp(-absolute(x)), y = reciprocal(1.0F + e);
-  return x < 0 ? e * y : y;
+  return y * (x < 0 ? e : 1.0F);
 }
 // Below 1 by a polynomial of the square, beyond as 1 - e^-p(x), both by Chebyshev's points.
 FULMEN_DEVICE float erf(float x) {
@@ -121,8 +125,8 @@ FULMEN_DEVICE float erf(float x) {
   power = fused(power, limited, 0.631937087F);
   power = fused(power, limited, 1.13016665F);
   power = fused(power, limited, -3.03212961e-4F);
-  const float large = 1.0F - exp(-power);
-  return y < 1.0F ? x * small : y == y ? copy_sign(large, x) : x;
+  const float large = copy_sign(1.0F - exp(-power), x), product = x * small;
+  return y < 1.0F ? product : y == y ? large : x;
 }
 
 // A number as (pi / 2) quadrants + rest, the rest between about -pi / 4 and pi / 4.

@@ -12,7 +12,7 @@ constexpr bool kFarRows = kAnyAlignment && !kWholeRows;
 // Arguments are reloaded for each tile, and each tile is scheduled by itself, to lower the register
 // pressure.
 constexpr bool kManyArguments =
-    kKeepMask || kScoreMod || (kBias && kAlibi) || (kAnyAlignment && kAlibi && (kFarRows || kDropout));
+    kKeepMask || (kBias && kAlibi) || (kAnyAlignment && kAlibi && (kFarRows || kDropout));
 
 // A lane loads values from memory by 2 dims of a key, not 4: on gfx11 it has all 16 keys, and 4
 // dims of each would spill.

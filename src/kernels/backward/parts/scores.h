@@ -155,7 +155,8 @@ FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const Sco
   if constexpr (kScoreMod) {
     // What has no probability adds nothing, whatever the derivative is. A NaN stays one.
     constexpr float kLeast = 0x1p-126F;
-    gradient = probability < kLeast ? 0.0F : gradient * slopes.score_mod;
+    const float product = gradient * slopes.score_mod;
+    gradient = probability < kLeast ? 0.0F : product;
   }
   if (!terms.attended) return {0, 0, 0};
   return {probability * dropped, gradient, gradient * slopes.softcap};
