@@ -56,6 +56,21 @@ TEST_P(GpuFunctions, Forward) {
   check(c);
 }
 
+// A few queries beside many keys, by splits.
+TEST_P(GpuFunctions, FewQueries) {
+  Random random(own_stream(9870));
+  if (!drawn(3)) return;
+  CaseSpec s = spec(random, false);
+  s.seqlen_q = random.between(1, 4), s.seqlen_k = random.between(200, 500);
+  s.num_kv_heads = 1, s.num_heads = random.between(1, 4);
+  Case c(s, random);
+  Functions functions(s, random, false);
+  draw_functions(c, random);
+  if (random.chance(0.5)) c.options.mask_mod = "(q + 3 * k + h) % 4 != 0 & k > 130";
+  c.tensors.function_tensors = functions.list;
+  check(c);
+}
+
 TEST_P(GpuFunctions, Gradients) {
   Random random(own_stream(9810));
   if (!drawn(3)) return;
