@@ -1,5 +1,6 @@
-// Score functions and block masks in GPU kernels (kernels/core/score_functions.h): every family that
-// takes them, on emulated chips, beside the oracle in double; and what a function gives for a pair.
+// Score functions and block masks in GPU kernels (kernels/core/score_functions.h): every family
+// that takes them, on emulated chips, beside the oracle in double; and what a function gives for a
+// pair.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -106,8 +106,7 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   constexpr int kLanes = 128, kRowBytes = 16;  // kernels/forward/pack_mask.h
   Specialisation s = helper_kernel(reader->specialisation, "forward/pack_mask.h", kLanes);
   s.keep_mask = kMaskAsBits;
-  s.mask_parts = (p.keep_mask.present ? kMaskOfBytes : 0) +
-                 (has_mask_mod(p) ? kMaskOfFunction : 0) + (p.has_block_mask() ? kMaskOfBlocks : 0);
+  s.mask_parts = mask_parts(p);
   s.functions = mask_mod_source(p);
   s.band = reader->specialisation.band;
   s.backward = false;

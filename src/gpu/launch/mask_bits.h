@@ -1,5 +1,5 @@
-// Masks as bits (kernels/core/arguments.h: MaskBits), which kernels of tiles read: the launches that
-// make them, of the keep-mask, mask_mod and a block mask, and their room.
+// Masks as bits (kernels/core/arguments.h: MaskBits), which kernels of tiles read: the launches
+// that make them, of the keep-mask, mask_mod and a block mask, and their room.
 #pragma once
 
 #include "gpu/launch/family.h"

@@ -86,6 +86,11 @@ Specialisation helper_kernel(const Specialisation& products, std::string_view en
   return s;
 }
 
+int mask_parts(const Problem& p) {
+  return (p.keep_mask.present ? kMaskOfBytes : 0) + (has_mask_mod(p) ? kMaskOfFunction : 0) +
+         (p.has_block_mask() ? kMaskOfBlocks : 0);
+}
+
 bool scales_alone(const Problem& p) {
   return !p.bias.present && !p.alibi_slopes.present && p.softcap == 0 && p.softmax_scale > 0 &&
          !has_score_mod(p);
@@ -103,6 +108,7 @@ void specialise_for(const Problem& p, Specialisation& s) {
   s.backward = p.pass == Pass::backward;
   s.dropout = p.dropout > 0;
   s.band = has_band(p);
+  s.mask_parts = has_mask_parts(p) ? mask_parts(p) : 0;
   s.score_mod = has_score_mod(p);
   s.functions = score_mod_source(p);
   s.plain_scale = scales_alone(p) && s.keep_mask == 0;

@@ -38,6 +38,8 @@ Specialisation helper_kernel(const Specialisation& products, std::string_view en
 constexpr int kMaskAsBytes = 1, kMaskAsBits = 2;
 constexpr int kMaskOfBytes = 1, kMaskOfFunction = 2, kMaskOfBlocks = 4;
 
+// Configuration::mask_parts.
+int mask_parts(const Problem& problem);
 // Returns true if the scale is positive and nothing but masks changes scores.
 bool scales_alone(const Problem& problem);
 

@@ -59,7 +59,8 @@ constexpr bool kPaged = kPageSize != 0;
 constexpr bool kPlainScale = kConfig.plain_scale != 0;
 constexpr bool kEarlyLoads = kConfig.early_loads != 0;
 constexpr bool kMakesBlockTable = kConfig.block_table > 0;
-// What the bits of a mask are made of.
+// What the bits of a mask are made of. Tiles are looked for that no query attends, where the kernel
+// does not know each, of masks that may be bands.
 constexpr bool kMaskOfBytes = (kConfig.mask_parts & 1) != 0,
                kMaskOfFunction = (kConfig.mask_parts & 2) != 0,
                kMaskOfBlocks = (kConfig.mask_parts & 4) != 0;

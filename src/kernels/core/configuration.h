@@ -73,8 +73,8 @@ struct Configuration {
   // (backward/parts/block_table.h); 0: it makes none.
   int block_table = 0;
   int score_mod = 0;  // 1: scores go through it (core/score_functions.h)
-  // forward/pack_mask.h: what its bits are made of: the sum of 1 for the keep-mask's bytes, 2 for
-  // mask_mod, 4 for a block mask. Others have 0.
+  // What a mask's bits are made of: the sum of 1 for the keep-mask's bytes, 2 for mask_mod, 4 for a
+  // block mask. Of bytes alone forward/pack_mask.h knows, for others it is 0.
   int mask_parts = 0;
 };
 

@@ -1,6 +1,7 @@
-// The launch before kernels that read masks as bits (core/arguments.h: MaskBits): of the keep-mask's
-// bytes, of mask_mod, evaluated here once for each pair, and of a block mask (block_states.h). A
-// workgroup has kMaskRows queries and kMaskKeys keys, a lane half of a query's.
+// The launch before kernels that read masks as bits (core/arguments.h: MaskBits): of the
+// keep-mask's bytes, of mask_mod, evaluated here once for each pair, and of a block mask
+// (block_states.h). A workgroup has kMaskRows queries and kMaskKeys keys, a lane half of a
+// query's.
 #include "core/scores.h"
 
 namespace fulmen::kernels {
