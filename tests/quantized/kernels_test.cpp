@@ -91,7 +91,7 @@ TEST(QuantizedKernels, WhatNoQueryAttendsIsNotRead) {
     EXPECT_GE(expect_all_kernels_verified(c), 2);
     for (const std::string& kernel : kernels_for(c.problem())) {
       ASSERT_TRUE(run_kernel(c, kernel).ok());
-      for (const float x : c.output_values()) ASSERT_TRUE(std::isfinite(x)) << kernel;
+      for (const float x : c.out_values()) ASSERT_TRUE(std::isfinite(x)) << kernel;
     }
   }
 }

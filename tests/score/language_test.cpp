@@ -159,26 +159,40 @@ TEST(ScoreLanguage, RandomExpressionsHaveTheirClosuresValues) {
   const Tables tables(random);
   const TableElements elements(tables);
   std::vector<score::Value> values(score::kMaxDerivativeNodes);
-  for (int i = 0; i < 400; ++i) {
+  int compared = 0;
+  constexpr int kExpressions = 400, kPairs = 20;
+  for (int i = 0; i < kExpressions; ++i) {
     RandomExpressions make(random, tables, false);
     const Expression<double> e = make.real(static_cast<int>(random.between(0, 5)));
     const auto functions = functions_of(e.text, "");
     ASSERT_TRUE(functions.ok()) << functions.status().message() << "\n" << e.text;
     const score::Graph& graph = functions->impl()->score;
-    for (int n = 0; n < 20; ++n) {
+    for (int n = 0; n < kPairs; ++n) {
       const Pair pair = random_pair(random);
       score::evaluate(graph.nodes, elements.of, pair_of(pair), values.data());
       const double got = values[static_cast<std::size_t>(graph.results[0])].real,
-                   want = e.value(pair);
+                   want = e.value(pair), tolerance = 1e-6 * (1 + std::abs(want));
+      // The sine of a huge number, a step beside its edge: the last bit decides.
+      bool steady = true;
+      for (const uint64_t seed : {1, 2, 3}) {
+        const std::optional<double> other = with_other_roundings(e, pair, seed);
+        steady = steady && other.has_value() &&
+                 (std::isnan(want)   ? std::isnan(*other)
+                  : std::isinf(want) ? *other == want
+                                     : std::abs(*other - want) <= 0.1 * tolerance);
+      }
+      if (!steady) continue;
+      ++compared;
       if (std::isnan(want)) {
         EXPECT_TRUE(std::isnan(got)) << e.text;
       } else if (std::isinf(want)) {
         EXPECT_EQ(got, want) << e.text;
       } else {
-        EXPECT_NEAR(got, want, 1e-6 * (1 + std::abs(want))) << e.text;
+        EXPECT_NEAR(got, want, tolerance) << e.text;
       }
     }
   }
+  EXPECT_GT(compared, kExpressions * kPairs * 9 / 10);
 }
 
 }  // namespace

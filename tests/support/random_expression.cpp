@@ -27,7 +27,28 @@ int32_t to_int(double x) {
   return static_cast<int32_t>(x);
 }
 
+// 0 while functions return what they compute.
+thread_local uint64_t rounding_seed = 0;
+thread_local bool divided_by_zero = false;
+
+double rounded(double x) {
+  if (rounding_seed == 0) return x;
+  rounding_seed = rounding_seed * 6364136223846793005U + 1442695040888963407U;
+  const double share = static_cast<double>(rounding_seed >> 11) * 0x1p-52 - 1;
+  return x * (1 + share * 0x1p-44);
+}
+
 }  // namespace
+
+std::optional<double> with_other_roundings(const Expression<double>& expression, const Pair& pair,
+                                           uint64_t seed) {
+  divided_by_zero = false;
+  rounding_seed = 2 * seed + 1;
+  const double value = expression.value(pair);
+  rounding_seed = 0;
+  if (divided_by_zero) return std::nullopt;
+  return value;
+}
 
 Tables::Tables(Random& random) {
   for (auto& row : table) {
@@ -75,28 +96,30 @@ Expression<double> RandomExpressions::real(int depth) {
     case 2:
       return two("({} * {})", [](double a, double b) { return a * b; });
     case 3:
-      return two("tanh({0})", [](double a, double) { return std::tanh(a); });
+      return two("tanh({0})", [](double a, double) { return rounded(std::tanh(a)); });
     case 4:
-      return two("(sigmoid({0}) * {1})", [](double a, double b) { return b / (1 + std::exp(-a)); });
+      return two("(sigmoid({0}) * {1})",
+                 [](double a, double b) { return b * rounded(1 / (1 + std::exp(-a))); });
     case 5:
       return two("(-{0})", [](double a, double) { return -a; });
     case 6:
       return two("({} / (1.5 + cos({})))",
-                 [](double a, double b) { return a / (1.5 + std::cos(b)); });
+                 [](double a, double b) { return rounded(a / (1.5 + std::cos(b))); });
     case 7:
-      return two("sin({0})", [](double a, double) { return std::sin(a); });
+      return two("sin({0})", [](double a, double) { return rounded(std::sin(a)); });
     case 8:
-      return two("erf({0})", [](double a, double) { return std::erf(a); });
+      return two("erf({0})", [](double a, double) { return rounded(std::erf(a)); });
     case 9:
       return two("log(1.0 + exp2(tanh({0})))",
-                 [](double a, double) { return std::log(1 + std::exp2(std::tanh(a))); });
+                 [](double a, double) { return rounded(std::log(1 + std::exp2(std::tanh(a)))); });
     case 10:
       return two("(sqrt(2.0 + sin({0})) * rsqrt(2.0 + cos({1})))", [](double a, double b) {
-        return std::sqrt(2 + std::sin(a)) / std::sqrt(2 + std::cos(b));
+        return rounded(std::sqrt(2 + std::sin(a)) / std::sqrt(2 + std::cos(b)));
       });
     case 11:
-      return two("pow(2.0 + tanh({0}), sin({1}))",
-                 [](double a, double b) { return std::pow(2 + std::tanh(a), std::sin(b)); });
+      return two("pow(2.0 + tanh({0}), sin({1}))", [](double a, double b) {
+        return rounded(std::pow(2 + std::tanh(a), std::sin(b)));
+      });
     case 12:
       return two("max({}, {})", [](double a, double b) {
         return std::isnan(a) || std::isnan(b) ? NAN : std::fmax(a, b);
@@ -106,7 +129,10 @@ Expression<double> RandomExpressions::real(int depth) {
         return std::isnan(a) || std::isnan(b) ? NAN : std::fmin(a, b);
       });
     case 14:
-      return two("({} / {})", [](double a, double b) { return a / b; });
+      return two("({} / {})", [](double a, double b) {
+        divided_by_zero = divided_by_zero || b == 0;
+        return rounded(a / b);
+      });
     case 15:
       return two("abs({0})", [](double a, double) { return std::abs(a); });
     case 16:
@@ -116,8 +142,9 @@ Expression<double> RandomExpressions::real(int depth) {
         return std::nearbyint(a) + std::trunc(b) + std::ceil(a);
       });
     case 18:
-      return two("(exp(-abs({0})) + log2({1}))",
-                 [](double a, double b) { return std::exp(-std::abs(a)) + std::log2(b); });
+      return two("(exp(-abs({0})) + log2({1}))", [](double a, double b) {
+        return rounded(std::exp(-std::abs(a))) + rounded(std::log2(b));
+      });
     case 19: {
       const Expression<int32_t> i = integer(depth - 1);
       return {fmt::format("float({})", i.text),

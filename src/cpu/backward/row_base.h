@@ -75,7 +75,9 @@ template <class Isa>
 FULMEN_INLINE RowBase row_base(const BackwardCall& call, int64_t batch, int64_t head, int64_t row,
                                float lse, RowProducts row_products) {
   const float size = __builtin_fabsf(lse);
-  if (call.scale.units != algorithm::ScoreUnits::natural || !(size > kRoundedLse) ||
+  // Functions' scores are not computed a row at a time.
+  const bool functions = call.problem->functions.any() || call.problem->has_block_mask();
+  if (call.scale.units != algorithm::ScoreUnits::natural || functions || !(size > kRoundedLse) ||
       size == __builtin_inff())
     return {lse, 0.0F};
   // Natural units are those of a bias of fp32 or bf16.

@@ -3,6 +3,7 @@
 
 #include "algorithm/online_softmax.h"
 #include "cpu/tile/call.h"
+#include "cpu/tile/tile_function.h"
 #include "fulmen/problem.h"
 
 namespace fulmen::cpu {
@@ -15,9 +16,8 @@ inline ScoreScale score_scale(const Problem& problem) {
     scale.tanh_scale = 2.0F * algorithm::kLog2E * problem.softmax_scale / problem.softcap;
     scale.softcap = problem.softcap;
   }
-  // Functions take what a bias made of scores, however large.
-  if (problem.bias.present && problem.bias.dtype != DType::fp16 && !problem.functions.any() &&
-      !problem.has_block_mask())
+  // A bias and score_mod give scores of any size.
+  if ((problem.bias.present && problem.bias.dtype != DType::fp16) || has_score_function(problem))
     scale.units = algorithm::ScoreUnits::natural;
   return scale;
 }
