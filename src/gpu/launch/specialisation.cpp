@@ -93,11 +93,21 @@ Specialisation helper_kernel(const Specialisation& products, std::string_view en
   return s;
 }
 
+int mask_parts(const Problem& p) {
+  return (p.keep_mask.present ? kMaskOfBytes : 0) + (has_mask_mod(p) ? kMaskOfFunction : 0) +
+         (p.has_block_mask() ? kMaskOfBlocks : 0);
+}
+
+bool scales_alone(const Problem& p) {
+  return !p.bias.present && !p.alibi_slopes.present && p.softcap == 0 && p.softmax_scale > 0 &&
+         !has_score_mod(p);
+}
+
 void specialise_for(const Problem& p, Specialisation& s) {
   s.dtype = static_cast<int>(p.dtype);
   specialise_kv(p, s);
   s.bias = p.bias.present ? static_cast<int>(p.bias.dtype) : -1;
-  s.keep_mask = p.keep_mask.present;
+  s.keep_mask = has_mask_parts(p) ? kMaskAsBits : p.keep_mask.present ? kMaskAsBytes : 0;
   s.alibi = p.alibi_slopes.present;
   s.softcap = p.softcap > 0;
   // The backward pass has them in the log-sum-exp.
@@ -105,7 +115,10 @@ void specialise_for(const Problem& p, Specialisation& s) {
   s.backward = p.pass == Pass::backward;
   s.dropout = p.dropout > 0;
   s.band = has_band(p);
-  s.plain_scale = !p.bias.present && !s.keep_mask && !s.alibi && !s.softcap && p.softmax_scale > 0;
+  s.mask_parts = has_mask_parts(p) ? mask_parts(p) : 0;
+  s.score_mod = has_score_mod(p);
+  s.functions = score_mod_source(p);
+  s.plain_scale = scales_alone(p) && s.keep_mask == 0;
   s.whole_dims = p.head_dim % kPieceElements == 0 && p.head_dim_v % kPieceElements == 0;
   s.exact_dims = p.head_dim == s.head_dim && p.head_dim_v == s.head_dim_v;
   s.whole_rows = p.dtype != DType::fp32 && strides_are_whole(p);
@@ -125,7 +138,8 @@ std::string prelude(const Specialisation& s) {
     text += fmt::format("#define FULMEN_TARGET_HEADER \"targets/{}/target.h\"\n", s.target->name);
   const auto fields = std::bit_cast<std::array<int, sizeof(kernels::Configuration) / sizeof(int)>>(
       static_cast<const kernels::Configuration&>(s));
-  return text + fmt::format("#define FULMEN_CONFIGURATION {}\n", fmt::join(fields, ", "));
+  return text + fmt::format("#define FULMEN_CONFIGURATION {}\n", fmt::join(fields, ", ")) +
+         s.functions;
 }
 
 namespace {
@@ -161,6 +175,9 @@ std::string to_string(const Specialisation& s) {
   if (s.keep_mask != 0) text += " keep_mask";
   if (s.alibi != 0) text += " alibi";
   if (s.softcap != 0) text += " softcap";
+  if (s.score_mod != 0) text += " score_mod";
+  if ((s.mask_parts & kMaskOfFunction) != 0) text += " mask_mod";
+  if ((s.mask_parts & kMaskOfBlocks) != 0) text += " block mask";
   if (s.sinks != 0) text += " sinks";
   if (s.heads_in_row > 1) text += fmt::format(" {} heads a row", s.heads_in_row);
   if (s.splits != 0) text += " splits";
@@ -229,6 +246,7 @@ kernels::ForwardArguments arguments_of(const Problem& p) {
                                : 0;
   a.num_pages = static_cast<int>(std::min<int64_t>(p.num_pages, std::numeric_limits<int>::max()));
   a.top_left = static_cast<int>(p.top_left);
+  set_function_numbers(p, a.functions);
   return a;
 }
 
@@ -244,6 +262,8 @@ void set_pointers(const Problem& p, const AttentionTensors& t, kernels::ForwardA
   a.alibi_slopes = static_cast<const float*>(t.alibi_slopes.data);
   a.sinks = static_cast<const float*>(t.sinks.data);
   a.lse = static_cast<float*>(t.lse.data);
+  set_function_pointers(p, t, a.functions);
+  set_block_lists(p, t, a.block_mask);
   a.dropout_seed = t.dropout_seed;
   a.dropout_offset = t.dropout_offset;
 }

@@ -45,6 +45,8 @@
 //   shuffle_xor(x, mask)                     the value of lane_id() ^ mask
 //   exp2(x) log2(x) tanh(x) reciprocal(x)    fast hardware versions, within 2 ulp (tanh: 1e-6
 //                                            absolute) over the softmax's range
+//   fused(x, y, z) rounded_product(x, y)     x y + z, rounded once; x y, never fused with a sum
+//   square_root(x) round_down(x) round_to_even(x)   as IEEE has them
 //   half_to_float(bits) pack_halves(a, b) pack_bf16(a, b)  two floats rounded to nearest into 32
 //                                            bits, a in the low half
 //   pack_half_probabilities(a, b)            the same for numbers >= 0 that are 2^kHalfShift too

@@ -81,6 +81,10 @@ struct Configuration {
   // for each channel, in fp32, 4 the same in fp16.
   int key_scales = 0;
   int value_scales = 0;
+  int score_mod = 0;  // 1: scores go through it (core/score_functions.h)
+  // What a mask's bits are made of: the sum of 1 for the keep-mask's bytes, 2 for mask_mod, 4 for a
+  // block mask. Of bytes alone forward/pack_mask.h knows, for others it is 0.
+  int mask_parts = 0;
 };
 
 }  // namespace fulmen::kernels

@@ -311,7 +311,8 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
     // The next page's number is in flight during this step.
     if (kTilesInPages && key + kWaves * kBlockN < end)
       next = TilePlace::of(a, key + kWaves * kBlockN);
-    if (key >= all.begin && key + kBlockN <= all.end && key + kBlockN <= end) {
+    // Which tiles a mask's bits leave whole is not looked up.
+    if (!kMaskBits && key >= all.begin && key + kBlockN <= all.end && key + kBlockN <= end) {
       task.template step<false>(place, rows, out);
     } else {
       task.template step<true>(place, rows, out);

@@ -135,11 +135,11 @@ struct OwnScores {
   // The score of key j from its q.k, `dot`; -infinity where the row may not attend it.
   FULMEN_DEVICE float finish(const ForwardArguments& a, Int64 j, Int64 end, float dot) const {
     bool attended = j < end && in_band(a, row.query, j);
-    if constexpr (kKeepMask) attended = attended && global_load(modifiers.keep_mask + j) != 0;
+    if constexpr (kKeepMask) attended = attended && modifiers.keeps(j);
     float bias = 0;
     if constexpr (kBias)
       bias = attended ? kUnitsOfScore * to_float(global_load(modifiers.bias + j)) : 0.0F;
-    return attended ? modifiers.finish(a, dot, bias, modifiers.distance(j)) : -kInfinity;
+    return attended ? modifiers.finish(a, dot, bias, modifiers.distance(j), j) : -kInfinity;
   }
 };
 

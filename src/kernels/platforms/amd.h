@@ -249,6 +249,11 @@ FULMEN_DEVICE float exp2(float x) { return __builtin_exp2f(x); }
 FULMEN_DEVICE float log2(float x) { return __builtin_log2f(x); }
 #endif
 FULMEN_DEVICE float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
+FULMEN_DEVICE float fused(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+FULMEN_DEVICE float rounded_product(float x, float y) { return evaluated(x * y); }
+FULMEN_DEVICE float square_root(float x) { return __builtin_sqrtf(x); }
+FULMEN_DEVICE float round_down(float x) { return __builtin_floorf(x); }
+FULMEN_DEVICE float round_to_even(float x) { return __builtin_rintf(x); }
 FULMEN_DEVICE float half_to_float(unsigned short bits) {
   return static_cast<float>(__builtin_bit_cast(_Float16, bits));
 }

@@ -185,6 +185,11 @@ FULMEN_DEVICE float exp2(float x) {
 }
 FULMEN_DEVICE float log2(float x) { return __builtin_log2f(x); }
 FULMEN_DEVICE float reciprocal(float x) { return 1.0F / x; }
+FULMEN_DEVICE float fused(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+FULMEN_DEVICE float rounded_product(float x, float y) { return x * y; }
+FULMEN_DEVICE float square_root(float x) { return __builtin_sqrtf(x); }
+FULMEN_DEVICE float round_down(float x) { return __builtin_floorf(x); }
+FULMEN_DEVICE float round_to_even(float x) { return __builtin_rintf(x); }
 FULMEN_DEVICE float half_to_float(unsigned short bits) {
   const unsigned sign = (bits & 0x8000U) << 16U, exponent = bits >> 10U & 31U,
                  fraction = bits & 0x3FFU;

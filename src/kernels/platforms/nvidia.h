@@ -178,6 +178,11 @@ FULMEN_DEVICE float reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+FULMEN_DEVICE float fused(float x, float y, float z) { return fmaf(x, y, z); }
+FULMEN_DEVICE float rounded_product(float x, float y) { return __fmul_rn(x, y); }
+FULMEN_DEVICE float square_root(float x) { return sqrtf(x); }
+FULMEN_DEVICE float round_down(float x) { return floorf(x); }
+FULMEN_DEVICE float round_to_even(float x) { return rintf(x); }
 FULMEN_DEVICE float half_to_float(unsigned short bits) {
   float y;
   asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(bits));
