@@ -137,7 +137,8 @@ def _empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     if is_of_torch(like):
         import torch
 
-        return torch.empty(shape, dtype=getattr(torch, dtype))
+        # Not on torch's default device.
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
     import numpy as np
 
     if dtype.startswith(("float8", "bfloat16")):

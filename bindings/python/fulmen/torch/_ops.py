@@ -8,7 +8,7 @@ dropout, so that drawing it is a part of a traced graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -181,17 +181,24 @@ def _backward_fake(*args: Any) -> tuple[torch.Tensor, ...]:
     )
 
 
-def refuse_gradient_by_slopes(needed: bool) -> None:
-    if needed:
-        raise ArgumentError(
-            "alibi_slopes requires grad: it has no gradient here, pass alibi_slopes.detach()"
-        )
+# The inputs that have no gradient, by their places among an operator's.
+_WITHOUT_GRADIENT = {5: "alibi_slopes"} | {
+    SHARED + LENGTHS.index(name): name for name in ("k_scale", "v_scale", "q_scale")
+}
+
+
+def refuse_gradients(needed: Sequence[bool]) -> None:
+    for at, name in _WITHOUT_GRADIENT.items():
+        if at < len(needed) and needed[at]:
+            raise ArgumentError(
+                f"{name} requires grad: it has no gradient here, pass {name}.detach()"
+            )
 
 
 def save_for_backward(
     ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
-    refuse_gradient_by_slopes(ctx.needs_input_grad[5])
+    refuse_gradients(ctx.needs_input_grad)
     ctx.set_materialize_grads(False)
     lengths = inputs[SHARED:-1]
     ctx.save_for_backward(*inputs[: _TENSORS + 1], *lengths[: len(LENGTHS)], *output)
