@@ -72,11 +72,8 @@ _Descale = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None] 
 
 
 def _in_8_bits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descale: _Descale) -> bool:
-    return (
-        k.dtype != q.dtype
-        or v.dtype != q.dtype
-        or q.element_size() == 1
-        or any(one is not None for one in descale)
+    return any(one is not None for one in descale) or any(
+        isinstance(one, torch.Tensor) and one.element_size() == 1 for one in (q, k, v)
     )
 
 

@@ -31,8 +31,8 @@ constexpr int kUnpackedFloats = 8192;
 FULMEN_INLINE int decode_rows(const Problem& problem) {
   return static_cast<int>(problem.group_size() * problem.seqlen_q);
 }
-// Whether what is stored becomes numbers in registers (cpu/decode/stored.h): rows of whole groups of
-// them, and no more query rows than share these registers.
+// Whether what is stored becomes numbers in registers (cpu/decode/stored.h): rows of whole groups
+// of them, and no more query rows than share these registers.
 FULMEN_INLINE bool reads_stored(const Problem& problem) {
   constexpr int kQuad = 4;
   return problem.quantized_kv() && decode_rows(problem) <= kQuad &&

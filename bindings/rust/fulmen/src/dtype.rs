@@ -28,7 +28,7 @@ pub enum DType {
     F8E4M3Fnuz,
     /// [`F8E5M2Fnuz`]
     F8E5M2Fnuz,
-    /// llama.cpp's blocks of 32 numbers ([`crate::Tensor::blocks`]): a scale and bytes
+    /// GGML's blocks of 32 numbers ([`crate::Tensor::blocks`]): a scale and bytes
     Q8_0,
     /// A scale and 4 bits a number
     Q4_0,

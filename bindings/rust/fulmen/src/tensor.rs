@@ -160,7 +160,7 @@ macro_rules! views {
             }
 
             /// Row-major blocks of 32 numbers in a block format ([`DType::Q8_0`] to
-            /// [`DType::Q5_1`]): keys or values as llama.cpp has them. `shape` counts numbers, of
+            /// [`DType::Q5_1`]): keys or values as GGML has them. `shape` counts numbers, of
             /// which the last dim has whole blocks; strides are in bytes.
             #[doc = $example]
             pub fn blocks(data: $bytes, format: DType, shape: [usize; 4]) -> Result<Self> {
