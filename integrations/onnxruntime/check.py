@@ -141,8 +141,10 @@ def random_gqa(random):
     first = bool(random.random() < 0.4)
     rows = int(random.integers(2, 24)) if first else 1
     room = int(random.integers(rows + 1, 40))
-    # Rows behind a sequence's end are anything in a padded prompt: full ones are compared.
-    ends = np.full(b, rows - 1) if first else random.integers(1, room, b)
+    # A first prompt is padded at its end, and has one sequence of all rows.
+    ends = random.integers(0, rows, b) if first else random.integers(1, room, b)
+    if first:
+        ends[random.integers(b)] = rows - 1
     total = int(ends.max()) + 1
     array = lambda *shape: random.standard_normal(shape).astype(dtype)  # noqa: E731
     packed, rotary = bool(random.random() < 0.3), bool(random.random() < 0.6)
@@ -157,6 +159,10 @@ def random_gqa(random):
         "total_sequence_length": np.array(total, np.int32),
         "cos_cache": np.cos(angle).astype(dtype) if rotary else None,
         "sin_cache": np.sin(angle).astype(dtype) if rotary else None,
+        "position_ids": None,
+        "attention_bias": array(random.choice([1, b]), random.choice([1, heads]), rows, total)
+        if random.random() < 0.3
+        else None,
     }
     attributes = {"num_heads": heads, "kv_num_heads": kv_heads, "do_rotary": int(rotary)}
     if rotary:
@@ -265,9 +271,11 @@ def main():
     for round in range(options.rounds):
         (model, given), dtype, ends = random_gqa(random)
         with_fulmen, without = (s.run(None, given) for s in sessions(model))
-        for results in (with_fulmen, without):  # rows of the cache that no sequence uses
-            for cache in results[1:]:
-                for b, end in enumerate(ends):
+        for results in (with_fulmen, without):  # rows that no sequence uses
+            for b, end in enumerate(ends):
+                if results[0].shape[1] > 1:
+                    results[0][b, end + 1 :] = 0
+                for cache in results[1:]:
                     cache[b, :, end + 1 :] = 0
         compare(f"GroupQueryAttention {round} {model.graph.node[0]}", with_fulmen, without, dtype)
     print(f"GroupQueryAttention: {options.rounds} random nodes agree with the CPU provider")

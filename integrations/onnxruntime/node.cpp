@@ -61,9 +61,12 @@ void parallel_for(void*, int64_t count, void (*task)(void*, int64_t), void* arg)
 fulmen_tensor as_heads(const Value& value, int64_t heads) {
   const std::vector<int64_t>& d = value.dims;
   if (d.size() == 4) return fulmen_tensor_bhsd(value.data, value.dtype, d[0], d[2], d[1], d[3]);
-  if (d.size() != 3 || heads <= 0 || d[2] % heads != 0)
+  if (d.size() != 3)
     fail("an input has " + std::to_string(d.size()) + " dims; [batch, sequence, heads * size] or " +
          "[batch, heads, sequence, size] is accepted");
+  if (heads <= 0 || d[2] % heads != 0)
+    fail("an input's last dim is " + std::to_string(d[2]) + ", no multiple of " +
+         std::to_string(heads) + " heads");
   return fulmen_tensor_bshd(value.data, value.dtype, d[0], d[1], heads, d[2] / heads);
 }
 
