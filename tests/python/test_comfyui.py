@@ -115,7 +115,12 @@ def test_calls_that_are_refused_go_to_comfyui(caplog):
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             out = ours.attention_override(
-                lambda q, k, v, heads, mask: right_of(q, k, v, mask=mask).flatten(2), q, k, v, 3, mask
+                lambda q, k, v, heads, mask: right_of(q, k, v, mask=mask).flatten(2),
+                q,
+                k,
+                v,
+                3,
+                mask,
             )
     close(out, right_of(q, k, v, mask=mask).flatten(2))
     (record,) = caplog.records

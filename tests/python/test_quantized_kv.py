@@ -123,9 +123,9 @@ def test_scales_have_no_gradients():
             torch.testing.assert_close(fulmen.attention(q, k, v, **{name: learned}), out)
         arrays = [jax.numpy.asarray(one.numpy()) for one in (q, k, v, scale)]
         with pytest.raises(ValueError, match=f"^{name} is differentiated: it has no gradient"):
-            jax.grad(lambda one, a=arrays, name=name: fulmen.attention(*a[:3], **{name: one}).sum())(
-                arrays[3]
-            )
+            jax.grad(
+                lambda one, a=arrays, name=name: fulmen.attention(*a[:3], **{name: one}).sum()
+            )(arrays[3])
 
 
 def test_results_are_where_the_numbers_are():

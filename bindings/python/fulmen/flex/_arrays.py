@@ -12,7 +12,6 @@ from fulmen._numbers import is_of_numpy
 from fulmen.flex._leaves import contents, globals_of
 from fulmen.flex._symbol import Symbol
 
-
 # What an array's description says, which every trace of the same function has in common.
 _OF_METADATA = frozenset(
     ("shape", "ndim", "dtype", "size", "itemsize", "nbytes", "strides", "flags", "device")
