@@ -96,6 +96,48 @@ def test_torch():
         )
 
 
+def test_scales_have_no_gradients():
+    torch = pytest.importorskip("torch")
+    jax = pytest.importorskip("jax")
+    q, k, v = (torch.from_numpy(normal(B, S, n, D, seed=n)) for n in (H, KV, KV))
+    scale = torch.rand(KV) + 0.5
+    for name in ("k_scale", "v_scale", "q_scale"):
+        # By the tensors: the forward pass is right, the backward pass does not ignore the scale.
+        x = q.clone().requires_grad_()
+        out = fulmen.attention(x, k, v, **{name: scale})
+        factor = scale[:, None].numpy()
+        stored = (k, v.numpy() * factor) if name == "v_scale" else (k.numpy() * factor, v)
+        np.testing.assert_allclose(out.detach().numpy(), exact(q, *stored), atol=1e-5)
+        with pytest.raises(NotImplementedError, match=f"^{name} is given: gradients are of k and"):
+            out.sum().backward()
+        # By the scale.
+        learned = scale.clone().requires_grad_()
+        with pytest.raises(ValueError, match=f"^{name} requires grad: it has no gradient here"):
+            fulmen.attention(q, k, v, **{name: learned})
+        compiled = torch.compile(
+            lambda one, name=name: fulmen.attention(q, k, v, **{name: one}), backend="aot_eager"
+        )
+        with pytest.raises(Exception, match=f"{name} requires grad: it has no gradient here"):
+            compiled(learned)
+        with torch.no_grad():
+            torch.testing.assert_close(fulmen.attention(q, k, v, **{name: learned}), out)
+        arrays = [jax.numpy.asarray(one.numpy()) for one in (q, k, v, scale)]
+        with pytest.raises(ValueError, match=f"^{name} is differentiated: it has no gradient"):
+            jax.grad(
+                lambda one, a=arrays, name=name: fulmen.attention(*a[:3], **{name: one}).sum()
+            )(arrays[3])
+
+
+def test_results_are_where_the_numbers_are():
+    torch = pytest.importorskip("torch")
+    k = torch.from_numpy(normal(B, S, KV, D))
+    with torch.device("meta"):  # where torch puts new tensors
+        k8, scale = fulmen.quantize_kv(k)
+        back = fulmen.dequantize_kv(k8, scale)
+    assert {x.device.type for x in (k8, scale, back)} == {"cpu"}
+    assert ((back - k).abs() <= scale * 0.5001).all()
+
+
 def test_flash_attention_3_descale():
     torch = pytest.importorskip("torch")
     from fulmen.flash_attn_interface import flash_attn_func

@@ -12,7 +12,6 @@ from fulmen._numbers import is_of_numpy
 from fulmen.flex._leaves import contents, globals_of
 from fulmen.flex._symbol import Symbol
 
-
 # What an array's description says, which every trace of the same function has in common.
 _OF_METADATA = frozenset(
     ("shape", "ndim", "dtype", "size", "itemsize", "nbytes", "strides", "flags", "device")
@@ -54,13 +53,12 @@ def _array_class() -> type:
             self._read()
             if "out" in named:
                 named["out"] = tuple(map(plain, named["out"]))
-            found = getattr(ufunc, method)(*map(plain, inputs), **named)
-            if isinstance(found, tuple):
-                return tuple(map(self._traced, found))
-            return self._traced(found)
+            return self._traced(getattr(ufunc, method)(*map(plain, inputs), **named))
 
         def _traced(self, found: Any) -> Any:
-            if not isinstance(found, np.ndarray):
+            if type(found) in (tuple, list):
+                return type(found)(map(self._traced, found))
+            if not isinstance(found, np.ndarray) or isinstance(found, TracedArray):
                 return found
             found = found.view(TracedArray)
             found._trace = self._trace
@@ -73,7 +71,7 @@ def _array_class() -> type:
 
         def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
             self._read()
-            return super().__array_function__(func, types, args, kwargs)
+            return self._traced(super().__array_function__(func, types, args, kwargs))
 
     def reading(name: str) -> Callable[..., Any]:
         def method(self: Any, *args: Any) -> Any:

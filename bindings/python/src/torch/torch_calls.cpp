@@ -208,10 +208,10 @@ nb::object straight(const Arguments& given, Observers seen, bool want_lse) {
 
 // The tensors that a backward pass reads besides dout and dlse, in the order in which they are
 // saved.
-constexpr Place kSaved[] = {
-    kQ,           kK,          kV,          kOut,      kLse,      kBias,       kSinks,  kKeepMask,
-    kAlibiSlopes, kCuSeqlensQ, kCuSeqlensK, kSeqlensK, kLeftpadK, kBlockTable, kKScale, kVScale,
-    kQScale};
+constexpr Place kSaved[] = {kQ,          kK,        kV,        kOut,         kLse,
+                            kBias,       kSinks,    kKeepMask, kAlibiSlopes, kCuSeqlensQ,
+                            kCuSeqlensK, kSeqlensK, kLeftpadK, kBlockTable,  kKScale,
+                            kVScale,     kQScale};
 
 // (ctx, q, k, v, bias, sinks, (tensors, scalars, device, bhsd, want_lse)) -> out, or (out, lse)
 PyObject* autograd_forward(PyObject* /*module*/, PyObject* const* given, Py_ssize_t count_given) {
