@@ -141,8 +141,8 @@ TEST(ScoreFunctions, GradientsOfTensorsAreDifferences) {
   }
 }
 
-// Any finite score is legal: rows whose scores are huge, of score_mod or of a bias beside functions,
-// are the mean of the values that share the largest.
+// Any finite score is legal: rows whose scores are huge, of score_mod or of a bias beside
+// functions, are the mean of the values that share the largest.
 TEST(ScoreFunctions, ScoresOfAnySize) {
   struct Row {
     const char *score, *mask;

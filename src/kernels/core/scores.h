@@ -160,8 +160,8 @@ FULMEN_DEVICE algorithm::KeyRange attended_span(const ForwardArguments& a, Int64
     return attended_words(a, batch, head, row_begin, row_end, first, end);
   });
 }
-// The queries of a range from the first block that attends some of the keys, of any of the heads, to
-// the last one.
+// The queries of a range from the first block that attends some of the keys, of any of the heads,
+// to the last one.
 FULMEN_DEVICE algorithm::KeyRange attending_span(const ForwardArguments& a, Int64 batch,
                                                  Int64 first_head, Int64 last_head,
                                                  const algorithm::KeyRange& keys,
