@@ -130,29 +130,55 @@ FULMEN_DEVICE bool any_attended(const ForwardArguments& a, Int64 batch, Int64 he
   return attended_words(a, batch, head, row_begin, row_end, keys.begin / 32,
                         (keys.end + 31) / 32) != 0;
 }
+// Units of `unit` of a range, from the first one that holds something to the last: bits(n) says
+// which of units n to n + kWaveSize - 1 do, the same in all lanes.
+template <class Bits>
+FULMEN_DEVICE algorithm::KeyRange span_of(algorithm::KeyRange range, int unit, const Bits& bits) {
+  Int64 first = range.begin / unit, end = (range.end + unit - 1) / unit;
+  unsigned long long some = 0;
+#pragma unroll 1
+  for (; first < end && some == 0; first += kWaveSize) some = bits(first, end);
+  if (some == 0) return {range.begin, range.begin};
+  first -= kWaveSize;
+  for (; (some & 1) == 0; some >>= 1U) ++first;
+  some = 0;
+#pragma unroll 1
+  for (; some == 0; end -= kWaveSize) some = bits(end - kWaveSize, end);
+  end += kWaveSize;
+  constexpr unsigned long long kLast = 1ULL << (kWaveSize - 1U);
+  for (; (some & kLast) == 0; some <<= 1U) --end;
+  if (unit * first > range.begin) range.begin = unit * first;
+  if (unit * end < range.end) range.end = unit * end;
+  return range;
+}
 // The keys of a range from the first word of them that some of the queries attend to the last one:
 // tiles outside are not computed.
 FULMEN_DEVICE algorithm::KeyRange attended_span(const ForwardArguments& a, Int64 batch, Int64 head,
                                                 Int64 row_begin, Int64 row_end,
-                                                algorithm::KeyRange keys) {
-  Int64 first = keys.begin / 32, end = (keys.end + 31) / 32;
-  unsigned long long words = 0;
-#pragma unroll 1
-  for (; first < end && words == 0; first += kWaveSize)
-    words = attended_words(a, batch, head, row_begin, row_end, first, end);
-  if (words == 0) return {keys.begin, keys.begin};
-  first -= kWaveSize;
-  for (; (words & 1) == 0; words >>= 1U) ++first;
-  words = 0;
-#pragma unroll 1
-  for (; words == 0; end -= kWaveSize)
-    words = attended_words(a, batch, head, row_begin, row_end, end - kWaveSize, end);
-  end += kWaveSize;
-  constexpr unsigned long long kLastWord = 1ULL << (kWaveSize - 1U);
-  for (; (words & kLastWord) == 0; words <<= 1U) --end;
-  if (32 * first > keys.begin) keys.begin = 32 * first;
-  if (32 * end < keys.end) keys.end = 32 * end;
-  return keys;
+                                                const algorithm::KeyRange& keys) {
+  return span_of(keys, 32, [&](Int64 first, Int64 end) {
+    return attended_words(a, batch, head, row_begin, row_end, first, end);
+  });
+}
+// The queries of a range from the first block that attends some of the keys, of any of the heads,
+// to the last one.
+FULMEN_DEVICE algorithm::KeyRange attending_span(const ForwardArguments& a, Int64 batch,
+                                                 Int64 first_head, Int64 last_head,
+                                                 const algorithm::KeyRange& keys,
+                                                 const algorithm::KeyRange& queries) {
+  const MaskBits& bits = a.mask_bits;
+  return span_of(queries, kMaskRows, [&](Int64 first, Int64 end) {
+    const Int64 block = first + lane_id();
+    unsigned some = 0;
+    for (Int64 head = first_head; head < last_head && block >= 0 && block < end; ++head) {
+      const unsigned* words =
+          bits.any + (mask_plane(a, batch, head) * bits.blocks + block) * bits.words;
+      for (Int64 word = keys.begin / 32; 32 * word < keys.end; ++word)
+        some |= global_load(words + word);
+      if (bits.head_planes == 0) break;
+    }
+    return ballot(some != 0);
+  });
 }
 
 // The part of a range that is inside another one.

@@ -23,7 +23,7 @@ struct PrefillRows {
     algorithm::KeyRange keys = band.any(block.row_begin, row_end),
                         whole = band.all(block.row_begin, row_end);
     // Where tiles that no row attends are not passed over one by one.
-    if constexpr ((kMaskOfFunction || kMaskOfBlocks) && !kKnowsTiles) {
+    if constexpr (kMasksAreFunctions && !kKnowsTiles) {
       keys = attended_span(a, block.batch, block.head, block.row_begin, row_end, keys);
       whole = inside(whole, keys);
     }
