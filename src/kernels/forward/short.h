@@ -85,7 +85,8 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
           load_row_operand(q, a.q.row, first_row, a.seqlen_q, kMmaK * d, a.head_dim);
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f)
-        multiply_scores<Element>(score[f], load_keys(near_keys, f, kMmaK * d), queries);
+        multiply_scores<Element>(score[f], key_operand(load_keys(near_keys, f, kMmaK * d)),
+                                 queries);
       if constexpr (kTightRegisters) schedule_fence();
     }
     if (!kBand && a.seqlen_k == kBlockN) {
