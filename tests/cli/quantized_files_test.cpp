@@ -66,7 +66,7 @@ TEST_F(QuantizedFilesTest, RefusalsNameTheFile) {
     return fulmen(more);
   };
   Outcome outcome = run({"--k-format", "q5_0", "--v-format", "q8_0"});
-  EXPECT_EQ(outcome.exit_code, 1) << outcome.out;
+  EXPECT_NE(outcome.exit_code, 0) << outcome.out;
   EXPECT_NE(outcome.err.find("--k (k.bin): has 2448 bytes, no multiple of 176"), std::string::npos)
       << outcome.err;
   outcome = run({"--k-format", "q9"});
