@@ -204,6 +204,8 @@ Result<std::string> verdict_of(const FirstUse& use) {
 std::optional<SmallUse> find_small_use(const Family& family, const Chip& chip, int compute_units,
                                        const Problem& problem, const LaunchPlan& wanted,
                                        const tuning::Values& values, double most_flops) {
+  // What a function or a block mask makes of other lengths and other tensors is not known.
+  if (problem.functions.any() || problem.has_block_mask()) return {};
   const std::string kernels = kernels_of(wanted);
   for (const SmallSizes& sizes : kSizes) {
     const Problem p = small_problem(problem, sizes);

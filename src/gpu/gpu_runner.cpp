@@ -134,7 +134,7 @@ float* GpuRunner::set_arguments(const LaunchPlan& plan, const AttentionTensors& 
   float* const behind = arguments.partial_sum + plan.partial_row_floats;
   arguments.tile_counter = plan.tile_counter_floats > 0 ? reinterpret_cast<int*>(behind) : nullptr;
   set_work_table(plan, behind, arguments.work);
-  return set_mask_bits(plan, behind + plan.tile_counter_floats, arguments.mask_bits);
+  return set_mask_bits(plan, behind + plan.tile_counter_floats, arguments);
 }
 
 void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTensors& tensors,

@@ -44,6 +44,11 @@ Status GpuRunner::check_memory(const AttentionTensors& t, const void* workspace)
     if (Status status = check(field.name, ".data", (t->*field.tensor).data); !status.ok())
       return status;
   }
+  for (const FunctionTensor& one : t.function_tensors) {
+    const std::string name = fmt::format("function_tensors \"{}\"", one.name);
+    if (Status status = check(name.c_str(), ".tensor.data", one.tensor.data); !status.ok())
+      return status;
+  }
   return check("workspace", "", workspace);
 }
 

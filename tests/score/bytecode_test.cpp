@@ -10,7 +10,7 @@
 #include "cpu/isa/scalar.h"
 #include "cpu/tile/function_tile.h"
 #include "score/evaluate.h"
-#include "tests/score/functions_of.h"
+#include "support/functions_of.h"
 
 namespace fulmen::testing {
 namespace {

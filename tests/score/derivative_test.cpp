@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "score/evaluate.h"
-#include "tests/score/functions_of.h"
+#include "support/functions_of.h"
 
 namespace fulmen::testing {
 namespace {

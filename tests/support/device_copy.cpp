@@ -20,7 +20,8 @@ std::size_t bytes_of(const Tensor& tensor) {
   int64_t last = 0;
   for (std::size_t d = 0; d < 4; ++d) {
     if (tensor.shape[d] == 0) return 0;
-    last += (tensor.shape[d] - 1) * tensor.strides[d];
+    const int64_t size = d == 3 ? row_elements(tensor.dtype, tensor.shape[d]) : tensor.shape[d];
+    last += (size - 1) * tensor.strides[d];
   }
   return static_cast<std::size_t>((last + 1) * size_of(tensor.dtype));
 }
@@ -77,7 +78,31 @@ Result<std::unique_ptr<DeviceCopy>> DeviceCopy::make(const std::string& device,
     tensor.data = placed.value();
     made->blocks_.back().host = from;
   }
+  made->function_tensors_.assign(host.function_tensors.begin(), host.function_tensors.end());
+  for (FunctionTensor& one : made->function_tensors_) {
+    for (const bool output : {false, true}) {
+      if (Status status = made->place_function_tensor("function_tensors", one.dims, output,
+                                                      output ? one.gradient : one.tensor);
+          !status.ok())
+        return status;
+    }
+  }
+  there.function_tensors = made->function_tensors_;
   return made;
+}
+
+Status DeviceCopy::place_function_tensor(const char* name, int dims, bool output, Tensor& tensor) {
+  if (tensor.data == nullptr) return {};
+  Tensor whole = tensor;
+  for (auto d = static_cast<std::size_t>(dims); d < 4; ++d) {
+    whole.shape[d] = 1;
+    whole.strides[d] = 0;
+  }
+  const Result<void*> placed = place(name, tensor.data, bytes_of(whole), 0, output);
+  if (!placed.ok()) return placed.status();
+  blocks_.back().host = tensor.data;
+  tensor.data = placed.value();
+  return {};
 }
 
 Result<void*> DeviceCopy::make_workspace(std::size_t bytes) {

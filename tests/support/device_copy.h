@@ -49,7 +49,11 @@ class DeviceCopy {
 
   std::string device_;
   std::shared_ptr<const Backend> backend_;
+  // A score function's tensor, or its gradient.
+  Status place_function_tensor(const char* name, int dims, bool output, Tensor& tensor);
+
   AttentionTensors tensors_;
+  std::vector<FunctionTensor> function_tensors_;
   std::size_t guard_;
   std::vector<Block> blocks_;
 };

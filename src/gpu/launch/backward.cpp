@@ -12,8 +12,9 @@ namespace {
 // most.
 int score_registers(const Problem& p) {
   const auto one = [](bool present) { return present ? 1 : 0; };
-  return 2 * (one(p.bias.present) + one(p.keep_mask.present)) + one(p.alibi_slopes.present) +
-         one(p.softcap > 0) + one(p.dropout > 0) + one(p.cu_seqlens_q.present);
+  return 2 * (one(p.bias.present) + one(has_masks(p)) + one(has_score_mod(p))) +
+         one(p.alibi_slopes.present) + one(p.softcap > 0) + one(p.dropout > 0) +
+         one(p.cu_seqlens_q.present);
 }
 
 class Backward final : public Family {
@@ -22,8 +23,10 @@ class Backward final : public Family {
   std::string_view name() const noexcept override { return "backward"; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     for (const int outputs : {kGivesDq, kGivesDk | kGivesDv}) {
       const Specialisation s = specialisation(p, chip, outputs);
@@ -178,7 +181,7 @@ class Backward final : public Family {
   }
   Specialisation specialisation(const Problem& p, const Chip& chip, int outputs) const {
     BackwardShape shape = outputs == kGivesDq ? shapes_for(p).queries : keys_shape(p);
-    const bool by_score = p.bias.present || p.keep_mask.present;
+    const bool by_score = p.bias.present || has_masks(p) || has_score_mod(p);
     const bool narrow = by_score && std::max(p.head_dim, p.head_dim_v) > shapes_for(p).narrow_above;
     if (narrow && outputs != kGivesDq) shape.block_n = target().value_depth;
     if (outputs == kGivesDq && score_registers(p) >= shapes_for(p).late_from) shape.late = true;

@@ -53,6 +53,7 @@ class AtomicFamily : public Family {
   using Family::Family;
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   bool deterministic() const noexcept override { return false; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& problem, const Chip& chip) const override;

@@ -18,8 +18,10 @@ class BackwardFp32 final : public Family {
   std::string_view name() const noexcept override { return "backward_fp32"; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     if (Support support = takes_fp32(p, target(), tiles_.shapes.back().max_head_dim); !support.yes)
       return support;
     const BackwardShapes& shapes = shapes_for(p, chip);

@@ -48,7 +48,10 @@ void BackwardPlan::add_row_statistics(const Specialisation& products) {
   if (natural_units(p_)) {     // what a rounded row's scores are made of
     plan_.row_share_floats = round_up(rows[0] * rows[1] * rows[2], 16);
     s.bias = products.bias;
-    s.keep_mask = products.keep_mask != 0 ? 1 : 0;  // as bytes: few rows look
+    // As bytes: few rows look. What functions make is there as bits alone.
+    s.keep_mask = products.keep_mask == 0 || has_mask_parts(p_) ? products.keep_mask : kMaskAsBytes;
+    s.score_mod = products.score_mod;
+    s.functions = products.functions;
     s.alibi = products.alibi;
     s.softcap = products.softcap;
     s.band = products.band;
@@ -163,7 +166,10 @@ void BackwardPlan::add_sinks(const Specialisation& products) {
   Specialisation s = helper_kernel(products, "backward/parts/sinks.h", kSinkLanes);
   s.block_m = s.block_n = 16;
   s.lds_bytes = static_cast<int>(sizeof(float)) * kSinkLanes;
-  if (natural_units(p_)) s.bias = products.bias;
+  if (natural_units(p_)) {
+    s.bias = products.bias;
+    s.score_mod = products.score_mod;
+  }
   plan_.launches.push_back({s, p_.num_heads});
 }
 
@@ -185,6 +191,8 @@ int outputs_of(const Problem& p) {
 
 Support AtomicFamily::supports(const Problem& p, const Chip& chip) const {
   if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+  if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
+  if (has_score_mod(p)) return Support::no("it has no derivatives of score_mod, mask_mod alone");
   if (!p.dq.present || !(p.dk.present || p.dv.present))
     return Support::no("dq alone, and dk and dv without it, need no atomics");
   if (Support support = lds_fits(specialisation(p, chip).lds_bytes, chip); !support.yes)

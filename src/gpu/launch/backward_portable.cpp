@@ -14,9 +14,11 @@ class PortableBackward final : public Family {
   std::string_view name() const noexcept override { return "backward"; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
   Support supports(const Problem& p, const Chip& /*chip*/) const override {
+    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     const int64_t rows = (std::max(p.seqlen_q, p.seqlen_k) + 15) / 16;
     return grid_fits(rows * p.batch * p.num_heads);
   }

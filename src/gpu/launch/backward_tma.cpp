@@ -28,8 +28,10 @@ class BackwardTma final : public Family {
   std::string_view name() const noexcept override { return "backward_tma"; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (!p.dq.present || !(p.dk.present || p.dv.present))
       return Support::no("it gives dq beside dk or dv");

@@ -15,8 +15,10 @@ class BackwardWgmma final : public Family {
   std::string_view name() const noexcept override { return "backward_wgmma"; }
   Pass pass() const noexcept override { return Pass::backward; }
   bool dropout() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     const int64_t rows = std::max(p.seqlen_q, p.seqlen_k);
     if (rows > std::numeric_limits<int>::max() - tiles_.block_n)

@@ -55,7 +55,7 @@ Specialisation bias_gradient_kernel(const Problem& p, const Target& family, cons
   if (target == nullptr) return backward_portable_kernel(p, chip);
   for (const BiasGradientShape& shape : target->bias_gradient->shapes) {
     if (std::max(p.head_dim, p.head_dim_v) > shape.max_head_dim ||
-        (p.keep_mask.present && !shape.beside_mask))
+        (has_masks(p) && !shape.beside_mask))
       continue;
     Specialisation s = of(p, *target, chip, shape);
     if (s.lds_bytes <= chip.lds_bytes) return s;

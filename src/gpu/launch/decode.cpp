@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "gpu/launch/mask_bits.h"
+#include "gpu/launch/quantized.h"
+
 namespace fulmen::gpu {
 namespace {
 
@@ -27,9 +30,13 @@ class SplitKv final : public Family {
   explicit SplitKv(const Target& target) : Family(target), tiles_(*target.decode) {}
   std::string_view name() const noexcept override { return "decode"; }
   bool variable_lengths() const noexcept override { return true; }
+  bool quantized_kv() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    if (Support support = multiplies_stored(p, target()); !support.yes) return support;
+    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     const int64_t rows = packed_rows(p);
     if (rows > kDecodeMostTiles * kDecodeRows && !reads_keys_less_often(p)) {
       return Support::no(
@@ -105,7 +112,10 @@ class SplitKv final : public Family {
     s.lds_bytes = lds_bytes(p, shape.waves);
     specialise_for(p, s);
     s.splits = shape.num_splits > 1;
-    return split_plan(p, chip, s, row_tiles(p), shape.num_splits, int64_t{shape.waves} * s.block_n);
+    LaunchPlan plan =
+        split_plan(p, chip, s, row_tiles(p), shape.num_splits, int64_t{shape.waves} * s.block_n);
+    add_mask_bits(p, plan);
+    return plan;
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "gpu/launch/decode.h"
+#include "gpu/launch/mask_bits.h"
 #include "gpu/launch/square.h"
 
 namespace fulmen::gpu {
@@ -14,8 +15,11 @@ class DecodePortable final : public Family {
   explicit DecodePortable(const Target& target) : Family(target), tiles_(*target.decode_portable) {}
   std::string_view name() const noexcept override { return "decode"; }
   bool variable_lengths() const noexcept override { return true; }
+  bool quantized_kv() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
   Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     if (packed_rows(p) > tiles_.most_rows) {
       return Support::no(
           std::to_string(packed_rows(p)) +
@@ -57,8 +61,10 @@ class DecodePortable final : public Family {
         false;  // nothing depends on them
     s.pair_products = multiplies_pairs(p, chip);
     s.splits = num_splits > 1;
-    return split_plan(p, chip, s, row_tiles(p), num_splits,
-                      int64_t{waves(chip)} * s.block_n * groups_of_lanes(p, chip));
+    LaunchPlan plan = split_plan(p, chip, s, row_tiles(p), num_splits,
+                                 int64_t{waves(chip)} * s.block_n * groups_of_lanes(p, chip));
+    add_mask_bits(p, plan);
+    return plan;
   }
 
   // Rows of a workgroup: queries and outputs of so many have room in registers.

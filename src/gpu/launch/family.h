@@ -23,7 +23,8 @@ inline int64_t packed_rows(const Problem& p) { return p.group_size() * p.seqlen_
 
 // Bytes of a key and its value.
 inline int64_t key_bytes(const Problem& p) {
-  return size_of(p.k_dtype) * (p.head_dim + p.head_dim_v);
+  return size_of(p.k_dtype) * row_elements(p.k_dtype, p.head_dim) +
+         size_of(p.v_dtype) * row_elements(p.v_dtype, p.head_dim_v);
 }
 
 // The part of the L2 that keys and values may take.
@@ -55,7 +56,7 @@ struct LaunchPlan {
   // Behind partial results: forward/clear_tile_counter.h, sequences/work_tiles.h.
   int64_t tile_counter_floats = 0;
   // The keep-mask's bits follow: launch/mask_bits.h.
-  int64_t mask_rows_words = 0, mask_blocks_words = 0, mask_keys_words = 0;
+  int64_t mask_rows_words = 0, mask_blocks_words = 0, mask_keys_words = 0, block_states_words = 0;
   int64_t row_statistics_floats = 0, row_share_floats = 0, bias_partial_floats = 0,
           query_sum_floats = 0;
   int num_splits = 0;
@@ -88,6 +89,10 @@ class Family {
   virtual bool deterministic() const noexcept { return true; }
   // Sequences of different lengths; forward also keys and values in pages.
   virtual bool variable_lengths() const noexcept { return false; }
+  // Keys and values in formats of their own, and their scales: Problem::quantized_kv().
+  virtual bool quantized_kv() const noexcept { return false; }
+  // score_mod, mask_mod and block masks: supports() asks takes_functions() for the rest.
+  virtual bool score_functions() const noexcept { return false; }
   // The widest head that its tiles are made for.
   virtual HeadDims most_head_dims() const noexcept { return {}; }
   // Yes if it runs the problem on the chip, else why not.

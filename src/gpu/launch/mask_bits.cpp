@@ -5,14 +5,13 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int kAsBytes = 1, kAsBits = 2;  // Configuration::keep_mask
-constexpr int64_t kMostTile = 256;        // columns
+constexpr int64_t kMostTile = 256;  // columns
 
 // A row's words: tiles that begin at multiples of their columns end behind the last one.
 int64_t words_of(int64_t columns) { return round_up(tiles_of(columns + kMostTile - 1, 32), 4); }
 
 // Returns true if all queries share a row of the mask.
-bool has_one_row(const Problem& p) { return p.keep_mask.strides[2] == 0; }
+bool has_one_row(const Problem& p) { return p.keep_mask.strides[2] == 0 && !has_mask_parts(p); }
 
 int64_t planes(const Problem& p, const kernels::MaskBits& bits) {
   return (bits.batch_planes != 0 ? p.batch : 1) * (bits.head_planes != 0 ? p.num_heads : 1);
@@ -21,9 +20,10 @@ int64_t planes(const Problem& p, const kernels::MaskBits& bits) {
 // Everything but pointers.
 kernels::MaskBits bits_of(const Problem& p) {
   const bool one_row = has_one_row(p);
-  const bool heads = p.keep_mask.strides[1] != 0;
+  const bool heads = p.keep_mask.strides[1] != 0 || masks_differ_by_head(p);
   // Each sequence has a band of its own.
-  const bool batches = p.keep_mask.strides[0] != 0 || p.variable_lengths();
+  const bool batches =
+      p.keep_mask.strides[0] != 0 || p.variable_lengths() || masks_differ_by_batch(p);
   kernels::MaskBits bits{};
   bits.words = static_cast<int>(words_of(p.seqlen_k));
   bits.batch_planes = batches ? static_cast<int>(heads ? p.num_heads : 1) : 0;
@@ -35,12 +35,34 @@ kernels::MaskBits bits_of(const Problem& p) {
   return bits;
 }
 
+// The table of a block mask's blocks, before the bits that are made of it.
+void add_block_states(const Problem& p, const Specialisation& bits, bool empty, LaunchPlan& plan) {
+  if (!p.has_block_mask()) return;
+  kernels::BlockMask& mask = plan.arguments.block_mask;
+  const bool heads = lists_differ_by_head(p), batches = lists_differ_by_batch(p);
+  mask.query_blocks = static_cast<int>(p.query_blocks());
+  mask.key_blocks = static_cast<int>(p.key_blocks());
+  mask.block_q = static_cast<int>(p.mask_block_q);
+  mask.block_k = static_cast<int>(p.mask_block_k);
+  mask.head_planes = heads ? 1 : 0;
+  mask.batch_planes = batches ? (heads ? p.num_heads : 1) : 0;
+  const int64_t rows = (batches ? p.batch : 1) * (heads ? p.num_heads : 1) * p.query_blocks();
+  plan.block_states_words = round_up(tiles_of(rows * p.key_blocks(), 4), 16);
+  Specialisation s;
+  s.entry = "forward/block_states.h";
+  s.workgroup = bits.workgroup;
+  s.dtype = bits.dtype;
+  s.kv_dtype = bits.kv_dtype;
+  s.whole_rows = bits.whole_rows;
+  plan.launches.insert(plan.launches.begin(), {s, empty ? 0 : rows});
+}
+
 bool rows_are_keys(const Specialisation& s) { return (s.outputs & (kGivesDk | kGivesDv)) != 0; }
 
 }  // namespace
 
 void read_mask_as_bits(const Problem& p, Specialisation& s) {
-  if (s.keep_mask == 0) return;
+  if (s.keep_mask == 0 || has_mask_parts(p)) return;
   // A mask of one row for all queries has few bytes, and a band makes blocks of it that differ:
   // with one a head they would take far more memory. What kernels AMD's chips run may not depend on
   // a problem's size here: a small problem checks their first use.
@@ -54,19 +76,19 @@ void read_mask_as_bits(const Problem& p, Specialisation& s) {
   // the bits.
   const bool under_pressure = s.target->vendor == Vendor::amd && s.bias >= 0 && s.alibi != 0;
   if (under_pressure && p.pass == Pass::forward) return;
-  s.keep_mask = kAsBits;
-  s.plain_scale = !p.bias.present && !s.alibi && !s.softcap && p.softmax_scale > 0;
+  s.keep_mask = kMaskAsBits;
+  s.plain_scale = scales_alone(p);
 }
 
 Support takes_mask_bits(const Specialisation& s) {
-  if (s.keep_mask != kAsBytes) return {};
+  if (s.keep_mask != kMaskAsBytes) return {};
   return Support::no(
       "a keep_mask of one row for so many queries and keys, beside a band, is read as bytes");
 }
 
 void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   const auto reads_bits = [](const KernelLaunch& launch) {
-    return launch.specialisation.keep_mask == kAsBits;
+    return launch.specialisation.keep_mask == kMaskAsBits;
   };
   const auto reader = std::find_if(plan.launches.begin(), plan.launches.end(), reads_bits);
   if (reader == plan.launches.end()) return;
@@ -83,7 +105,9 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
 
   constexpr int kLanes = 128, kRowBytes = 16;  // kernels/forward/pack_mask.h
   Specialisation s = helper_kernel(reader->specialisation, "forward/pack_mask.h", kLanes);
-  s.keep_mask = kAsBits;
+  s.keep_mask = kMaskAsBits;
+  s.mask_parts = mask_parts(p);
+  s.functions = mask_mod_source(p);
   s.band = reader->specialisation.band;
   s.backward = false;
   s.lds_bytes = kRowBytes * (kernels::kMaskRows + 2 * kLanes / 32);
@@ -93,19 +117,24 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   // mask either.
   const bool empty = reader->workgroups == 0 || p.seqlen_k == 0;
   plan.launches.insert(plan.launches.begin(), {s, empty ? 0 : all * blocks * (bits.words / 4)});
+  add_block_states(p, s, empty, plan);
 }
 
 int64_t mask_words(const LaunchPlan& plan) {
-  return plan.mask_rows_words + 2 * plan.mask_blocks_words + plan.mask_keys_words;
+  return plan.mask_rows_words + 2 * plan.mask_blocks_words + plan.mask_keys_words +
+         plan.block_states_words;
 }
 
-float* set_mask_bits(const LaunchPlan& plan, float* at, kernels::MaskBits& bits) {
+float* set_mask_bits(const LaunchPlan& plan, float* at, kernels::ForwardArguments& arguments) {
   if (mask_words(plan) == 0) return at;
+  kernels::MaskBits& bits = arguments.mask_bits;
   bits.by_query = reinterpret_cast<unsigned*>(at);
   bits.any = bits.by_query + plan.mask_rows_words;
   bits.all = bits.any + plan.mask_blocks_words;
   bits.by_key = plan.mask_keys_words > 0 ? bits.all + plan.mask_blocks_words : nullptr;
-  return at + mask_words(plan);
+  float* const end = at + mask_words(plan);
+  arguments.block_mask.states = reinterpret_cast<unsigned char*>(end - plan.block_states_words);
+  return end;
 }
 
 }  // namespace fulmen::gpu

@@ -1,5 +1,5 @@
-// The keep-mask as bits (kernels/core/arguments.h: MaskBits), which kernels of tiles read: the
-// launch that makes them, and their room.
+// Masks as bits (kernels/core/arguments.h: MaskBits), which kernels of tiles read: the launches
+// that make them, of the keep-mask, mask_mod and a block mask, and their room.
 #pragma once
 
 #include "gpu/launch/family.h"
@@ -17,6 +17,6 @@ void add_mask_bits(const Problem& problem, LaunchPlan& plan);
 // Words of the workspace that a plan's bits take.
 int64_t mask_words(const LaunchPlan& plan);
 // Sets their addresses, from `at` on. Returns what follows them.
-float* set_mask_bits(const LaunchPlan& plan, float* at, kernels::MaskBits& bits);
+float* set_mask_bits(const LaunchPlan& plan, float* at, kernels::ForwardArguments& arguments);
 
 }  // namespace fulmen::gpu

@@ -17,12 +17,14 @@ class Forward final : public Family {
   std::string_view name() const noexcept override { return "prefill"; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   HeadDims most_head_dims() const noexcept override {
     const int64_t most = tiles_.shapes.back().max_head_dim;
     return {most, std::min(most, kMaxHeadDimV)};
   }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     const Specialisation s = specialisation(p, chip);
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(query_tile_workgroups(p, s));
@@ -145,7 +147,7 @@ class Forward final : public Family {
   // what the first have yet to do.
   static bool persistent(const Problem& p, const PrefillShape& shape) {
     return shape.persistent && p.seqlen_k <= (has_band(p) ? 1024 : 2048) && !p.variable_lengths() &&
-           !p.keep_mask.present && p.dropout == 0;
+           !has_masks(p) && p.dropout == 0;
   }
   const PrefillTiles& tiles_;
 };

@@ -16,8 +16,10 @@ class PrefillFp32 final : public Family {
   explicit PrefillFp32(const Target& target) : Family(target), tiles_(*target.prefill_fp32) {}
   std::string_view name() const noexcept override { return "prefill_fp32"; }
   bool dropout() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     if (Support support = takes_fp32(p, target(), tiles_.shapes.back().max_head_dim); !support.yes)
       return support;
     const Specialisation s = specialisation(p, chip);

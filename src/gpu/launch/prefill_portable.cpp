@@ -1,5 +1,6 @@
 // kernels/forward/prefill_portable.h: the path without matrix instructions.
 #include "gpu/launch/family.h"
+#include "gpu/launch/mask_bits.h"
 #include "gpu/launch/square.h"
 
 namespace fulmen::gpu {
@@ -11,8 +12,11 @@ class Portable final : public Family {
   std::string_view name() const noexcept override { return "prefill"; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
+  bool quantized_kv() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
   Support supports(const Problem& p, const Chip& /*chip*/) const override {
+    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     return grid_fits(workgroups(p));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
@@ -23,6 +27,7 @@ class Portable final : public Family {
     plan.launches.push_back({s, workgroups(p)});
     plan.arguments = arguments_of(p);
     plan.arguments.row_tiles = static_cast<int>(tiles_of(p.seqlen_q, square_rows(p)));
+    add_mask_bits(p, plan);
     return plan;
   }
 

@@ -158,11 +158,14 @@ class PrefillTma final : public Family {
   std::string_view name() const noexcept override { return "prefill_tma"; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (Support support = tma_reads(p); !support.yes) return support;
-    if (p.variable_lengths() && p.keep_mask.present)
-      return Support::no("it takes a keep_mask where sequences have one length");
+    if (p.variable_lengths() && has_masks(p))
+      return Support::no(
+          "it takes a keep_mask, mask_mod or block mask where sequences have one length");
+    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     const PrefillTmaShape& shape = choose(p, target(), kUsualComputeUnits).shape;
     if (Support support = takes_pages(p, shape); !support.yes) return support;
     const Specialisation s = specialisation(p, target(), shape, TileScheduler::single_tile);

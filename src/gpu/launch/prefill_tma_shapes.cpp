@@ -11,7 +11,7 @@ namespace fulmen::gpu {
 
 Support takes_mask(const Problem& p, const PrefillTmaShape& shape) {
   constexpr int kMostOfThree = 64;
-  if (!p.keep_mask.present) return {};
+  if (!has_masks(p)) return {};
   if (shape.block_n % 32 != 0)
     return Support::no("a keep_mask's tiles are of whole words of 32 keys");
   if (shape.warpgroups > 2 && shape.block_n > kMostOfThree)
@@ -39,7 +39,7 @@ const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem
                               int compute_units) {
   const int64_t dim = std::max(p.head_dim, p.head_dim_v);
   const bool more_registers =
-      p.bias.present || p.alibi_slopes.present || p.keep_mask.present || p.dropout > 0;
+      p.bias.present || p.alibi_slopes.present || has_score_mod(p) || has_masks(p) || p.dropout > 0;
   const auto row = std::find_if(rows.begin(), rows.end() - 1, [&](const PrefillTmaRow& r) {
     return dim <= r.max_head_dim && p.head_dim_v <= r.max_head_dim_v &&
            r.band.value_or(has_band(p)) == has_band(p) && p.seqlen_k >= r.min_keys &&

@@ -44,8 +44,10 @@ class ForwardWgmma final : public Family {
   std::string_view name() const noexcept override { return "prefill_wgmma"; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     const Specialisation s = specialisation(p);
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(query_tile_workgroups(p, s));

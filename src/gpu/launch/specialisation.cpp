@@ -8,6 +8,7 @@
 #include <bit>
 #include <limits>
 
+#include "gpu/launch/quantized.h"
 #include "runtime/sequence_view.h"
 
 namespace fulmen::gpu {
@@ -15,6 +16,11 @@ namespace {
 
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr int64_t kPieceElements = 8;  // 16 bytes of 16-bit elements; fp32: 32 bytes
+// Blocks of k and v move as pieces of 2 bytes.
+int64_t piece_elements(const Problem& p, const TensorSpec& spec) {
+  const bool blocks = (&spec == &p.k || &spec == &p.v) && block_bytes(spec.dtype) > 0;
+  return blocks ? 2 : kPieceElements;
+}
 // Rows of a tile are reached by distances of 32 bits: 256 rows of 2^21 elements of 2 bytes.
 constexpr int64_t kMostRowStride = int64_t{1} << 21U;
 
@@ -46,8 +52,9 @@ int page_size(const Problem& p) {
 bool strides_are_whole(const Problem& p) {
   if (p.head_dim % kPieceElements != 0 || p.head_dim_v % kPieceElements != 0) return false;
   for (const TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out, &p.dout, &p.dq, &p.dk, &p.dv}) {
+    const int64_t piece = piece_elements(p, *spec);
     for (int d = 0; d < 3; ++d) {
-      if (spec->strides[d] % kPieceElements != 0) return false;
+      if (spec->strides[d] % piece != 0) return false;
     }
     if (spec->strides[1] > kMostRowStride) return false;
   }
@@ -72,7 +79,7 @@ Specialisation helper_kernel(const Specialisation& products, std::string_view en
   s.entry = entry;
   s.workgroup = workgroup;
   s.dtype = products.dtype;
-  s.kv_dtype = products.kv_dtype;
+  s.kv_dtype = s.v_dtype = products.quantized != 0 ? products.dtype : products.kv_dtype;
   s.head_dim = products.head_dim;
   s.head_dim_v = products.head_dim_v;
   s.block_m = products.block_m;
@@ -86,11 +93,21 @@ Specialisation helper_kernel(const Specialisation& products, std::string_view en
   return s;
 }
 
+int mask_parts(const Problem& p) {
+  return (p.keep_mask.present ? kMaskOfBytes : 0) + (has_mask_mod(p) ? kMaskOfFunction : 0) +
+         (p.has_block_mask() ? kMaskOfBlocks : 0);
+}
+
+bool scales_alone(const Problem& p) {
+  return !p.bias.present && !p.alibi_slopes.present && p.softcap == 0 && p.softmax_scale > 0 &&
+         !has_score_mod(p);
+}
+
 void specialise_for(const Problem& p, Specialisation& s) {
   s.dtype = static_cast<int>(p.dtype);
-  s.kv_dtype = static_cast<int>(p.k_dtype);
+  specialise_kv(p, s);
   s.bias = p.bias.present ? static_cast<int>(p.bias.dtype) : -1;
-  s.keep_mask = p.keep_mask.present;
+  s.keep_mask = has_mask_parts(p) ? kMaskAsBits : p.keep_mask.present ? kMaskAsBytes : 0;
   s.alibi = p.alibi_slopes.present;
   s.softcap = p.softcap > 0;
   // The backward pass has them in the log-sum-exp.
@@ -98,7 +115,10 @@ void specialise_for(const Problem& p, Specialisation& s) {
   s.backward = p.pass == Pass::backward;
   s.dropout = p.dropout > 0;
   s.band = has_band(p);
-  s.plain_scale = !p.bias.present && !s.keep_mask && !s.alibi && !s.softcap && p.softmax_scale > 0;
+  s.mask_parts = has_mask_parts(p) ? mask_parts(p) : 0;
+  s.score_mod = has_score_mod(p);
+  s.functions = score_mod_source(p);
+  s.plain_scale = scales_alone(p) && s.keep_mask == 0;
   s.whole_dims = p.head_dim % kPieceElements == 0 && p.head_dim_v % kPieceElements == 0;
   s.exact_dims = p.head_dim == s.head_dim && p.head_dim_v == s.head_dim_v;
   s.whole_rows = p.dtype != DType::fp32 && strides_are_whole(p);
@@ -118,7 +138,8 @@ std::string prelude(const Specialisation& s) {
     text += fmt::format("#define FULMEN_TARGET_HEADER \"targets/{}/target.h\"\n", s.target->name);
   const auto fields = std::bit_cast<std::array<int, sizeof(kernels::Configuration) / sizeof(int)>>(
       static_cast<const kernels::Configuration&>(s));
-  return text + fmt::format("#define FULMEN_CONFIGURATION {}\n", fmt::join(fields, ", "));
+  return text + fmt::format("#define FULMEN_CONFIGURATION {}\n", fmt::join(fields, ", ")) +
+         s.functions;
 }
 
 namespace {
@@ -139,7 +160,7 @@ std::string to_string(const Specialisation& s) {
   std::string text =
       fmt::format("{} {} {}", kernel_name(s), s.target == nullptr ? "portable" : s.target->name,
                   fulmen::to_string(s.tensor_dtype()));
-  if (s.head_dim == 0) return text;  // a kernel for any
+  if (s.head_dim == 0) return s.quantized != 0 ? text + kv_text(s) : text;  // a kernel for any
   text += fmt::format(" d{}", s.head_dim);
   if (const int dim_v = s.head_dim_v / s.heads_in_row; dim_v != s.head_dim)
     text += fmt::format("/{}", dim_v);
@@ -154,6 +175,9 @@ std::string to_string(const Specialisation& s) {
   if (s.keep_mask != 0) text += " keep_mask";
   if (s.alibi != 0) text += " alibi";
   if (s.softcap != 0) text += " softcap";
+  if (s.score_mod != 0) text += " score_mod";
+  if ((s.mask_parts & kMaskOfFunction) != 0) text += " mask_mod";
+  if ((s.mask_parts & kMaskOfBlocks) != 0) text += " block mask";
   if (s.sinks != 0) text += " sinks";
   if (s.heads_in_row > 1) text += fmt::format(" {} heads a row", s.heads_in_row);
   if (s.splits != 0) text += " splits";
@@ -171,6 +195,7 @@ std::string to_string(const Specialisation& s) {
   }
   // The tensors have fewer dims than the tile: each load has a condition, which takes registers.
   if (s.exact_dims == 0 && s.target != nullptr && s.heads_in_row == 1) text += " fewer dims";
+  if (s.quantized != 0) text += kv_text(s);
   if (s.whole_rows == 0 && (s.target != nullptr || s.tensor_dtype() != DType::fp32))
     text += " any rows";
   return text;
@@ -189,6 +214,7 @@ kernels::ForwardArguments arguments_of(const Problem& p) {
   a.q = view_of(p.q);
   a.k = view_of(p.k);
   a.v = view_of(p.v);
+  set_kv_strides(p, a);
   a.out = view_of(p.out);
   a.bias = score_view_of(p.bias);
   a.keep_mask = score_view_of(p.keep_mask);
@@ -220,6 +246,7 @@ kernels::ForwardArguments arguments_of(const Problem& p) {
                                : 0;
   a.num_pages = static_cast<int>(std::min<int64_t>(p.num_pages, std::numeric_limits<int>::max()));
   a.top_left = static_cast<int>(p.top_left);
+  set_function_numbers(p, a.functions);
   return a;
 }
 
@@ -228,12 +255,15 @@ void set_pointers(const Problem& p, const AttentionTensors& t, kernels::ForwardA
   a.q.data = t.q.data;
   a.k.data = t.k.data;
   a.v.data = t.v.data;
+  set_scale_pointers(p, t, a);
   a.out.data = t.out.data;
   a.bias.data = t.bias.data;
   a.keep_mask.data = t.keep_mask.data;
   a.alibi_slopes = static_cast<const float*>(t.alibi_slopes.data);
   a.sinks = static_cast<const float*>(t.sinks.data);
   a.lse = static_cast<float*>(t.lse.data);
+  set_function_pointers(p, t, a.functions);
+  set_block_lists(p, t, a.block_mask);
   a.dropout_seed = t.dropout_seed;
   a.dropout_offset = t.dropout_offset;
 }

@@ -17,7 +17,7 @@ static_assert(kGivesDbias && !kGivesDq && !kRowsAreKeys && !kVariable,
 
 // True if nothing but the bias, the band and the bits of a mask modifies scores. Of tiles that the
 // band leaves whole, P then takes two FMAs and an exponential an element.
-constexpr bool kPlainTerms = !kAlibi && !kSoftcap && !kDropout && !kMaskBytes;
+constexpr bool kPlainTerms = !kAlibi && !kSoftcap && !kScoreMod && !kDropout && !kMaskBytes;
 
 using TermScores = float[kRowTiles][kElements];  // of 16 keys
 

@@ -122,10 +122,10 @@ FULMEN_DEVICE void find_bases(const BackwardArguments& a, int batch, int head, u
   for_each_score(a, batch, head, lane, row, bias,
                  [&](int f, int e, int slot, bool attended, float scaled_bias, float alibi,
                      const DropoutTile<false>& /*stays*/) {
-                   float slope;
-                   score[f][e] = attended
-                                     ? natural_score(a, scaled_bias, alibi, product[f][e], slope)
-                                     : -kInfinity;
+                   ScoreSlopes slopes;
+                   score[f][e] = attended ? natural_score(a, {scaled_bias, alibi, true, {}},
+                                                          product[f][e], slopes)
+                                          : -kInfinity;
                    max[slot] = larger(max[slot], score[f][e]);
                  });
 #pragma unroll
@@ -160,8 +160,8 @@ FULMEN_DEVICE void score_gradients(const BackwardArguments& a, int batch, int he
                  [&](int f, int e, int slot, bool attended, float scaled_bias, float alibi,
                      const DropoutTile<false>& stays) {
                    const ScoreGradient g = score_gradient(
-                       a, scaled_bias, alibi, numbers[slot], weight[f][e], gradient[f][e], attended,
-                       [&] { return stays.keeps(e); }, share[slot]);
+                       a, {scaled_bias, alibi, attended, {}}, numbers[slot], weight[f][e],
+                       gradient[f][e], [&] { return stays.keeps(e); }, share[slot]);
                    weight[f][e] = g.weight;
                    gradient[f][e] = g.dot;
                    if constexpr (kGivesDbias && kReadsOut) dbias[f][e] += g.bias;

@@ -22,6 +22,31 @@ struct View {
   Int64 batch, row, head;
 };
 
+// What score functions read: addresses of their tensors, and extents and strides that are not
+// constants of the kernel, as gpu/launch/score_functions.h counts them.
+constexpr int kMostFunctionTensors = 16, kMostFunctionNumbers = 24;
+struct FunctionTensors {
+  const void* data[kMostFunctionTensors];
+  Int64 number[kMostFunctionNumbers];
+};
+
+// A block mask's lists (runtime/block_lists.h), strides in elements, and the table that
+// forward/block_states.h makes of them: [planes][query_blocks][key_blocks] bytes.
+struct BlockLists {
+  const int* counts;
+  const int* indices;
+  Int64 counts_batch, counts_head, counts_row;
+  Int64 indices_batch, indices_head, indices_row;
+};
+constexpr int kMaskedBlock = 0, kPartialBlock = 1, kFullBlock = 2;
+struct BlockMask {
+  BlockLists partial, full;
+  unsigned char* states;
+  Int64 batch_planes, head_planes;  // as those of MaskBits
+  int query_blocks, key_blocks;
+  int block_q, block_k;
+};
+
 struct ForwardArguments {
   View q, k, v, out;
   View bias, keep_mask;
@@ -80,6 +105,13 @@ struct ForwardArguments {
   // [256] of 4 bytes, all bits set: NaN in every dtype. It stands for each key of a page that does
   // not exist (sequence.h).
   const void* missing_row;
+
+  // Of quantized k and v: what their numbers are multiplied with, and q's, which k's are multiplied
+  // with, too. Without data: 1. Strides of a page where a token has its own.
+  View k_scale, v_scale, q_scale;
+  int half_scales;  // of fp16: the sum of 1 for k's, 2 for v's, 4 for q's; else of fp32
+  FunctionTensors functions;
+  BlockMask block_mask;
 };
 
 // A tensor [batch, head, row, column] as the tensor memory accelerator (TMA) of NVIDIA's Hopper
@@ -146,6 +178,10 @@ struct AppendArguments {
   int head_dim, head_dim_v;
   int half;  // rotary_dim / 2
   int rotary_fp32, interleaved, queries_advance;
+  // Of a quantized cache, whose strides are then in bytes: as ForwardArguments has them. A scale of
+  // each token is written.
+  View k_scale, v_scale;
+  int half_scales;
 };
 
 }  // namespace fulmen::kernels

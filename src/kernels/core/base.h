@@ -45,6 +45,8 @@
 //   shuffle_xor(x, mask)                     the value of lane_id() ^ mask
 //   exp2(x) log2(x) tanh(x) reciprocal(x)    fast hardware versions, within 2 ulp (tanh: 1e-6
 //                                            absolute) over the softmax's range
+//   fused(x, y, z) rounded_product(x, y)     x y + z, rounded once; x y, never fused with a sum
+//   square_root(x) round_down(x) round_to_even(x)   as IEEE has them
 //   half_to_float(bits) pack_halves(a, b) pack_bf16(a, b)  two floats rounded to nearest into 32
 //                                            bits, a in the low half
 //   pack_half_probabilities(a, b)            the same for numbers >= 0 that are 2^kHalfShift too
@@ -53,6 +55,10 @@
 //   dot2(a, b, sum)                          the products of two pairs of fp16 numbers, added to
 //                                            `sum` in fp32. AMD: of chips that have it
 //   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b
+//   byte_pair<kHigh>(a, i, b, j)             byte i of a and byte j of b in the low (kHigh: high)
+//                                            bytes of 16 bits each, the others 0
+//   add_halves(a, b) multiply_halves(a, b)   of two fp16 numbers each, rounded to nearest
+//   int8_to_float(x, i)                      the number of byte i
 #pragma once
 
 #include "core/platform.h"

@@ -21,8 +21,11 @@ template <>
 struct ElementOf<2> {
   using Type = Bfloat16;
 };
-using Element = ElementOf<kConfig.dtype>::Type;       // of q, out, dout and dq
-using KvElement = ElementOf<kConfig.kv_dtype>::Type;  // of k and v where forward kernels read them
+using Element = ElementOf<kConfig.dtype>::Type;  // of q, out, dout and dq
+constexpr bool kQuantized = kConfig.quantized != 0;
+// Of k and v where forward kernels read them; a byte where they are quantized.
+using KvElement =
+    Either<kQuantized, unsigned char, ElementOf<(kQuantized ? 0 : kConfig.kv_dtype)>::Type>;
 using BiasElement = ElementOf<(kConfig.bias < 0 ? 0 : kConfig.bias)>::Type;
 
 constexpr int kHeadDim = kConfig.head_dim;
@@ -48,6 +51,7 @@ constexpr bool kBias = kConfig.bias >= 0;
 constexpr bool kKeepMask = kConfig.keep_mask != 0, kMaskBytes = kConfig.keep_mask == 1,
                kMaskBits = kConfig.keep_mask == 2;
 constexpr bool kAlibi = kConfig.alibi != 0;
+constexpr bool kScoreMod = kConfig.score_mod != 0;
 constexpr bool kSoftcap = kConfig.softcap != 0;
 constexpr bool kSinks = kConfig.sinks != 0;
 constexpr bool kDropout = kConfig.dropout != 0;
@@ -58,15 +62,21 @@ constexpr bool kPaged = kPageSize != 0;
 constexpr bool kPlainScale = kConfig.plain_scale != 0;
 constexpr bool kEarlyLoads = kConfig.early_loads != 0;
 constexpr bool kMakesBlockTable = kConfig.block_table > 0;
+// What the bits of a mask are made of. Tiles are looked for that no query attends, where the kernel
+// does not know each, of masks that may be bands.
+constexpr bool kMaskOfBytes = (kConfig.mask_parts & 1) != 0,
+               kMaskOfFunction = (kConfig.mask_parts & 2) != 0,
+               kMaskOfBlocks = (kConfig.mask_parts & 4) != 0;
 constexpr int kTableBlockKeys = kMakesBlockTable ? kConfig.block_table : 1;
 
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
 
-// Scores and rows' maxima are in natural units where a bias may be any finite number of fp32's
-// range: log2(e) times a huge one overflows, or is rounded by more than the exponential's range.
-// The maximum is then subtracted before that factor. Else they are in base-2 units.
-constexpr bool kNaturalUnits = kBias && !kIsHalf<BiasElement>;
+// Scores and rows' maxima are in natural units where a bias, or what score_mod gives, may be any
+// finite number of fp32's range: log2(e) times a huge one overflows, or is rounded by more than the
+// exponential's range. The maximum is then subtracted before that factor. Else they are in base-2
+// units.
+constexpr bool kNaturalUnits = (kBias && !kIsHalf<BiasElement>) || kScoreMod;
 // Times a natural score: in its units.
 constexpr float kUnitsOfScore = kNaturalUnits ? 1.0F : kLog2E;
 // Times a difference of scores: the exponent of 2.

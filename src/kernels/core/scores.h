@@ -2,6 +2,7 @@
 // the formulas), in the units of kUnitsOfScore.
 #pragma once
 
+#include "core/score_functions.h"
 #include "core/sequence.h"
 
 namespace fulmen::kernels {
@@ -17,17 +18,42 @@ FULMEN_DEVICE float tanh_by_exp2(float x) {
   return copy_sign(magnitude < 0.04F ? small : large, x);
 }
 
+FULMEN_DEVICE Int64 mask_plane(const ForwardArguments& a, Int64 batch, Int64 head) {
+  return batch * a.mask_bits.batch_planes + head * a.mask_bits.head_planes;
+}
+// The first query's bits.
+FULMEN_DEVICE const unsigned* mask_rows(const ForwardArguments& a, Int64 batch, Int64 head) {
+  return a.mask_bits.by_query + mask_plane(a, batch, head) * a.mask_bits.rows * a.mask_bits.words;
+}
+
+// The bit of query i and key j.
+FULMEN_DEVICE bool mask_bit(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i, Int64 j) {
+  const unsigned* row =
+      mask_rows(a, batch, head) + (a.mask_bits.rows == 1 ? 0 : i) * a.mask_bits.words;
+  return (global_load(row + j / 32) >> (static_cast<unsigned>(j) % 32) & 1U) != 0;
+}
+
 // What modifies the scores of one query row.
 struct ScoreRow {
   const BiasElement* bias;         // of key 0
   const unsigned char* keep_mask;  // of key 0
+  const unsigned* mask_words;      // kMaskBits: the row's
+  int batch, head, query;          // kScoreMod
   float slope;                     // ALiBi, in the scores' units
   Int64 diagonal;                  // key index of this row's diagonal: i + offset
 
   FULMEN_DEVICE static ScoreRow of(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i) {
     ScoreRow r{};
     if constexpr (kBias) r.bias = at<BiasElement>(a.bias, batch, i, head);
-    if constexpr (kKeepMask) r.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head);
+    if constexpr (kMaskBytes) r.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head);
+    if constexpr (kMaskBits)
+      r.mask_words =
+          mask_rows(a, batch, head) + (a.mask_bits.rows == 1 ? 0 : i) * a.mask_bits.words;
+    if constexpr (kScoreMod) {
+      r.batch = static_cast<int>(batch);
+      r.head = static_cast<int>(head);
+      r.query = static_cast<int>(i);
+    }
     if constexpr (kAlibi)
       r.slope = kUnitsOfScore * global_load(a.alibi_slopes + batch * a.alibi_batch + head);
     r.diagonal = i + a.diagonal;
@@ -37,17 +63,30 @@ struct ScoreRow {
   // Becomes that of n rows further on: cheaper than of(), where n is the same in all lanes.
   FULMEN_DEVICE void advance(const ForwardArguments& a, int n) {
     if constexpr (kBias) bias += n * a.bias.row;
-    if constexpr (kKeepMask) keep_mask += n * a.keep_mask.row;
+    if constexpr (kMaskBytes) keep_mask += n * a.keep_mask.row;
+    if constexpr (kMaskBits) mask_words += a.mask_bits.rows == 1 ? 0 : n * a.mask_bits.words;
+    if constexpr (kScoreMod) query += n;
     diagonal += n;
   }
 
-  // The score of a key. scaled_bias: in the same units; distance: of the key from the diagonal.
-  FULMEN_DEVICE float finish(const ForwardArguments& a, float dot, float scaled_bias,
-                             int distance) const {
+  // Returns true if the mask lets the row attend key j.
+  FULMEN_DEVICE bool keeps(Int64 j) const {
+    if constexpr (kMaskBits) {
+      const auto bit = static_cast<unsigned>(j) % 32;
+      return (global_load(mask_words + j / 32) >> bit & 1U) != 0;
+    }
+    if constexpr (kMaskBytes) return global_load(keep_mask + j) != 0;
+    return true;
+  }
+
+  // The score of key j. scaled_bias: in the same units; distance: of the key from the diagonal.
+  FULMEN_DEVICE float finish(const ForwardArguments& a, float dot, float scaled_bias, int distance,
+                             Int64 j) const {
     float score = dot * a.scale;
     if constexpr (kSoftcap) score = a.softcap * tanh_by_exp2(score);
     if constexpr (kBias) score += scaled_bias;
     if constexpr (kAlibi) score -= slope * absolute(static_cast<float>(distance));
+    if constexpr (kScoreMod) score = score_mod(a, {score, batch, head, query, static_cast<int>(j)});
     return score;
   }
   // The distance of key j from the diagonal, clamped: lengths where it is no int have no finite
@@ -69,6 +108,61 @@ FULMEN_DEVICE bool in_band(const ForwardArguments& a, Int64 i, Int64 j) {
   return inside;
 }
 
+// kMaskBits: words [first, first + kWaveSize) of those up to `end` of what queries [row_begin,
+// row_end) attend: which are not 0, a bit each, the same in all lanes. All lanes of the wave come
+// here together.
+FULMEN_DEVICE unsigned long long attended_words(const ForwardArguments& a, Int64 batch, Int64 head,
+                                                Int64 row_begin, Int64 row_end, Int64 first,
+                                                Int64 end) {
+  const MaskBits& bits = a.mask_bits;
+  const Int64 blocks = mask_plane(a, batch, head) * bits.blocks, word = first + lane_id();
+  unsigned some = 0;
+  if (word >= 0 && word < end) {
+    for (Int64 n = bits.blocks == 1 ? 0 : row_begin / kMaskRows;
+         n < bits.blocks && n * kMaskRows < row_end; ++n)
+      some |= global_load(bits.any + (blocks + n) * bits.words + word);
+  }
+  return ballot(some != 0);
+}
+// Returns true if some of the queries attend some key of the range.
+FULMEN_DEVICE bool any_attended(const ForwardArguments& a, Int64 batch, Int64 head, Int64 row_begin,
+                                Int64 row_end, const algorithm::KeyRange& keys) {
+  return attended_words(a, batch, head, row_begin, row_end, keys.begin / 32,
+                        (keys.end + 31) / 32) != 0;
+}
+// The keys of a range from the first word of them that some of the queries attend to the last one:
+// tiles outside are not computed.
+FULMEN_DEVICE algorithm::KeyRange attended_span(const ForwardArguments& a, Int64 batch, Int64 head,
+                                                Int64 row_begin, Int64 row_end,
+                                                algorithm::KeyRange keys) {
+  Int64 first = keys.begin / 32, end = (keys.end + 31) / 32;
+  unsigned long long words = 0;
+#pragma unroll 1
+  for (; first < end && words == 0; first += kWaveSize)
+    words = attended_words(a, batch, head, row_begin, row_end, first, end);
+  if (words == 0) return {keys.begin, keys.begin};
+  first -= kWaveSize;
+  for (; (words & 1) == 0; words >>= 1U) ++first;
+  words = 0;
+#pragma unroll 1
+  for (; words == 0; end -= kWaveSize)
+    words = attended_words(a, batch, head, row_begin, row_end, end - kWaveSize, end);
+  end += kWaveSize;
+  constexpr unsigned long long kLastWord = 1ULL << (kWaveSize - 1U);
+  for (; (words & kLastWord) == 0; words <<= 1U) --end;
+  if (32 * first > keys.begin) keys.begin = 32 * first;
+  if (32 * end < keys.end) keys.end = 32 * end;
+  return keys;
+}
+
+// The part of a range that is inside another one.
+FULMEN_DEVICE algorithm::KeyRange inside(algorithm::KeyRange range,
+                                         const algorithm::KeyRange& other) {
+  if (range.begin < other.begin) range.begin = other.begin;
+  if (range.end > other.end) range.end = other.end;
+  return range;
+}
+
 // Returns true if the keep-mask lets any of the rows attend key j, which is in some row's band. A
 // key that no row attends must not be read as a number: it may be NaN. Usually the first row
 // decides.
@@ -76,6 +170,15 @@ FULMEN_DEVICE bool any_row_keeps(const ForwardArguments& a, Int64 batch, Int64 h
                                  Int64 row_begin, Int64 row_end, Int64 j) {
   if constexpr (!kKeepMask) return true;
   if (j >= a.seqlen_k) return false;
+  if constexpr (kMaskBits) {  // of whole blocks of rows
+    const MaskBits& bits = a.mask_bits;
+    const Int64 blocks = mask_plane(a, batch, head) * bits.blocks;
+    unsigned words = 0;
+    for (Int64 n = bits.blocks == 1 ? 0 : row_begin / kMaskRows;
+         n < bits.blocks && n * kMaskRows < row_end; ++n)
+      words |= global_load(bits.any + (blocks + n) * bits.words + j / 32);
+    return (words >> (static_cast<unsigned>(j) % 32) & 1U) != 0;
+  }
   if constexpr (kBand) {  // of the rows those whose band has the key
     const Int64 begin = j - a.diagonal - a.window_right, end = j - a.diagonal + a.window_left + 1;
     row_begin = a.window_right >= 0 && begin > row_begin ? begin : row_begin;

@@ -1,5 +1,7 @@
-// The launch before kernels that read the keep-mask as bits: bytes to bits (core/arguments.h:
-// MaskBits). A workgroup has kMaskRows queries and kMaskKeys keys, a lane half of a query's.
+// The launch before kernels that read masks as bits (core/arguments.h: MaskBits): of the
+// keep-mask's bytes, of mask_mod, evaluated here once for each pair, and of a block mask
+// (block_states.h). A workgroup has kMaskRows queries and kMaskKeys keys, a lane half of a
+// query's.
 #include "core/scores.h"
 
 namespace fulmen::kernels {
@@ -56,6 +58,37 @@ FULMEN_DEVICE HalfRow load_half_row(const unsigned char* bytes, int count) {
   }
   return bits;
 }
+// What mask_mod and the block mask leave of keys [first_key, first_key + count) of query i.
+FULMEN_DEVICE HalfRow half_row_of_functions(const ForwardArguments& a, const MaskPlace& place,
+                                            Int64 i, Int64 first_key, int count) {
+  const BlockMask& blocks = a.block_mask;
+  const unsigned char* states = nullptr;
+  if constexpr (kMaskOfBlocks) {
+    const Int64 plane = place.batch * blocks.batch_planes + place.head * blocks.head_planes;
+    states = blocks.states + (plane * blocks.query_blocks + static_cast<int>(i) / blocks.block_q) *
+                                 blocks.key_blocks;
+  }
+  HalfRow bits{};
+#pragma unroll 1
+  for (int n = 0; n < count && n < 64; ++n) {
+    const int j = static_cast<int>(first_key) + n;
+    bool attended = true;
+    int state = kPartialBlock;
+    if constexpr (kMaskOfBlocks) {
+      state = global_load(states + j / blocks.block_k);
+      attended = state != kMaskedBlock;
+    }
+    if constexpr (kMaskOfFunction) {
+      attended = attended &&
+                 (state == kFullBlock ||
+                  mask_mod(a.functions, {0.0F, place.batch, place.head, static_cast<int>(i), j}));
+    }
+    const unsigned bit = (attended ? 1U : 0U) << (static_cast<unsigned>(n) % 32);
+    bits.word[0] |= n < 32 ? bit : 0;
+    bits.word[1] |= n < 32 ? 0 : bit;
+  }
+  return bits;
+}
 // Bits [begin, end) of a word, where both may lie outside.
 FULMEN_DEVICE unsigned bit_range(int begin, int end) {
   const auto below = [](int n) {
@@ -83,9 +116,18 @@ FULMEN_DEVICE void pack_mask(const ForwardArguments& call) {
   const bool exists = i < a.seqlen_q, there = bits.rows == 1 || exists;
   HalfRow kept{}, attended{}, all{{~0U, ~0U}};
   if (there && first_key < a.seqlen_k) {
-    const auto* mask =
-        at<unsigned char>(a.keep_mask, place.batch, bits.rows == 1 ? 0 : i, place.head);
-    kept = load_half_row(mask + first_key, at_most(a.seqlen_k - first_key, 64));
+    const int count = at_most(a.seqlen_k - first_key, 64);
+    if constexpr (kMaskOfBytes) {
+      const auto* mask =
+          at<unsigned char>(a.keep_mask, place.batch, bits.rows == 1 ? 0 : i, place.head);
+      kept = load_half_row(mask + first_key, count);
+    }
+    if constexpr (kMaskOfFunction || kMaskOfBlocks) {
+      const HalfRow left = half_row_of_functions(a, place, i, first_key, count);
+#pragma unroll
+      for (int w = 0; w < 2; ++w)
+        kept.word[w] = kMaskOfBytes ? kept.word[w] & left.word[w] : left.word[w];
+    }
   }
   if (there) all = kept;
   if (exists) {

@@ -185,6 +185,11 @@ FULMEN_DEVICE float exp2(float x) {
 }
 FULMEN_DEVICE float log2(float x) { return __builtin_log2f(x); }
 FULMEN_DEVICE float reciprocal(float x) { return 1.0F / x; }
+FULMEN_DEVICE float fused(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+FULMEN_DEVICE float rounded_product(float x, float y) { return x * y; }
+FULMEN_DEVICE float square_root(float x) { return __builtin_sqrtf(x); }
+FULMEN_DEVICE float round_down(float x) { return __builtin_floorf(x); }
+FULMEN_DEVICE float round_to_even(float x) { return __builtin_rintf(x); }
 FULMEN_DEVICE float half_to_float(unsigned short bits) {
   const unsigned sign = (bits & 0x8000U) << 16U, exponent = bits >> 10U & 31U,
                  fraction = bits & 0x3FFU;
@@ -226,6 +231,31 @@ FULMEN_DEVICE float dot2(unsigned a, unsigned b, float sum) {
 // The low, or the high, 16 bits of a, and above them those of b.
 FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
   return high ? a >> 16U | (b & 0xFFFF0000U) : (a & 0xFFFFU) | b << 16U;
+}
+
+// As platforms/amd.h.
+template <bool kHigh>
+FULMEN_DEVICE unsigned byte_pair(unsigned a, int i, unsigned b, int j) {
+  const unsigned low = a >> (8 * i) & 0xFFU, high = b >> (8 * j) & 0xFFU;
+  return (low | high << 16U) << (kHigh ? 8U : 0U);
+}
+template <class Operation>
+FULMEN_DEVICE unsigned of_halves(unsigned a, unsigned b, const Operation& operation) {
+  const auto number = [](unsigned bits) {
+    return half_to_float(static_cast<unsigned short>(bits));
+  };
+  return pack_halves(operation(number(a), number(b)),
+                     operation(number(a >> 16U), number(b >> 16U)));
+}
+// Sums and products of fp16 numbers are rounded once: fp32 has them exactly, or far enough.
+FULMEN_DEVICE unsigned add_halves(unsigned a, unsigned b) {
+  return of_halves(a, b, [](float x, float y) { return x + y; });
+}
+FULMEN_DEVICE unsigned multiply_halves(unsigned a, unsigned b) {
+  return of_halves(a, b, [](float x, float y) { return x * y; });
+}
+FULMEN_DEVICE float int8_to_float(unsigned x, int i) {
+  return static_cast<float>(static_cast<signed char>(static_cast<unsigned char>(x >> (8 * i))));
 }
 
 // Two probabilities, as platforms/nvidia.h or platforms/amd.h: there toward zero.

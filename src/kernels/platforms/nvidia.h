@@ -178,6 +178,11 @@ FULMEN_DEVICE float reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+FULMEN_DEVICE float fused(float x, float y, float z) { return fmaf(x, y, z); }
+FULMEN_DEVICE float rounded_product(float x, float y) { return __fmul_rn(x, y); }
+FULMEN_DEVICE float square_root(float x) { return sqrtf(x); }
+FULMEN_DEVICE float round_down(float x) { return floorf(x); }
+FULMEN_DEVICE float round_to_even(float x) { return rintf(x); }
 FULMEN_DEVICE float half_to_float(unsigned short bits) {
   float y;
   asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(bits));
@@ -220,6 +225,30 @@ FULMEN_DEVICE float dot2(unsigned a, unsigned b, float sum) {
 // The low, or the high, 16 bits of a, and above them those of b.
 FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
   return __byte_perm(a, b, high ? 0x7632 : 0x5410);
+}
+
+// As platforms/amd.h.
+template <bool kHigh>
+FULMEN_DEVICE unsigned byte_pair(unsigned a, int i, unsigned b, int j) {
+  const unsigned low = static_cast<unsigned>(i), high = static_cast<unsigned>(j) + 4U;
+  return kHigh ? __byte_perm(a, b, low << 4U | high << 12U) & 0xFF00FF00U
+               : __byte_perm(a, b, low | high << 8U) & 0x00FF00FFU;
+}
+FULMEN_DEVICE unsigned add_halves(unsigned a, unsigned b) {
+  unsigned y;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+FULMEN_DEVICE unsigned multiply_halves(unsigned a, unsigned b) {
+  unsigned y;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+// 2^23 + 128 + x, less that: conversions of integers run at a quarter of the rate.
+FULMEN_DEVICE float int8_to_float(unsigned x, int i) {
+  const unsigned code =
+      __byte_perm(x ^ 0x80808080U, 0x4B000000U, 0x7650U + static_cast<unsigned>(i));
+  return __uint_as_float(code) - 8388736.0F;
 }
 
 // Two probabilities; the chip rounds as fast as anything else would.

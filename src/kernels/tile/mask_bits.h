@@ -10,19 +10,10 @@ namespace fulmen::kernels {
 static_assert(!kMaskBits || kBlockN == kScoreTile || kBlockN % 32 == 0,
               "mask_bits: a tile has 16 columns, or whole words of them");
 
-FULMEN_DEVICE Int64 mask_plane(const ForwardArguments& a, Int64 batch, Int64 head) {
-  return batch * a.mask_bits.batch_planes + head * a.mask_bits.head_planes;
-}
-
 // True if tiles that no row attends are skipped, and whole ones are known. On AMD all of a
 // workgroup's waves come to a barrier a tile, which the mask must not decide about, and a second
 // code path for whole tiles would spill: there each score's bit is tested.
 constexpr bool kKnowsTiles = kMaskBits && kCopiesToLds;
-
-// The first query's bits.
-FULMEN_DEVICE const unsigned* mask_rows(const ForwardArguments& a, Int64 batch, Int64 head) {
-  return a.mask_bits.by_query + mask_plane(a, batch, head) * a.mask_bits.rows * a.mask_bits.words;
-}
 
 // The bits of a key's queries. Where all queries have one row of the mask, these are as many as a
 // tile has.

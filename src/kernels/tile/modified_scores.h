@@ -140,8 +140,10 @@ struct RowBits {
       const unsigned* rows = mask_rows(a, map.batch, map.first_head);
 #pragma unroll
       for (int slot = 0; slot < kRowsPerLane; ++slot) {
-        const Int64 row = a.mask_bits.rows == 1 ? 0 : map.clamp(first_row + tile_row(slot));
-        bits.row[slot] = TileBits::of(rows + row * a.mask_bits.words, first_key);
+        const Int64 row = map.clamp(first_row + tile_row(slot));
+        if constexpr (kPackedRows) rows = mask_rows(a, map.batch, map.head(row));
+        const Int64 query = a.mask_bits.rows == 1 ? 0 : map.query(row);
+        bits.row[slot] = TileBits::of(rows + query * a.mask_bits.words, first_key);
       }
     }
     return bits;
@@ -185,7 +187,7 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
         float& s = score[f][e];
         if constexpr (!kPlainScale)
           s = modifiers.finish(a, s, kBias ? kUnitsOfScore * of_bits<BiasElement>(bias[e]) : 0.0F,
-                               distance - column);
+                               distance - column, first_key + column);
         bool attended = true;
         if constexpr (kMasked) attended = kBand ? column >= low && column < high : column < high;
         if constexpr (RowBits<kMasked>::kUsed) attended = attended && row_bits.row[slot].has(f, e);

@@ -104,9 +104,9 @@ struct ScoreTile {
         float bias = 0;
         if constexpr (kBias)
           bias = kept ? kUnitsOfScore * to_float(global_load(row.bias + first_key + j)) : 0.0F;
-        if constexpr (kKeepMask) kept = kept && global_load(row.keep_mask + first_key + j) != 0;
+        if constexpr (kKeepMask) kept = kept && row.keeps(first_key + j);
         float x = score[r][c];
-        if constexpr (!kPlainScale) x = row.finish(a, x, bias, distance - j);
+        if constexpr (!kPlainScale) x = row.finish(a, x, bias, distance - j, first_key + j);
         score[r][c] = kept ? x : -kInfinity;
       }
       i += kSide;

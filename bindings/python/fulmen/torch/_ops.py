@@ -35,8 +35,8 @@ _VARLEN = (
 _RESULTS = "(Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)"
 _APPEND_KV = (
     "append_kv(Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seqlens_k, Tensor? block_table, "
-    "Tensor? k, Tensor? v, Tensor? rotary_cos, Tensor? rotary_sin, Tensor? q, bool "
-    "rotary_interleaved, bool queries_advance, int num_threads, "
+    "Tensor? k, Tensor? v, Tensor? rotary_cos, Tensor? rotary_sin, Tensor? q, Tensor(c!)? k_scale, "
+    "Tensor(d!)? v_scale, bool rotary_interleaved, bool queries_advance, int num_threads, "
     "bool validate, str? device) -> (Tensor q_rotated, Tensor seqlens)"
 )
 # Arguments of all four ops of attention come first: 7 tensors, then rng and the options. Those of

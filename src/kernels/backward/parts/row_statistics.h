@@ -77,13 +77,13 @@ FULMEN_DEVICE ScoreSum sum_scores(const BackwardArguments& a, Int64 batch, Int64
   ScoreSum all;
   for (Int64 j = keys.begin + thread_id() % kLanesOfRow; j < keys.end; j += kLanesOfRow) {
     if constexpr (kKeepMask) {
-      if (global_load(modifiers.keep_mask + j) == 0) continue;
+      if (!modifiers.keeps(j)) continue;
     }
     float bias = 0;
     if constexpr (kBias) bias = to_float(global_load(modifiers.bias + j));
     const auto* k = at<Element>(a.k, batch, j, head / a.group_size);
     const float dot = products ? product_of_pieces<1>(q, k, a.head_dim, 0) : 0.0F;
-    all.add({modifiers.finish(a, dot, bias, modifiers.distance(j)), 1.0F});
+    all.add({modifiers.finish(a, dot, bias, modifiers.distance(j), j), 1.0F});
   }
   return all;
 }

@@ -50,13 +50,14 @@ struct ScoreGradient {
 };
 
 // What modifies one score: where its bias and its mask are, ALiBi's slope (in the scores' units),
-// the distance to the diagonal, and the query's RowShares.
+// the distance to the diagonal, the query's RowShares, and what score_mod is given.
 struct ScoreInputs {
   const BiasElement* bias;
   const unsigned char* keep_mask;
   float slope;
   float distance;
   const float* share;
+  ScoredPair pair;
 
   FULMEN_DEVICE static ScoreInputs of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i,
                                       Int64 j) {
@@ -68,72 +69,26 @@ struct ScoreInputs {
       s.distance = static_cast<float>(i + a.diagonal - j);
     }
     if constexpr (kNaturalUnits) s.share = RowShares::first_of(a, batch, head) + i;
+    if constexpr (kScoreMod) {
+      s.pair = {0.0F, static_cast<int>(batch), static_cast<int>(head), static_cast<int>(i),
+                static_cast<int>(j)};
+    }
     return s;
   }
 };
 
-// A score as the forward pass had it, in natural units. dot: q.k; slope: the score's by
-// scale * that.
-FULMEN_DEVICE float natural_score(const BackwardArguments& a, float bias, float alibi, float dot,
-                                  float& slope) {
-  slope = 1.0F;
-  float score = dot * a.scale;
-  if constexpr (kSoftcap) {
-    const float tanh = tanh_by_exp2(score);
-    slope = 1.0F - tanh * tanh;
-    score = a.softcap * tanh;
-  }
-  score += bias;
-  if constexpr (kAlibi) score -= alibi;
-  return score;
-}
-
-// dot: q.k; scaled_bias, alibi: what is added and subtracted, in the scores' units; slope: the
-// score's by that before softcap.
-FULMEN_DEVICE float probability_of(const BackwardArguments& a, float scaled_bias, float alibi,
-                                   float offset, float dot, float& slope) {
-  if constexpr (kNaturalUnits)
-    return exp2(kLog2E * (natural_score(a, scaled_bias, alibi, dot, slope) - offset));
-  float score = dot * a.scale - offset;
-  slope = 1.0F;
-  if constexpr (kSoftcap) {
-    const float tanh = tanh_by_exp2(dot * a.scale);
-    slope = 1.0F - tanh * tanh;
-    score = a.softcap * tanh - offset;
-  }
-  if constexpr (kBias) score += scaled_bias;
-  if constexpr (kAlibi) score -= alibi;
-  return exp2(score);
-}
-
-// dprobability: dout.v; keeps(): whether dropout lets the probability stay; share: the query's, of
-// RowShares.
-template <class Keeps>
-FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, float scaled_bias,
-                                           float alibi, const RowStatistics& numbers, float dot,
-                                           float dprobability, bool attended, const Keeps& keeps,
-                                           float share) {
-  float slope;
-  const float probability =
-      share * probability_of(a, scaled_bias, alibi, numbers.offset, dot, slope);
-  float dropped = 1.0F;
-  if constexpr (kDropout) dropped = keeps() ? a.dropout_scale : 0.0F;
-  const float gradient = probability * (dprobability * dropped - numbers.delta);
-  if (!attended) return {0, 0, 0};
-  return {probability * dropped, gradient, gradient * slope};
-}
-
-// With the bias and the mask's bytes still in memory: what they add, and whether the query attends
-// the key. `attended` says what the band, the ends and the mask's bits let it attend; the inputs
-// are somewhere in memory also where it says no.
+// With the bias and the mask's bytes still in memory: what they add, in the scores' units, and
+// whether the query attends the key. `attended` says what the band, the ends and the mask's bits
+// let it attend; the inputs are somewhere in memory also where it says no.
 struct ScoreTerms {
   float bias, alibi;
   bool attended;
+  ScoredPair pair;
 
   // kReadsBias: not where the caller sets the bias.
   template <bool kReadsBias = true>
   FULMEN_DEVICE static ScoreTerms of(const ScoreInputs& inputs, bool attended) {
-    ScoreTerms terms{0, 0, attended};
+    ScoreTerms terms{0, 0, attended, inputs.pair};
     // Read whether attended or not: a branch around each load would hold up all that follows.
     if constexpr (kMaskBytes)
       terms.attended = attended & (evaluated(static_cast<int>(global_load(inputs.keep_mask))) != 0);
@@ -143,21 +98,82 @@ struct ScoreTerms {
     return terms;
   }
 };
-// share: 1 where the result is multiplied with it later.
+
+// Derivatives of a score: of softcap by scale * q.k, and of score_mod by the score before it.
+struct ScoreSlopes {
+  float softcap = 1.0F, score_mod = 1.0F;
+};
+
+// A score as the forward pass had it, in natural units. dot: q.k.
+FULMEN_DEVICE float natural_score(const BackwardArguments& a, const ScoreTerms& terms, float dot,
+                                  ScoreSlopes& slopes) {
+  float score = dot * a.scale;
+  if constexpr (kSoftcap) {
+    const float tanh = tanh_by_exp2(score);
+    slopes.softcap = 1.0F - tanh * tanh;
+    score = a.softcap * tanh;
+  }
+  score += terms.bias;
+  if constexpr (kAlibi) score -= terms.alibi;
+  if constexpr (kScoreMod) {
+    ScoredPair pair = terms.pair;
+    pair.score = score;
+    const ModifiedScore modified = score_gradient_mod(a, pair);
+    slopes.score_mod = modified.by_score;
+    score = modified.score;
+  }
+  return score;
+}
+
+// dot: q.k; offset: the query's.
+FULMEN_DEVICE float probability_of(const BackwardArguments& a, const ScoreTerms& terms,
+                                   float offset, float dot, ScoreSlopes& slopes) {
+  if constexpr (kNaturalUnits)
+    return exp2(kLog2E * (natural_score(a, terms, dot, slopes) - offset));
+  float score = dot * a.scale - offset;
+  if constexpr (kSoftcap) {
+    const float tanh = tanh_by_exp2(dot * a.scale);
+    slopes.softcap = 1.0F - tanh * tanh;
+    score = a.softcap * tanh - offset;
+  }
+  if constexpr (kBias) score += terms.bias;
+  if constexpr (kAlibi) score -= terms.alibi;
+  return exp2(score);
+}
+
+// dprobability: dout.v; keeps(): whether dropout lets the probability stay; share: the query's, of
+// RowShares, 1 where the result is multiplied with it later.
+template <class Keeps>
+FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreTerms& terms,
+                                           const RowStatistics& numbers, float dot,
+                                           float dprobability, const Keeps& keeps, float share) {
+  ScoreSlopes slopes;
+  const float probability = share * probability_of(a, terms, numbers.offset, dot, slopes);
+  float dropped = 1.0F;
+  if constexpr (kDropout) dropped = keeps() ? a.dropout_scale : 0.0F;
+  float gradient = probability * (dprobability * dropped - numbers.delta);
+  if constexpr (kScoreMod) {
+    // What has no probability adds nothing, whatever the derivative is. A NaN stays one.
+    constexpr float kLeast = 0x1p-126F;
+    const float product = gradient * slopes.score_mod;
+    gradient = probability < kLeast ? 0.0F : product;
+  }
+  if (!terms.attended) return {0, 0, 0};
+  return {probability * dropped, gradient, gradient * slopes.softcap};
+}
 template <class Keeps>
 FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const ScoreInputs& inputs,
                                            const RowStatistics& numbers, float dot,
                                            float dprobability, bool attended, const Keeps& keeps,
                                            float share) {
-  const ScoreTerms terms = ScoreTerms::of(inputs, attended);
-  return score_gradient(a, terms.bias, terms.alibi, numbers, dot, dprobability, terms.attended,
-                        keeps, share);
+  return score_gradient(a, ScoreTerms::of(inputs, attended), numbers, dot, dprobability, keeps,
+                        share);
 }
 // Without the query's share.
 FULMEN_DEVICE float probability_of(const BackwardArguments& a, const ScoreTerms& terms,
                                    float offset, float dot) {
-  float slope;
-  const float probability = probability_of(a, terms.bias, terms.alibi, offset, dot, slope);
+  ScoreSlopes slopes;
+  const float probability = probability_of(a, terms, offset, dot, slopes);
   return terms.attended ? probability : 0.0F;
 }
 

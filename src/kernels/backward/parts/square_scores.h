@@ -78,6 +78,7 @@ FULMEN_DEVICE void to_gradients(const BackwardArguments& a, Int64 batch, Int64 h
       const RowStatistics& numbers = queries.of[kRowsAreKeys ? c : r];
       bool attended = !kMasked || met.meets(kSide * c);
       if constexpr (kLooksForKeys) attended = attended && numbers.has_keys();
+      if constexpr (kMaskBits) attended = attended && mask_bit(a, batch, head, i, j);
       const ScoreInputs inputs =
           ScoreInputs::of(a, batch, head, attended ? i : 0, attended ? j : 0);
       const auto keeps = [&] { return dropout.keeps(i, j); };

@@ -151,6 +151,7 @@ struct TileScores {
   Int64 distance[kRowsPerLane];                 // to the diagonal at the tile's first column
   float slope;
   const float* share[kRowsPerLane];  // the query's, at the first column
+  int batch, head;                   // kScoreMod
 
   // Whether the keep-mask's bit lets element e of 16 columns, from the tile's first_column on, be
   // attended.
@@ -161,9 +162,19 @@ struct TileScores {
   FULMEN_DEVICE const float* share_of(int slot, int column) const {
     return share[slot] + (kRowsAreKeys ? column : 0);
   }
+  // What score_mod is given, but the score.
+  FULMEN_DEVICE ScoredPair pair_of(int slot, int column) const {
+    if constexpr (!kScoreMod) return {};
+    const int own = static_cast<int>(row[slot]), other = static_cast<int>(first_column) + column;
+    return {0.0F, batch, head, kRowsAreKeys ? other : own, kRowsAreKeys ? own : other};
+  }
   FULMEN_DEVICE ScoreInputs score(int slot, int column) const {
-    return {bias[slot] + column * bias_step, keep_mask[slot] + column * mask_step, slope,
-            static_cast<float>(distance[slot] - column), share_of(slot, column)};
+    return {bias[slot] + column * bias_step,
+            keep_mask[slot] + column * mask_step,
+            slope,
+            static_cast<float>(distance[slot] - column),
+            share_of(slot, column),
+            pair_of(slot, column)};
   }
 };
 
@@ -207,6 +218,10 @@ struct BackwardTask {
     const BackwardArguments& a = arguments;
     TileScores tile{};
     tile.first_column = first_column;
+    if constexpr (kScoreMod) {
+      tile.batch = static_cast<int>(batch);
+      tile.head = static_cast<int>(head);
+    }
     const Int64 left = (kRowsAreKeys ? a.seqlen_q : a.seqlen_k) - first_column;
     tile.last_column = kMasked && left < kBlockN ? static_cast<int>(left) - 1 : kBlockN - 1;
     tile.bias_step = kRowsAreKeys ? a.bias.row : 1;
@@ -351,12 +366,12 @@ struct BackwardTask {
           attended);
       if constexpr (kBiasByRuns) terms.bias = kUnitsOfScore * of_bits<BiasElement>(bias_bits[e]);
       const ScoreGradient g = score_gradient(
-          a, terms.bias, terms.alibi, numbers, score[e], gradient[e], terms.attended,
-          [&] { return stays.keeps(e); }, 1.0F);
+          a, terms, numbers, score[e], gradient[e], [&] { return stays.keeps(e); }, 1.0F);
       score[e] = g.weight;
       gradient[e] = g.dot;
       added[e] = g.bias;
-      if (kFullRegisters && e % 2 == 1) schedule_fence();
+      // A function's operations on several elements at once would fill the registers.
+      if (kScoreMod || (kFullRegisters && e % 2 == 1)) schedule_fence();
     }
     const auto offset_of = [&](int e) {
       return kRowsAreKeys ? lds_load<float>(numbers_at + 8 * tile_column(e))

@@ -15,7 +15,7 @@ static_assert(kWarpgroups == 2 && kWorkgroup == 384,
 constexpr int kConsumerWaves = 4 * kWarpgroups;
 // Scores without random numbers: log-sum-exp and delta lie in two rows, each read by two columns at
 // once.
-constexpr bool kSplitStatistics = !kDropout && !kSoftcap;
+constexpr bool kSplitStatistics = !kDropout && !kSoftcap && !kScoreMod;
 
 // Arrives once for the wave, after all of its lanes: what they did before is done.
 FULMEN_DEVICE void arrive(int barrier) {

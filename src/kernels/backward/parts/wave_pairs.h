@@ -94,10 +94,11 @@ struct PairScores : BackwardTask {
     const ScoreInputs inputs =
         tile.score(slot, kMasked && column > tile.last_column ? tile.last_column : column);
     const ScoreTerms terms = ScoreTerms::of(inputs, in_band && tile.keeps(first_column, e));
-    float slope;
+    static_assert(!kScoreMod, "backward_atomic: the signs of scores' slopes have another meaning");
+    ScoreSlopes slopes;
     const float p = RowShares::load(inputs.share, offset) *
-                    probability_of(arguments, terms.bias, terms.alibi, offset, score, slope);
-    sent = kSoftcap ? p * larger(slope, 0.0F) : p;
+                    probability_of(arguments, terms, offset, score, slopes);
+    sent = kSoftcap ? p * larger(slopes.softcap, 0.0F) : p;
     score = p;
     if constexpr (kDropout) {
       score = stays ? p * arguments.dropout_scale : 0.0F;

@@ -30,9 +30,9 @@ struct Expression {
   std::function<T(const Pair&)> value;
 };
 
-// What the expression is worth if functions that round return a neighbour of their value, up to 2^-44
-// of it away: other neighbours for each seed. Far from value(pair), a rounding decides. Nothing if
-// there is a quotient by zero, whose sign is not defined.
+// What the expression is worth if functions that round return a neighbour of their value, up to
+// 2^-44 of it away: other neighbours for each seed. Far from value(pair), a rounding decides.
+// Nothing if there is a quotient by zero, whose sign is not defined.
 std::optional<double> with_other_roundings(const Expression<double>& expression, const Pair& pair,
                                            uint64_t seed);
 

@@ -6,7 +6,7 @@
 
 #include "score/elements.h"
 #include "score/functions.h"
-#include "tests/score/random_expression.h"
+#include "support/random_expression.h"
 
 namespace fulmen::testing {
 

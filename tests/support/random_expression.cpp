@@ -1,4 +1,4 @@
-#include "tests/score/random_expression.h"
+#include "support/random_expression.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,208 @@
+// Score functions and block masks in GPU kernels (kernels/core/score_functions.h): every family
+// that takes them, on emulated chips, beside the oracle in double; and what a function gives for a
+// pair.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "gpu/gpu_devices.h"
+#include "score/evaluate.h"
+#include "support/function_case.h"
+#include "support/functions_of.h"
+#include "support/random_expression.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+class GpuFunctions : public GpuTest {
+ protected:
+  static CaseSpec spec(Random& random, bool backward) {
+    CaseSpec s = small_spec(random.pick({DType::fp16, DType::bf16}), random.pick({32, 64}), random);
+    s.num_kv_heads = random.between(1, 2);
+    s.num_heads = s.num_kv_heads * random.between(1, 2);
+    s.causal = random.pick({Causal::none, Causal::bottom_right});
+    s.backward = backward;
+    return s;
+  }
+  // Every kernel that takes the case.
+  void check(Case& c) {
+    if (c.spec.backward) set_forward_results(c);
+    c.make_inputs_read_only();
+    SCOPED_TRACE(c.options.score_mod + " / " + c.options.mask_mod);
+    int count = 0;
+    for (const std::string& kernel : kernels_for(c.problem(), device())) {
+      ++count;
+      if (!runs_here(kernel)) continue;
+      EXPECT_TRUE(verified(c, kernel, {.device = device()}));
+    }
+    EXPECT_GT(count, 0);
+  }
+};
+
+TEST_P(GpuFunctions, Forward) {
+  Random random(own_stream(9800));
+  if (!drawn(3)) return;
+  CaseSpec s = spec(random, false);
+  s.bias = random.chance(0.3);
+  s.sinks = random.chance(0.3);
+  Case c(s, random);
+  Functions functions(s, random, false);
+  draw_functions(c, random);
+  c.tensors.function_tensors = functions.list;
+  check(c);
+}
+
+// A few queries beside many keys, by splits.
+TEST_P(GpuFunctions, FewQueries) {
+  Random random(own_stream(9870));
+  if (!drawn(3)) return;
+  CaseSpec s = spec(random, false);
+  s.seqlen_q = random.between(1, 4), s.seqlen_k = random.between(200, 500);
+  s.num_kv_heads = 1, s.num_heads = random.between(1, 4);
+  Case c(s, random);
+  Functions functions(s, random, false);
+  draw_functions(c, random);
+  if (random.chance(0.5)) c.options.mask_mod = "(q + 3 * k + h) % 4 != 0 & k > 130";
+  c.tensors.function_tensors = functions.list;
+  check(c);
+}
+
+TEST_P(GpuFunctions, Gradients) {
+  Random random(own_stream(9810));
+  if (!drawn(3)) return;
+  CaseSpec s = spec(random, true);
+  s.softcap = random.chance(0.3) ? 3.0F : 0.0F;
+  Case c(s, random);
+  Functions functions(s, random, false);
+  draw_functions(c, random);
+  c.tensors.function_tensors = functions.list;
+  check(c);
+}
+
+TEST_P(GpuFunctions, BlockMasks) {
+  Random random(own_stream(9820));
+  if (!drawn(3)) return;
+  CaseSpec s = spec(random, random.chance(0.5));
+  s.seqlen_q = random.between(60, 200), s.seqlen_k = random.between(60, 300);
+  Case c(s, random);
+  Functions functions(s, random, false);
+  if (random.chance(0.6)) {
+    draw_functions(c, random);
+    c.tensors.function_tensors = functions.list;
+  }
+  Blocks blocks;
+  blocks.put(c, 16 * random.between(1, 8), 16 * random.between(1, 8), random.chance(0.5), random);
+  check(c);
+}
+
+TEST_P(GpuFunctions, Examples) {
+  Random random(own_stream(9850));
+  if (!drawn(3)) return;
+  const FunctionExample& example =
+      kFunctionExamples[random.between(0, std::size(kFunctionExamples) - 1)];
+  Case c(spec(random, random.chance(0.5)), random);
+  Functions functions(c.spec, random, false);
+  c.options.score_mod = example.score_mod;
+  c.options.mask_mod = example.mask_mod;
+  c.tensors.function_tensors = functions.list;
+  check(c);
+}
+
+// Functions of packed sequences see positions inside their own.
+TEST_P(GpuFunctions, Sequences) {
+  Random random(own_stream(9830));
+  if (!drawn(3)) return;
+  CaseSpec s = spec(random, random.chance(0.5));
+  s.batch = 3;
+  s.packed_q = s.packed_k = true;
+  Case c(s, random);
+  Functions functions(s, random, false);
+  draw_functions(c, random);
+  c.tensors.function_tensors = functions.list;
+  check(c);
+}
+
+// Values of random functions, NaN, infinities and wrapped ints among them: each query attends one
+// key, whose score is 0, so that its log-sum-exp is what score_mod gives.
+TEST_P(GpuFunctions, Values) {
+  Random random(own_stream(9840));
+  if (!drawn(3)) return;
+  CaseSpec s = small_spec(DType::fp16, 32, random);
+  s.batch = 2, s.seqlen_q = 48, s.seqlen_k = 64, s.num_heads = s.num_kv_heads = 3;
+  Case c(s, random);
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t i = 0; i < s.seqlen_q; ++i) {
+      for (int64_t h = 0; h < s.num_heads; ++h) {
+        for (int64_t d = 0; d < s.head_dim; ++d) Case::set(c.tensors.q, {b, i, h, d}, 0.0F);
+      }
+    }
+  }
+  Tables tables(random);
+  const FunctionTensor list[] = {
+      {"table", 2, Tensor{tables.table, DType::fp32, {5, 7}, {7, 1}}, {}},
+      {"numbers", 1, Tensor{tables.numbers, DType::int32, {16}, {1}}, {}}};
+  RandomExpressions expressions(random, tables, false);
+  c.options.score_mod = expressions.real(3).text;
+  c.options.mask_mod = "k == (7 * q + 5) % 64";
+  c.tensors.function_tensors = list;
+  const std::string text = c.options.score_mod;
+  const auto functions = functions_of(text, "");
+  ASSERT_TRUE(functions.ok()) << text;
+  const std::vector<score::Node>& nodes = functions->impl()->score.nodes;
+  const auto result = static_cast<std::size_t>(functions->impl()->score.results.front());
+  const TableElements elements(tables);
+  for (const std::string& kernel : kernels_for(c.problem(), device())) {
+    if (!runs_here(kernel)) continue;
+    ASSERT_TRUE(run_kernel(c, kernel, {.device = device()}).ok()) << text;
+    for (int64_t at = 0; at < s.batch * s.num_heads * s.seqlen_q; ++at) {
+      const int64_t b = at / (s.num_heads * s.seqlen_q), h = at / s.seqlen_q % s.num_heads,
+                    i = at % s.seqlen_q;
+      const auto b32 = static_cast<int32_t>(b), h32 = static_cast<int32_t>(h),
+                 i32 = static_cast<int32_t>(i), j32 = static_cast<int32_t>((7 * i + 5) % 64);
+      std::vector<score::BasicValue<float>> rounded(nodes.size());
+      std::vector<score::BasicValue<double>> exact(nodes.size());
+      score::evaluate<float>(nodes, elements.of, {0.0F, b32, h32, i32, j32}, rounded.data());
+      score::evaluate<double>(nodes, elements.of, {0.0, b32, h32, i32, j32}, exact.data());
+      const double want = exact[result].real, in_fp32 = rounded[result].real;
+      const float got = Case::get(c.tensors.lse, {b, h, i, 0});
+      const std::string where = fmt::format("{} of {}, b {} h {} q {}", kernel, text, b, h, i);
+      if (std::isnan(want) && std::isnan(in_fp32)) {
+        EXPECT_TRUE(std::isnan(got)) << where << ": " << got;
+      } else if (want == -HUGE_VAL && in_fp32 == -HUGE_VAL) {
+        EXPECT_EQ(got, -HUGE_VALF) << where;
+      } else if (std::fabs(want - in_fp32) <= 1e-6 * (1 + std::fabs(want))) {
+        EXPECT_NEAR(got, want, 2e-5 * (1 + std::fabs(want))) << where;
+      }
+    }
+  }
+}
+
+// What the machine code of AMD's kernels does.
+class GpuFunctionsCode : public GpuFunctions {};
+
+TEST_P(GpuFunctionsCode, Agrees) {
+  Random random(own_stream(9860));
+  CaseSpec s = spec(random, random.chance(0.5));
+  s.head_dim = s.head_dim_v = 64;
+  s.batch = 1, s.seqlen_q = random.between(20, 50), s.seqlen_k = random.between(40, 90);
+  s.num_heads = s.num_kv_heads = 1;
+  Case c(s, random);
+  Functions functions(s, random, false);
+  draw_functions(c, random);
+  c.tensors.function_tensors = functions.list;
+  check(c);
+}
+
+INSTANTIATE_TEST_SUITE_P(MachineCode, GpuFunctionsCode, ::testing::ValuesIn(machine_code_devices()),
+                         test_name);
+INSTANTIATE_TEST_SUITE_P(On, GpuFunctions,
+                         ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
+INSTANTIATE_TEST_SUITE_P(Hopper, GpuFunctions, ::testing::ValuesIn(hopper_devices()), test_name);
+
+}  // namespace
+}  // namespace fulmen::testing
