@@ -18,6 +18,7 @@ Q = jax.random.normal(KEYS[0], (2, 4, ROWS, 16))
 K, V = (jax.random.normal(key, (2, 2, ROWS, 16)) for key in KEYS[1:3])
 TABLE = jax.random.normal(KEYS[3], (4, 100))
 DOCUMENTS = jnp.repeat(jnp.arange(4), 12)
+SMALL = jnp.arange(20, dtype=jnp.int8)
 DEEP = jax.random.normal(KEYS[4], (2, 4, 5, 3))
 
 FUNCTIONS = {
@@ -28,6 +29,12 @@ FUNCTIONS = {
     "a product": lambda s, b, h, q, k: s + jnp.dot(DEEP[b, h, 0], DEEP[b, h, q % 5]),
     "an index of an index": lambda s, b, h, q, k: s + TABLE[h, DOCUMENTS[q]],
     "beyond the end": lambda s, b, h, q, k: s + TABLE.at[h, q * 3].get(mode="clip"),
+    "zeros beyond the end": lambda s, b, h, q, k: (
+        s + TABLE.at[h, q * 3].get(mode="fill", fill_value=0.0)
+    ),
+    "numbers beyond the end": lambda s, b, h, q, k: (
+        s + SMALL.at[q].get(mode="fill", fill_value=7) - SMALL.at[k].get(mode="fill")
+    ),
     "integers": lambda s, b, h, q, k: s + (q - k) // 3 + (k - q) % 5 + ((q << 2) & 12 ^ k),
     "activations": lambda s, b, h, q, k: jax.nn.gelu(s) + jax.nn.relu(s) * jax.nn.sigmoid(s),
     "where": lambda s, b, h, q, k: jnp.where(jnp.logical_or(q > k, h == 1), s, jnp.minimum(s, 0)),

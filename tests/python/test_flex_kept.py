@@ -171,7 +171,10 @@ def test_shapes_that_numbers_give():
     ("function", "words"),
     [
         (lambda score, b, h, q, k: torch.sum(score, 5), r"dims \[5\] of a value of 0 dims"),
-        (lambda score, b, h, q, k: torch.zeros(2, 3, 4)[q, None].T + score, r"\.T of a value of 3"),
+        (
+            lambda score, b, h, q, k: torch.zeros(2, 3, 4)[q, None].T + score,
+            r": \.T of a value of 3",
+        ),
     ],
 )
 def test_dims_that_are_not_there(function, words):

@@ -127,6 +127,8 @@ class _Reader:
             return [self.call(_SAME[name], *inputs)]
         if name in _REDUCED:
             return [self.call(_REDUCED[name], inputs[0], axis=tuple(params["axes"]))]
+        if name == "gather":
+            params = {**params, "nothing": _fill(params, equation.outvars[0].aval.dtype)}
         handler = getattr(self, f"_{name}", None)
         if handler is None:
             raise Refusal(f"JAX's operation {name} of a traced value")
@@ -241,14 +243,16 @@ class _Reader:
         if len(batches) > 1 or getattr(numbers, "operand_batching_dims", ()):
             raise Refusal(f"indices of shape {list(starts.shape)}", "scalars and vectors")
         rows = [starts] if not batches else [starts[at] for at in range(batches[0])]
-        found = [self._gathered(numbers, sizes, str(params["mode"]), x, row) for row in rows]
+        nothing = params["nothing"]
+        found = [self._gathered(numbers, sizes, nothing, x, row) for row in rows]
         if not batches:
             return found[0]
         if numbers.offset_dims not in ((), tuple(range(1, 1 + found[0].ndim))):
             raise Refusal("vectors as indices beside slices before them")
         return self.call("stack", found)
 
-    def _gathered(self, numbers: Any, sizes: Any, mode: str, x: Symbol, row: Symbol) -> Symbol:
+    def _gathered(self, numbers: Any, sizes: Any, nothing: Any, x: Symbol, row: Symbol) -> Symbol:
+        """nothing: what an index out of range gives; None where indices are moved inside."""
         keys: list[Any] = [slice(None)] * x.ndim
         inside: Symbol | None = None
         for at, dim in enumerate(numbers.start_index_map):
@@ -258,19 +262,32 @@ class _Reader:
                 raise Refusal(f"a slice of {sizes[dim]} elements", "single elements")
             index, size = row[at], x.shape[dim]
             keys[dim] = self._inside(index, size)
-            if "FILL" in mode:
+            if nothing is not None:
                 within = self.call(
                     "bitwise_and", self.call("ge", index, 0), self.call("lt", index, size)
                 )
                 inside = within if inside is None else self.call("bitwise_and", inside, within)
         found = x[tuple(keys)]
         if inside is not None:
-            nothing = {"float": float("nan"), "int": -(2**31), "bool": True}[found.type]
             found = self.call("where", inside, found, nothing)
         for dim, key in enumerate(keys):
             if not isinstance(key, slice) and dim not in numbers.collapsed_slice_dims:
                 found = _with_dim(found, dim)
         return found
+
+
+def _fill(params: Any, dtype: Any) -> bool | int | float | None:
+    """What indices out of range give: the fill_value, or JAX's of a dtype."""
+    if "FILL" not in str(params["mode"]):
+        return None
+    given = params.get("fill_value")
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return True if given is None else bool(given)
+    if jnp.issubdtype(dtype, jnp.integer):
+        limits = jnp.iinfo(dtype)
+        least = limits.max if jnp.issubdtype(dtype, jnp.unsignedinteger) else limits.min
+        return int(least if given is None else given)
+    return float("nan") if given is None else float(given)
 
 
 def _with_dim(x: Symbol, dim: int) -> Symbol:
