@@ -1,5 +1,5 @@
-// A number's code in int8 or fp8, as reference::encode_kv() has it: the nearest, ties to even, up to
-// the largest.
+// A number's code in int8 or fp8, as reference::encode_kv() has it: the nearest, ties to even, up
+// to the largest.
 #pragma once
 
 #include "core/stored_number.h"
