@@ -24,6 +24,7 @@ CPU = r"^(attention|amx|avx512_bf16|api)\."
 # Patterns of files, and of the names of ctest's tests (folder of tests, suite, test). The first
 # that matches counts.
 TESTS = [
+    (r"integrations/llama\.cpp/.*\.(cpp|h)$", r"^integrations\."),
     (
         r"tests/(python|python_gpu|install)/|bindings/|packaging/|integrations/|bench/|\.github/|examples/python/",
         "",

@@ -19,8 +19,8 @@ COMMENT = {
     ".py": r"#",
     ".cmake": r"#",
 }
-# Files that other projects have.
-OTHERS = {"hip_runtime.h", "xla/ffi/api/c_api.h"}
+# Files that other projects have, and a project and a folder whose names end as a file's.
+OTHERS = {"hip_runtime.h", "xla/ffi/api/c_api.h", "llama.cpp", "integrations/llama.cpp"}
 
 
 def named(name, lines):

@@ -29,19 +29,20 @@ Status check_memory(const Driver& driver, const Device& device, const KvCachePro
 
 Status append_kv(const Driver& driver, const Device& device, void* stream, const KvCacheProblem& p,
                  const KvCacheTensors& tensors) {
-  if (p.quantized()) {
+  for (const auto& [name, dtype] : {std::pair{"k_cache", p.k_dtype}, {"v_cache", p.v_dtype}}) {
+    if (!p.quantized() || (block_bytes(dtype) == 0 && size_of(dtype) == 1)) continue;
     return {
         StatusCode::unsupported,
-        fmt::format("k_cache.dtype is {}, v_cache.dtype is {}: on GPUs the new rows' dtype, {}, "
-                    "is accepted",
-                    to_string(p.k_dtype), to_string(p.v_dtype), to_string(p.dtype))};
+        fmt::format("{}.dtype is {}: on GPUs int8 and fp8 are accepted, or the new rows' dtype, "
+                    "{}, of both",
+                    name, to_string(dtype), to_string(p.dtype))};
   }
   const int64_t workgroups = append_workgroups(p);
   if (workgroups == 0) return {};
   if (const Support fits = grid_fits(workgroups); !fits.yes)
     return {StatusCode::unsupported, fits.reason};
   if (Status status = check_memory(driver, device, p, tensors); !status.ok()) return status;
-  const Specialisation s = append_kernel(p.dtype);
+  const Specialisation s = append_kernel(p);
   const Result<KernelOnDevice> kernel = load_kernel(driver, device, s);
   if (!kernel.ok()) return kernel.status();
   const kernels::AppendArguments arguments = append_arguments(p, tensors);

@@ -145,8 +145,6 @@ Result<std::vector<KernelReport>> compile_kernels(const std::string& arch,
   return reports;
 }
 
-std::string kernel_cache_folder() { return gpu::cache_directory(); }
-
 std::vector<CachedKernel> cached_kernels() {
   std::vector<CachedKernel> list;
   for (gpu::CacheEntry& entry : gpu::list_cache()) {

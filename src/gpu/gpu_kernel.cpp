@@ -32,6 +32,7 @@ class GpuKernel final : public Kernel {
   // combined by a later launch.
   bool out_over_q() const noexcept override { return family_.pass() == Pass::forward; }
   bool variable_lengths() const noexcept override { return family_.variable_lengths(); }
+  bool quantized_kv() const noexcept override { return family_.quantized_kv(); }
   bool score_functions() const noexcept override { return family_.score_functions(); }
   bool block_masks() const noexcept override { return family_.score_functions(); }
   bool paged() const noexcept override {

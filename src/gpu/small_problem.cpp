@@ -10,6 +10,7 @@
 #include "fulmen/reference.h"
 #include "reference/oracle/gradients.h"
 #include "runtime/float_formats.h"
+#include "runtime/kv_formats.h"
 #include "runtime/tensor_table.h"
 
 namespace fulmen::gpu {
@@ -20,7 +21,7 @@ constexpr int64_t kPiece = 8;  // elements: kernels move so many at once where s
 // begins so many rows later.
 constexpr int64_t kFewerQueries = 7, kFewerKeys = 5, kFirstRow = 3;
 
-constexpr float kMostValue = 2, kMostSlope = 0.125F;
+constexpr float kMostValue = 2, kMostSlope = 0.125F, kSmallScale = 1.0F / 32;
 
 int64_t queries_of(const Problem& p, int64_t b) {
   return std::max<int64_t>(0, p.seqlen_q - kFewerQueries * b);
@@ -44,6 +45,11 @@ void pack(TensorSpec& spec, const Problem::Shape& shape) {
     spec.strides[d] = (next + kPiece - 1) / kPiece * kPiece + remainder;
     next = spec.strides[d] * shape[d];
   }
+}
+// Rows of blocks are counted in bytes.
+Problem::Shape elements_of(const TensorSpec& spec, Problem::Shape shape) {
+  shape[3] = row_elements(spec.dtype, shape[3]);
+  return shape;
 }
 
 void fill_table(const Problem& p, std::string_view name, int64_t row_stride, int* to) {
@@ -77,6 +83,29 @@ void fill_random(std::mt19937& random, const TensorSpec& spec, float most,
   for (int64_t n = 0; n < count; ++n) {
     const float value = static_cast<float>(static_cast<int32_t>(random())) * 0x1p-31F * most;
     reference::store_float(memory.data(), spec.dtype, n, value);
+  }
+}
+
+// Numbers of k or v from -most to most, as their format has them.
+void fill_stored(std::mt19937& random, const TensorSpec& spec, const Problem::Shape& shape,
+                 float most, std::vector<std::byte>& memory) {
+  std::vector<float> row(static_cast<std::size_t>(shape[3]));
+  const int64_t block = block_bytes(spec.dtype);
+  for (int64_t a = 0; a < shape[0]; ++a) {
+    for (int64_t b = 0; b < shape[1]; ++b) {
+      for (int64_t c = 0; c < shape[2]; ++c) {
+        for (float& x : row)
+          x = static_cast<float>(static_cast<int32_t>(random())) * 0x1p-31F * most;
+        std::byte* to =
+            memory.data() + a * spec.strides[0] + b * spec.strides[1] + c * spec.strides[2];
+        if (block == 0) {
+          reference::encode_kv(row.data(), spec.dtype, kSmallScale, shape[3], to);
+          continue;
+        }
+        for (int64_t d = 0; d < shape[3]; d += kBlockNumbers, to += block)
+          reference::encode_block(spec.dtype, row.data() + d, to);
+      }
+    }
   }
 }
 
@@ -116,7 +145,7 @@ Problem small_problem(const Problem& problem, const SmallSizes& sizes) {
     p.lse = {DType::fp32, true, {p.packed_q() ? 0 : 1, 1, 1, 1}};
   for (int i = 0; i < kTensorFields; ++i) {
     TensorSpec& spec = p.*kTensorTable[i].spec;
-    if (spec.present) pack(spec, shapes[i]);
+    if (spec.present) pack(spec, elements_of(spec, shapes[i]));
   }
   return p;
 }
@@ -135,8 +164,14 @@ Status SmallTensors::make(const Problem& p, const AttentionOptions& options) {
     if (field.written[pass]) continue;
     if (spec.dtype == DType::int32) {
       fill_table(p, field.name, spec.strides[2], reinterpret_cast<int*>(memory.data()));
+    } else if (size_of(spec.dtype) == 1 && spec.dtype != DType::boolean) {
+      fill_stored(random, spec, shapes[i], kMostValue, memory);
     } else {
-      fill_random(random, spec, field.spec == &Problem::alibi_slopes ? kMostSlope : kMostValue,
+      const bool scale = field.spec == &Problem::k_scale || field.spec == &Problem::v_scale;
+      fill_random(random, spec,
+                  field.spec == &Problem::alibi_slopes ? kMostSlope
+                  : scale                              ? 2 * kSmallScale
+                                                       : kMostValue,
                   memory);
     }
   }

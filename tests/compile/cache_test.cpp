@@ -123,15 +123,15 @@ TEST_F(CacheTest, ListAndClear) {
 }
 
 TEST_F(CacheTest, DirectoryComesFromTheEnvironment) {
-  EXPECT_EQ(gpu::cache_directory(), folder_);
+  EXPECT_EQ(kernel_cache_folder(), folder_);
   ::unsetenv("FULMEN_CACHE_DIR");
   ::setenv("XDG_CACHE_HOME", "/x", 1);
-  EXPECT_EQ(gpu::cache_directory(), "/x/fulmen");
+  EXPECT_EQ(kernel_cache_folder(), "/x/fulmen");
   ::setenv("XDG_CACHE_HOME", "relative", 1);
   ::setenv("HOME", "/home/me", 1);
-  EXPECT_EQ(gpu::cache_directory(), "/home/me/.cache/fulmen");
+  EXPECT_EQ(kernel_cache_folder(), "/home/me/.cache/fulmen");
   ::unsetenv("HOME");
-  EXPECT_EQ(gpu::cache_directory(), "");
+  EXPECT_EQ(kernel_cache_folder(), "");
   EXPECT_TRUE(gpu::list_cache().empty());
   EXPECT_EQ(gpu::clear_cache().value(), 0);
   const FakeCompiler compiler;

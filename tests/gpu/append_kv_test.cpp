@@ -15,11 +15,12 @@ namespace fulmen::testing {
 namespace {
 
 using T = KvCacheTensors;
-constexpr std::array<TensorMember<T>, 11> kAll{
-    &T::k_cache,    &T::v_cache,    &T::seqlens_k, &T::block_table, &T::k_new,        &T::v_new,
-    &T::rotary_cos, &T::rotary_sin, &T::q,         &T::q_out,       &T::seqlens_k_out};
-constexpr std::array<TensorMember<T>, 4> kWritten{&T::k_cache, &T::v_cache, &T::q_out,
-                                                  &T::seqlens_k_out};
+constexpr std::array<TensorMember<T>, 13> kAll{
+    &T::k_cache,       &T::v_cache,    &T::seqlens_k,  &T::block_table, &T::k_new,
+    &T::v_new,         &T::rotary_cos, &T::rotary_sin, &T::q,           &T::q_out,
+    &T::seqlens_k_out, &T::k_scale,    &T::v_scale};
+constexpr std::array<TensorMember<T>, 6> kWritten{&T::k_cache,       &T::v_cache, &T::q_out,
+                                                  &T::seqlens_k_out, &T::k_scale, &T::v_scale};
 
 std::size_t bytes_of(const Tensor& t) {
   return static_cast<std::size_t>(t.shape[0] * t.shape[1] * t.shape[2] * t.shape[3] *
@@ -33,14 +34,26 @@ struct HostCall {
     int64_t batch = 1, rows = 1, seqlen_new = 1, seqlen_q = 1, heads = 1, kv_heads = 1, dim = 2,
             dim_v = 1, rotary_dim = 0, page_size = 0;
     DType rotary_dtype = DType::fp32;
+    // Formats of the cache, with a scale of each token or of all.
+    bool quantized = false, of_tokens = false;
+    DType k_dtype = DType::int8, v_dtype = DType::int8, scale_dtype = DType::fp32;
   };
   HostCall(const Shape& s, Random& random) {
     const int64_t max_pages = s.page_size > 0 ? (s.rows + s.page_size - 1) / s.page_size : 0,
                   pages = s.batch * max_pages + 2;
     const int64_t batch = s.page_size > 0 ? pages : s.batch,
                   rows = s.page_size > 0 ? s.page_size : s.rows;
-    t.k_cache = floats(s.dtype, {batch, rows, s.kv_heads, s.dim}, random);
-    t.v_cache = floats(s.dtype, {batch, rows, s.kv_heads, s.dim_v}, random);
+    if (s.quantized) {
+      t.k_cache = place(s.k_dtype, {batch, rows, s.kv_heads, s.dim});
+      t.v_cache = place(s.v_dtype, {batch, rows, s.kv_heads, s.dim_v});
+      for (Tensor* scale : {&t.k_scale, &t.v_scale}) {
+        *scale = s.of_tokens ? floats(s.scale_dtype, {batch, rows, s.kv_heads, 1}, random)
+                             : floats(s.scale_dtype, {1, 1, 1, 1}, random);
+      }
+    } else {
+      t.k_cache = floats(s.dtype, {batch, rows, s.kv_heads, s.dim}, random);
+      t.v_cache = floats(s.dtype, {batch, rows, s.kv_heads, s.dim_v}, random);
+    }
     if (s.seqlen_new > 0) {
       t.k_new = floats(s.dtype, {s.batch, s.seqlen_new, s.kv_heads, s.dim}, random);
       t.v_new = floats(s.dtype, {s.batch, s.seqlen_new, s.kv_heads, s.dim_v}, random);
@@ -110,6 +123,22 @@ class GpuAppendKv : public GpuTest {
     for (void* memory : owned) backend->free(device(), memory);
     return status;
   }
+  // Rotated keys may be one code apart; their scale is another one then, too, by a rounding.
+  static void expect_same_codes(const Tensor& a, const Tensor& b, bool in_bits) {
+    const auto *x = static_cast<const uint8_t*>(a.data), *y = static_cast<const uint8_t*>(b.data);
+    for (std::size_t n = 0; n < bytes_of(a); ++n) {
+      if (in_bits) {
+        ASSERT_EQ(x[n], y[n]) << "element " << n;
+        continue;
+      }
+      // Of either sign: neighbours on the number line, where 0 is one code or two.
+      const auto place = [&](uint8_t code) {
+        if (a.dtype == DType::int8) return static_cast<int>(static_cast<int8_t>(code));
+        return code < 0x80 ? static_cast<int>(code) : 0x80 - static_cast<int>(code);
+      };
+      ASSERT_LE(std::abs(place(x[n]) - place(y[n])), 1) << "element " << n;
+    }
+  }
   // Every element of what is written, untouched ones included.
   static void expect_same(const T& here, const T& there) {
     for (const TensorMember<T> tensor : kWritten) {
@@ -121,6 +150,10 @@ class GpuAppendKv : public GpuTest {
                                static_cast<int*>(b.data)));
         continue;
       }
+      if (size_of(a.dtype) == 1) {
+        expect_same_codes(a, b, tensor == &T::v_cache);
+        continue;
+      }
       // Products and sums may be contracted, which saves a rounding of the terms.
       const float size = 4 * (a.dtype == DType::fp32   ? 1e-6F
                               : a.dtype == DType::fp16 ? 0x1p-11F
@@ -128,12 +161,52 @@ class GpuAppendKv : public GpuTest {
       for (int64_t n = 0; n < count; ++n) {
         const float x = reference::load_float(a.data, a.dtype, n),
                     y = reference::load_float(b.data, b.dtype, n);
+        if (std::isnan(x) && std::isnan(y)) continue;
         ASSERT_NEAR(x, y, size * std::max(1.0F, std::fabs(x))) << "element " << n;
         ASSERT_TRUE(!(tensor == &T::v_cache) || x == y) << "element " << n << " of v_cache";
       }
     }
   }
 };
+
+TEST_P(GpuAppendKv, QuantizesAsTheCpuDoes) {
+  Random random(own_stream(7907));
+  constexpr std::array kFormats{DType::int8,     DType::int8,         DType::fp8_e4m3,
+                                DType::fp8_e5m2, DType::fp8_e4m3fnuz, DType::fp8_e5m2fnuz};
+  for (int n = 0; n < 6; ++n) {
+    HostCall::Shape s;
+    s.dtype = random.pick({DType::fp32, DType::fp16, DType::bf16});
+    s.batch = random.between(1, 2);
+    s.kv_heads = random.between(1, 3);
+    s.heads = s.kv_heads;
+    s.dim = random.between(1, 90);
+    s.dim_v = random.between(1, 90);
+    s.rotary_dim = random.chance(0.7) ? random.between(0, s.dim / 2) * 2 : 0;
+    s.seqlen_new = random.between(1, 9);
+    s.seqlen_q = random.between(1, 3);
+    s.rows = random.between(10, 40);
+    s.page_size = random.pick<int64_t>({0, 0, 4, 7});
+    s.quantized = true;
+    s.of_tokens = random.chance(0.6);
+    s.k_dtype = kFormats[static_cast<std::size_t>(random.between(0, 5))];
+    s.v_dtype = kFormats[static_cast<std::size_t>(random.between(0, 5))];
+    s.scale_dtype = random.pick({DType::fp32, DType::fp16});
+    if (!drawn()) continue;
+    KvCacheOptions options;
+    options.rotary_interleaved = random.chance(0.5);
+    Random same = random;
+    HostCall here(s, random), there(s, same);
+    // Numbers that have no scale.
+    if (random.chance(0.2)) {
+      for (const HostCall* call : {&here, &there})
+        reference::store_float(call->t.v_new.data, s.dtype, 0, NAN);
+    }
+    ASSERT_TRUE(append_kv(here.t, options).ok());
+    const Status status = run(there.t, options);
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_same(here.t, there.t);
+  }
+}
 
 TEST_P(GpuAppendKv, IsWhatTheCpuDoes) {
   Random random(own_stream(7900));

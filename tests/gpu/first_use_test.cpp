@@ -29,6 +29,7 @@ class FirstUse : public ::testing::TestWithParam<std::string> {
       if (!on.runs(family->target()) || family->pass() != p.pass || !family->serves(p, on).yes)
         continue;
       if (p.variable_lengths() && !family->variable_lengths()) continue;
+      if (p.quantized_kv() && !family->quantized_kv()) continue;
       const gpu::LaunchPlan plan = family->plan(p, on, kComputeUnits);
       const tuning::Values values = family->space(p, on, kComputeUnits).usual();
       const bool nvidia = on.vendor == gpu::Vendor::nvidia;
@@ -73,6 +74,7 @@ TEST_P(FirstUse, EveryPlanOfSmallProblemsHasOne) {
   Random random(9100);
   for (int n = 0; n < 120; ++n) {
     CaseSpec spec = n % 3 == 2 ? random_backward_spec(random) : random_spec(random);
+    if (n % 3 != 2 && n % 5 == 4) draw_quantized(spec, random);
     if (n % 4 == 3) draw_variable_lengths(spec, random);
     expect_small(Case(spec, random).problem());
   }
@@ -165,6 +167,20 @@ class FirstUseRuns : public GpuTest {
     EXPECT_EQ(trusted->config().first_use, "");
   }
 };
+
+TEST_P(FirstUseRuns, QuantizedCaches) {
+  Random random(own_stream(9103));
+  if (!drawn(3)) return;
+  CaseSpec spec;
+  spec.dtype = DType::bf16;
+  spec.num_heads = 4;
+  spec.num_kv_heads = 1;
+  spec.head_dim = spec.head_dim_v = 64;
+  spec.seqlen_q = 1;
+  spec.seqlen_k = 700;
+  draw_quantized(spec, random);
+  expect_checked(spec);
+}
 
 // Two launches, tables of lengths and pages.
 TEST_P(FirstUseRuns, DecodingFromPages) {

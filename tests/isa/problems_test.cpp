@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -109,6 +110,33 @@ TEST_P(IsaProblems, Decode) {
   s.seqlen_k = 70;
   s.causal = Causal::bottom_right;
   check(s, "decode");
+}
+
+// Keys and values in 8 bits and fewer: each chip draws one of three, and formats.
+TEST_P(IsaProblems, QuantizedDecode) {
+  Random random(2130 + std::hash<std::string>()(GetParam()) % 1000);
+  CaseSpec s = small(DType::bf16);
+  s.seqlen_q = 1;
+  s.seqlen_k = 300;
+  s.quantized = true;
+  const int64_t drawn = random.between(0, 2);
+  if (drawn == 0) {  // conversions to bf16, scales of tokens
+    s.k_dtype = random.pick({DType::int8, DType::fp8_e4m3, DType::fp8_e4m3fnuz, DType::fp8_e5m2});
+    s.v_dtype = random.pick({DType::int8, DType::fp8_e5m2fnuz});
+    s.k_scale = s.v_scale = ScaleOf::token;
+    s.page_size = random.pick({int64_t{0}, int64_t{64}});
+    s.used_k = s.page_size > 0;
+  } else if (drawn == 1) {  // to fp16
+    s.dtype = DType::fp16;
+    s.head_dim = s.head_dim_v = 96;
+    s.k_dtype = random.pick({DType::int8, DType::fp8_e4m3});
+    s.v_dtype = random.pick({DType::int8, DType::fp8_e4m3fnuz});
+    s.v_scale = ScaleOf::head;
+  } else {
+    s.k_dtype = s.v_dtype =
+        random.pick({DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1});
+  }
+  check(s, "decode", drawn == 2);
 }
 
 // Waves share query rows, values take their keys' place in LDS; several waves share a step's keys.

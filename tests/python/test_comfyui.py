@@ -1,6 +1,7 @@
 """ComfyUI's attention by Fulmen: the functions and nodes by themselves, and, where
 integrations/comfyui/fetch has brought ComfyUI, its own call sites and tiny random models."""
 
+import functools
 import logging
 import os
 import pathlib
@@ -106,6 +107,44 @@ def test_what_is_not_served_is_said_once(change, reason, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         f"Fulmen: a call goes to ComfyUI's standard: {reason}"
     ]
+
+
+def test_calls_that_are_refused_go_to_comfyui(caplog):
+    q, k, v = inputs()
+    mask = torch.randn(19, 23).double()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            out = ours.attention_override(
+                lambda q, k, v, heads, mask: right_of(q, k, v, mask=mask).flatten(2),
+                q,
+                k,
+                v,
+                3,
+                mask,
+            )
+    close(out, right_of(q, k, v, mask=mask).flatten(2))
+    (record,) = caplog.records
+    assert "attn_mask has dtype float64" in record.getMessage()
+
+
+def test_a_vaes_own_wrapped_function_comes_back():
+    def inner(q, k, v):
+        raise AssertionError("what a decorator is around")
+
+    @functools.wraps(inner)
+    def own(q, k, v):
+        return ours.vae_attention(q, k, v)
+
+    vae = types.SimpleNamespace(first_stage_model=torch.nn.Module())
+    vae.first_stage_model.optimized_attention = own
+    node = ours.FulmenVAEAttention()
+    node.patch(vae, False)
+    assert vae.first_stage_model.optimized_attention is own
+    for _ in range(2):
+        node.patch(vae, True)
+    assert vae.first_stage_model.optimized_attention is not own
+    node.patch(vae, False)
+    assert vae.first_stage_model.optimized_attention is own
 
 
 class Patcher:

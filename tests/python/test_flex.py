@@ -211,6 +211,36 @@ def test_options_of_kernels():
             fulmen.flex_attention(q, k, v, kernel_options=options)
 
 
+def test_autocast():
+    case = GYM["alibi"]()
+    q, k, v = (one.detach() for one in problem(case))
+    with torch.autocast("cpu", torch.bfloat16):
+        out, aux = fulmen.flex_attention(
+            q, k, v, case.score_mod, torch_mask(case), enable_gqa=True, return_aux=AUX
+        )
+    assert out.dtype == torch.bfloat16
+    rounded = [one.bfloat16() for one in (q, k, v)]
+    right, lse, top = expected(*rounded, case.score_mod, torch_mask(case))
+    close(out, right, "out", 1e-2)
+    close(aux.lse, lse, "lse")
+    close(aux.max_scores, top, "max_scores")
+
+
+def test_explain_takes_what_calls_take():
+    case = Case(mask_mod=GYM["causal"]().mask_mod)
+    q, k, v = (one.detach() for one in problem(case))
+    shared = [one[:1].mT.contiguous().mT for one in (k, v)]
+    arguments = (q.mT.contiguous().mT, *shared, None, torch_mask(case), torch.tensor(0.3), True)
+    out = fulmen.flex_attention(*arguments)
+    close(out, expected(q, *(one[:1] for one in (k, v)), None, torch_mask(case), 0.3)[0], "out")
+    for backward in (False, True):
+        assert flex.explain(*arguments, backward=backward).startswith("cpu.")
+    arrays = [one.contiguous().numpy() for one in arguments[:3]]
+    assert flex.explain(*arrays, *arguments[3:5], enable_gqa=True).startswith("cpu.")
+    with pytest.raises(ValueError, match=r"^value\.shape"):
+        flex.explain(q, k, v[:, :1], enable_gqa=True)
+
+
 def test_explain():
     case = GYM["softcap"]()
     q, k, v = problem(case)

@@ -96,6 +96,48 @@ def test_torch():
         )
 
 
+def test_scales_have_no_gradients():
+    torch = pytest.importorskip("torch")
+    jax = pytest.importorskip("jax")
+    q, k, v = (torch.from_numpy(normal(B, S, n, D, seed=n)) for n in (H, KV, KV))
+    scale = torch.rand(KV) + 0.5
+    for name in ("k_scale", "v_scale", "q_scale"):
+        # By the tensors: the forward pass is right, the backward pass does not ignore the scale.
+        x = q.clone().requires_grad_()
+        out = fulmen.attention(x, k, v, **{name: scale})
+        factor = scale[:, None].numpy()
+        stored = (k, v.numpy() * factor) if name == "v_scale" else (k.numpy() * factor, v)
+        np.testing.assert_allclose(out.detach().numpy(), exact(q, *stored), atol=1e-5)
+        with pytest.raises(NotImplementedError, match=f"^{name} is given: gradients are of k and"):
+            out.sum().backward()
+        # By the scale.
+        learned = scale.clone().requires_grad_()
+        with pytest.raises(ValueError, match=f"^{name} requires grad: it has no gradient here"):
+            fulmen.attention(q, k, v, **{name: learned})
+        compiled = torch.compile(
+            lambda one, name=name: fulmen.attention(q, k, v, **{name: one}), backend="aot_eager"
+        )
+        with pytest.raises(Exception, match=f"{name} requires grad: it has no gradient here"):
+            compiled(learned)
+        with torch.no_grad():
+            torch.testing.assert_close(fulmen.attention(q, k, v, **{name: learned}), out)
+        arrays = [jax.numpy.asarray(one.numpy()) for one in (q, k, v, scale)]
+        with pytest.raises(ValueError, match=f"^{name} is differentiated: it has no gradient"):
+            jax.grad(
+                lambda one, a=arrays, name=name: fulmen.attention(*a[:3], **{name: one}).sum()
+            )(arrays[3])
+
+
+def test_results_are_where_the_numbers_are():
+    torch = pytest.importorskip("torch")
+    k = torch.from_numpy(normal(B, S, KV, D))
+    with torch.device("meta"):  # where torch puts new tensors
+        k8, scale = fulmen.quantize_kv(k)
+        back = fulmen.dequantize_kv(k8, scale)
+    assert {x.device.type for x in (k8, scale, back)} == {"cpu"}
+    assert ((back - k).abs() <= scale * 0.5001).all()
+
+
 def test_flash_attention_3_descale():
     torch = pytest.importorskip("torch")
     from fulmen.flash_attn_interface import flash_attn_func
@@ -113,6 +155,173 @@ def test_flash_attention_3_descale():
     ]
     want = torch.from_numpy(exact(*stored)).float()
     torch.testing.assert_close(out.float(), want, atol=1e-2, rtol=1e-2)
+
+
+BLOCKS = ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1")
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks(name):
+    q, k, v = normal(B, 3, H, D), normal(B, S, KV, D, seed=1), normal(B, S, KV, D, seed=2)
+    blocks, scale = fulmen.quantize_kv(k, name)
+    of_v, _ = fulmen.quantize_kv(v, "q8_0")
+    assert scale is None and blocks.dtype == np.uint8 and blocks.shape[:3] == (B, S, KV)
+    back = fulmen.dequantize_kv(blocks, format=name)
+    levels = {"q8_0": 100, "q4_0": 6, "q4_1": 6, "q5_0": 12, "q5_1": 12}[name]
+    assert np.abs(back - k).max() < np.abs(k).max() / levels
+    if name == "q4_0":  # its definition: fp16 d, 16 bytes, low nibbles first
+        first = blocks[0, 0, 0, :18]
+        d = first[:2].copy().view(np.float16).astype(np.float32)
+        nibbles = np.concatenate([first[2:] & 15, first[2:] >> 4]).astype(np.float32)
+        np.testing.assert_array_equal(back[0, 0, 0, :32], (nibbles - 8) * d)
+    stored = (back, fulmen.dequantize_kv(of_v, format="q8_0"))
+    out = fulmen.attention(q, blocks, of_v, k_format=name, v_format="q8_0")
+    np.testing.assert_allclose(out, exact(q, *stored), atol=3e-6)
+    mixed = fulmen.attention(q, blocks, v, k_format=name)
+    np.testing.assert_allclose(mixed, exact(q, back, v), atol=3e-6)
+    swapped = [x.swapaxes(1, 2) for x in (q, blocks, of_v)]
+    other = fulmen.attention(*swapped, k_format=name, v_format="q8_0", layout="bhsd")
+    np.testing.assert_array_equal(other.swapaxes(1, 2), out)
+
+
+def test_blocks_of_torch():
+    torch = pytest.importorskip("torch")
+    q = torch.from_numpy(normal(B, 3, H, D)).bfloat16()
+    k = torch.from_numpy(normal(B, S, KV, D, seed=1))
+    blocks, _ = fulmen.quantize_kv(k, "q5_1")
+    assert blocks.dtype == torch.uint8
+    out = fulmen.attention(q, blocks, blocks, k_format="q5_1", v_format="q5_1")
+    assert out.dtype == torch.bfloat16
+    back = fulmen.dequantize_kv(blocks, format="q5_1")
+    want = torch.from_numpy(exact(q.float(), back, back)).float()
+    torch.testing.assert_close(out.float(), want, atol=8e-3, rtol=8e-3)
+    with pytest.raises(NotImplementedError, match=r"^q requires a gradient"):
+        fulmen.attention(q.requires_grad_(), blocks, blocks, k_format="q5_1", v_format="q5_1")
+
+
+def test_refusals_of_blocks():
+    q, k = normal(B, 3, H, D), normal(B, S, KV, D)
+    blocks, _ = fulmen.quantize_kv(k, "q4_0")
+    with pytest.raises(ValueError, match=r"^the format of k is 'q4': q8_0, q4_0"):
+        fulmen.attention(q, blocks, blocks, k_format="q4", v_format="q4_0")
+    with pytest.raises(TypeError, match=r"^v has dtype float32: with format q4_0 uint8 is"):
+        fulmen.attention(q, blocks, k, k_format="q4_0", v_format="q4_0")
+    with pytest.raises(ValueError, match=r"^k has rows of 36 bytes: whole blocks of q8_0, of 34"):
+        fulmen.attention(q, blocks, blocks, k_format="q8_0", v_format="q4_0")
+    with pytest.raises(ValueError, match=r"^numbers has head_dim 40: a multiple of 32"):
+        fulmen.quantize_kv(normal(1, 1, 1, 40), "q4_0")
+    with pytest.raises(ValueError, match=r"^scale is given: blocks of q4_0 have their own"):
+        fulmen.quantize_kv(k, "q4_0", scale=np.ones((1, 1, 1, 1), np.float32))
+
+
+def cache_of(kind, rows, k, dtype="int8"):
+    """A cache of zeros, its scales, and what quantizing k alone gives."""
+    if kind in BLOCKS:
+        want, _ = fulmen.quantize_kv(k, kind)
+        return np.zeros((B, rows, *want.shape[2:]), np.uint8), None, want, None
+    want, scales = fulmen.quantize_kv(k, dtype, kind)
+    cache = np.zeros((B, rows, *k.shape[2:]), want.dtype)
+    if kind == "token":
+        return cache, np.zeros((B, rows, KV, 1), np.float32), want, scales
+    return cache, scales, want, scales
+
+
+@pytest.mark.parametrize("kind", ["token", "head", "q8_0", "q4_1"])
+def test_append_kv(kind):
+    k, v = normal(B, 4, KV, D, seed=1), normal(B, 4, KV, D, seed=2)
+    caches = [cache_of(kind, 9, x) for x in (k, v)]
+    (k_cache, k_scale, k_want, k_scales), (v_cache, v_scale, v_want, _) = caches
+    formats = {"k_format": kind, "v_format": kind} if kind in BLOCKS else {}
+    _, lengths = fulmen.append_kv(
+        k_cache, v_cache, [1, 5], k, v, k_scale=k_scale, v_scale=v_scale, **formats
+    )
+    assert lengths.tolist() == [5, 9]
+    for n, first in enumerate((1, 5)):
+        np.testing.assert_array_equal(k_cache[n, first : first + 4], k_want[n])
+        np.testing.assert_array_equal(v_cache[n, first : first + 4], v_want[n])
+        assert not k_cache[n, :first].view(np.uint8).any()
+        if kind == "token":
+            np.testing.assert_array_equal(k_scale[n, first : first + 4], k_scales[n])
+            assert not k_scale[n, :first].any()
+
+
+def test_append_kv_of_torch_also_compiled():
+    torch = pytest.importorskip("torch")
+    k = torch.from_numpy(normal(B, 2, KV, D, seed=1))
+    want, scales = fulmen.quantize_kv(k, "int8")
+
+    def call(k_cache, v_cache, lengths, k, k_scale, v_scale):
+        return fulmen.append_kv(k_cache, v_cache, lengths, k, k, k_scale=k_scale, v_scale=v_scale)
+
+    for run in (call, torch.compile(call, backend="aot_eager", fullgraph=True)):
+        caches = [torch.zeros(B, 6, KV, D, dtype=torch.int8) for _ in range(2)]
+        k_scale, v_scale = (torch.zeros(B, 6, KV, 1) for _ in range(2))
+        run(*caches, torch.tensor([0, 3], dtype=torch.int32), k, k_scale, v_scale)
+        for n, first in enumerate((0, 3)):
+            assert torch.equal(caches[1][n, first : first + 2], want[n])
+            assert torch.equal(v_scale[n, first : first + 2], scales[n])
+
+
+def of_8_bits(torch, seed=0):
+    q = torch.from_numpy(normal(B, 3, H, D, seed=seed)).bfloat16()
+    k, v = (
+        torch.from_numpy(normal(B, S, KV, D, seed=seed + n)).to(torch.float8_e4m3fn) for n in (1, 2)
+    )
+    descale = [torch.rand(B, KV) + 0.5 for _ in range(3)]
+    of_q = descale[0].repeat_interleave(H // KV, 1)
+    stored = [
+        x.float() * s[:, None, :, None] for x, s in ((q, of_q), (k, descale[1]), (v, descale[2]))
+    ]
+    names = ("q_descale", "k_descale", "v_descale")
+    return q, k, v, dict(zip(names, descale, strict=True)), stored
+
+
+def test_flash_attention_3_varlen():
+    torch = pytest.importorskip("torch")
+    from fulmen.flash_attn_interface import flash_attn_varlen_func
+
+    q, k, v, descale, stored = of_8_bits(torch)
+    want = torch.from_numpy(exact(*stored)).float()
+    cu_q, cu_k = (torch.arange(B + 1, dtype=torch.int32) * n for n in (3, S))
+    packed = [x.flatten(0, 1) for x in (q, k, v)]
+    out, lse = flash_attn_varlen_func(*packed, cu_q, cu_k, 3, S, **descale, return_attn_probs=True)
+    assert lse.shape == (H, B * 3)
+    torch.testing.assert_close(out.float(), want.flatten(0, 1), atol=1e-2, rtol=1e-2)
+    used = torch.tensor([S, 11], dtype=torch.int32)
+    out = flash_attn_varlen_func(*packed, cu_q, cu_k, seqused_k=used, **descale)
+    short = torch.from_numpy(exact(*(x[1:, : 11 if x.shape[1] == S else None] for x in stored)))
+    torch.testing.assert_close(out[:3].float(), want[0], atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(out[3:].float(), short[0].float(), atol=1e-2, rtol=1e-2)
+    with pytest.raises(NotImplementedError, match=r"^attention_chunk is 8 beside descale factors"):
+        flash_attn_varlen_func(*packed, cu_q, cu_k, **descale, attention_chunk=8)
+
+
+@pytest.mark.parametrize("new", ["none", "stored", "numbers"])
+@pytest.mark.parametrize("paged", [False, True])
+def test_flash_attention_3_cache(new, paged):
+    torch = pytest.importorskip("torch")
+    from fulmen.flash_attn_interface import flash_attn_with_kvcache
+
+    q, k, v, descale, stored = of_8_bits(torch, seed=4)
+    used = S - 2
+    k_cache, v_cache = k.clone(), v.clone()
+    rows = {}
+    if new != "none":  # the last two rows are appended
+        for cache in (k_cache, v_cache):
+            cache[:, used:] = 0
+        rows = {"k": k[:, used:], "v": v[:, used:], "cache_seqlens": used}
+    if new == "numbers":
+        rows |= {"k": stored[1][:, used:].bfloat16(), "v": stored[2][:, used:].bfloat16()}
+    if paged:  # a page is a sequence, in the other order
+        k_cache, v_cache = k_cache.flip(0), v_cache.flip(0)
+        rows["page_table"] = torch.tensor([[1], [0]], dtype=torch.int32)
+    out = flash_attn_with_kvcache(q, k_cache, v_cache, **rows, **descale)
+    want = torch.from_numpy(exact(*stored)).float()
+    torch.testing.assert_close(out.float(), want, atol=3e-2, rtol=3e-2)
+    if new == "stored":
+        assert torch.equal(
+            (k_cache.flip(0) if paged else k_cache).view(torch.int8), k.view(torch.int8)
+        )
 
 
 def test_jax():

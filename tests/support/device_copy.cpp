@@ -20,7 +20,8 @@ std::size_t bytes_of(const Tensor& tensor) {
   int64_t last = 0;
   for (std::size_t d = 0; d < 4; ++d) {
     if (tensor.shape[d] == 0) return 0;
-    last += (tensor.shape[d] - 1) * tensor.strides[d];
+    const int64_t size = d == 3 ? row_elements(tensor.dtype, tensor.shape[d]) : tensor.shape[d];
+    last += (size - 1) * tensor.strides[d];
   }
   return static_cast<std::size_t>((last + 1) * size_of(tensor.dtype));
 }

@@ -219,6 +219,29 @@ Result<NpyHeader> parse_npy_header(std::span<const std::byte> bytes) {
   return NpyHeader{std::string(*descr), std::move(*shape), dict->data_offset, element.value()};
 }
 
+Result<NpyArray> read_bytes(const std::string& path) {
+  const File file(path == "-" ? platform::input_stream() : platform::open_stream(path));
+  if (!file) return in_file(path, std::strerror(errno), StatusCode::unavailable);
+  constexpr std::size_t kStep = std::size_t{1} << 20;
+  std::vector<std::byte> bytes;
+  for (std::size_t had = 0, read = kStep; read == kStep; had += read) {
+    bytes.resize(had + kStep);
+    read = std::fread(bytes.data() + had, 1, kStep, file.get());
+    bytes.resize(had + read);
+    if (read < kStep) break;
+  }
+  if (std::ferror(file.get())) return in_file(path, "it cannot be read", StatusCode::unavailable);
+  NpyArray array;
+  array.path = printable(path);
+  array.dtype = DType::uint8;
+  array.shape = {static_cast<int64_t>(bytes.size())};
+  array.data = Memory(bytes.size());
+  if (!bytes.empty() && array.data.data() == nullptr)
+    return in_file(path, "no memory for its data", StatusCode::out_of_memory);
+  if (!bytes.empty()) std::memcpy(array.data.data(), bytes.data(), bytes.size());
+  return array;
+}
+
 Result<NpyArray> read_npy(const std::string& path, bool uint16_is_bf16) {
   const File file(path == "-" ? platform::input_stream() : platform::open_stream(path));
   if (!file) return in_file(path, std::strerror(errno), StatusCode::unavailable);

@@ -41,6 +41,9 @@ struct NpyArray {
 // bits, which NumPy has no name for.
 Result<NpyArray> read_npy(const std::string& path, bool uint16_is_bf16);
 
+// Any file or pipe as it is: [bytes] of uint8. Errors: it cannot be read, or there is no memory.
+Result<NpyArray> read_bytes(const std::string& path);
+
 // Version 1 header of an array; bf16 is stored as "<u2".
 std::string npy_header(DType dtype, std::span<const int64_t> shape);
 // Writes header and data; the caller commits.

@@ -160,6 +160,14 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option("--q", arguments.q, "queries, a .npy file in the layout");
   app.add_option("--k", arguments.k, "keys");
   app.add_option("--v", arguments.v, "values");
+  for (const auto& [name, format] :
+       {std::pair{"--k-format", &arguments.k_format}, {"--v-format", &arguments.v_format}}) {
+    app.add_option(name, *format,
+                   "the file is the bytes of this format, without a header, in the layout: "
+                   "q says the batch and head_dim, the file's size seqlen_k")
+        ->check(CLI::IsMember({"int8", "fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp8_e5m2fnuz",
+                               "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"}));
+  }
   app.add_option("--bias", arguments.bias,
                  "additive bias [batch, head, seqlen_q, seqlen_k], 1 where all are the same; or "
                  "[head, q, k], [q, k]");
@@ -285,6 +293,43 @@ Result<Tensor> read_operand(const ProblemArguments& arguments, const char* optio
   return view_of_file(arguments, option, array, heads);
 }
 
+namespace {
+
+DType format_of(const std::string& name) {
+  for (const DType dtype :
+       {DType::fp8_e4m3, DType::fp8_e5m2, DType::fp8_e4m3fnuz, DType::fp8_e5m2fnuz, DType::q8_0,
+        DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1}) {
+    if (name == to_string(dtype)) return dtype;
+  }
+  return DType::int8;
+}
+
+// Keys or values in a format that .npy files have no dtype for.
+Result<Tensor> read_raw(const ProblemArguments& arguments, const char* option,
+                        const std::string& path, DType format, const Tensor& q, int64_t heads,
+                        NpyArray& array) {
+  Result<NpyArray> read = read_bytes(path);
+  if (!read.ok()) return read.status();
+  array = std::move(read).value();
+  const int64_t dim = q.shape[3], batch = q.shape[0], kv_heads = heads > 0 ? heads : q.shape[2];
+  if (block_bytes(format) > 0 && dim % kBlockNumbers != 0) {
+    return invalid(fmt::format("{} ({}): q has head_dim {}, and {} has blocks of {} numbers",
+                               option, array.path, dim, to_string(format), kBlockNumbers));
+  }
+  const int64_t rows = batch * kv_heads, row = row_elements(format, dim), bytes = array.shape[0];
+  if (rows <= 0 || row <= 0 || bytes % (rows * row) != 0) {
+    return invalid(fmt::format(
+        "{} ({}): has {} bytes, no multiple of {} (batch {} x {} heads x rows of {} bytes, {} x "
+        "head_dim {})",
+        option, array.path, bytes, rows * row, batch, kv_heads, row, to_string(format), dim));
+  }
+  array.dtype = format;
+  return view_in_layout(arguments.layout, array.data.data(), format, batch, bytes / (rows * row),
+                        kv_heads, dim);
+}
+
+}  // namespace
+
 Status check_standard_input(const std::vector<InputFile>& files) {
   const InputFile* first = nullptr;
   for (const InputFile& file : files) {
@@ -304,6 +349,12 @@ Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& argu
   if (arguments.q.empty() || arguments.k.empty() || arguments.v.empty())
     return invalid("--q, --k and --v are all needed");
   if (Status status = check_standard_input(input_files(arguments)); !status.ok()) return status;
+  if (!(arguments.k_format.empty() && arguments.v_format.empty()) &&
+      arguments.vectors.given(&AttentionTensors::block_table)) {
+    return invalid(
+        "--k-format and --v-format do not go with --block-table: a file without a header does not "
+        "say its pages");
+  }
   auto problem = std::make_unique<LoadedProblem>();
   Result<AttentionOptions> options = attention_options(arguments);
   if (!options.ok()) return options.status();
@@ -318,13 +369,18 @@ Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& argu
     NpyArray& array;
     Tensor& tensor;
     int64_t heads;
+    std::string format;
   };
   for (const Operand& operand :
-       {Operand{"--q", arguments.q, problem->q, problem->tensors.q, arguments.heads},
-        Operand{"--k", arguments.k, problem->k, problem->tensors.k, kv_heads},
-        Operand{"--v", arguments.v, problem->v, problem->tensors.v, kv_heads}}) {
+       {Operand{"--q", arguments.q, problem->q, problem->tensors.q, arguments.heads, {}},
+        Operand{"--k", arguments.k, problem->k, problem->tensors.k, kv_heads, arguments.k_format},
+        Operand{"--v", arguments.v, problem->v, problem->tensors.v, kv_heads,
+                arguments.v_format}}) {
     const Result<Tensor> view =
-        read_operand(arguments, operand.option, operand.path, operand.heads, operand.array);
+        operand.format.empty()
+            ? read_operand(arguments, operand.option, operand.path, operand.heads, operand.array)
+            : read_raw(arguments, operand.option, operand.path, format_of(operand.format),
+                       problem->tensors.q, operand.heads, operand.array);
     if (!view.ok()) return view.status();
     operand.tensor = view.value();
   }

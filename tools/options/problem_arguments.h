@@ -19,6 +19,7 @@ namespace fulmen::tools {
 
 struct ProblemArguments {
   std::string q, k, v, bias, keep;  // paths; empty: not given
+  std::string k_format, v_format;   // of raw files; empty: .npy files
   std::string causal = "none";
   std::string window;
   std::string layout = "bshd";

@@ -15,6 +15,12 @@ Status load(const VectorFile& file, const std::string& path, NpyArray& array, Te
   if (!read.ok()) return read.status();
   array = std::move(read).value();
   const auto& s = array.shape;
+  using T = AttentionTensors;
+  const bool rows_scale = file.tensor == &T::k_scale || file.tensor == &T::v_scale;
+  if (array.dtype == file.dtype && rows_scale && s.size() == 4) {
+    tensor = Tensor::bshd(array.data.data(), file.dtype, s[0], s[1], s[2], s[3]);
+    return {};
+  }
   if (array.dtype != file.dtype ||
       !((s.size() == 1 && file.one_dim) || (s.size() == 2 && file.two_dims))) {
     return {StatusCode::invalid_argument,
@@ -27,8 +33,7 @@ Status load(const VectorFile& file, const std::string& path, NpyArray& array, Te
   const std::size_t dim = file.dtype == DType::int32 ? 2 : 0;
   tensor.shape[dim] = rows;
   tensor.strides[dim] = rows == 1 ? 0 : columns;
-  using T = AttentionTensors;
-  if (file.tensor == &T::k_scale || file.tensor == &T::v_scale || file.tensor == &T::q_scale) {
+  if (rows_scale || file.tensor == &T::q_scale) {
     // [batch, 1, kv_heads, 1]
     std::swap(tensor.shape[2], tensor.shape[3]);
     std::swap(tensor.strides[2], tensor.strides[3]);

@@ -27,9 +27,11 @@ from fulmen._numbers import (
     OTHER_SINKS,
     between_roundings,
     host_numbers,
+    is_of_numpy,
     is_of_torch,
     name_of_dtype,
 )
+from fulmen._quantize import Format, in_format
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -125,7 +127,7 @@ def _straight(described: _F) -> _F:
 
     @functools.wraps(described)
     def attention(q: Array, k: Array, v: Array, **options: Any) -> Any:
-        if being_compiled():
+        if being_compiled() or "k_format" in options or "v_format" in options:
             return described(q, k, v, **options)
         return straight(q, k, v, options)
 
@@ -150,6 +152,8 @@ def attention(
     k_scale: Array | None = None,
     v_scale: Array | None = None,
     q_scale: Array | None = None,
+    k_format: Format | None = None,
+    v_format: Format | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
     out: Array | None = None,
@@ -206,6 +210,9 @@ def attention(
         [batch, kv_heads]; for each token the shape of k and v with 1 for head_dim; k_scale also
         [1 or batch, 1, kv_heads, head_dim]. Without gradients; on the CPU.
       q_scale: [1], [kv_heads] or [batch, kv_heads]: of the queries that share a KV head.
+      k_format, v_format: k or v holds blocks of 32 numbers in this format, "q8_0", "q4_0", "q4_1",
+        "q5_0" or "q5_1", as quantize_kv gives them: uint8, whose last dim is bytes. NumPy arrays
+        and torch tensors, on the CPU, without gradients.
       max_seqlen_q, max_seqlen_k: the most queries and keys of a sequence; None where the shapes say
           it.
       out: written and returned, where given; it may be q itself, and must not overlap another
@@ -284,7 +291,27 @@ def attention(
             tensors, scalars = with_lengths(tensors, lengths), (*scalars, *longest, validate)
             break
     forward = _core.forward if framework is None else framework.forward
+    if k_format is not None or v_format is not None:
+        _check_blocks(q)
+        blocks = (in_format("k", k, k_format), in_format("v", v, v_format))
+        tensors, forward = (q, *blocks, *tensors[3:]), _core.forward
     return forward(tensors, scalars, device, is_bhsd(layout), return_lse)
+
+
+def _check_blocks(q: Array) -> None:
+    """Whether attention over blocks takes the queries."""
+    if is_of_torch(q):
+        torch = sys.modules["torch"]
+        if q.requires_grad and torch.is_grad_enabled():
+            raise NotImplementedError(
+                "q requires a gradient: of keys and values in blocks (k_format, v_format) there is "
+                "none, torch.no_grad() is accepted"
+            )
+    elif not is_of_numpy(q):
+        raise TypeError(
+            f"q is of type {type(q).__name__}: beside k_format or v_format a NumPy array or a "
+            "torch tensor is accepted"
+        )
 
 
 def _like(gradient: Array, given: Any) -> Array:
@@ -515,6 +542,10 @@ def append_kv(
     rotary_cos: Array | None = None,
     rotary_sin: Array | None = None,
     q: Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    k_format: Format | None = None,
+    v_format: Format | None = None,
     rotary_interleaved: bool = True,
     queries_advance: bool = True,
     num_threads: int = 0,
@@ -531,12 +562,17 @@ def append_kv(
         donates the old ones.
       seqlens_k: [batch], int32, or as in attention(): the rows that are used. Row i of k becomes
           row seqlens_k + i.
-      k, v: [batch, seqlen_new, kv_heads, head_dim], the cache's dtype; both or neither.
+      k, v: [batch, seqlen_new, kv_heads, head_dim], the cache's dtype, or of a quantized cache
+        float32, float16 or bfloat16: rows are rounded after they were rotated; both or neither.
       block_table: [batch, max_pages], the same. The pages that are written must be no other
           sequence's.
       rotary_cos, rotary_sin: [positions, rotary_dim / 2], float32 or the cache's dtype; both or
           neither.
       q: [batch, seqlen_q, heads, head_dim], beside rotary_cos; not written.
+      k_scale, v_scale: of a cache in int8 or float8, float32 or float16, as attention() takes them,
+        but always in four dims, paged too: one for each token [batch, rows, kv_heads, 1] is
+        computed and written, another is read. JAX arrays have none.
+      k_format, v_format: the cache holds blocks, as in attention().
       rotary_interleaved: pairs are elements 2 i and 2 i + 1; else i and i + rotary_dim / 2.
       queries_advance: query i is at position seqlens_k + i; else all are at seqlens_k.
       num_threads, validate, device: see attention().
@@ -554,9 +590,14 @@ def append_kv(
     if block_table is not None:
         block_table = numbers("block_table", block_table, k_cache)
     tensors = (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q)
+    if k_scale is not None or v_scale is not None:
+        tensors += (k_scale, v_scale)
     append = (
         _core.append_kv if framework is None or framework.append_kv is None else framework.append_kv
     )
+    if k_format is not None or v_format is not None:
+        caches = (in_format("k_cache", k_cache, k_format), in_format("v_cache", v_cache, v_format))
+        tensors, append = (*caches, *tensors[2:]), _core.append_kv
     return append(tensors, device, rotary_interleaved, queries_advance, num_threads, validate)
 
 

@@ -71,7 +71,10 @@ def attention_override(function: Callable[..., _Tensor], *args: Any, **options: 
     ComfyUI's own function, and the log says why, once for each reason."""
     reason = _why_not(*args, **options)
     if reason is None:
-        return attention(*args, **options)
+        try:
+            return attention(*args, **options)
+        except (TypeError, ValueError, NotImplementedError) as error:  # before anything is computed
+            reason = str(error)
     _say_once(f"a call goes to ComfyUI's {getattr(function, '__name__', function)}: {reason}")
     return function(*args, **options)
 
@@ -127,7 +130,7 @@ def _vae_override(function: Callable[..., _Tensor]) -> Callable[..., _Tensor]:
         _say_once(f"a VAE's call goes to ComfyUI's {function.__name__}: {reason}")
         return function(q, k, v)
 
-    override.__wrapped__ = function  # type: ignore[attr-defined]
+    override._fulmen_instead_of = function  # type: ignore[attr-defined]
     return override
 
 
@@ -171,7 +174,7 @@ class FulmenVAEAttention:
             function = getattr(module, "optimized_attention", None)
             if not callable(function):
                 continue
-            original = getattr(function, "__wrapped__", function)
+            original = getattr(function, "_fulmen_instead_of", function)
             module.optimized_attention = _vae_override(original) if enabled else original
         return (vae,)
 

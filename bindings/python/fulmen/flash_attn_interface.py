@@ -1,9 +1,10 @@
 """FlashAttention 3's functions, with the names, arguments and results of its module
 flash_attn_interface.
 
-They take what fulmen.flash_attn takes, and v's head_dim may differ from q's. flash_attn_func takes
-descale factors and k and v in 8 bits, the other functions refuse them; qv is refused. num_splits,
-pack_gqa, sm_margin and scheduler_metadata change nothing: plans cut the work by the problem.
+They take what fulmen.flash_attn takes, and v's head_dim may differ from q's. They take descale
+factors and k and v in 8 bits, too, without gradients and without attention_chunk; qv is refused.
+num_splits, pack_gqa, sm_margin and scheduler_metadata change nothing: plans cut the work by the
+problem.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 
 from fulmen._arguments import rename
 from fulmen._core import ArgumentError
-from fulmen._functions import as_numbers, attention
+from fulmen._functions import append_kv, as_numbers, attention
 from fulmen.flash_attn import _install
 from fulmen.flash_attn import flash_attn_interface as flash_attn_2
 from fulmen.flash_attn._chunks import check_chunk, chunk_mask, first_used_rows, packed_chunks
@@ -67,20 +68,34 @@ def _refuse(attention_chunk: int, **absent: Any) -> None:
     check_chunk(attention_chunk)
 
 
+_Descale = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]  # of q, k, v
+
+
+def _in_8_bits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, descale: _Descale) -> bool:
+    return any(one is not None for one in descale) or any(
+        isinstance(one, torch.Tensor) and one.element_size() == 1 for one in (q, k, v)
+    )
+
+
 def _quantized(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    descale: tuple[torch.Tensor | None, ...],
-    softmax_scale: float | None,
-    causal: bool,
+    descale: _Descale,
+    attention_chunk: int,
     window_size: tuple[int, int],
-    softcap: float,
+    **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """out and lse of k and v that are stored in 8 bits."""
+    if attention_chunk > 0:
+        raise NotImplementedError(
+            f"attention_chunk is {attention_chunk} beside descale factors or k and v in 8 bits: 0 "
+            "is accepted"
+        )
     q_scale, k_scale, v_scale = descale
     if q.element_size() == 1:
         q = q.to(torch.bfloat16)
+    left, right = flash_attn_2.sides(window_size)
     with torch.no_grad():
         return attention(
             q,
@@ -89,12 +104,10 @@ def _quantized(
             q_scale=q_scale,
             k_scale=k_scale,
             v_scale=v_scale,
-            softmax_scale=softmax_scale,
-            causal=causal,
-            window_left=window_size[0],
-            window_right=window_size[1],
-            softcap=softcap,
+            window_left=left,
+            window_right=right,
             return_lse=True,
+            **options,
         )
 
 
@@ -142,10 +155,9 @@ def flash_attn_func(
     """
     _refuse(attention_chunk, qv=qv)
     descale = (q_descale, k_descale, v_descale)
-    if k.dtype != q.dtype or q.element_size() == 1 or any(one is not None for one in descale):
-        if attention_chunk > 0:
-            _refuse(0, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
-        out, lse = _quantized(q, k, v, descale, softmax_scale, causal, window_size, softcap)
+    if _in_8_bits(q, k, v, descale):
+        rest = {"softmax_scale": softmax_scale, "causal": bool(causal), "softcap": softcap}
+        out, lse = _quantized(q, k, v, descale, attention_chunk, window_size, **rest)
         return (out, lse) if return_attn_probs else out
     options = (
         0.0,
@@ -289,29 +301,37 @@ def flash_attn_varlen_func(
     Returns:
       out [total_q, heads, head_dim]; with return_attn_probs (out, softmax_lse [heads, total_q]).
     """
-    _refuse(attention_chunk, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    _refuse(attention_chunk, qv=qv)
+    descale = (q_descale, k_descale, v_descale)
     options = (0.0, softmax_scale, causal, window_size, softcap, None, deterministic)
     total, rows_q = q.shape[0], None
     if seqused_q is not None:
         rows_q, cu_seqlens_q = _used_rows(cu_seqlens_q, seqused_q)
-        q = q.index_select(0, rows_q)
+        q = _selected(q, rows_q)
     if seqused_k is not None:
         rows_k, cu_seqlens_k = _used_rows(cu_seqlens_k, seqused_k)
-        k, v = k.index_select(0, rows_k), v.index_select(0, rows_k)
+        k, v = _selected(k, rows_k), _selected(v, rows_k)
     longest = [
         rows.shape[0] if most is None else most
         for rows, most in ((q, max_seqlen_q), (k, max_seqlen_k))
     ]
     lengths = (cu_seqlens_q, cu_seqlens_k, *longest)
-    if attention_chunk > 0:
+    in_8_bits = _in_8_bits(q, k, v, descale)
+    if attention_chunk > 0 and not in_8_bits:
         cu_q, cu_k = (torch.as_tensor(cu, device=q.device) for cu in lengths[:2])
         most_q, most_k = (
             int(cu.diff().max()) if n is None else int(n)
             for cu, n in zip((cu_q, cu_k), lengths[2:], strict=True)
         )
         lengths = packed_chunks(cu_q, cu_k, attention_chunk, most_q, most_k, most_q)
-    out = flash_attn_2.flash_attn_varlen_func(q, k, v, *lengths, *options, return_attn_probs)
-    out, lse = out[:2] if return_attn_probs else (out, None)
+    if in_8_bits:
+        names = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+        rest = {"softmax_scale": softmax_scale, "causal": bool(causal), "softcap": softcap}
+        rest |= dict(zip(names, lengths, strict=True))
+        out, lse = _quantized(q, k, v, descale, attention_chunk, window_size, **rest)
+    else:
+        out = flash_attn_2.flash_attn_varlen_func(q, k, v, *lengths, *options, return_attn_probs)
+        out, lse = out[:2] if return_attn_probs else (out, None)
     if rows_q is not None:
         out = out.new_zeros(total, *out.shape[1:]).index_copy(0, rows_q, out)
         lse = (
@@ -320,6 +340,13 @@ def flash_attn_varlen_func(
             else lse.new_full((lse.shape[0], total), -torch.inf).index_copy(1, rows_q, lse)
         )
     return (out, lse) if return_attn_probs else out
+
+
+def _selected(rows: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
+    """Some rows, of dtypes that torch cannot select, too."""
+    if rows.element_size() > 1:
+        return rows.index_select(0, which)
+    return rows.view(torch.int8).index_select(0, which).view(rows.dtype)
 
 
 def _used_rows(cu_seqlens: torch.Tensor, used: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -388,6 +415,9 @@ def flash_attn_with_kvcache(
       cache_seqlens: how many rows of the cache are used before, int or [batch], int32; None is all.
       cache_batch_idx: [batch], int32: which sequence of the cache, or row of page_table, each of
           q's has.
+      q_descale, k_descale, v_descale: as in flash_attn_func, of each of q's sequences. New rows in
+        float32, float16 or bfloat16 are divided by them and rounded to a cache in 8 bits; rows in
+        its dtype are copied.
       cache_leftpad: [batch], int32: where a sequence's used rows begin.
       page_table: [batch, max_pages], int32, with a cache_batch_idx of any number of rows. Checked
           as flash_attn's block_table.
@@ -399,13 +429,51 @@ def flash_attn_with_kvcache(
       [heads, total_q], and two empty tensors, where FlashAttention 3 has the partial results of its
       splits).
     """
-    _refuse(attention_chunk, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    _refuse(attention_chunk, qv=qv)
     options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "softcap": softcap}
     if page_table is not None and cache_batch_idx is not None:
         page_table, cache_batch_idx = (
             _rows_of_table(as_numbers("block_table", page_table, q), cache_batch_idx),
             None,
         )
+    descale = (q_descale, k_descale, v_descale)
+    if _in_8_bits(q, k_cache, v_cache, descale):
+        if rotary_seqlens is not None or cu_seqlens_k_new is not None:
+            raise NotImplementedError(
+                "rotary_seqlens or cu_seqlens_k_new is given beside a cache in 8 bits: None is "
+                "accepted"
+            )
+        batch = q.shape[0] if cu_seqlens_q is None else len(cu_seqlens_q) - 1
+        page_table = flash_attn_2.pages_of(page_table, cache_batch_idx, q, batch, "page_table")
+        cache_seqlens = flash_attn_2.lengths_of(cache_seqlens, k, q, batch)
+        if q.element_size() == 1:
+            q = q.to(torch.bfloat16)
+        if k is not None and v is not None:
+            advance = bool(causal) or any(side >= 0 for side in window_size)
+            turn = (rotary_cos, rotary_sin, rotary_interleaved, advance, cu_seqlens_q is not None)
+            q, cache_seqlens = _append_in_8_bits(
+                q, k_cache, v_cache, k, v, cache_seqlens, page_table, descale, turn
+            )
+        if cu_seqlens_q is not None:
+            options |= {
+                "cu_seqlens_q": cu_seqlens_q,
+                "max_seqlen_q": q.shape[0] if max_seqlen_q is None else max_seqlen_q,
+            }
+        options |= {
+            "causal": bool(causal),
+            "seqlens_k": cache_seqlens,
+            "leftpad_k": cache_leftpad,
+            "block_table": page_table,
+        }
+        try:
+            result = _quantized(
+                q, k_cache, v_cache, descale, attention_chunk, window_size, **options
+            )
+        except (TypeError, ValueError, NotImplementedError) as error:
+            rename(error, CACHES)
+            raise
+        empty = q.new_empty(0, dtype=torch.float32)
+        return (*result, empty, empty.clone()) if return_softmax_lse else result[0]
     if (
         cu_seqlens_q is None
         and cu_seqlens_k_new is None
@@ -496,6 +564,53 @@ def flash_attn_with_kvcache(
     if return_softmax_lse:
         return (*result, q.new_empty(0, dtype=torch.float32), q.new_empty(0, dtype=torch.float32))
     return result
+
+
+def _append_in_8_bits(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    lengths: torch.Tensor,
+    table: torch.Tensor | None,
+    descale: _Descale,
+    turn: tuple[torch.Tensor | None, torch.Tensor | None, bool, bool, bool],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """q rotated, and the lengths with the new rows, which are copied where they are in the cache's
+    dtype already, else rotated, divided by their descale factors and rounded."""
+    cos, sin, interleaved, advance, is_packed = turn
+    if k.dtype == k_cache.dtype and v.dtype == v_cache.dtype:
+        if cos is not None:
+            raise NotImplementedError(
+                f"rotary_cos is given and k is {str(k.dtype).rpartition('.')[2]}: new rows in 8 "
+                "bits are copied as they are, float32, float16 and bfloat16 are rotated"
+            )
+        at = _flat_places(k, None)
+        for cache, rows in ((k_cache, k), (v_cache, v)):
+            _write(cache.view(torch.int8), rows.contiguous().view(torch.int8), at, lengths, table)
+        return q, (lengths + k.shape[1]).to(torch.int32)
+    if is_packed and cos is not None:
+        raise NotImplementedError(
+            "rotary_cos is given beside cu_seqlens_q and a cache in 8 bits: None is accepted"
+        )
+    k_scale, v_scale = (None if s is None else s[:, None, :, None] for s in descale[1:])
+    rotated, lengths = append_kv(
+        k_cache,
+        v_cache,
+        lengths,
+        k.contiguous(),
+        v.contiguous(),
+        block_table=table,
+        rotary_cos=cos,
+        rotary_sin=sin,
+        q=None if cos is None else q,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        rotary_interleaved=interleaved,
+        queries_advance=advance,
+    )
+    return q if rotated is None else rotated, lengths
 
 
 def _rows_of_table(page_table: torch.Tensor, rows: Any) -> torch.Tensor:

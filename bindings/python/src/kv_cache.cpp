@@ -23,7 +23,16 @@ const CacheTensor kCacheTensors[kCachePlaces] = {
     {"rotary_cos", &fulmen_kv_cache::rotary_cos, 2, "[positions, rotary_dim / 2]"},
     {"rotary_sin", &fulmen_kv_cache::rotary_sin, 2, "[positions, rotary_dim / 2]"},
     {"q", &fulmen_kv_cache::q, 4, "[batch, seqlen_q, heads, head_dim]"},
+    {"k_scale", &fulmen_kv_cache::k_scale, 4, "the cache's dims, each of which may be 1,"},
+    {"v_scale", &fulmen_kv_cache::v_scale, 4, "the cache's dims, each of which may be 1,"},
 };
+// Whether it is written: scales of tokens are computed, others read.
+namespace {
+bool is_written(int at, const fulmen_kv_cache& call) {
+  const bool scale = at == kCacheKScale || at == kCacheVScale;
+  return at <= kCacheV || (scale && (call.*kCacheTensors[at].member).shape[1] > 1);
+}
+}  // namespace
 
 fulmen_tensor in_four_dims(const View& a) {
   fulmen_tensor t = fulmen_tensor_1d(a.data, a.dtype, 1);
@@ -38,11 +47,9 @@ int append_on_host(const fulmen_kv_cache& call, const char* device) {
   fulmen_kv_cache there = call;
   there.validate = true;
   DeviceCopies copies(device != nullptr && *device != '\0' ? device : fulmen_default_device());
-  for (const CacheTensor& one : kCacheTensors) {
-    const bool written =
-        one.member == &fulmen_kv_cache::k_cache || one.member == &fulmen_kv_cache::v_cache;
-    if (const int status = copies.add(there.*one.member, written); status != FULMEN_OK)
-      return status;
+  for (int at = 0; at < kCachePlaces; ++at) {
+    const int status = copies.add(there.*kCacheTensors[at].member, is_written(at, call));
+    if (status != FULMEN_OK) return status;
   }
   for (fulmen_tensor fulmen_kv_cache::* const result :
        {&fulmen_kv_cache::seqlens_k_out, &fulmen_kv_cache::q_out}) {
@@ -69,9 +76,10 @@ CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_int
   call.queries_advance = flag("queries_advance", queries_advance);
   call.num_threads = thread_count(num_threads);
   call.validate = flag("validate", validate);
-  if (PyTuple_Size(tensors.ptr()) != kCachePlaces)
-    throw nb::type_error("tensors: a tuple of 9 is needed");
-  for (int at = 0; at < kCachePlaces; ++at) {
+  const Py_ssize_t given = PyTuple_Size(tensors.ptr());
+  if (given <= kQueries || given > kCachePlaces)
+    throw nb::type_error("tensors: a tuple of 9, 10 or 11 is needed");
+  for (int at = 0; at < given; ++at) {
     const auto& [name, member, ndim, accepted] = kCacheTensors[at];
     const nb::handle object = PyTuple_GetItem(tensors.ptr(), at);
     if (object.is_none()) {
@@ -79,11 +87,14 @@ CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_int
         throw nb::type_error((std::string(name) + " is None: " + kArrayNeeded).c_str());
       continue;
     }
-    arrays[at] = at <= kCacheV ? read_output(object, name) : read_input(object, name);
+    const bool scale = at == kCacheKScale || at == kCacheVScale;
+    arrays[at] = at <= kCacheV ? read_keys(object, name, true)
+                 : scale       ? read_output(object, name)
+                               : read_input(object, name);
     if (arrays[at].ndim != ndim) wrong_ndim(name, arrays[at], accepted);
-    if (at <= kCacheV && arrays[at].read_only)
-      throw ArgumentError(std::string(name) + " is read-only: it is written");
     call.*member = in_four_dims(arrays[at]);
+    if (is_written(at, call) && arrays[at].read_only)
+      throw ArgumentError(std::string(name) + " is read-only: it is written");
   }
   place = device.is_none() ? device_of(arrays[kCacheK], "k_cache") : text("device", device);
   return read;
@@ -139,11 +150,12 @@ nb::object append_kv(nb::tuple tensors, nb::handle device, nb::handle rotary_int
   }
   check_call(status);
   if (!nb::handle(PyTuple_GetItem(tensors.ptr(), kNewK)).is_none()) {
-    for (const int at : {kCacheK, kCacheV}) {
+    for (int at = 0; at < PyTuple_Size(tensors.ptr()); ++at) {
+      if (!is_written(at, call) || arrays[at].framework != Framework::torch) continue;
       const nb::object& inner = arrays[at].owner;
-      if (arrays[at].framework != Framework::torch) continue;
-      torch_is_written(inner.is_valid() ? nb::handle(inner)
-                                        : nb::handle(PyTuple_GetItem(tensors.ptr(), at)));
+      nb::handle object = PyTuple_GetItem(tensors.ptr(), at);
+      if (PyTuple_Check(object.ptr()) != 0) object = PyTuple_GetItem(object.ptr(), 0);
+      torch_is_written(inner.is_valid() ? nb::handle(inner) : object);
     }
   }
   return nb::make_tuple(std::move(queries), std::move(lengths));

@@ -16,7 +16,7 @@ struct View4 {
 };
 
 View4 read(nb::handle object, const char* name, bool written) {
-  View4 view{written ? read_output(object, name) : read_input(object, name)};
+  View4 view{read_keys(object, name, written)};
   if (view.array.ndim != 4)
     wrong_ndim(name, view.array, "[batch, seqlen, kv_heads, head_dim], for scales with 1s,");
   if (!on_host(view.array))

@@ -26,13 +26,21 @@ constexpr int kTileDecodeKeys = 64;  // most keys of a block then
 // Of a block's keys or values of one head in fp32, where they are stored otherwise: 32 KB.
 constexpr int kUnpackedFloats = 8192;
 
-// Query rows that share a KV head, and the lanes they take: whole quads, or whole matrix tiles
-// where there are more.
+// Query rows that share a KV head, and below the slots they take: one, whole quads, or whole
+// matrix tiles where there are more.
 FULMEN_INLINE int decode_rows(const Problem& problem) {
   return static_cast<int>(problem.group_size() * problem.seqlen_q);
 }
+// Whether what is stored becomes numbers in registers (cpu/decode/stored.h): rows of whole groups
+// of them, and no more query rows than share these registers.
+FULMEN_INLINE bool reads_stored(const Problem& problem) {
+  constexpr int kQuad = 4;
+  return problem.quantized_kv() && decode_rows(problem) <= kQuad &&
+         problem.head_dim % kBlockNumbers == 0 && problem.head_dim_v % kBlockNumbers == 0;
+}
 FULMEN_INLINE int decode_slots(const Problem& problem) {
   const int rows = decode_rows(problem);
+  if (rows == 1 && reads_stored(problem)) return 1;
   return static_cast<int>(round_up(rows, rows > 16 ? 16 : 4));
 }
 
@@ -80,7 +88,8 @@ FULMEN_INLINE int decode_block_keys(const ForwardCall& call, int64_t slots) {
 FULMEN_INLINE DecodeScratch decode_scratch(const ForwardCall& call, int lanes, int group) {
   const Problem& problem = *call.problem;
   DecodeScratch s{};
-  s.slots = static_cast<int64_t>(decode_slots(problem)) * call.heads_per_task;
+  // The softmax takes four at a time.
+  s.slots = round_up(static_cast<int64_t>(decode_slots(problem)) * call.heads_per_task, 4);
   s.query_stride = round_up((problem.head_dim + group - 1) / group, lanes);
   s.value_stride = round_up(problem.head_dim_v, static_cast<int64_t>(lanes) * group);
   ScratchCutter cut;

@@ -72,8 +72,11 @@ class DecodeRows {
       Isa::store(sum_ + i, Isa::zero());
       Isa::store(rescale_ + i, Isa::zero());
     }
-    for (int64_t i = 0; i < slots_ * layout_.value_stride; i += kLanes)
+    for (int64_t i = 0; i < layout_.slots * layout_.value_stride; i += kLanes)
       Isa::store(output_ + i, Isa::zero());
+    // Slots that no product writes.
+    for (int64_t i = slots_ * int64_t{kDecodeRow}; i < layout_.slots * kDecodeRow; ++i)
+      scores_[i] = 0.0F;
     const auto keys = call_.band.any(0, problem_.seqlen_q);
     const int64_t split_begin = task_.split * call_.split_keys,
                   split_end = split_begin + call_.split_keys;
@@ -81,12 +84,13 @@ class DecodeRows {
     end_ = keys.end < split_end ? keys.end : split_end;
   }
 
-  // A slot's row: query of head. A quad's missing rows repeat the last one.
+  // A slot's row: query of head. A quad's missing rows repeat the last one, and missing heads too.
   struct Row {
     int64_t head;
     int64_t query;
   };
   Row row_of(int slot) const {
+    slot = slot < slots_ ? slot : slots_ - 1;
     int row = slot % head_slots_;
     row = row < rows_ ? row : rows_ - 1;
     return {(task_.kv_head + slot / head_slots_) * problem_.group_size() + row / problem_.seqlen_q,

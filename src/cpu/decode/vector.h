@@ -6,6 +6,7 @@
 #include "cpu/decode/prefetch.h"
 #include "cpu/decode/rows.h"
 #include "cpu/decode/rows_in_lanes.h"
+#include "cpu/decode/stored.h"
 #include "cpu/tile/unpack.h"
 
 namespace fulmen::cpu {
@@ -361,6 +362,14 @@ template <class Isa, class T>
 void decode_task(const ForwardCall& call, const DecodeTask& task, float* scratch) {
   if (decode_rows(*call.problem) > kFewDecodeRows)
     return DecodeTileTask<Isa, T>(call, task, scratch).run();
+  if constexpr (Isa::kGroup == 1) {
+    if (reads_stored(*call.problem)) {
+      if (decode_rows(*call.problem) == 1)
+        return DecodeStoredTask<Isa, 1>(call, task, scratch).template run<T>();
+      if constexpr (Isa::kLanes == 16)
+        return DecodeStoredTask<Isa, 4>(call, task, scratch).template run<T>();
+    }
+  }
   if constexpr (requires { Isa::prefetch_l2(nullptr); }) {
     if (call.block_bytes > 0) return DecodeTaskRunner<Isa, T, true>(call, task, scratch).run();
   }

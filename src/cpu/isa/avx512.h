@@ -113,6 +113,41 @@ struct Avx512 {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask(n), p)));
   }
 
+  // 32 fp16.
+  template <class Halves>
+  static void halves_as_float(const Halves& halves, Vec (&x)[2]) {
+    const auto bits = reinterpret_cast<__m512i>(halves);
+    x[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(bits));
+    x[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1));
+  }
+  // One fp16, at any address, in all lanes.
+  static Vec half_as_float(const void* p) {
+    short half;
+    __builtin_memcpy(&half, p, sizeof half);
+    return _mm512_cvtph_ps(_mm256_set1_epi16(half));
+  }
+  // table[nibble] of 16 bytes' low nibbles, then of the high ones. permutexvar reads no more than
+  // the four lowest bits of an index.
+  static void look_up_nibbles(const uint8_t* p, Vec table, Vec (&x)[2]) {
+    const __m512i low = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    x[0] = _mm512_permutexvar_ps(low, table);
+    x[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(low, 4), table);
+  }
+  // The same of 5 bits; the fifth of number n is bit n of fifths. high: the table of those that
+  // have it.
+  static void look_up_nibbles(const uint8_t* p, const uint8_t* fifths, Vec table, Vec high,
+                              Vec (&x)[2]) {
+    uint32_t fifth;
+    __builtin_memcpy(&fifth, fifths, sizeof fifth);
+    const __m512i low = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m512i upper = _mm512_srli_epi32(low, 4);
+    x[0] = _mm512_mask_blend_ps(static_cast<__mmask16>(fifth), _mm512_permutexvar_ps(low, table),
+                                _mm512_permutexvar_ps(low, high));
+    x[1] = _mm512_mask_blend_ps(static_cast<__mmask16>(fifth >> 16),
+                                _mm512_permutexvar_ps(upper, table),
+                                _mm512_permutexvar_ps(upper, high));
+  }
+
   static void store_from_float(float* p, Vec x) { store(p, x); }
   static void store_from_float(Fp16* p, Vec x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_fp16(x));

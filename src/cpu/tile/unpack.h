@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/tile/call.h"
+#include "cpu/tile/key_rows.h"
 #include "cpu/tile/storage.h"
 #include "cpu/tile/tile.h"
 
@@ -19,6 +20,8 @@ struct NoLinesAhead {
 // The compiler's vectors, of more than one instruction where a set's are narrower.
 using Fp8Chunk = uint8_t __attribute__((vector_size(32)));
 using Fp8Halves = uint16_t __attribute__((vector_size(64)));
+using Fp8SignedChunk = int8_t __attribute__((vector_size(32)));
+using Fp8SignedHalves = int16_t __attribute__((vector_size(64)));
 
 // Bytes become numbers a vector at a time.
 template <class Isa>
@@ -28,28 +31,31 @@ struct UnpackBytes {
   using Vec = typename Isa::Vec;
   // kChunk numbers of fp8 as fp16 with the same digits, but for a power of two: fp8_factor.
   template <DType kDType>
-  static FULMEN_INLINE void fp8_halves(const uint8_t* p, Fp16* to) {
+  static FULMEN_INLINE void fp8_halves(const uint8_t* p, Fp8Halves& half) {
     using Halves = Fp8Halves;
-    Fp8Chunk bytes;
-    __builtin_memcpy(&bytes, p, sizeof bytes);
-    const Halves x = __builtin_convertvector(bytes, Halves);
-    const Halves size = x & 0x7F, sign = (x & 0x80) << 8;
-    Halves half;
-    if constexpr (kDType == DType::fp8_e5m2) {
-      half = x << 8;
-    } else if constexpr (kDType == DType::fp8_e5m2fnuz) {
-      // Half of what fp16 says; the two lowest exponents are its subnormal numbers.
-      const Halves low = reinterpret_cast<Halves>(size < 8);
-      half = sign | (low & (size << 7)) | (~low & ((size << 8) - 0x400));
+    if constexpr (kDType == DType::fp8_e4m3) {
+      // The sign in both highest bits; the exponent is fp16's without its highest one.
+      Fp8SignedChunk bytes;
+      __builtin_memcpy(&bytes, p, sizeof bytes);
+      const Fp8SignedHalves wide = __builtin_convertvector(bytes, Fp8SignedHalves);
+      half = (reinterpret_cast<Halves>(wide) << 7) & 0xBFFF;
+      half |= reinterpret_cast<Halves>((half & 0x3F80) == 0x3F80) & 0x7E00;
     } else {
-      half = sign | size << 7;
+      Fp8Chunk bytes;
+      __builtin_memcpy(&bytes, p, sizeof bytes);
+      const Halves x = __builtin_convertvector(bytes, Halves);
+      const Halves size = x & 0x7F, sign = (x & 0x80) << 8;
+      if constexpr (kDType == DType::fp8_e5m2) {
+        half = x << 8;
+      } else if constexpr (kDType == DType::fp8_e5m2fnuz) {
+        // Half of what fp16 says; the two lowest exponents are its subnormal numbers.
+        const Halves low = reinterpret_cast<Halves>(size < 8);
+        half = sign | (low & (size << 7)) | (~low & ((size << 8) - 0x400));
+      } else {
+        half = sign | size << 7;
+      }
+      if constexpr (kDType != DType::fp8_e5m2) half |= reinterpret_cast<Halves>(x == 0x80) & 0x7E00;
     }
-    if constexpr (kDType != DType::fp8_e5m2) {
-      const Halves nan = kDType == DType::fp8_e4m3 ? reinterpret_cast<Halves>(size == 0x7F)
-                                                   : reinterpret_cast<Halves>(x == 0x80);
-      half |= nan & 0x7E00;
-    }
-    __builtin_memcpy(to, &half, sizeof half);
   }
   static constexpr float fp8_factor(DType dtype) {
     return dtype == DType::fp8_e4m3 ? 0x1p8F : dtype == DType::fp8_e4m3fnuz ? 0x1p7F : 1.0F;
@@ -147,8 +153,51 @@ class UnpackedRows {
     scale_ = (paged && of_token_ ? 0 : batch * scale_spec_.strides[0]) +
              kv_head * scale_spec_.strides[2];
     of_channel_ = scale_spec_.strides[3] != 0;
-    for (int64_t d = 0; of_channel_ && d < dim_; ++d)
+    if (!of_channel_) return;
+    for (int64_t d = 0; d < dim_; ++d)
       channels_[d] = number(scales_, scale_spec_.dtype, scale_ + d) * factor_;
+    for (int64_t d = dim_; d % kLanes != 0; ++d) channels_[d] = 0;
+  }
+
+  // [dim] where each channel has a scale, else null.
+  FULMEN_INLINE const float* channels() const { return of_channel_ ? channels_ : nullptr; }
+
+  // Whether a row's numbers have something in common, but for channels' scales.
+  FULMEN_INLINE bool has_row_scales() const {
+    return (scales_ != nullptr && !of_channel_) || (factor_ != 1.0F && !of_channel_);
+  }
+  // That of rows [first, first + count), times `factor`. Returns whether each is ordinary, so that
+  // a product of codes may be multiplied with it afterwards.
+  __attribute__((noinline)) bool scales_of_rows(int64_t first, int count, float factor,
+                                                float* out) const {
+    if (!of_channel_) factor *= factor_;
+    if (scales_ == nullptr || !of_token_) {
+      if (scales_ != nullptr && !of_channel_) factor *= number(scales_, scale_spec_.dtype, scale_);
+      for (int i = 0; i < count; ++i) out[i] = factor;
+      return is_ordinary(factor);
+    }
+    bool ordinary = true;
+    const auto put = [&](int i, int64_t index) __attribute__((always_inline)) {
+      const float scale = number(scales_, scale_spec_.dtype, index) * factor;
+      out[i] = scale;
+      ordinary &= is_ordinary(scale);
+    };
+    if (call_.pages.pages == nullptr) {
+      const int64_t stride = scale_spec_.strides[1];
+      for (int i = 0; i < count; ++i) put(i, scale_ + (first + i) * stride);
+      return ordinary;
+    }
+    PageWalk walk(call_.pages, scale_spec_, first);
+    for (int i = 0;; walk.next()) {
+      put(i, scale_ + walk.offset());
+      if (++i == count) return ordinary;
+    }
+  }
+  // Neither so large nor so small that sums of codes times numbers of the same kind leave fp32.
+  static FULMEN_INLINE bool is_ordinary(float x) {
+    constexpr unsigned kBias = 127, kMost = 40;
+    const unsigned exponent = __builtin_bit_cast(uint32_t, x) >> 23 & 0xFF;
+    return exponent - (kBias - kMost) <= 2 * kMost;
   }
 
   // Rows [first, first + count), count > 0, to out, `stride` floats apart, with zeros to the end of
@@ -273,13 +322,15 @@ class UnpackedRows {
     constexpr float kFactor = Unpack::fp8_factor(kDType);
     Fp16 halves[kChunk];
     for (int64_t d = 0; d < dim_; d += kChunk) {
+      Fp8Halves chunk;
       if (d + kChunk <= dim_) {
-        Unpack::template fp8_halves<kDType>(row + d, halves);
+        Unpack::template fp8_halves<kDType>(row + d, chunk);
       } else {
         uint8_t rest[kChunk] = {};
         for (int64_t i = d; i < dim_; ++i) rest[i - d] = row[i];
-        Unpack::template fp8_halves<kDType>(rest, halves);
+        Unpack::template fp8_halves<kDType>(rest, chunk);
       }
+      __builtin_memcpy(halves, &chunk, sizeof halves);
 #pragma GCC unroll 8
       for (int i = 0; i < kChunk; i += kLanes) {
         if (d + i >= dim_) break;
@@ -311,7 +362,7 @@ class UnpackedRows {
   bool of_token_ = false;
   bool of_channel_ = false;
   float factor_ = 1;  // q_scale
-  alignas(64) float channels_[round_up(kMaxHeadDim, kLanes)] = {};
+  alignas(64) float channels_[round_up(kMaxHeadDim, kLanes)];
 };
 
 }  // namespace fulmen::cpu

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "gpu/launch/quantized.h"
+
 namespace fulmen::gpu {
 namespace {
 
@@ -20,9 +22,21 @@ int* numbers(const TensorSpec& spec, const Tensor& tensor) {
 Specialisation append_kernel(DType dtype) {
   Specialisation s;
   s.entry = "kv_cache/append_kv.h";
-  s.dtype = s.kv_dtype = static_cast<int>(dtype);
+  s.dtype = s.kv_dtype = s.v_dtype = static_cast<int>(dtype);
   s.workgroup = kAppendLanes;
   s.block_m = s.block_n = 16;  // nothing depends on them
+  return s;
+}
+
+Specialisation append_kernel(const KvCacheProblem& p) {
+  Specialisation s = append_kernel(p.dtype);
+  if (!p.quantized()) return s;
+  s.quantized = 1;
+  s.kv_dtype = static_cast<int>(p.k_dtype);
+  s.v_dtype = static_cast<int>(p.v_dtype);
+  // A scale of another kind is read, and its last stride may be anything.
+  if (p.k_scale.strides[1] != 0) s.key_scales = row_scales(p.k_scale);
+  if (p.v_scale.strides[1] != 0) s.value_scales = row_scales(p.v_scale);
   return s;
 }
 
@@ -38,6 +52,13 @@ kernels::AppendArguments append_arguments(const KvCacheProblem& p, const KvCache
   a.v_new = view_of(p.v_new, t.v_new);
   a.k_cache = view_of(p.k_cache, t.k_cache);
   a.v_cache = view_of(p.v_cache, t.v_cache);
+  if (p.quantized()) {
+    set_bytes(p.k_dtype, a.k_cache);
+    set_bytes(p.v_dtype, a.v_cache);
+    a.k_scale = view_of(p.k_scale, t.k_scale);
+    a.v_scale = view_of(p.v_scale, t.v_scale);
+    a.half_scales = half_scales(p.k_scale, p.v_scale, {});
+  }
   a.q = view_of(p.q, t.q);
   a.q_out = view_of(p.q_out, t.q_out);
   a.seqlens_k = numbers(p.seqlens_k, t.seqlens_k);

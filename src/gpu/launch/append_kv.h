@@ -7,6 +7,8 @@
 namespace fulmen::gpu {
 
 // Lengths, heads, pages and the rotary embedding are arguments: a kernel a dtype.
+// quantized: a cache of formats of their own, and its scales.
+Specialisation append_kernel(const KvCacheProblem& problem);
 Specialisation append_kernel(DType dtype);
 // 0 where there is nothing to do.
 int64_t append_workgroups(const KvCacheProblem& problem);

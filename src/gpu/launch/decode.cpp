@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "gpu/launch/mask_bits.h"
+#include "gpu/launch/quantized.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -29,10 +30,12 @@ class SplitKv final : public Family {
   explicit SplitKv(const Target& target) : Family(target), tiles_(*target.decode) {}
   std::string_view name() const noexcept override { return "decode"; }
   bool variable_lengths() const noexcept override { return true; }
+  bool quantized_kv() const noexcept override { return true; }
   bool score_functions() const noexcept override { return true; }
   HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    if (Support support = multiplies_stored(p, target()); !support.yes) return support;
     if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     const int64_t rows = packed_rows(p);
     if (rows > kDecodeMostTiles * kDecodeRows && !reads_keys_less_often(p)) {

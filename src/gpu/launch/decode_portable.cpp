@@ -15,6 +15,7 @@ class DecodePortable final : public Family {
   explicit DecodePortable(const Target& target) : Family(target), tiles_(*target.decode_portable) {}
   std::string_view name() const noexcept override { return "decode"; }
   bool variable_lengths() const noexcept override { return true; }
+  bool quantized_kv() const noexcept override { return true; }
   bool score_functions() const noexcept override { return true; }
   HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
   Support supports(const Problem& p, const Chip& chip) const override {

@@ -23,7 +23,8 @@ inline int64_t packed_rows(const Problem& p) { return p.group_size() * p.seqlen_
 
 // Bytes of a key and its value.
 inline int64_t key_bytes(const Problem& p) {
-  return size_of(p.k_dtype) * (p.head_dim + p.head_dim_v);
+  return size_of(p.k_dtype) * row_elements(p.k_dtype, p.head_dim) +
+         size_of(p.v_dtype) * row_elements(p.v_dtype, p.head_dim_v);
 }
 
 // The part of the L2 that keys and values may take.
@@ -88,6 +89,8 @@ class Family {
   virtual bool deterministic() const noexcept { return true; }
   // Sequences of different lengths; forward also keys and values in pages.
   virtual bool variable_lengths() const noexcept { return false; }
+  // Keys and values in formats of their own, and their scales: Problem::quantized_kv().
+  virtual bool quantized_kv() const noexcept { return false; }
   // score_mod, mask_mod and block masks: supports() asks takes_functions() for the rest.
   virtual bool score_functions() const noexcept { return false; }
   // The widest head that its tiles are made for.

@@ -8,6 +8,7 @@
 #include <bit>
 #include <limits>
 
+#include "gpu/launch/quantized.h"
 #include "runtime/sequence_view.h"
 
 namespace fulmen::gpu {
@@ -15,6 +16,11 @@ namespace {
 
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr int64_t kPieceElements = 8;  // 16 bytes of 16-bit elements; fp32: 32 bytes
+// Blocks of k and v move as pieces of 2 bytes.
+int64_t piece_elements(const Problem& p, const TensorSpec& spec) {
+  const bool blocks = (&spec == &p.k || &spec == &p.v) && block_bytes(spec.dtype) > 0;
+  return blocks ? 2 : kPieceElements;
+}
 // Rows of a tile are reached by distances of 32 bits: 256 rows of 2^21 elements of 2 bytes.
 constexpr int64_t kMostRowStride = int64_t{1} << 21U;
 
@@ -46,8 +52,9 @@ int page_size(const Problem& p) {
 bool strides_are_whole(const Problem& p) {
   if (p.head_dim % kPieceElements != 0 || p.head_dim_v % kPieceElements != 0) return false;
   for (const TensorSpec* spec : {&p.q, &p.k, &p.v, &p.out, &p.dout, &p.dq, &p.dk, &p.dv}) {
+    const int64_t piece = piece_elements(p, *spec);
     for (int d = 0; d < 3; ++d) {
-      if (spec->strides[d] % kPieceElements != 0) return false;
+      if (spec->strides[d] % piece != 0) return false;
     }
     if (spec->strides[1] > kMostRowStride) return false;
   }
@@ -72,7 +79,7 @@ Specialisation helper_kernel(const Specialisation& products, std::string_view en
   s.entry = entry;
   s.workgroup = workgroup;
   s.dtype = products.dtype;
-  s.kv_dtype = products.kv_dtype;
+  s.kv_dtype = s.v_dtype = products.quantized != 0 ? products.dtype : products.kv_dtype;
   s.head_dim = products.head_dim;
   s.head_dim_v = products.head_dim_v;
   s.block_m = products.block_m;
@@ -98,7 +105,7 @@ bool scales_alone(const Problem& p) {
 
 void specialise_for(const Problem& p, Specialisation& s) {
   s.dtype = static_cast<int>(p.dtype);
-  s.kv_dtype = static_cast<int>(p.k_dtype);
+  specialise_kv(p, s);
   s.bias = p.bias.present ? static_cast<int>(p.bias.dtype) : -1;
   s.keep_mask = has_mask_parts(p) ? kMaskAsBits : p.keep_mask.present ? kMaskAsBytes : 0;
   s.alibi = p.alibi_slopes.present;
@@ -153,7 +160,7 @@ std::string to_string(const Specialisation& s) {
   std::string text =
       fmt::format("{} {} {}", kernel_name(s), s.target == nullptr ? "portable" : s.target->name,
                   fulmen::to_string(s.tensor_dtype()));
-  if (s.head_dim == 0) return text;  // a kernel for any
+  if (s.head_dim == 0) return s.quantized != 0 ? text + kv_text(s) : text;  // a kernel for any
   text += fmt::format(" d{}", s.head_dim);
   if (const int dim_v = s.head_dim_v / s.heads_in_row; dim_v != s.head_dim)
     text += fmt::format("/{}", dim_v);
@@ -188,6 +195,7 @@ std::string to_string(const Specialisation& s) {
   }
   // The tensors have fewer dims than the tile: each load has a condition, which takes registers.
   if (s.exact_dims == 0 && s.target != nullptr && s.heads_in_row == 1) text += " fewer dims";
+  if (s.quantized != 0) text += kv_text(s);
   if (s.whole_rows == 0 && (s.target != nullptr || s.tensor_dtype() != DType::fp32))
     text += " any rows";
   return text;
@@ -206,6 +214,7 @@ kernels::ForwardArguments arguments_of(const Problem& p) {
   a.q = view_of(p.q);
   a.k = view_of(p.k);
   a.v = view_of(p.v);
+  set_kv_strides(p, a);
   a.out = view_of(p.out);
   a.bias = score_view_of(p.bias);
   a.keep_mask = score_view_of(p.keep_mask);
@@ -246,6 +255,7 @@ void set_pointers(const Problem& p, const AttentionTensors& t, kernels::ForwardA
   a.q.data = t.q.data;
   a.k.data = t.k.data;
   a.v.data = t.v.data;
+  set_scale_pointers(p, t, a);
   a.out.data = t.out.data;
   a.bias.data = t.bias.data;
   a.keep_mask.data = t.keep_mask.data;

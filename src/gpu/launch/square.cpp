@@ -19,7 +19,7 @@ int lds_bytes(const Specialisation& s, bool second_rows, int weights) {
 }  // namespace
 
 bool multiplies_pairs(const Problem& p, const Chip& chip) {
-  return chip.pair_products && p.dtype == DType::fp16 && p.k_dtype == DType::fp16;
+  return chip.pair_products && p.dtype == DType::fp16 && !p.quantized_kv();
 }
 
 int square_rows(const Problem& p) {

@@ -55,6 +55,10 @@
 //   dot2(a, b, sum)                          the products of two pairs of fp16 numbers, added to
 //                                            `sum` in fp32. AMD: of chips that have it
 //   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b
+//   byte_pair<kHigh>(a, i, b, j)             byte i of a and byte j of b in the low (kHigh: high)
+//                                            bytes of 16 bits each, the others 0
+//   add_halves(a, b) multiply_halves(a, b)   of two fp16 numbers each, rounded to nearest
+//   int8_to_float(x, i)                      the number of byte i
 #pragma once
 
 #include "core/platform.h"

@@ -21,8 +21,11 @@ template <>
 struct ElementOf<2> {
   using Type = Bfloat16;
 };
-using Element = ElementOf<kConfig.dtype>::Type;       // of q, out, dout and dq
-using KvElement = ElementOf<kConfig.kv_dtype>::Type;  // of k and v where forward kernels read them
+using Element = ElementOf<kConfig.dtype>::Type;  // of q, out, dout and dq
+constexpr bool kQuantized = kConfig.quantized != 0;
+// Of k and v where forward kernels read them; a byte where they are quantized.
+using KvElement =
+    Either<kQuantized, unsigned char, ElementOf<(kQuantized ? 0 : kConfig.kv_dtype)>::Type>;
 using BiasElement = ElementOf<(kConfig.bias < 0 ? 0 : kConfig.bias)>::Type;
 
 constexpr int kHeadDim = kConfig.head_dim;

@@ -72,6 +72,15 @@ struct Configuration {
   // backward/parts/row_statistics.h: keys of a block of those that it lists in a table
   // (backward/parts/block_table.h); 0: it makes none.
   int block_table = 0;
+
+  // k and v in formats of their own (core/stored_number.h): addresses and strides of both are in
+  // bytes then.
+  int quantized = 0;
+  int v_dtype = kv_dtype;  // kv_dtype is k's
+  // Which scales rows have beside the head's: 1 for each token, in fp32, 2 the same in fp16; of k 3
+  // for each channel, in fp32, 4 the same in fp16.
+  int key_scales = 0;
+  int value_scales = 0;
   int score_mod = 0;  // 1: scores go through it (core/score_functions.h)
   // What a mask's bits are made of: the sum of 1 for the keep-mask's bytes, 2 for mask_mod, 4 for a
   // block mask. Of bytes alone forward/pack_mask.h knows, for others it is 0.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/config.h"
+#include "core/scale_types.h"
 
 namespace fulmen::kernels {
 
@@ -78,6 +79,8 @@ FULMEN_DEVICE Arguments sequence_at(const Arguments& call, Int64 b, const algori
   } else {
     begin_at<KvElement>(a.k, s.k_row);
     begin_at<KvElement>(a.v, s.k_row);
+    if constexpr (kKeyScaleOfToken) begin_at<KeyScale>(a.k_scale, s.k_row);
+    if constexpr (kValueScaleOfToken) begin_at<ValueScale>(a.v_scale, s.k_row);
   }
   begin_gradients_at(a, b, s);
   return a;
@@ -130,7 +133,8 @@ struct PagedRow {
   FULMEN_DEVICE const KvElement* in(const ForwardArguments& a, const View& view,
                                     const KvElement* head) const {
     const KvElement* const place = head + (exists(a) ? page : 0U) * view.batch + row * view.row;
-    return kValues || exists(a) ? place : static_cast<const KvElement*>(a.missing_row);
+    if constexpr (kValues || kQuantized) return place;  // quantized keys have a scale of NaN
+    return exists(a) ? place : static_cast<const KvElement*>(a.missing_row);
   }
 };
 

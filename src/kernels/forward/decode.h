@@ -3,6 +3,7 @@
 // round robin, straight from memory into operands, and merge at the end through LDS. With one split
 // the result is final, else forward/decode_combine.h merges the splits.
 #include "tile/direct.h"
+#include "tile/stored_scales.h"
 
 namespace fulmen::kernels {
 
@@ -28,10 +29,16 @@ static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kScoreTile * kOutputPitch)
 constexpr int kOperandWords = kMmaSteps * kPieces * 4;
 // gfx11, whose scalars hold keys' distances, has less room where something else modifies scores,
 // AMD where rows lie anywhere: their addresses have 64 bits.
-constexpr int kRoom = kFarRows ? 150 : kSameKeys && kBias ? 170 : kDimGroups > 1 ? 200 : 230;
-constexpr bool kTogether =
-    2 * kOperandWords + kGroups * kDirectKeys * kWidth / 2 + kGroups * kWidth * kDirectElements <=
-    kRoom;
+// Numbers of 8 bits take some while they become operands.
+constexpr int kRoom = (kFarRows             ? 150
+                       : kSameKeys && kBias ? 170
+                       : kDimGroups > 1     ? 200
+                                            : 230) -
+                      (kQuantized ? 30 : 0);
+constexpr bool kTogether = 2 * kOperandWords +
+                               kGroups * kDirectKeys * kWidth * kStoredBytes<true> / 4 +
+                               kGroups * kWidth * kDirectElements <=
+                           kRoom;
 // Queries stay in registers, unless operands and outputs fill them: then the first cache has them.
 constexpr bool kQueriesStay = kTogether || kOperandWords < (kFarRows ? 32 : 64);
 
@@ -54,12 +61,60 @@ struct Place {
   }
 };
 
+// Of quantized keys and values; else nothing.
+struct NoScales {
+  struct Step {
+    FULMEN_DEVICE void scale_keys(TileRow<kKeyTiles>& /*score*/) const {}
+    FULMEN_DEVICE void scale_values(TileRow<kKeyTiles>& /*probability*/) const {}
+  };
+  FULMEN_DEVICE static NoScales of(const ForwardArguments& /*a*/, Int64 /*batch*/,
+                                   Int64 /*kv_head*/) {
+    return {};
+  }
+  FULMEN_DEVICE Step load(const ForwardArguments& /*a*/, const TilePlace& /*tile*/,
+                          int /*left*/) const {
+    return {};
+  }
+  FULMEN_DEVICE static float of_outputs(const ForwardArguments& /*a*/, Int64 /*batch*/,
+                                        Int64 /*kv_head*/) {
+    return 1.0F;
+  }
+};
+template <int kTiles>
+struct HeadScales {
+  StoredHead<false> keys;
+  StoredHead<true> values;
+
+  struct Step {
+    StepScales<false, kTiles> keys;
+    StepScales<true, kTiles> values;
+
+    FULMEN_DEVICE void scale_keys(TileRow<kTiles>& score) const { scale_scores(keys, score); }
+    FULMEN_DEVICE void scale_values(TileRow<kTiles>& probability) const {
+      scale_probabilities(values, probability);
+    }
+  };
+  FULMEN_DEVICE static HeadScales of(const ForwardArguments& a, Int64 batch, Int64 kv_head) {
+    return {StoredHead<false>::of(a, batch, kv_head), StoredHead<true>::of(a, batch, kv_head)};
+  }
+  FULMEN_DEVICE Step load(const ForwardArguments& a, const TilePlace& tile, int left) const {
+    return {StepScales<false, kTiles>::load(a, keys, tile, left),
+            StepScales<true, kTiles>::load(a, values, tile, left)};
+  }
+  // The head's scale of v; with scales of tokens: 1.
+  FULMEN_DEVICE static float of_outputs(const ForwardArguments& a, Int64 batch, Int64 kv_head) {
+    return finite_or_nan(StoredHead<true>::of(a, batch, kv_head).factor);
+  }
+};
+using StoredScales = Either<kQuantized, HeadScales<kKeyTiles>, NoScales>;
+
 struct SplitTask {
   const ForwardArguments& a;
   const RowMap& map;
   int first_row, row_end;
   const KeySource& keys;
   const KeySource& values;
+  const StoredScales& scales;
   RowOperand queries[kQueriesStay ? kMmaSteps : 1];
 
   FULMEN_DEVICE RowOperand load_query(int d) const {
@@ -83,7 +138,8 @@ struct SplitTask {
     const NearValues near_values(values, first);
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, first_key);
     TileRow<kKeyTiles> score = {};
-    RowOperand key[kTogether ? kKeyTiles : 1][kTogether ? kMmaSteps : 1];
+    const auto step_scales = scales.load(a, first, at_most(keys.end - first_key, kBlockN));
+    StoredKeys key[kTogether ? kKeyTiles : 1][kTogether ? kMmaSteps : 1];
     DirectValues value[kTogether ? kValueSteps : 1][kTogether ? kGroups : 1];
     if constexpr (kTogether) {
       // All of the step's memory at once, before the first use.
@@ -102,19 +158,22 @@ struct SplitTask {
 #pragma unroll
       for (int d = 0; d < kMmaSteps; ++d) {
         if constexpr (kTogether) {
-          multiply_scores<Element>(score[f], key[f][d], query(d));
+          multiply_scores<Element>(score[f], key_operand(key[f][d]), query(d));
         } else {
-          multiply_scores<Element>(score[f], load_keys(near_keys, f, kMmaK * d), query(d));
+          multiply_scores<Element>(score[f], key_operand(load_keys(near_keys, f, kMmaK * d)),
+                                   query(d));
           if (d % kStepsInFlight == kStepsInFlight - 1) schedule_fence();
         }
       }
     }
+    step_scales.scale_keys(score);
     // A split begins with the window's first key, wherever that lies: its last tile may reach into
     // the next split.
     modify_scores<kMasked>(map, first_row, first_key, score,
                            [&](const ForwardArguments& /*a*/) { return keys.end; });
     exponentiate(rows, softmax_scale(a), score,
                  [&](const float(&factor)[kRowsPerLane]) { out.rescale(factor); });
+    step_scales.scale_values(score);
 #pragma unroll
     for (int step = 0; step < kValueSteps; ++step) {
       const ProbabilityOperand p = step_operand<Element, true>(score, step);
@@ -186,12 +245,14 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
   const Int64 part = static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id;
   RowEnd end{1.0F, 0.0F};
   if constexpr (!kSplits) end = end_row(a, head, max, sum);
+  const float of_outputs = StoredScales::of_outputs(a, map.batch, place.kv_head);
   for (int d = thread_id() % kLanesPerRow; d < a.head_dim_v; d += kLanesPerRow) {
     float value = 0;
 #pragma unroll
     for (int w = 0; w < kWaves; ++w)
       value +=
           weight[w] * lds_load<float>(4 * (kOutputsAt + (w * kScoreTile + row) * kOutputPitch + d));
+    if constexpr (kQuantized) value *= of_outputs;
     if constexpr (kSplits) {
       global_store(a.partial_out + part * a.head_dim_v + d, value);
     } else {
@@ -230,9 +291,11 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   const int first_dim = wave_id() % kDimGroups * kDimsOfWave;
   // The last of four waves may have none.
   const bool has_dims = kDimGroups <= 2 || first_dim < a.head_dim_v;
-  const KeySource values{a,     a.v, head_rows(a.v, batch, kv_head) + (has_dims ? first_dim : 0),
-                         begin, end, has_dims ? a.head_dim_v - first_dim : 0};
-  SplitTask task{a, map, first_row, row_end, keys, values, {}};
+  const KeySource values{
+      a,     a.v, head_rows(a.v, batch, kv_head) + (has_dims ? first_dim * kStoredUnits<true> : 0),
+      begin, end, has_dims ? a.head_dim_v - first_dim : 0};
+  const StoredScales scales = StoredScales::of(a, batch, kv_head);
+  SplitTask task{a, map, first_row, row_end, keys, values, scales, {}};
   if constexpr (kQueriesStay) {
 #pragma unroll
     for (int d = 0; d < kMmaSteps; ++d) task.queries[kQueriesStay ? d : 0] = task.load_query(d);

@@ -146,7 +146,8 @@ struct OwnScores {
 struct WaveTask {
   const ForwardArguments& a;
   OwnScores own;
-  const KvElement *k, *v;
+  KvHead<false> k;
+  KvHead<true> v;
   PieceOfWords query[kBlockM][kKeyPieces];
 
   // Keys [first_key, first_key + kStepKeys); those from `end` on repeat the last one, with no
@@ -159,7 +160,7 @@ struct WaveTask {
     const auto load_values = [&] {
 #pragma unroll
       for (int c = 0; c < kBlockN; ++c) {
-        const KvElement* row = values.template row<true>(key_of(c));
+        const auto row = values.template row<true>(key_of(c));
 #pragma unroll
         for (int n = 0; n < kValuePieces; ++n)
           load_words(row, dim_of(n), a.head_dim_v, value[n][c]);
@@ -167,7 +168,7 @@ struct WaveTask {
     };
 #pragma unroll
     for (int c = 0; c < kBlockN; ++c) {
-      const KvElement* row = keys.template row<true>(key_of(c));
+      const auto row = keys.template row<true>(key_of(c));
 #pragma unroll
       for (int n = 0; n < kKeyPieces; ++n) load_words(row, dim_of(n), a.head_dim, key[c][n]);
     }
@@ -424,8 +425,8 @@ FULMEN_DEVICE void decode_portable(const ForwardArguments& call) {
 
   WaveTask task{a,
                 OwnScores::of(a, place),
-                head_rows(a.k, place.batch, place.kv_head),
-                head_rows(a.v, place.batch, place.kv_head),
+                kv_head_of<false>(a, place.batch, place.kv_head),
+                kv_head_of<true>(a, place.batch, place.kv_head),
                 {}};
 #pragma unroll
   for (int r = 0; r < kBlockM; ++r) {

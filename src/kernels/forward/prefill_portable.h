@@ -22,7 +22,8 @@ static_assert(kLdsBytes == kLayout.total,
 struct PortableTask {
   const ForwardArguments& a;
   Int64 batch, head, row_begin, row_end;
-  const KvElement *k, *v;  // of the KV head, by head_rows()
+  KvHead<false> k;  // of the KV head
+  KvHead<true> v;
   algorithm::KeyRange keys;
 
   FULMEN_DEVICE void stage_queries(int chunk) const {
@@ -136,8 +137,8 @@ FULMEN_DEVICE void portable(const ForwardArguments& call) {
                           head,
                           row_begin,
                           row_end,
-                          head_rows(a.k, batch, kv_head),
-                          head_rows(a.v, batch, kv_head),
+                          kv_head_of<false>(a, batch, kv_head),
+                          kv_head_of<true>(a, batch, kv_head),
                           keys};
 
   DropoutMask dropout(a, batch, head);

@@ -2,7 +2,7 @@
 // two go where their sequence ends, keys and queries are rotated on the way. Numbers in device
 // memory are unchecked: rows that have no place in the cache are not written, and positions past
 // the last one take its angles.
-#include "core/config.h"
+#include "core/stored_code.h"
 
 namespace fulmen::kernels {
 
@@ -72,6 +72,117 @@ FULMEN_DEVICE void copy_elements(const Element* from, Element* to, int count, in
     global_store(to + d, global_load(from + d));
 }
 
+// One row that is quantized: what lanes of it compute.
+struct QuantizedRow {
+  const AppendArguments& a;
+  AppendedRow row;
+  Int64 position;
+
+  // The element that a cache of q's dtype would have.
+  FULMEN_DEVICE float number(int d) const {
+    if (d >= 2 * row.half) return to_float(global_load(row.from + d));
+    const bool interleaved = a.interleaved != 0;
+    const int i = interleaved ? d / 2 : d < row.half ? d : d - row.half;
+    const bool is_second = interleaved ? d % 2 != 0 : d >= row.half;
+    const float cosine = angle(a, a.rotary_cos, position * a.cos_row + i),
+                sine = angle(a, a.rotary_sin, position * a.sin_row + i);
+    const float x = to_float(global_load(row.from + (interleaved ? 2 * i : i))),
+                y = to_float(global_load(row.from + (interleaved ? 2 * i + 1 : i + row.half)));
+    return to_float(from_float<Element>(is_second ? x * sine + y * cosine : x * cosine - y * sine));
+  }
+  // The largest |number|, an infinity for a NaN; all lanes of the row have it.
+  FULMEN_DEVICE float largest(int lane) const {
+    float most = 0;
+    for (int d = lane; d < row.dims; d += kLanesOfRow) {
+      const float size = absolute(number(d));
+      most = size == size ? larger(most, size) : kInfinity;
+    }
+#pragma unroll
+    for (int mask = 1; mask < kLanesOfRow; mask *= 2) most = larger(most, shuffle_xor(most, mask));
+    return most;
+  }
+  template <int kFormat>
+  FULMEN_DEVICE void store(int lane, unsigned char* to, float scale) const {
+    for (int d = lane; d < row.dims; d += kLanesOfRow) {
+      const float place = scale == 0 ? 0.0F : number(d) / scale;
+      global_store(to + d, static_cast<unsigned char>(code_of<kFormat>(place)));
+    }
+  }
+};
+
+// Where a row's bytes and its scale lie in a quantized cache.
+struct StoredPlace {
+  unsigned char* row;
+  Int64 scale;
+  bool exists;  // else they are those of another row
+
+  FULMEN_DEVICE static StoredPlace of(const AppendArguments& a, const View& view,
+                                      const View& scales, bool of_token, Int64 b, Int64 row,
+                                      Int64 head) {
+    bool exists = row >= 0 && row < a.rows;
+    row = exists ? row : 0;
+    Int64 batch = b;
+    if (a.block_table != nullptr) {
+      batch = global_load(a.block_table + b * a.table_stride + row / a.page_size);
+      row %= a.page_size;
+      exists = exists && batch >= 0 && batch < a.num_pages;
+    }
+    auto* const at = static_cast<unsigned char*>(const_cast<void*>(view.data)) +
+                     batch * view.batch + row * view.row + head * view.head;
+    return {at,
+            of_token ? batch * scales.batch + row * scales.row + head * scales.head
+                     : b * scales.batch + head * scales.head,
+            exists};
+  }
+};
+
+// A row of k or v. All lanes come here together, those that have none (`there`) with another row,
+// which they do not store.
+template <bool kValues>
+FULMEN_DEVICE void append_quantized(const AppendArguments& a, Int64 b, Int64 i, Int64 head,
+                                    bool there, int lane) {
+  constexpr int kFormat = kValues ? kConfig.v_dtype : kConfig.kv_dtype;
+  constexpr bool kOfToken = (kValues ? kConfig.value_scales : kConfig.key_scales) != 0;
+  using Scale = Either<(kValues ? kConfig.value_scales : kConfig.key_scales) == 2, Half, float>;
+  const View& scales = kValues ? a.v_scale : a.k_scale;
+  const Int64 used = global_load(a.seqlens_k + b);
+  const StoredPlace place =
+      StoredPlace::of(a, kValues ? a.v_cache : a.k_cache, scales, kOfToken, b, used + i, head);
+  const bool stored = there && place.exists;
+  const QuantizedRow row{a,
+                         {at<Element>(kValues ? a.v_new : a.k_new, b, i, head), nullptr,
+                          kValues ? a.head_dim_v : a.head_dim, kValues ? 0 : a.half, 0},
+                         algorithm::Band::clamp(used + i, 0, a.positions - 1)};
+  float scale = 1;
+  if constexpr (kOfToken) {
+    const float most = row.largest(lane);
+    scale = most < kInfinity ? most / largest_code(kFormat) : kNan;
+    if constexpr (sizeof(Scale) == 2) scale = to_float(from_float<Half>(scale));
+    if (stored && lane == 0) {
+      auto* const to = static_cast<Scale*>(const_cast<void*>(scales.data)) + place.scale;
+      global_store(to, from_float<Scale>(scale));
+    }
+  } else if (scales.data != nullptr) {
+    scale = (a.half_scales & (kValues ? 2 : 1)) != 0
+                ? to_float(global_load(static_cast<const Half*>(scales.data) + place.scale))
+                : global_load(static_cast<const float*>(scales.data) + place.scale);
+  }
+  if (stored) row.template store<kFormat>(lane, place.row, scale);
+}
+
+// As append_kv(): rows of keys and values alone, a workgroup's first ones.
+FULMEN_DEVICE void append_quantized_rows(const AppendArguments& a) {
+  const Int64 rows = 2 * a.seqlen_new * a.num_kv_heads,
+              id = workgroup_id() * kRowsOfWorkgroup + thread_id() / kLanesOfRow;
+  const int lane = thread_id() % kLanesOfRow;
+  // Rows of a wave take turns: first keys, then values.
+  const bool there = id < rows * a.batch / 2;
+  const Int64 pair = there ? id : 0, b = pair / (rows / 2), n = pair % (rows / 2),
+              i = n / a.num_kv_heads, head = n % a.num_kv_heads;
+  append_quantized<false>(a, b, i, head, there, lane);
+  append_quantized<true>(a, b, i, head, there, lane);
+}
+
 FULMEN_DEVICE void append_kv(const AppendArguments& a) {
   const Int64 thread = workgroup_id() * kWorkgroup + thread_id();
   if (a.seqlens_k_out != nullptr && thread < a.batch) {
@@ -81,8 +192,13 @@ FULMEN_DEVICE void append_kv(const AppendArguments& a) {
   const Int64 rows = 2 * a.seqlen_new * a.num_kv_heads + a.seqlen_q * a.num_heads;  // of a sequence
   const Int64 id = workgroup_id() * kRowsOfWorkgroup + thread_id() / kLanesOfRow;
   const int lane = thread_id() % kLanesOfRow;
+  if constexpr (kQuantized) {
+    if (a.seqlen_new > 0) append_quantized_rows(a);
+  }
   if (id >= rows * a.batch) return;
-  const AppendedRow row = appended_row(a, id / rows, id % rows);
+  const Int64 n = id % rows;
+  if (kQuantized && n < 2 * a.seqlen_new * a.num_kv_heads) return;  // append_quantized_rows()
+  const AppendedRow row = appended_row(a, id / rows, n);
   if (row.to == nullptr) return;
   const Int64 position = algorithm::Band::clamp(row.position, 0, a.positions - 1);
   // In place, too: a lane has both elements of a pair.

@@ -129,6 +129,9 @@ typedef __amdgpu_buffer_rsrc_t BufferDescriptor;
 FULMEN_DEVICE BufferDescriptor buffer_descriptor(const void* base, int bytes, int flags) {
   return __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(base), 0, bytes, flags);
 }
+FULMEN_DEVICE auto buffer_load(Plain<2> /*kind*/, BufferDescriptor from, int offset, int fixed) {
+  return __builtin_amdgcn_raw_buffer_load_b16(from, offset, fixed, 0);
+}
 FULMEN_DEVICE auto buffer_load(Plain<4> /*kind*/, BufferDescriptor from, int offset, int fixed) {
   return __builtin_amdgcn_raw_buffer_load_b32(from, offset, fixed, 0);
 }
@@ -143,6 +146,8 @@ FULMEN_DEVICE auto buffer_load(Plain<16> /*kind*/, BufferDescriptor from, int of
 // intrinsics alone.
 typedef unsigned BufferDescriptor __attribute__((ext_vector_type(4)));
 typedef Plain<8>::Type BufferWords2;
+__attribute__((device)) unsigned short raw_buffer_load_half(BufferDescriptor, int, int, int) __asm(
+    "llvm.amdgcn.raw.buffer.load.i16");
 __attribute__((device)) unsigned raw_buffer_load_1(BufferDescriptor, int, int,
                                                    int) __asm("llvm.amdgcn.raw.buffer.load.i32");
 __attribute__((device)) BufferWords2
@@ -154,6 +159,9 @@ FULMEN_DEVICE BufferDescriptor buffer_descriptor(const void* base, int bytes, in
   return BufferDescriptor{static_cast<unsigned>(address),
                           static_cast<unsigned>(address >> 32U) & 0xFFFFU,
                           static_cast<unsigned>(bytes), static_cast<unsigned>(flags)};
+}
+FULMEN_DEVICE auto buffer_load(Plain<2> /*kind*/, BufferDescriptor from, int offset, int fixed) {
+  return raw_buffer_load_half(from, offset, fixed, 0);
 }
 FULMEN_DEVICE auto buffer_load(Plain<4> /*kind*/, BufferDescriptor from, int offset, int fixed) {
   return raw_buffer_load_1(from, offset, fixed, 0);
@@ -282,6 +290,30 @@ FULMEN_DEVICE float dot2(unsigned a, unsigned b, float sum) {
 // The low, or the high, 16 bits of a, and above them those of b.
 FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
   return __builtin_amdgcn_perm(b, a, high ? 0x07060302U : 0x05040100U);
+}
+
+// Byte i of a in bits 0 to 7, byte j of b in bits 16 to 23; kHigh: in bits 8 to 15 and 24 to 31.
+// The others are 0.
+template <bool kHigh>
+FULMEN_DEVICE unsigned byte_pair(unsigned a, int i, unsigned b, int j) {
+  const unsigned low = static_cast<unsigned>(i), high = static_cast<unsigned>(j) + 4U;
+  return __builtin_amdgcn_perm(
+      b, a, kHigh ? 0x000C000CU | low << 8U | high << 24U : 0x0C000C00U | low | high << 16U);
+}
+// Of two fp16 numbers each.
+FULMEN_DEVICE unsigned add_halves(unsigned a, unsigned b) {
+  typedef _Float16 Halves __attribute__((ext_vector_type(2)));
+  return __builtin_bit_cast(unsigned,
+                            __builtin_bit_cast(Halves, a) + __builtin_bit_cast(Halves, b));
+}
+FULMEN_DEVICE unsigned multiply_halves(unsigned a, unsigned b) {
+  typedef _Float16 Halves __attribute__((ext_vector_type(2)));
+  return __builtin_bit_cast(unsigned,
+                            __builtin_bit_cast(Halves, a) * __builtin_bit_cast(Halves, b));
+}
+// The number of an int8, byte i of x.
+FULMEN_DEVICE float int8_to_float(unsigned x, int i) {
+  return static_cast<float>(static_cast<signed char>(x >> (8U * static_cast<unsigned>(i))));
 }
 
 // Two probabilities, rounded toward zero by one instruction (rounding to nearest takes three). They

@@ -233,6 +233,31 @@ FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
   return high ? a >> 16U | (b & 0xFFFF0000U) : (a & 0xFFFFU) | b << 16U;
 }
 
+// As platforms/amd.h.
+template <bool kHigh>
+FULMEN_DEVICE unsigned byte_pair(unsigned a, int i, unsigned b, int j) {
+  const unsigned low = a >> (8 * i) & 0xFFU, high = b >> (8 * j) & 0xFFU;
+  return (low | high << 16U) << (kHigh ? 8U : 0U);
+}
+template <class Operation>
+FULMEN_DEVICE unsigned of_halves(unsigned a, unsigned b, const Operation& operation) {
+  const auto number = [](unsigned bits) {
+    return half_to_float(static_cast<unsigned short>(bits));
+  };
+  return pack_halves(operation(number(a), number(b)),
+                     operation(number(a >> 16U), number(b >> 16U)));
+}
+// Sums and products of fp16 numbers are rounded once: fp32 has them exactly, or far enough.
+FULMEN_DEVICE unsigned add_halves(unsigned a, unsigned b) {
+  return of_halves(a, b, [](float x, float y) { return x + y; });
+}
+FULMEN_DEVICE unsigned multiply_halves(unsigned a, unsigned b) {
+  return of_halves(a, b, [](float x, float y) { return x * y; });
+}
+FULMEN_DEVICE float int8_to_float(unsigned x, int i) {
+  return static_cast<float>(static_cast<signed char>(static_cast<unsigned char>(x >> (8 * i))));
+}
+
 // Two probabilities, as platforms/nvidia.h or platforms/amd.h: there toward zero.
 #if defined(FULMEN_TARGET_SM80)
 constexpr float kHalfShift = 0, kHalfUnshift = 1;

@@ -227,6 +227,30 @@ FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
   return __byte_perm(a, b, high ? 0x7632 : 0x5410);
 }
 
+// As platforms/amd.h.
+template <bool kHigh>
+FULMEN_DEVICE unsigned byte_pair(unsigned a, int i, unsigned b, int j) {
+  const unsigned low = static_cast<unsigned>(i), high = static_cast<unsigned>(j) + 4U;
+  return kHigh ? __byte_perm(a, b, low << 4U | high << 12U) & 0xFF00FF00U
+               : __byte_perm(a, b, low | high << 8U) & 0x00FF00FFU;
+}
+FULMEN_DEVICE unsigned add_halves(unsigned a, unsigned b) {
+  unsigned y;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+FULMEN_DEVICE unsigned multiply_halves(unsigned a, unsigned b) {
+  unsigned y;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
+// 2^23 + 128 + x, less that: conversions of integers run at a quarter of the rate.
+FULMEN_DEVICE float int8_to_float(unsigned x, int i) {
+  const unsigned code =
+      __byte_perm(x ^ 0x80808080U, 0x4B000000U, 0x7650U + static_cast<unsigned>(i));
+  return __uint_as_float(code) - 8388736.0F;
+}
+
 // Two probabilities; the chip rounds as fast as anything else would.
 constexpr float kHalfShift = 0, kHalfUnshift = 1;
 FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) { return pack_halves(a, b); }

@@ -2,6 +2,7 @@
 // little.
 #pragma once
 
+#include "core/stored_pairs.h"
 #include "tile/kept_keys.h"
 #include "tile/modified_scores.h"
 #include "tile/register_pressure.h"
@@ -13,11 +14,13 @@ namespace fulmen::kernels {
 
 // A lane takes kWidth neighbouring dims of each of its keys; tile t of a group of outputs has every
 // kWidth-th dim, from t on. On gfx11 a lane has all 16 keys: 8 dims of each would fill 64
-// registers.
+// registers. In 8 bits bf16 has room for them; fp16's conversions keep more in flight.
 constexpr int kDimsOfWave = kHeadDimV / kConfig.dim_groups;  // of outputs
-constexpr int kWidth = kDimsOfWave % (8 * kDirectDims) == 0 && kDirectKeys <= 8 ? 8
-                       : kDimsOfWave % (4 * kDirectDims) == 0 && !kFewDims      ? 4
-                                                                                : 2;
+constexpr int kWidth = kDimsOfWave % (8 * kDirectDims) == 0 &&
+                               kDirectKeys * kStoredBytes<true> <= (kIsHalf<Element> ? 8 : 16)
+                           ? 8
+                       : kDimsOfWave % (4 * kDirectDims) == 0 && !kFewDims ? 4
+                                                                           : 2;
 constexpr int kGroupDims = kWidth * kDirectDims;
 constexpr int kGroups = kDimsOfWave / kGroupDims;
 static_assert(kDimsOfWave % kGroupDims == 0,
@@ -66,23 +69,27 @@ class NearRows {
                                                     : 0),
         last_(at_most(source.end - first.key, kBlockN) - 1),
         buffer_(rows_ + skipped_ * stride_,
-                static_cast<unsigned>((last_ - skipped_) * stride_ + source.dims) * 2) {}
+                bytes_of(static_cast<unsigned>((last_ - skipped_) * stride_ +
+                                               source.dims * kStoredUnits<kValues>))) {}
   // Elements of key first_key + key + fixed, from dim on, zeros beyond the row's end. `fixed` is
   // the same in all lanes; so is `key` with kUniform.
   template <bool kUniform, int kCount>
-  FULMEN_DEVICE Words<kCount / 2> load(int key, int fixed, int dim) const {
-    using Piece = Words<kCount / 2>;
+  FULMEN_DEVICE StoredWords<kValues, kCount> load(int key, int fixed, int dim) const {
+    constexpr int kBytes = kStoredBytes<kValues>;
+    // Two bytes are loaded as what they are.
+    using Piece = Either<kCount * kBytes == 2, Half, StoredWords<kValues, kCount>>;
     if constexpr (kBuffered) {
-      const auto stride = static_cast<unsigned>(stride_) * 2;
+      const unsigned stride = bytes_of(static_cast<unsigned>(stride_));
       const unsigned at_dim =
-          kExactDims || dim < source_.dims ? 2 * static_cast<unsigned>(dim) : kBeyond;
+          kExactDims || dim < source_.dims ? kBytes * static_cast<unsigned>(dim) : kBeyond;
       // Keys before the buffer have distances below 0, which are past any end: these must not be
       // mended by the other part.
       if constexpr (kUniform)
-        return buffer_.load<Piece>(at_dim, static_cast<unsigned>(key + fixed - skipped_) * stride);
+        return words_of(
+            buffer_.load<Piece>(at_dim, static_cast<unsigned>(key + fixed - skipped_) * stride));
       const auto row = static_cast<unsigned>(kSkips ? key + fixed - skipped_ : key) * stride;
-      return buffer_.load<Piece>(kExactDims || dim < source_.dims ? at_dim + row : kBeyond,
-                                 kSkips ? 0 : static_cast<unsigned>(fixed) * stride);
+      return words_of(buffer_.load<Piece>(kExactDims || dim < source_.dims ? at_dim + row : kBeyond,
+                                          kSkips ? 0 : static_cast<unsigned>(fixed) * stride));
     }
     int row_id = key + fixed;
     row_id = row_id < skipped_ ? skipped_ : row_id < last_ ? row_id : last_;
@@ -92,24 +99,43 @@ class NearRows {
     Piece words{};
     if constexpr (kWholeRows) {
       if (kExactDims || dim < source_.dims)
-        words = global_load(reinterpret_cast<const Piece*>(row + dim));
+        words = global_load(reinterpret_cast<const Piece*>(row + dim * kStoredUnits<kValues>));
     } else if constexpr (kWholeDims && kAnyAlignment) {
       const bool there = kExactDims || dim < source_.dims;
-      words = global_load_unaligned<Piece>(row + (there ? dim : 0));
-      if constexpr (!kExactDims) words = masked(words, there ? ~0U : 0U);
+      words = global_load_unaligned<Piece>(row + (there ? dim * kStoredUnits<kValues> : 0));
+      if constexpr (!kExactDims) return masked(words_of(words), there ? ~0U : 0U);
     } else {
+      StoredWords<kValues, kCount> gathered{};
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {
-        if (dim + e < source_.dims)
-          words.word[e / 2] |= static_cast<unsigned>(global_load(row + dim + e).bits)
-                               << (16U * (e % 2));
+        if (dim + e >= source_.dims) continue;
+        if constexpr (kBytes == 1) {
+          gathered.word[e / 4] |= static_cast<unsigned>(global_load(
+                                      reinterpret_cast<const unsigned char*>(row) + dim + e))
+                                  << (8U * (e % 4));
+        } else {
+          gathered.word[e / 2] |=
+              static_cast<unsigned>(
+                  global_load(reinterpret_cast<const Half*>(row + dim * kStoredUnits<kValues>) + e)
+                      .bits)
+              << (16U * (e % 2));
+        }
       }
+      return gathered;
     }
-    return words;
+    return words_of(words);
   }
 
  private:
   static constexpr bool kSkips = kBand && kValues;
+  FULMEN_DEVICE static constexpr unsigned bytes_of(unsigned units) {
+    return kQuantized ? units : units * 2;
+  }
+  FULMEN_DEVICE static Words<1> words_of(Half x) { return {{x.bits}}; }
+  template <int kWords>
+  FULMEN_DEVICE static Words<kWords> words_of(const Words<kWords>& x) {
+    return x;
+  }
   const KeySource& source_;
   Int64 first_key_;
   const KvElement* rows_;  // of the first key; of no meaning where rows are scattered
@@ -124,18 +150,27 @@ using NearKeys = NearRows<false>;
 using NearValues = NearRows<true>;
 
 // Key tile `tile` of the near ones.
-FULMEN_DEVICE RowOperand load_keys(const NearKeys& keys, int tile, int dim) {
-  RowOperand operand;
+struct StoredKeys {
+  StoredWords<false, 8> piece[kPieces];
+};
+FULMEN_DEVICE StoredKeys load_keys(const NearKeys& keys, int tile, int dim) {
+  StoredKeys stored;
 #pragma unroll
   for (int p = 0; p < kPieces; ++p)
-    operand.piece[p] = keys.load<false, 8>(piece_row(p), kScoreTile * tile, dim + piece_dim(p));
+    stored.piece[p] = keys.load<false, 8>(piece_row(p), kScoreTile * tile, dim + piece_dim(p));
+  return stored;
+}
+FULMEN_DEVICE RowOperand key_operand(const StoredKeys& stored) {
+  RowOperand operand;
+#pragma unroll
+  for (int p = 0; p < kPieces; ++p) operand.piece[p] = piece_of<false, Element>(stored.piece[p]);
   return operand;
 }
 
 // kValueDepth keys' values of one group of dims.
 constexpr bool kSameKeys = kDirectKeys == 16;  // in all lanes
 struct DirectValues {
-  Words<kWidth / 2> key[kDirectKeys];
+  StoredWords<true, kWidth> key[kDirectKeys];
 };
 
 // Which of kBlockN keys from first_key on the keep-mask shows to any of the rows [row_begin,
@@ -183,8 +218,7 @@ FULMEN_DEVICE void multiply_values(DirectOutput& out, int group, const Probabili
     unsigned pairs[kDirectKeys / 2];
 #pragma unroll
     for (int m = 0; m < kDirectKeys / 2; ++m) {
-      pairs[m] =
-          halves(values.key[2 * m].word[t / 2], values.key[2 * m + 1].word[t / 2], t % 2 != 0);
+      pairs[m] = pair_of_rows<true, Element>(values.key[2 * m], values.key[2 * m + 1], t);
     }
     multiply_direct<Element>(out.value[group][t], p, pairs);
   }

@@ -12,12 +12,20 @@ from fulmen._numbers import is_of_numpy
 from fulmen.flex._leaves import contents, globals_of
 from fulmen.flex._symbol import Symbol
 
+# What an array's description says, which every trace of the same function has in common.
+_OF_METADATA = frozenset(
+    ("shape", "ndim", "dtype", "size", "itemsize", "nbytes", "strides", "flags", "device")
+)
+
 
 @functools.cache
 def _array_class() -> type:
     import numpy as np
 
     from fulmen.flex._index import has_symbol, index_captured
+
+    def plain(one: Any) -> Any:
+        return one.view(np.ndarray) if isinstance(one, TracedArray) else one
 
     class TracedArray(np.ndarray):
         """An array of the user's while a function is traced."""
@@ -43,11 +51,27 @@ def _array_class() -> type:
                 if isinstance(one, Symbol):
                     return one.__array_ufunc__(ufunc, method, *inputs, **named)
             self._read()
-            return super().__array_ufunc__(ufunc, method, *inputs, **named)
+            if "out" in named:
+                named["out"] = tuple(map(plain, named["out"]))
+            return self._traced(getattr(ufunc, method)(*map(plain, inputs), **named))
+
+        def _traced(self, found: Any) -> Any:
+            if type(found) in (tuple, list):
+                return type(found)(map(self._traced, found))
+            if not isinstance(found, np.ndarray) or isinstance(found, TracedArray):
+                return found
+            found = found.view(TracedArray)
+            found._trace = self._trace
+            return found
+
+        def __getattribute__(self, name: str) -> Any:
+            if not name.startswith("_") and name not in _OF_METADATA:
+                self._read()
+            return super().__getattribute__(name)
 
         def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
             self._read()
-            return super().__array_function__(func, types, args, kwargs)
+            return self._traced(super().__array_function__(func, types, args, kwargs))
 
     def reading(name: str) -> Callable[..., Any]:
         def method(self: Any, *args: Any) -> Any:
@@ -56,7 +80,7 @@ def _array_class() -> type:
 
         return method
 
-    for name in ("__bool__", "__int__", "__float__", "__index__", "__iter__", "item", "tolist"):
+    for name in ("__bool__", "__int__", "__float__", "__index__", "__iter__", "__contains__"):
         setattr(TracedArray, name, reading(name))
     return TracedArray
 

@@ -12,6 +12,7 @@ from fulmen._numbers import is_of_torch
 from fulmen.flex import _kernel
 from fulmen.flex._captured import as_kind
 from fulmen.flex._problem import Problem, problem
+from fulmen.flex._refusal import TraceError
 from fulmen.flex._trace import Traced
 
 
@@ -117,6 +118,12 @@ def returned(out: Any, lse: Any, max_scores: Any, return_lse: bool, return_aux: 
 _NAMES = {"q": "query", "k": "key", "v": "value", "softmax_scale": "scale"}
 
 
+def with_names(error: Exception) -> None:
+    """Gives an error of the core the names of flex_attention's arguments."""
+    if not isinstance(error, TraceError):
+        rename(error, _NAMES)
+
+
 def flex_attention(
     query: Any,
     key: Any,
@@ -186,10 +193,7 @@ def flex_attention(
             return_aux,
         )
     except (TypeError, ValueError, NotImplementedError) as error:
-        from fulmen.flex._refusal import TraceError
-
-        if not isinstance(error, TraceError):
-            rename(error, _NAMES)
+        with_names(error)
         raise
 
 
@@ -234,6 +238,15 @@ def host_problem(
     return made._replace(tensors=tensors, lists=lists), both
 
 
+def in_batch(key: Any, value: Any, batch: int) -> tuple[Any, Any]:
+    """NumPy's key and value, which may have a batch of 1, of query's."""
+    import numpy as np
+
+    if len(key) == batch:
+        return key, value
+    return tuple(np.broadcast_to(one, (batch, *one.shape[1:])) for one in (key, value))
+
+
 def _of_numpy(
     query: Any,
     key: Any,
@@ -248,10 +261,7 @@ def _of_numpy(
     import numpy as np
 
     made, both = host_problem(query, score_mod, block_mask, sizes)
-    key, value = (
-        np.broadcast_to(one, (sizes[0], *one.shape[1:])) if len(one) != sizes[0] else one
-        for one in (key, value)
-    )
+    key, value = in_batch(key, value, sizes[0])
     result = _kernel.forward(query, key, value, made, scale, options, wanted[0])
     out, lse = result if wanted[0] else (result, None)
     if not wanted[1]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fulmen._numbers import is_of_torch
 from fulmen.flex import _kernel
-from fulmen.flex._attention import checked, host_problem, read_options
+from fulmen.flex._attention import checked, host_problem, in_batch, read_options, with_names
 
 
 def explain(
@@ -29,10 +29,18 @@ def explain(
     """
     options = read_options(kernel_options)
     sizes = checked(query, key, value, block_mask, enable_gqa)
-    if is_of_torch(query):
-        from fulmen.torch._flex import torch_problem
+    try:
+        if is_of_torch(query):
+            from fulmen.torch._flex import as_kernels_read, torch_problem
 
-        made, _ = torch_problem(query, score_mod, block_mask, sizes)
-    else:
-        made, _ = host_problem(query, score_mod, block_mask, sizes)
-    return _kernel.explain(query, key, value, made, scale, options, backward, 7 if backward else 0)
+            made, _ = torch_problem(query, score_mod, block_mask, sizes)
+            query, key, value, scale = as_kernels_read(query, key, value, scale)
+        else:
+            made, _ = host_problem(query, score_mod, block_mask, sizes)
+            key, value = in_batch(key, value, sizes[0])
+        return _kernel.explain(
+            query, key, value, made, scale, options, backward, 7 if backward else 0
+        )
+    except (TypeError, ValueError, NotImplementedError) as error:
+        with_names(error)
+        raise

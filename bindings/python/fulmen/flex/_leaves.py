@@ -3,11 +3,14 @@ captures."""
 
 from __future__ import annotations
 
+import dis
 import functools
 import sys
 import types
 from collections.abc import Iterator
 from typing import Any
+
+from fulmen._numbers import is_of_numpy
 
 # Modules whose functions and attributes stay what they are.
 _UNCHANGING = (
@@ -49,6 +52,24 @@ def contents(function: types.FunctionType) -> list[Any]:
     return found
 
 
+# Names by which a function reaches what globals_of() does not see, or makes numbers of its own.
+_HIDDEN = frozenset(("globals", "eval", "exec", "__import__", "random"))
+
+
+@functools.lru_cache(maxsize=1024)
+def _reaches_more(code: types.CodeType) -> bool:
+    """Whether a code reads what is in none of its cells, defaults and globals: modules that it
+    imports itself."""
+    imported = (
+        one.argval for one in dis.get_instructions(code) if one.opname.startswith("IMPORT_NAME")
+    )
+    return (
+        not _HIDDEN.isdisjoint(code.co_names)
+        or any(name.split(".")[0] not in _UNCHANGING for name in imported)
+        or any(_reaches_more(one) for one in code.co_consts if isinstance(one, types.CodeType))
+    )
+
+
 class _NoKey(Exception):
     """Something by whose value a function can't be told apart."""
 
@@ -78,8 +99,12 @@ class _Reader:
         if isinstance(value, types.ModuleType | types.BuiltinFunctionType | type):
             home = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
             if (home or "builtins").split(".")[0] in _UNCHANGING:
+                if _is_of_object(value):
+                    raise _NoKey  # what it is bound to may change: dict.get, list.__getitem__
                 return self._address(value)
             raise _NoKey  # its attributes may be others tomorrow
+        if is_of_numpy(value, "generic"):
+            return value.__class__, repr(value)  # a constant of the text
         if hasattr(value, "shape") and hasattr(value, "dtype"):
             if id(value) not in self._seen:
                 self._seen[id(value)] = len(self._seen)
@@ -106,13 +131,22 @@ class _Reader:
         module = function.__module__ or ""
         if module.split(".")[0] in ("torch", "numpy", "jax") and not function.__closure__:
             return self._address(function.__code__)
+        if _reaches_more(function.__code__):
+            raise _NoKey
         return (
             self._address(function.__code__),
             tuple(map(self.key, contents(function))),
             self.key(function.__defaults__),
             self.key(function.__kwdefaults__),
+            self.key(vars(function)),
             tuple((name, self.key(one)) for name, one in globals_of(function)),
         )
+
+
+def _is_of_object(value: Any) -> bool:
+    """Whether a built-in function is a method of some object, which it reads."""
+    owner = getattr(value, "__self__", None)
+    return not (owner is None or isinstance(owner, types.ModuleType | type))
 
 
 def _is_immutable(value: Any) -> bool:

@@ -30,6 +30,14 @@ def max_scores(
     query: Any, key: Any, both: Traced, problem: Problem, scale: Any, arrays: Any
 ) -> Any:
     """float32 [batch, heads, queries]: -inf where a row attends nothing."""
+    if arrays.__name__ != "torch":
+        return _computed(query, key, both, problem, scale, arrays)
+    # Products of float32 stay that, where torch.autocast would round them.
+    with arrays.autocast(query.device.type, enabled=False):
+        return _computed(query, key, both, problem, scale, arrays)
+
+
+def _computed(query: Any, key: Any, both: Traced, problem: Problem, scale: Any, arrays: Any) -> Any:
     is_torch = arrays.__name__ == "torch"
     batch, heads, queries, dim = query.shape
     keys, group = key.shape[2], heads // max(key.shape[1], 1)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fulmen._numbers import is_of_numpy
 from fulmen.flex._index import has_symbol, index_captured
 from fulmen.flex._refusal import Refusal
 from fulmen.flex._symbol import Symbol
@@ -88,7 +89,9 @@ class Watch(TorchFunctionMode):
         if name in _FACTORIES and isinstance(result, torch.Tensor) and result.dim() <= 1:
             if name == "empty":
                 raise Refusal("torch.empty, which has no values", "torch.zeros")
-            if not any(isinstance(one, torch.Tensor) for one in (*args, *named.values())):
+            if any(map(is_of_numpy, (*args, *named.values()))):
+                self.trace.is_pure = False
+            elif not any(isinstance(one, torch.Tensor) for one in (*args, *named.values())):
                 return self._constants(result)
         elif name not in ("__get__", *_OF_METADATA):
             self.trace.is_pure = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ class Problem(NamedTuple):
 # kept: a number of the function's tensors stands for each. Last is what keys have the address of.
 _kept: dict[Any, tuple[Traced, tuple[int, ...], list[Any]]] = {}
 _MOST_KEPT = 512
+_keeping = threading.Lock()
 
 
 def traced(
@@ -40,8 +42,9 @@ def traced(
     """Both functions, traced now or before."""
     found = key_and_tensors(score_mod, mask_mod)
     key = None if found is None else (found[0], type(like), str(getattr(like, "device", "")))
-    if key is not None and key in _kept:
-        kept, numbers, _ = _kept[key]
+    known = None if key is None else _kept.get(key)
+    if known is not None:
+        kept, numbers, _ = known
         tensors = dict(zip(kept.tensors, (found[1][n] for n in numbers), strict=True))
         return kept._replace(tensors=tensors)
     result = read(score_mod, mask_mod, like)
@@ -49,10 +52,11 @@ def traced(
         places = {id(one): n for n, one in enumerate(found[1])}
         numbers = tuple(places.get(id(one), -1) for one in result.tensors.values())
         if -1 not in numbers:
-            if len(_kept) >= _MOST_KEPT:
-                _kept.pop(next(iter(_kept)))
             without = result._replace(tensors=dict.fromkeys(result.tensors))
-            _kept[key] = (without, numbers, found[2])
+            with _keeping:
+                if len(_kept) >= _MOST_KEPT:
+                    _kept.pop(next(iter(_kept)))
+                _kept[key] = (without, numbers, found[2])
     return result
 
 

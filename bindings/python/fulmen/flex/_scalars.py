@@ -11,6 +11,8 @@ from fulmen.flex._refusal import Refusal
 
 _RANK = {"bool": 0, "int": 1, "float": 2}
 _LEAST, _MOST = -(2**31), 2**31 - 1
+# Batches, heads and sequences are shorter: an index times a smaller number than 2048 does not wrap.
+_LONGEST = 1 << 20
 
 
 class Scalars:
@@ -19,6 +21,7 @@ class Scalars:
     def __init__(self) -> None:
         self._made: dict[Any, Node] = {}
         self._least: dict[int, int | None] = {}
+        self._most: dict[int, int] = {}
 
     def node(self, op: str, args: tuple[Any, ...], type: str) -> Node:
         # 1, 1.0 and True, 0.0 and -0.0, are equal in Python.
@@ -104,7 +107,7 @@ class Scalars:
             return self.invert(differs) if op == "==" else differs
         a, b = self.joined(self.number(a), self.number(b))
         if op in ("<", ">=") and a.type == "int" and b.op == "const":
-            least = self.least(a)
+            least = None if self._may_wrap(a) else self.least(a)
             if least is not None and least >= b.args[0]:
                 return self.constant(op == ">=")
         return self.node(op, (a, b), "bool")
@@ -166,7 +169,7 @@ class Scalars:
             return self.logic("&" if op == "min" else "|", a, b)
         a, b = self.joined(self.number(a), self.number(b))
         if op == "max" and a.type == "int" and b.op == "const":
-            least = self.least(a)
+            least = None if self._may_wrap(a) else self.least(a)
             if least is not None and least >= b.args[0]:
                 return a
         return self.node(op, (a, b), a.type)
@@ -221,6 +224,35 @@ class Scalars:
         if key not in self._least:
             self._least[key] = self._lower_bound(node)
         return self._least[key]
+
+    def _may_wrap(self, node: Node) -> bool:
+        """Whether an integer whose least() is known may have left 32 bits, as hashes of indices
+        do."""
+        return self._upper_bound(node) > _MOST
+
+    def _upper_bound(self, node: Node) -> int:
+        key = id(node)
+        if key not in self._most:
+            self._most[key] = self._upper_bound_of(node)
+        return self._most[key]
+
+    def _upper_bound_of(self, node: Node) -> int:
+        """Of an integer that is not negative, as if nothing wrapped on the way: then what it is
+        made of is above 32 bits, too."""
+        if node.op == "given":
+            return _LONGEST
+        if node.op == "const":
+            return abs(int(node.args[0]))
+        if node.op in ("load", "int"):
+            return 1 if node.op == "int" and node.args[0].type == "bool" else _MOST
+        bounds = [self._upper_bound(one) for one in node.inputs() if one.type == "int"]
+        if any(one > _MOST for one in bounds):
+            return _MOST + 1
+        if node.op == "+":
+            return sum(bounds)
+        if node.op == "*":
+            return math.prod(bounds)
+        return max(bounds)
 
     def _lower_bound(self, node: Node) -> int | None:
         if node.op == "given":

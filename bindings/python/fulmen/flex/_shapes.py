@@ -192,6 +192,8 @@ def _filled(value: bool | int | float, has_value: bool = False) -> Function:
     def function(trace: Any, like: Any, *args: Any, dtype: Any = None, **named: Any) -> Symbol:
         args = list(args)
         size = args.pop(0) if args else named.pop("size", ())
+        if args and not has_value:  # new_zeros(2, 3)
+            size = (size, *args)
         fill = (args.pop(0) if args else named.pop("fill_value")) if has_value else value
         shape = (size,) if isinstance(size, int) else tuple(size)
         result = trace.symbol(fill)

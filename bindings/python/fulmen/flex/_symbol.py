@@ -83,6 +83,10 @@ class Symbol:
             for at in positions(shape)
         ]
 
+    def become(self, other: Symbol) -> None:
+        """Takes the other's elements, of the same shape."""
+        self._nodes, self._view = other._nodes, other._view
+
     def reshaped(self, shape: Shape) -> Symbol:
         return Symbol(self.trace, shape, list(self.nodes))
 
@@ -92,6 +96,8 @@ class Symbol:
         """The elements along dims (None: all) as one."""
         rank = len(self.shape)
         dims = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
+        if any(not -max(rank, 1) <= one < max(rank, 1) for one in dims):
+            raise Refusal(f"dims {list(dims)} of a value of {rank} dims")
         gone = {one % rank if rank else 0 for one in dims}
         kept = tuple(1 if at in gone else n for at, n in enumerate(self.shape))
         parts: dict[tuple[int, ...], list[Node]] = {at: [] for at in positions(kept)}
@@ -111,6 +117,8 @@ class Symbol:
 
     @property
     def T(self) -> Symbol:
+        if self.ndim > 2:
+            raise Refusal(f".T of a value of {self.ndim} dims", "2 dims")
         return self.trace.call("transpose", (self, 0, 1), {}) if self.ndim == 2 else self
 
     @property
@@ -186,10 +194,11 @@ class Symbol:
         return self.trace.call(func.__name__, args, kwargs, "numpy.")
 
 
-def _operator(name: str, function: str, reflected: bool = False) -> Callable[..., Any]:
+def _operator(name: str, function: str, prefix: str = "") -> Callable[..., Any]:
     def method(self: Symbol, other: Any) -> Any:
-        pair = (other, self) if reflected else (self, other)
-        return self.trace.call(function, pair, {})
+        pair = (other, self) if prefix == "r" else (self, other)
+        found = self.trace.call(function, pair, {})
+        return self.trace.changed(self, found) if prefix == "i" else found
 
     method.__name__ = name
     return method
@@ -213,7 +222,7 @@ _OPERATORS = {
 for _name, _function in _OPERATORS.items():
     for _prefix in ("", "r", "i"):
         _full = f"__{_prefix}{_name}__"
-        setattr(Symbol, _full, _operator(_full, _function, _prefix == "r"))
+        setattr(Symbol, _full, _operator(_full, _function, _prefix))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Symbol, f"__{_name}__", _operator(f"__{_name}__", _name))
 for _name, _function in {

@@ -131,6 +131,11 @@ class Trace:
         function = FUNCTIONS.get(_plain_name(name))
         if function is None:
             raise Refusal(f"{module}{name} of a traced value")
+        if name.endswith("_") and not name.endswith("__"):
+            # Another name of the same value would have to see the change.
+            raise Refusal(f"{module}{name}, which changes a value in place", name.rstrip("_"))
+        if name in _IN_PLACE:
+            return self.changed(args[0], self.call(_plain_name(name), args, named, module))
         for ignored in ("out", "inplace"):
             if named.get(ignored) not in (None, False):
                 raise Refusal(f"{module}{name} with {ignored}={named[ignored]!r}")
@@ -142,6 +147,15 @@ class Trace:
             if "argument" in str(error):  # its signature has fewer
                 raise Refusal(f"{module}{name} of such arguments: {error}") from None
             raise
+
+    def changed(self, value: Any, result: Any) -> Any:
+        """What value += ... gives: of torch's tensors it is the same tensor, whose other names see
+        the change. value then has no other type or shape: torch itself refuses that."""
+        same = isinstance(value, Symbol) and is_of_torch(self.like)
+        if not same or (value.shape, value.type) != (result.shape, result.type):
+            return result
+        value.become(result)
+        return value
 
     # dtypes, as the functions' framework has them
 
@@ -178,6 +192,9 @@ class Trace:
 
 
 _WITHOUT_MEANING = ("device", "layout", "pin_memory", "memory_format", "copy", "non_blocking")
+
+
+_IN_PLACE = frozenset(("__iadd__", "__isub__", "__imul__"))
 
 
 def _plain_name(name: str) -> str:

@@ -80,6 +80,11 @@ _append_compiled = jax.jit(_appended, static_argnums=(0, 1, 2, 3, 4))
 
 def _append_kv(tensors: tuple[Any, ...], *options: Any) -> tuple[Any, ...]:
     """options: device, rotary_interleaved, queries_advance, num_threads, validate."""
+    if any(tensor is not None for tensor in tensors[len(_CACHE_NAMES) :]):
+        raise NotImplementedError(
+            "k_scale or v_scale is given: caches that are JAX arrays have none, None is accepted"
+        )
+    tensors = tensors[: len(_CACHE_NAMES)]
     _check_arrays(_CACHE_NAMES, tensors)
     _check_cache(_shapes(tensors), *options)
     traced = any(isinstance(one, jax.core.Tracer) for one in tensors)

@@ -54,6 +54,7 @@ _OUT, _BIAS, _KEEP_MASK, _ALIBI_SLOPES, _SINKS, _LSE, _DOUT, _DLSE, _DQ = (
 )
 _INPUTS = 8
 _DIFFERENTIABLE = (0, 1, 2, _BIAS, _SINKS)
+_WITHOUT_GRADIENT = ("alibi_slopes", "k_scale", "v_scale", "q_scale")
 _DTYPES = ("float32", "float16", "bfloat16", "bool")
 _KV_FORMATS = ("int8", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 _CAUSAL = {False: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
@@ -371,11 +372,12 @@ def _attention_forward(options: _Options, tensors: Any, random: Any) -> tuple[An
         for bit, at in enumerate(_DIFFERENTIABLE)
         if tensors[at] is not None and tensors[at].perturbed
     )
-    if tensors[_ALIBI_SLOPES] is not None and tensors[_ALIBI_SLOPES].perturbed:
-        raise ArgumentError(
-            "alibi_slopes is differentiated: it has no gradient here, pass "
-            "jax.lax.stop_gradient(alibi_slopes)"
-        )
+    for name, one in zip(TENSOR_NAMES, tensors, strict=False):
+        if name in _WITHOUT_GRADIENT and one is not None and one.perturbed:
+            raise ArgumentError(
+                f"{name} is differentiated: it has no gradient here, pass "
+                f"jax.lax.stop_gradient({name})"
+            )
     tensors = tuple(None if t is None else t.value for t in tensors)
     random = None if random is None else random.value
     out, lse = _computed(options, tensors, random, True)

@@ -207,6 +207,31 @@ def torch_problem(
     return on_device(made, query), both
 
 
+def in_batch(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """key and value, which may have a batch of 1, of query's."""
+    batch = query.shape[0]
+    if key.shape[0] == batch:
+        return key, value
+    return key.expand(batch, *key.shape[1:]), value.expand(batch, *value.shape[1:])
+
+
+def in_autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """query, key and value in the dtype that torch.autocast gives the operator."""
+    kind = tensors[0].device.type
+    return _ops.cast_for_autocast(kind, *tensors) if torch.is_autocast_enabled(kind) else tensors
+
+
+def as_kernels_read(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: Any
+) -> tuple[Any, ...]:
+    """query, key, value and scale as the operator gives them to kernels."""
+    key, value = in_batch(query, key, value)
+    tensors = in_autocast(query, key, value)
+    return *map(_ops.last_dim_contiguous, tensors), _plain_scale(scale)
+
+
 def run(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -219,9 +244,7 @@ def run(
 ) -> tuple[Any, Any, Any]:
     """out, and what is wanted of lse and the largest scores. made: with tensors of on_device()."""
     scale = _plain_scale(scale)
-    batch = query.shape[0]
-    if key.shape[0] != batch:
-        key, value = (one.expand(batch, *one.shape[1:]) for one in (key, value))
+    key, value = in_batch(query, key, value)
     if options.deterministic is not None:
         options = options._replace(deterministic=bool(options.deterministic))
     need_lse = wanted[0] or torch.is_grad_enabled()
@@ -233,6 +256,7 @@ def run(
         from fulmen.flex._max_scores import max_scores
 
         with torch.no_grad():
+            query, key, _ = in_autocast(query, key, value)
             top = max_scores(query, key, both, made, scale, torch)
     return out, lse if wanted[0] else None, top
 

@@ -286,6 +286,9 @@ def _forward(
     return _core.torch_forward(tensors, scalars, device, bhsd, want_lse)
 
 
+_CACHE_TENSORS = 9  # of append_kv, before scales; q is the last one
+
+
 def _append_kv(
     tensors: tuple[Any, ...],
     device: str | None,
@@ -302,10 +305,11 @@ def _append_kv(
         _flag("queries_advance", advance),
     )
     num_threads, validate = _plain("num_threads", num_threads, True), _flag("validate", validate)
+    scales = tensors[_CACHE_TENSORS:] or (None, None)
     queries, lengths = torch.ops.fulmen.append_kv(
-        *tensors, interleaved, advance, num_threads, validate, device
+        *tensors[:_CACHE_TENSORS], *scales, interleaved, advance, num_threads, validate, device
     )
-    return None if tensors[-1] is None else queries, lengths
+    return None if tensors[_CACHE_TENSORS - 1] is None else queries, lengths
 
 
 def _backward(tensors: tuple[Any, ...], *options: Any) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ dropout, so that drawing it is a part of a traced graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -35,8 +35,8 @@ _VARLEN = (
 _RESULTS = "(Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)"
 _APPEND_KV = (
     "append_kv(Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seqlens_k, Tensor? block_table, "
-    "Tensor? k, Tensor? v, Tensor? rotary_cos, Tensor? rotary_sin, Tensor? q, bool "
-    "rotary_interleaved, bool queries_advance, int num_threads, "
+    "Tensor? k, Tensor? v, Tensor? rotary_cos, Tensor? rotary_sin, Tensor? q, Tensor(c!)? k_scale, "
+    "Tensor(d!)? v_scale, bool rotary_interleaved, bool queries_advance, int num_threads, "
     "bool validate, str? device) -> (Tensor q_rotated, Tensor seqlens)"
 )
 # Arguments of all four ops of attention come first: 7 tensors, then rng and the options. Those of
@@ -181,17 +181,24 @@ def _backward_fake(*args: Any) -> tuple[torch.Tensor, ...]:
     )
 
 
-def refuse_gradient_by_slopes(needed: bool) -> None:
-    if needed:
-        raise ArgumentError(
-            "alibi_slopes requires grad: it has no gradient here, pass alibi_slopes.detach()"
-        )
+# The inputs that have no gradient, by their places among an operator's.
+_WITHOUT_GRADIENT = {5: "alibi_slopes"} | {
+    SHARED + LENGTHS.index(name): name for name in ("k_scale", "v_scale", "q_scale")
+}
+
+
+def refuse_gradients(needed: Sequence[bool]) -> None:
+    for at, name in _WITHOUT_GRADIENT.items():
+        if at < len(needed) and needed[at]:
+            raise ArgumentError(
+                f"{name} requires grad: it has no gradient here, pass {name}.detach()"
+            )
 
 
 def save_for_backward(
     ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
-    refuse_gradient_by_slopes(ctx.needs_input_grad[5])
+    refuse_gradients(ctx.needs_input_grad)
     ctx.set_materialize_grads(False)
     lengths = inputs[SHARED:-1]
     ctx.save_for_backward(*inputs[: _TENSORS + 1], *lengths[: len(LENGTHS)], *output)

@@ -516,6 +516,41 @@ Array read_output(nb::handle object, const char* name) {
   return array;
 }
 
+Array read_keys(nb::handle object, const char* name, bool written) {
+  if (PyTuple_Check(object.ptr()) == 0)
+    return written ? read_output(object, name) : read_input(object, name);
+  struct Format {
+    std::string_view name;
+    fulmen_dtype dtype;
+  };
+  constexpr Format kFormats[] = {{"q8_0", FULMEN_Q8_0},
+                                 {"q4_0", FULMEN_Q4_0},
+                                 {"q4_1", FULMEN_Q4_1},
+                                 {"q5_0", FULMEN_Q5_0},
+                                 {"q5_1", FULMEN_Q5_1}};
+  const std::string format = text_of(PyTuple_GetItem(object.ptr(), 1));
+  const Format* const found = std::find_if(std::begin(kFormats), std::end(kFormats),
+                                           [&](const Format& one) { return one.name == format; });
+  if (found == std::end(kFormats))
+    throw ArgumentError(std::string(name) + "'s format is " + format +
+                        ": q8_0, q4_0, q4_1, q5_0 and q5_1 are accepted");
+  Array array = read_keys(PyTuple_GetItem(object.ptr(), 0), name, written);
+  if (array.dtype != FULMEN_INT8)
+    throw nb::type_error((std::string(name) + " is no array of bytes: with a block format uint8 is "
+                                              "accepted")
+                             .c_str());
+  constexpr int64_t kNumbers = 32;
+  const int64_t bytes = fulmen_row_elements(found->dtype, kNumbers);
+  int64_t& last = array.shape[array.ndim > 0 ? array.ndim - 1 : 0];
+  if (array.ndim == 0 || last % bytes != 0)
+    throw ArgumentError(std::string(name) + " has rows of " + std::to_string(last) +
+                        " bytes: whole blocks of " + format + ", of " + std::to_string(bytes) +
+                        " bytes, are accepted");
+  last = last / bytes * kNumbers;
+  array.dtype = found->dtype;
+  return array;
+}
+
 nb::handle numpy_int32() {
   static nb::handle kept;
   if (!kept.is_valid() && numpy_ndarray().is_valid())

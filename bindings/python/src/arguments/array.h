@@ -62,6 +62,11 @@ Array read_input(nb::handle object, const char* name);
 // bit.
 Array read_output(nb::handle object, const char* name);
 
+// Keys, values or a cache: an array, or a tuple (array of int8, "q4_0"), whose last dim is the
+// bytes of blocks of that format. The view's last dim counts numbers then, as in the C ABI. Throws
+// ArgumentError for bytes that are no whole blocks.
+Array read_keys(nb::handle object, const char* name, bool written);
+
 // NumPy's dtype of lengths.
 nb::handle numpy_int32();  // null where nobody has imported NumPy
 

@@ -206,7 +206,9 @@ bool Call::is_torch_alone(bool backward) const {
 void Call::set(Place place, nb::handle object, bool is_output) {
   const char* name = kTensors[place].name;
   objects[place] = object;
-  arrays[place] = is_output ? read_output(object, name) : read_input(object, name);
+  arrays[place] = is_output       ? read_output(object, name)
+                  : is_key(place) ? read_keys(object, name, false)
+                                  : read_input(object, name);
   const DlDevice &here = arrays[place].device, &there = arrays[kQ].device;
   if (here.type != there.type || here.id != there.id) {
     const std::string ours = place_text(arrays[place], name),

@@ -17,7 +17,8 @@ size_t size_of(int32_t dtype) {
 size_t bytes_of(const fulmen_tensor& t) {
   if (t.data == nullptr || std::find(t.shape, t.shape + 4, 0) != t.shape + 4) return 0;
   int64_t last = 0;
-  for (int d = 0; d < 4; ++d) last += (t.shape[d] - 1) * t.strides[d];
+  for (int d = 0; d < 3; ++d) last += (t.shape[d] - 1) * t.strides[d];
+  last += (fulmen_row_elements(t.dtype, t.shape[3]) - 1) * t.strides[3];
   return static_cast<size_t>(last + 1) * size_of(t.dtype);
 }
 
@@ -28,7 +29,7 @@ void copy_elements(const fulmen_tensor& to, const std::vector<char>& from) {
     for (int64_t b = 0; b < to.shape[1]; ++b) {
       for (int64_t c = 0; c < to.shape[2]; ++c) {
         const int64_t row = a * to.strides[0] + b * to.strides[1] + c * to.strides[2];
-        for (int64_t d = 0; d < to.shape[3]; ++d) {
+        for (int64_t d = 0; d < fulmen_row_elements(to.dtype, to.shape[3]); ++d) {
           const int64_t at = (row + d * to.strides[3]) * size;
           std::memcpy(static_cast<char*>(to.data) + at, from.data() + at,
                       static_cast<size_t>(size));

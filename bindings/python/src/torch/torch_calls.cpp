@@ -174,9 +174,11 @@ nb::object with_autograd(Arguments a, bool want_lse) {
                                .c_str());
     }
   }
-  if (a.tensors[kAlibiSlopes].is_valid() && has(a.tensors[kAlibiSlopes], names().requires_grad)) {
-    throw ArgumentError(
-        "alibi_slopes requires grad: it has no gradient here, pass alibi_slopes.detach()");
+  for (const Place place : {kAlibiSlopes, kKScale, kVScale, kQScale}) {
+    if (!a.tensors[place].is_valid() || !has(a.tensors[place], names().requires_grad)) continue;
+    const std::string name = kTensors[place].name;
+    throw ArgumentError(name + " requires grad: it has no gradient here, pass " + name +
+                        ".detach()");
   }
   const auto or_none = [](nb::handle value) {
     return value.is_valid() ? value : nb::handle(Py_None);
@@ -206,9 +208,10 @@ nb::object straight(const Arguments& given, Observers seen, bool want_lse) {
 
 // The tensors that a backward pass reads besides dout and dlse, in the order in which they are
 // saved.
-constexpr Place kSaved[] = {
-    kQ,           kK,          kV,          kOut,      kLse,      kBias,       kSinks,  kKeepMask,
-    kAlibiSlopes, kCuSeqlensQ, kCuSeqlensK, kSeqlensK, kLeftpadK, kBlockTable, kKScale, kVScale};
+constexpr Place kSaved[] = {kQ,          kK,        kV,        kOut,         kLse,
+                            kBias,       kSinks,    kKeepMask, kAlibiSlopes, kCuSeqlensQ,
+                            kCuSeqlensK, kSeqlensK, kLeftpadK, kBlockTable,  kKScale,
+                            kVScale,     kQScale};
 
 // (ctx, q, k, v, bias, sinks, (tensors, scalars, device, bhsd, want_lse)) -> out, or (out, lse)
 PyObject* autograd_forward(PyObject* /*module*/, PyObject* const* given, Py_ssize_t count_given) {

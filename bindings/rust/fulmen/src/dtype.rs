@@ -18,12 +18,33 @@ pub enum DType {
     Bool,
     /// `i32`
     I32,
-    /// `i8`: of quantized keys and values alone
+    /// `i8`: of quantized keys and values alone, as those below
     I8,
+    /// [`F8E4M3`]
+    F8E4M3,
+    /// [`F8E5M2`]
+    F8E5M2,
+    /// [`F8E4M3Fnuz`]
+    F8E4M3Fnuz,
+    /// [`F8E5M2Fnuz`]
+    F8E5M2Fnuz,
+    /// GGML's blocks of 32 numbers ([`crate::Tensor::blocks`]): a scale and bytes
+    Q8_0,
+    /// A scale and 4 bits a number
+    Q4_0,
+    /// A scale, a minimum and 4 bits a number
+    Q4_1,
+    /// A scale and 5 bits a number
+    Q5_0,
+    /// A scale, a minimum and 5 bits a number
+    Q5_1,
 }
 
+/// Numbers of a block of [`DType::Q8_0`] and its kin.
+pub(crate) const BLOCK_NUMBERS: usize = 32;
+
 impl DType {
-    /// Bytes of an element.
+    /// Bytes of an element; of a block format 1, as its strides count bytes.
     ///
     /// ```
     /// assert_eq!(fulmen::DType::Bf16.size(), 2);
@@ -32,7 +53,23 @@ impl DType {
         match self {
             Self::F32 | Self::I32 => 4,
             Self::F16 | Self::Bf16 => 2,
-            Self::Bool | Self::I8 => 1,
+            _ => 1,
+        }
+    }
+
+    /// Bytes of a block of 32 numbers; `None` where the type has no blocks.
+    ///
+    /// ```
+    /// assert_eq!(fulmen::DType::Q4_0.block_bytes(), Some(18));
+    /// ```
+    pub const fn block_bytes(self) -> Option<usize> {
+        match self {
+            Self::Q8_0 => Some(34),
+            Self::Q4_0 => Some(18),
+            Self::Q4_1 => Some(20),
+            Self::Q5_0 => Some(22),
+            Self::Q5_1 => Some(24),
+            _ => None,
         }
     }
 
@@ -44,6 +81,15 @@ impl DType {
             Self::Bool => sys::FULMEN_BOOLEAN,
             Self::I32 => sys::FULMEN_INT32,
             Self::I8 => sys::FULMEN_INT8,
+            Self::F8E4M3 => sys::FULMEN_FP8_E4M3,
+            Self::F8E5M2 => sys::FULMEN_FP8_E5M2,
+            Self::F8E4M3Fnuz => sys::FULMEN_FP8_E4M3FNUZ,
+            Self::F8E5M2Fnuz => sys::FULMEN_FP8_E5M2FNUZ,
+            Self::Q8_0 => sys::FULMEN_Q8_0,
+            Self::Q4_0 => sys::FULMEN_Q4_0,
+            Self::Q4_1 => sys::FULMEN_Q4_1,
+            Self::Q5_0 => sys::FULMEN_Q5_0,
+            Self::Q5_1 => sys::FULMEN_Q5_1,
         }) as i32
     }
 
@@ -55,6 +101,15 @@ impl DType {
             Self::Bool,
             Self::I32,
             Self::I8,
+            Self::F8E4M3,
+            Self::F8E5M2,
+            Self::F8E4M3Fnuz,
+            Self::F8E5M2Fnuz,
+            Self::Q8_0,
+            Self::Q4_0,
+            Self::Q4_1,
+            Self::Q5_0,
+            Self::Q5_1,
         ]
         .into_iter()
         .find(|dtype| dtype.number() == number)
@@ -65,8 +120,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Rust's types of elements: `f32`, [`half::f16`], [`half::bf16`], `i32`, `i8`, `bool` and
-/// `u8`.
+/// Rust's types of elements: `f32`, [`half::f16`], [`half::bf16`], `i32`, `i8`, `bool`, `u8`,
+/// [`F8E4M3`], [`F8E5M2`], [`F8E4M3Fnuz`] and [`F8E5M2Fnuz`].
 ///
 /// ```
 /// use fulmen::{DType, Element};
@@ -89,6 +144,70 @@ macro_rules! elements {
 }
 
 elements!(f32 => F32, f16 => F16, bf16 => Bf16, i32 => I32, i8 => I8, bool => Bool, u8 => Bool);
+
+/// A number of 8 bits, as the struct's only field holds them: sign, exponent, digits.
+macro_rules! fp8 {
+    ($($(#[$doc:meta])* $name:ident: $digits:literal, $bias:literal, $nan:expr, $example:literal;)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            #[doc = $example]
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+            #[repr(transparent)]
+            pub struct $name(pub u8);
+
+            impl From<$name> for f32 {
+                fn from(number: $name) -> Self {
+                    small_float(number.0, $digits, $bias, $nan)
+                }
+            }
+            impl sealed::Sealed for $name {}
+            impl Element for $name {
+                const DTYPE: DType = DType::$name;
+            }
+            impl Number for $name {}
+        )*
+    };
+}
+
+fp8! {
+    /// fp8 with 4 bits of exponent, up to 448; no infinity. torch's `float8_e4m3fn`.
+    F8E4M3: 3, 7, |bits| (bits & 0x7F == 0x7F).then_some(f32::NAN), "```
+assert_eq!(f32::from(fulmen::F8E4M3(0x7E)), 448.);
+```";
+    /// fp8 with 5 bits of exponent, up to 57344, and infinities: the upper half of an
+    /// [`half::f16`].
+    F8E5M2: 2, 15, |bits| (bits & 0x7C == 0x7C).then(|| f32::from(f16::from_bits(u16::from(bits) << 8))), "```
+assert_eq!(f32::from(fulmen::F8E5M2(0x3C)), 1.);
+```";
+    /// [`F8E4M3`] of gfx942: up to 240, no infinity, no -0, whose bits are NaN.
+    F8E4M3Fnuz: 3, 8, |bits| (bits == 0x80).then_some(f32::NAN), "```
+assert_eq!(f32::from(fulmen::F8E4M3Fnuz(0x7F)), 240.);
+```";
+    /// [`F8E5M2`] of gfx942: the same.
+    F8E5M2Fnuz: 2, 16, |bits| (bits == 0x80).then_some(f32::NAN), "```
+assert_eq!(f32::from(fulmen::F8E5M2Fnuz(0x7F)), 57344.);
+```";
+}
+
+/// special: infinities and NaN.
+fn small_float(bits: u8, digits: i32, bias: i32, special: fn(u8) -> Option<f32>) -> f32 {
+    if let Some(number) = special(bits) {
+        return number;
+    }
+    let magnitude = i32::from(bits & 0x7F);
+    let (exponent, fraction) = (magnitude >> digits, magnitude & ((1 << digits) - 1));
+    let (significand, exponent) = match exponent {
+        0 => (fraction, 1),
+        _ => (fraction + (1 << digits), exponent),
+    };
+    let size = significand as f32 * f32::powi(2., exponent - bias - digits);
+    if bits & 0x80 == 0 {
+        size
+    } else {
+        -size
+    }
+}
 
 /// Elements of which any bits are a number: all but `bool`. They are what a
 /// [`crate::DeviceBuffer`] is copied to.

@@ -104,6 +104,42 @@ impl<'a> AppendKv<'a> {
         self
     }
 
+    /// Factors of k's and v's numbers in a cache of `i8` or fp8, `f32` or `f16` of the cache's
+    /// dims, each of which may be 1: one of each token, `[batch, rows, kv_heads, 1]`, is computed
+    /// and written, another is read. A quantized cache takes rows of `f32`, `f16` and `bf16`.
+    ///
+    /// ```
+    /// # use fulmen::{AppendKv, Tensor, TensorMut};
+    /// # let new = vec![2f32; 16];
+    /// let (mut k, mut v) = (vec![0i8; 4 * 16], vec![0i8; 4 * 16]);
+    /// let (mut k_scale, mut v_scale) = (vec![0f32; 4], vec![0f32; 4]);
+    /// let (cache, row, scales) = ([1, 4, 1, 16], [1, 1, 1, 16], [1, 4, 1, 1]);
+    /// AppendKv::new(TensorMut::bshd(&mut k, cache)?, TensorMut::bshd(&mut v, cache)?, Tensor::one_dim(&[1i32])?)
+    ///     .rows(Tensor::bshd(&new, row)?, Tensor::bshd(&new, row)?)
+    ///     .k_scale(TensorMut::bshd(&mut k_scale, scales)?)
+    ///     .v_scale(TensorMut::bshd(&mut v_scale, scales)?)
+    ///     .run()?;
+    /// assert_eq!((k[16], k_scale), (127, vec![0., 2. / 127., 0., 0.]));
+    /// # Ok::<(), fulmen::Error>(())
+    /// ```
+    pub fn k_scale(mut self, scale: TensorMut<'a>) -> Self {
+        self.raw.k_scale = scale.raw;
+        self
+    }
+
+    /// The same of v.
+    ///
+    /// ```
+    /// # use fulmen::{AppendKv, TensorMut};
+    /// # fn f<'a>(call: AppendKv<'a>, scales: &'a mut [f32]) -> fulmen::Result<AppendKv<'a>> {
+    /// Ok(call.v_scale(TensorMut::bshd(scales, [1, 1, 1, 1])?)) // of the whole cache
+    /// # }
+    /// ```
+    pub fn v_scale(mut self, scale: TensorMut<'a>) -> Self {
+        self.raw.v_scale = scale.raw;
+        self
+    }
+
     /// The angles of a rotary embedding, `[positions, rotary_dim / 2]`.
     pub fn rotary(mut self, cos: Tensor<'a>, sin: Tensor<'a>) -> Self {
         self.raw.rotary_cos = cos.raw;

@@ -21,6 +21,7 @@
 //! | [`Attention`] | the options, and calls without a plan |
 //! | [`Plan`] | the chosen kernel; runs allocate nothing, from any thread |
 //! | [`AppendKv`] | new keys and values into a KV cache |
+//! | [`quantize_kv`], [`dequantize_kv`] | keys and values in 8 bits and less |
 //! | [`DeviceBuffer`], [`Stream`] | memory and streams of GPUs |
 //! | [`flash_attn`] | candle-flash-attn's functions over views, raw device memory above all |
 //! | [`AttentionBackend`] | a backend of your own beside the library's |
@@ -52,6 +53,7 @@ mod memory;
 mod plan;
 mod pool;
 mod process;
+mod quantize;
 mod tensor;
 
 pub use half;
@@ -63,7 +65,7 @@ pub use call::{Backward, Call, Forward};
 pub use device::{
     default_device, devices, kernels, set_default_device, set_log, version, Device, Kernel,
 };
-pub use dtype::{DType, Element, Number};
+pub use dtype::{DType, Element, F8E4M3Fnuz, F8E5M2Fnuz, Number, F8E4M3, F8E5M2};
 pub use error::{Error, Result};
 pub use inspect::{Candidate, Description, GradientError, Gradients, VerifyReport};
 pub use kv_cache::AppendKv;
@@ -73,6 +75,7 @@ pub use pool::ParallelFor;
 #[cfg(feature = "rayon")]
 pub use pool::Rayon;
 pub use process::{add_prebuilt_pack, add_prebuilt_path, reset_allocator, set_allocator};
+pub use quantize::{dequantize_kv, quantize_kv, quantize_kv_by};
 pub use tensor::{Tensor, TensorMut};
 
 // The README's program, compiled and run as a test.

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use fulmen_sys as sys;
 use half::{bf16, f16};
 
-use crate::dtype::{DType, Element};
+use crate::dtype::{DType, Element, F8E4M3Fnuz, F8E5M2Fnuz, BLOCK_NUMBERS, F8E4M3, F8E5M2};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 
@@ -85,8 +85,26 @@ fn unsigned(numbers: [i64; 4]) -> [usize; 4] {
     numbers.map(|n| usize::try_from(n).unwrap_or(0))
 }
 
+fn block_layout(bytes: usize, format: DType, shape: [usize; 4]) -> Result<Layout> {
+    let Some(block) = format.block_bytes() else {
+        return Err(Error::InvalidArgument(format!(
+            "the format is {format:?}: Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 are accepted"
+        )));
+    };
+    if shape[3] % BLOCK_NUMBERS != 0 {
+        return Err(Error::InvalidArgument(format!(
+            "the shape is {shape:?}: a last dim of whole blocks of {BLOCK_NUMBERS} is accepted"
+        )));
+    }
+    let [a, b, c, dim] = shape;
+    let mut layout = Layout::row_major([a, b, c, dim / BLOCK_NUMBERS * block])?;
+    layout.fits(bytes)?;
+    layout.shape[3] = i64::try_from(dim).unwrap_or(i64::MAX);
+    Ok(layout)
+}
+
 macro_rules! views {
-    ($view:ident, $data:ty, $pointer:ident, $example:literal) => {
+    ($view:ident, $data:ty, $bytes:ty, $pointer:ident, $example:literal) => {
         impl<'a> $view<'a> {
             /// A tensor of the library's, whose memory outlives the view.
             pub(crate) fn of(raw: sys::fulmen_tensor) -> Self {
@@ -141,6 +159,19 @@ macro_rules! views {
                 Self::row_major(data, shape)
             }
 
+            /// Row-major blocks of 32 numbers in a block format ([`DType::Q8_0`] to
+            /// [`DType::Q5_1`]): keys or values as GGML has them. `shape` counts numbers, of
+            /// which the last dim has whole blocks; strides are in bytes.
+            #[doc = $example]
+            pub fn blocks(data: $bytes, format: DType, shape: [usize; 4]) -> Result<Self> {
+                let layout = block_layout(data.len(), format, shape)?;
+                Ok(Self::of(raw(
+                    data.$pointer() as *mut c_void,
+                    format,
+                    layout,
+                )))
+            }
+
             /// One dim: sinks, ALiBi slopes, lengths.
             #[doc = $example]
             pub fn one_dim<T: Element>(data: $data) -> Result<Self> {
@@ -184,6 +215,7 @@ macro_rules! views {
 views!(
     Tensor,
     &'a [T],
+    &'a [u8],
     as_ptr,
     "
 ```
@@ -196,6 +228,7 @@ assert_eq!(Tensor::bshd(&data, [1, 2, 3, 4])?.strides(), [0, 12, 4, 1]);
 assert_eq!(Tensor::bhsd(&data, [1, 2, 3, 4])?.strides(), [0, 4, 8, 1]);
 assert_eq!(Tensor::bhqk(&data, [1, 2, 3, 4])?.shape(), [1, 2, 3, 4]);
 assert_eq!(Tensor::one_dim(&data)?.shape(), [1, 1, 1, 24]);
+assert_eq!(Tensor::blocks(&[0; 36], DType::Q4_0, [1, 2, 1, 32])?.strides(), [0, 18, 0, 1]);
 let table = Tensor::two_dims(&[0i32; 6], 2, 3)?;
 assert_eq!((table.dtype(), table.shape()), (DType::I32, [1, 1, 2, 3]));
 assert_eq!(Tensor::one_dim(&data)?.as_ptr(), data.as_ptr().cast_mut().cast());
@@ -205,6 +238,7 @@ assert_eq!(Tensor::one_dim(&data)?.as_ptr(), data.as_ptr().cast_mut().cast());
 views!(
     TensorMut,
     &'a mut [T],
+    &'a mut [u8],
     as_mut_ptr,
     "
 ```
@@ -217,6 +251,7 @@ assert_eq!(TensorMut::bshd(&mut data, [1, 2, 3, 4])?.strides(), [0, 12, 4, 1]);
 assert_eq!(TensorMut::bhsd(&mut data, [1, 2, 3, 4])?.strides(), [0, 4, 8, 1]);
 assert_eq!(TensorMut::bhqk(&mut data, [1, 2, 3, 4])?.shape(), [1, 2, 3, 4]);
 assert_eq!(TensorMut::one_dim(&mut data)?.dtype(), DType::F32);
+assert!(TensorMut::blocks(&mut [0; 36], DType::Q4_0, [1, 2, 1, 33]).is_err());
 assert_eq!(TensorMut::two_dims(&mut data, 4, 6)?.shape(), [1, 1, 4, 6]);
 assert!(!TensorMut::one_dim(&mut data)?.as_ptr().is_null());
 # Ok::<(), fulmen::Error>(())
@@ -256,7 +291,7 @@ impl<'a> Tensor<'a> {
         })
     }
 
-    /// An element of host memory as a number; `None` is outside the shape.
+    /// An element of host memory as a number; `None` is outside the shape, or in a block.
     pub(crate) fn read(&self, index: [usize; 4]) -> Option<f32> {
         let at = layout(&self.raw).offset(index)?;
         // SAFETY: the offset lies in the view, whose memory is readable.
@@ -268,6 +303,11 @@ impl<'a> Tensor<'a> {
                 DType::Bool => f32::from(self.raw.data.cast::<u8>().add(at).read()),
                 DType::I32 => self.raw.data.cast::<i32>().add(at).read_unaligned() as f32,
                 DType::I8 => self.raw.data.cast::<i8>().add(at).read() as f32,
+                DType::F8E4M3 => F8E4M3(self.raw.data.cast::<u8>().add(at).read()).into(),
+                DType::F8E5M2 => F8E5M2(self.raw.data.cast::<u8>().add(at).read()).into(),
+                DType::F8E4M3Fnuz => F8E4M3Fnuz(self.raw.data.cast::<u8>().add(at).read()).into(),
+                DType::F8E5M2Fnuz => F8E5M2Fnuz(self.raw.data.cast::<u8>().add(at).read()).into(),
+                DType::Q8_0 | DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 => return None,
             })
         }
     }

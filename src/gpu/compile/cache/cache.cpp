@@ -197,7 +197,7 @@ void keep(const std::string& folder, const CacheFile& file) {
 }
 
 // Where kernels are kept; empty where they are not.
-std::string folder_in_use() { return max_bytes() > 0 ? cache_directory() : ""; }
+std::string folder_in_use() { return max_bytes() > 0 ? kernel_cache_folder() : ""; }
 
 // Kernels' keys are of texts that begin with a compiler's name.
 Digest verdict_key(const std::string& identity) { return sha256("verdict\n" + identity); }
@@ -244,19 +244,13 @@ Result<CompiledCode> load_or_compile(const Compiler* compiler, const Status& no_
 
 }  // namespace
 
-std::string cache_directory() {
-  if (std::string own = environment("FULMEN_CACHE_DIR"); !own.empty()) return own;
-  const std::string users = platform::cache_folder();
-  return users.empty() ? users : users + "/fulmen";
-}
-
 std::vector<CacheEntry> list_cache() {
-  const std::string folder = cache_directory();
+  const std::string folder = kernel_cache_folder();
   return folder.empty() ? std::vector<CacheEntry>{} : list_kernels(folder);
 }
 
 Result<int> clear_cache() {
-  const std::string folder = cache_directory();
+  const std::string folder = kernel_cache_folder();
   return folder.empty() ? Result<int>(0) : remove_kernels(folder);
 }
 

@@ -19,9 +19,6 @@ struct CacheEntry {
   int64_t last_used = 0;  // seconds since 1970
 };
 
-// $FULMEN_CACHE_DIR, else $XDG_CACHE_HOME/fulmen, else ~/.cache/fulmen; empty where none of them is
-// set: memory only.
-std::string cache_directory();
 // Every entry on disk; files whose header does not fit are left out.
 std::vector<CacheEntry> list_cache();
 // Deletes every entry, and only files that are entries. Returns how many.

@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""Runs nodes by Fulmen's execution provider beside ONNX Runtime's CPU provider, or beside what the
+onnx package publishes.
+
+check.py LIBRARY [--seed N] [--rounds N] [--time]
+
+Attention of opset 23 and 24 by the onnx package's own cases, then random nodes of all three
+operators. Each model has one node, and it is checked which provider has it. Needs onnxruntime (1.24
+or newer), onnx and NumPy."""
+
+import argparse
+import concurrent.futures
+import pathlib
+import sys
+import time
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper
+
+NAME = "FulmenExecutionProvider"
+BOUNDS = {"float32": 2e-5, "float16": 6e-3}
+
+
+def sessions(model, only_fulmen=False, threads=2):
+    """A session with Fulmen and one without; fails where Fulmen does not have the node."""
+    made = []
+    for fulmen in (True,) if only_fulmen else (True, False):
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if fulmen:
+            devices = [d for d in ort.get_ep_devices() if d.ep_name == NAME]
+            options.add_provider_for_devices(devices[:1], {})
+            # Any node that it leaves to the CPU provider is an error.
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        made.append(ort.InferenceSession(model.SerializeToString(), options))
+    return made
+
+
+def worst(ours, right):
+    difference = np.abs(ours.astype(np.float64) - right.astype(np.float64))
+    return float(np.max(difference / max(1.0, np.max(np.abs(right.astype(np.float64)))), initial=0))
+
+
+def compare(name, ours, right, dtype):
+    for index, (a, b) in enumerate(zip(ours, right, strict=True)):
+        if a.shape != b.shape:
+            sys.exit(f"{name}: output {index} is {a.shape}, not {b.shape}")
+        error = worst(a, b)
+        if not error <= BOUNDS[dtype]:
+            sys.exit(f"{name}: output {index} errs by {error:.2e}")
+
+
+def published():
+    from onnx.backend.test.case import node
+
+    before = len(node._NodeTestCases)
+    import onnx.backend.test.case.node.attention  # noqa: F401
+
+    ran, left = 0, {}
+    for case in node._NodeTestCases[before:]:
+        graph = case.model.graph
+        if len(graph.node) != 1 or graph.node[0].op_type != "Attention":
+            continue
+        model = case.model
+        if model.opset_import[0].version > 24:
+            left.setdefault("a newer opset", []).append(case.name)
+            continue
+        model.ir_version = min(model.ir_version, 11)
+        try:
+            (session,) = sessions(model, only_fulmen=True)
+        except Exception as error:
+            left.setdefault(str(error).split("\n")[0][:160], []).append(case.name)
+            continue
+        for inputs, outputs in case.data_sets:
+            names = [i.name for i in graph.input]
+            ours = session.run(None, dict(zip(names, inputs, strict=False)))
+            compare(case.name, ours, outputs, str(np.asarray(inputs[0]).dtype))
+        ran += 1
+    print(f"Attention: {ran} of the onnx package's cases agree")
+    for why, names in left.items():
+        print(f"  {len(names)} left to other providers: {why}: {', '.join(names[:3])} ...")
+    if ran < 20:
+        sys.exit("check.py: too few cases were served")
+
+
+def model_of(op, domain, inputs, outputs, attributes):
+    """inputs: name -> array, None or "" where the node leaves one out."""
+    kinds = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16,
+             "int32": TensorProto.INT32, "bool": TensorProto.BOOL}  # fmt: skip
+    given = {name: value for name, value in inputs.items() if value is not None}
+    names = [name if name in given else "" for name in inputs]
+    while names[-1] == "":
+        names.pop()
+    node = helper.make_node(op, names, list(outputs), domain=domain, **attributes)
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info(n, kinds[str(v.dtype)], v.shape) for n, v in given.items()],
+        [helper.make_tensor_value_info(n, kinds[str(t)], None) for n, t in outputs.items()],
+    )
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10), given
+
+
+def random_mha(random):
+    dtype = np.float32
+    b, heads, d = random.integers(1, 4), random.integers(1, 5), int(random.choice([16, 32, 64]))
+    rows, past = random.integers(1, 20), int(random.integers(0, 12))
+    causal = bool(random.random() < 0.5)
+    keys = rows if causal or past else random.integers(1, 40)
+    array = lambda *shape: random.standard_normal(shape).astype(dtype)  # noqa: E731
+    total = past + keys
+    inputs = {
+        "query": array(b, rows, heads * d),
+        "key": array(b, keys, heads * d),
+        "value": array(b, keys, heads * d),
+        "bias": None,
+        "key_padding_mask": None,
+        "attention_bias": array(random.choice([1, b]), random.choice([1, heads]), rows, total)
+        if random.random() < 0.5
+        else None,
+        "past_key": array(b, heads, past, d) if past else None,
+        "past_value": array(b, heads, past, d) if past else None,
+    }
+    outputs = {"output": "float32"}
+    if past:
+        outputs |= {"present_key": "float32", "present_value": "float32"}
+    attributes = {"num_heads": int(heads), "unidirectional": int(causal)}
+    return model_of("MultiHeadAttention", "com.microsoft", inputs, outputs, attributes), "float32"
+
+
+def random_gqa(random):
+    name = str(random.choice(["float32", "float16"]))
+    dtype = np.dtype(name)
+    b, kv_heads, d = random.integers(1, 4), int(random.integers(1, 4)), int(random.choice([32, 64]))
+    heads = int(kv_heads * random.integers(1, 4))
+    first = bool(random.random() < 0.4)
+    rows = int(random.integers(2, 24)) if first else 1
+    room = int(random.integers(rows + 1, 40))
+    # A first prompt is padded at its end, and has one sequence of all rows.
+    ends = random.integers(0, rows, b) if first else random.integers(1, room, b)
+    if first:
+        ends[random.integers(b)] = rows - 1
+    total = int(ends.max()) + 1
+    array = lambda *shape: random.standard_normal(shape).astype(dtype)  # noqa: E731
+    packed, rotary = bool(random.random() < 0.3), bool(random.random() < 0.6)
+    angle = random.standard_normal((64, d // 2))
+    inputs = {
+        "query": array(b, rows, (heads + 2 * kv_heads if packed else heads) * d),
+        "key": None if packed else array(b, rows, kv_heads * d),
+        "value": None if packed else array(b, rows, kv_heads * d),
+        "past_key": array(b, kv_heads, 0 if first else room, d),
+        "past_value": array(b, kv_heads, 0 if first else room, d),
+        "seqlens_k": ends.astype(np.int32),
+        "total_sequence_length": np.array(total, np.int32),
+        "cos_cache": np.cos(angle).astype(dtype) if rotary else None,
+        "sin_cache": np.sin(angle).astype(dtype) if rotary else None,
+        "position_ids": None,
+        "attention_bias": array(random.choice([1, b]), random.choice([1, heads]), rows, total)
+        if random.random() < 0.3
+        else None,
+    }
+    attributes = {"num_heads": heads, "kv_num_heads": kv_heads, "do_rotary": int(rotary)}
+    if rotary:
+        attributes["rotary_interleaved"] = int(random.random() < 0.5)
+    if random.random() < 0.3:
+        attributes["local_window_size"] = int(random.integers(1, 20))
+    if random.random() < 0.3:
+        attributes["softcap"] = 5.0
+    outputs = dict.fromkeys(("output", "present_key", "present_value"), name)
+    made = model_of("GroupQueryAttention", "com.microsoft", inputs, outputs, attributes)
+    return made, name, ends
+
+
+def bound(session, given):
+    """A run without copies: past and present are one memory, as generation has them."""
+    binding = session.io_binding()
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in given.items()}
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    for output in session.get_outputs():
+        past = values.get(output.name.replace("present", "past"))
+        if past is None:
+            binding.bind_output(output.name)
+        else:
+            binding.bind_ortvalue_output(output.name, past)
+    return lambda: session.run_with_iobinding(binding)
+
+
+def timed():
+    """Medians of runs in turn, one thread: the CPU provider's and Fulmen's."""
+    random = np.random.default_rng(1)
+    array = lambda *shape: random.standard_normal(shape).astype(np.float32)  # noqa: E731
+    float32 = {"output": "float32"}
+    caches = {"present_key": "float32", "present_value": "float32"}
+    length = 8191
+    nodes = {
+        "MultiHeadAttention, 1024 queries and keys, 16 heads of 64": model_of(
+            "MultiHeadAttention",
+            "com.microsoft",
+            {name: array(1, 1024, 1024) for name in ("query", "key", "value")},
+            float32,
+            {"num_heads": 16},
+        ),
+        "GroupQueryAttention, a token after 8191, 32 / 8 heads of 128": model_of(
+            "GroupQueryAttention",
+            "com.microsoft",
+            {
+                "query": array(1, 1, 4096),
+                "key": array(1, 1, 1024),
+                "value": array(1, 1, 1024),
+                "past_key": array(1, 8, length + 1, 128),
+                "past_value": array(1, 8, length + 1, 128),
+                "seqlens_k": np.array([length], np.int32),
+                "total_sequence_length": np.array(length + 1, np.int32),
+            },
+            float32 | caches,
+            {"num_heads": 32, "kv_num_heads": 8},
+        ),
+    }
+    for name, (model, given) in nodes.items():
+        times = ([], [])
+        runs = [bound(session, given) for session in sessions(model, threads=1)]
+        for _ in range(12):
+            for run, seconds in zip(runs, times, strict=True):
+                start = time.process_time()
+                run()
+                seconds.append(time.process_time() - start)
+        ours, own = (float(np.median(seconds[2:])) for seconds in times)
+        print(
+            f"{name}: {own * 1e3:.1f} ms of processor, with Fulmen {ours * 1e3:.1f}: "
+            f"{own / ours:.2f}"
+        )
+
+
+def at_once(threads=4):
+    """One session from several threads: each result is that of the session alone."""
+    (model, given), _ = random_mha(np.random.default_rng(2))
+    (session,) = sessions(model, only_fulmen=True)
+    right = session.run(None, given)
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        for results in pool.map(lambda _: session.run(None, given), range(200)):
+            if not all(np.array_equal(a, b) for a, b in zip(results, right, strict=True)):
+                sys.exit("check.py: a run beside others differs")
+    print(f"200 runs from {threads} threads are the same")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("library")
+    parser.add_argument("--seed", type=int, default=np.random.SeedSequence().entropy % 2**32)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--time", action="store_true", help="time two nodes and do nothing else")
+    options = parser.parse_args()
+    print(f"onnxruntime {ort.__version__}, onnx {onnx.__version__}, seed {options.seed}")
+    ort.register_execution_provider_library("Fulmen", str(pathlib.Path(options.library).resolve()))
+    if options.time:
+        return timed()
+    published()
+    at_once()
+    random = np.random.default_rng(options.seed)
+    for round in range(options.rounds):
+        (model, given), dtype = random_mha(random)
+        with_fulmen, without = (s.run(None, given) for s in sessions(model))
+        compare(f"MultiHeadAttention {round}", with_fulmen, without, dtype)
+    print(f"MultiHeadAttention: {options.rounds} random nodes agree with the CPU provider")
+    for round in range(options.rounds):
+        (model, given), dtype, ends = random_gqa(random)
+        with_fulmen, without = (s.run(None, given) for s in sessions(model))
+        for results in (with_fulmen, without):  # rows that no sequence uses
+            for b, end in enumerate(ends):
+                if results[0].shape[1] > 1:
+                    results[0][b, end + 1 :] = 0
+                for cache in results[1:]:
+                    cache[b, :, end + 1 :] = 0
+        compare(f"GroupQueryAttention {round} {model.graph.node[0]}", with_fulmen, without, dtype)
+    print(f"GroupQueryAttention: {options.rounds} random nodes agree with the CPU provider")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+// Quantized k and v: what kernels are compiled with and given for them.
+#pragma once
+
+#include <string>
+
+#include "fulmen/backend.h"
+#include "gpu/launch/specialisation.h"
+#include "gpu/targets/target.h"
+
+namespace fulmen::gpu {
+
+// Yes if k and v can be operands of matrix instructions as they are stored: numbers of q's dtype,
+// int8 or fp8, which 16 bits have exactly, with scales that scores and probabilities take.
+Support multiplies_stored(const Problem& problem, const Target& target);
+// The formats of k and v, and which scales rows have.
+void specialise_kv(const Problem& problem, Specialisation& s);
+// " k=int8 v=q4_0 token scales": for listings.
+std::string kv_text(const Specialisation& s);
+// Strides of k and v in bytes, where they are quantized, and of their scales.
+void set_kv_strides(const Problem& problem, kernels::ForwardArguments& arguments);
+// Parts of these, for append_kv: Configuration::key_scales of a tensor of scales; its strides in
+// bytes; ForwardArguments::half_scales.
+int row_scales(const TensorSpec& scale);
+void set_bytes(DType dtype, kernels::View& view);
+int half_scales(const TensorSpec& k, const TensorSpec& v, const TensorSpec& q);
+void set_scale_pointers(const Problem& problem, const AttentionTensors& tensors,
+                        kernels::ForwardArguments& arguments);
+
+}  // namespace fulmen::gpu

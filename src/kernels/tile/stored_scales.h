@@ -1,0 +1,90 @@
+// Scales of quantized keys and values where products are those of 16 bits: scores are multiplied
+// with those of their keys, probabilities with those of their values.
+#pragma once
+
+#include "core/matrix.h"
+#include "core/stored_rows.h"
+
+namespace fulmen::kernels {
+
+// x; NaN for an infinity: sums of q's and k's codes are finite where those of infinite numbers of
+// either sign are not.
+FULMEN_DEVICE float finite_or_nan(float x) { return x + (x - x); }
+
+// An element of the lane's first row, with the column of element e: its second row's come two
+// later.
+static_assert(kRowsPerLane <= 2, "stored_scales: a lane has one row of scores, or two as on sm80");
+FULMEN_DEVICE constexpr int same_column(int e) { return e - 2 * row_slot(e); }
+
+// Of a tile's keys: row n's, where it is there.
+template <bool kValues>
+FULMEN_DEVICE float scale_of_row(const ForwardArguments& a, const StoredHead<kValues>& head,
+                                 const TilePlace& tile, int n) {
+  if constexpr (kPaged && kTilesInPages) {
+    const PagedRow place{uniform(tile.place.page), tile.place.row + static_cast<unsigned>(n)};
+    return StoredRow<kValues>::in_page(a, head, place).scale;
+  } else {
+    return StoredRow<kValues>::of(a, head, tile.key + n).scale;
+  }
+}
+
+// What a step's scores (kValues: probabilities) are multiplied with: a lane's columns.
+template <bool kValues, int kTiles>
+struct StepScales {
+  // The head's scale alone: values' comes to the outputs.
+  static constexpr bool kOne = !StoredHead<kValues>::kOfToken && (kValues || !kPaged);
+  float of[kOne ? 1 : kTiles][kOne ? 1 : kElements];
+
+  // left: the tile's keys that are there, from its first one on.
+  FULMEN_DEVICE static StepScales load(const ForwardArguments& a, const StoredHead<kValues>& head,
+                                       const TilePlace& tile, int left) {
+    StepScales scales;
+    if constexpr (kOne) {
+      scales.of[0][0] = head.factor;
+    } else {
+#pragma unroll
+      for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          if (row_slot(e) != 0) continue;
+          const int n = kScoreTile * f + tile_column(e);
+          scales.of[f][e] = scale_of_row(a, head, tile, n < left ? n : left - 1);
+        }
+      }
+    }
+    return scales;
+  }
+  FULMEN_DEVICE float at(int f, int e) const {
+    return kOne ? of[0][0] : of[kOne ? 0 : f][kOne ? 0 : same_column(e)];
+  }
+};
+
+// Scores of q and k's codes become those of q and k.
+template <int kTiles>
+FULMEN_DEVICE void scale_scores(const StepScales<false, kTiles>& scales, TileRow<kTiles>& score) {
+#pragma unroll
+  for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) score[f][e] *= finite_or_nan(scales.at(f, e));
+  }
+}
+// Probabilities, in bf16 alone: fp16's range is not theirs. A masked key's scale may be anything.
+template <int kTiles>
+FULMEN_DEVICE void scale_probabilities(const StepScales<true, kTiles>& scales,
+                                       TileRow<kTiles>& probability) {
+  if constexpr (StepScales<true, kTiles>::kOne) return;
+  static_assert(StepScales<true, kTiles>::kOne || !kIsHalf<Element>,
+                "quantized: scales of v's tokens go with bf16");
+#pragma unroll
+  for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      float& p = probability[f][e];
+      const float scale = scales.at(f, e);
+      // Packing adds to a NaN's bits: to those of kNan it may.
+      p = p == 0 ? 0.0F : p * (scale == scale ? scale : kNan);
+    }
+  }
+}
+
+}  // namespace fulmen::kernels
