@@ -111,7 +111,7 @@ def random_mha(random):
     b, heads, d = random.integers(1, 4), random.integers(1, 5), int(random.choice([16, 32, 64]))
     rows, past = random.integers(1, 20), int(random.integers(0, 12))
     causal = bool(random.random() < 0.5)
-    keys = rows if causal or past else random.integers(1, 40)
+    keys = rows if past else random.integers(1, 40)
     array = lambda *shape: random.standard_normal(shape).astype(dtype)  # noqa: E731
     total = past + keys
     inputs = {
@@ -174,6 +174,51 @@ def random_gqa(random):
     outputs = dict.fromkeys(("output", "present_key", "present_value"), name)
     made = model_of("GroupQueryAttention", "com.microsoft", inputs, outputs, attributes)
     return made, name, ends
+
+
+def refused(random):
+    """GroupQueryAttention of sizes that contradict each other ends in an error."""
+    array = lambda *shape: random.standard_normal(shape).astype(np.float32)  # noqa: E731
+    usual = {
+        "query": array(1, 4, 64),
+        "key": array(1, 4, 32),
+        "value": array(1, 4, 32),
+        "past_key": None,
+        "past_value": None,
+        "seqlens_k": np.array([3], np.int32),
+        "total_sequence_length": np.array([4], np.int32),
+        "cos_cache": None,
+        "sin_cache": None,
+        "position_ids": None,
+        "attention_bias": None,
+    }
+    wrong = {
+        "the key": [array(1, 2, 32), array(1, 4, 16), array(2, 4, 32), array(1, 1, 4, 32)],
+        "the value": [array(1, 2, 32), array(1, 4, 16)],
+        "attention_bias": [array(1, 2, 4, 1), array(1, 2, 4, 3), array(1, 2, 4, 9)],
+        "total_sequence_length": [np.zeros(0, np.int32), np.full(2, 4, np.int32)],
+    }
+    for words, arrays in wrong.items():
+        for one in arrays:
+            model, given = model_of(
+                "GroupQueryAttention",
+                "com.microsoft",
+                usual | {words.removeprefix("the "): one},
+                dict.fromkeys(("output", "present_key", "present_value"), "float32"),
+                {"num_heads": 2, "kv_num_heads": 1},
+            )
+            for value in model.graph.input:  # known when it runs
+                for index, dim in enumerate(value.type.tensor_type.shape.dim):
+                    dim.dim_param = f"{value.name}_{index}"
+            (session,) = sessions(model, only_fulmen=True)
+            try:
+                session.run(None, given)
+            except Exception as error:
+                if words in str(error):
+                    continue
+                sys.exit(f"check.py: {words} {one.shape} is refused with {error}")
+            sys.exit(f"check.py: {words} {one.shape} is not refused")
+    print("GroupQueryAttention: sizes that contradict each other are refused")
 
 
 def bound(session, given):
@@ -263,6 +308,7 @@ def main():
     published()
     at_once()
     random = np.random.default_rng(options.seed)
+    refused(random)
     for round in range(options.rounds):
         (model, given), dtype = random_mha(random)
         with_fulmen, without = (s.run(None, given) for s in sessions(model))

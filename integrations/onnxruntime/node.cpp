@@ -168,6 +168,18 @@ struct Node::Run {
     copy_rows(fresh, fresh.shape[1], to, before);
     return to;
   }
+  // Query i attends the past's keys, `before`, and new ones up to the i-th. q and k are known.
+  void attend_until(int64_t before) {
+    if (before == tensors.k.shape[1] - tensors.q.shape[1]) {
+      options.causal = FULMEN_CAUSAL_BOTTOM_RIGHT;
+    } else if (before == 0) {
+      options.causal = FULMEN_CAUSAL_TOP_LEFT;
+    } else {
+      // A diagonal of neither the first query nor the last one.
+      mask_mod = "k - q <= " + std::to_string(before);
+      options.mask_mod = mask_mod.c_str();
+    }
+  }
 
  private:
   static void read(const OrtValue* from, Value& value) {
@@ -271,16 +283,10 @@ void Node::attention(Run& run) const {
     t.seqlens_k = fulmen_tensor_1d(run.lengths.data(), FULMEN_INT32, t.q.shape[0]);
   }
   if (attributes_.causal) {
-    const int64_t before = past_k.present() ? past_k.dims[2] : 0;
-    if (lengths.present() || before == t.k.shape[1] - t.q.shape[1]) {
+    if (lengths.present())
       run.options.causal = FULMEN_CAUSAL_BOTTOM_RIGHT;
-    } else if (before == 0) {
-      run.options.causal = FULMEN_CAUSAL_TOP_LEFT;
-    } else {
-      // A diagonal of neither the first query nor the last one.
-      run.mask_mod = "k - q <= " + std::to_string(before);
-      run.options.mask_mod = run.mask_mod.c_str();
-    }
+    else
+      run.attend_until(past_k.present() ? past_k.dims[2] : 0);
   }
   execute(run);
 }
@@ -297,7 +303,16 @@ void Node::multi_head_attention(Run& run) const {
   t.k = run.joined(past_k, new_k, 1);
   t.v = run.joined(past_v, new_v, 2);
   if (bias.present()) t.bias = as_bias(bias);
-  if (attributes_.causal) run.options.causal = FULMEN_CAUSAL_BOTTOM_RIGHT;
+  if (attributes_.causal) {
+    const int64_t before = past_k.present() ? past_k.dims[2] : 0, last = q.dims[1] - 1;
+    run.attend_until(before);
+    if (new_k.shape[1] > q.dims[1]) {
+      // The CPU provider masks nothing of the last query.
+      run.options.causal = FULMEN_CAUSAL_NONE;
+      run.mask_mod = "k - q <= " + std::to_string(before) + " | q == " + std::to_string(last);
+      run.options.mask_mod = run.mask_mod.c_str();
+    }
+  }
   execute(run);
 }
 
@@ -312,7 +327,14 @@ void Node::group_query_attention(Run& run) const {
   const int64_t all_heads = packed ? heads + 2 * kv_heads : heads;
   if (q.dims.size() != 3 || q.dim(2) % all_heads != 0) fail("the query has no whole heads");
   const int64_t dim = q.dim(2) / all_heads;
-  if (total.dtype != FULMEN_INT32) fail("total_sequence_length is not int32");
+  for (const Value* rows_of : {&k, &v})
+    if (!packed && rows_of->dims != std::vector<int64_t>{batch, rows, kv_heads * dim})
+      fail(std::string(rows_of == &k ? "the key" : "the value") + " is not [" +
+           std::to_string(batch) + ", " + std::to_string(rows) + ", " +
+           std::to_string(kv_heads * dim) + "] as the query and kv_num_heads say");
+  if (total.dtype != FULMEN_INT32 ||
+      std::any_of(total.dims.begin(), total.dims.end(), [](int64_t n) { return n != 1; }))
+    fail("total_sequence_length is not one int32");
   const int64_t keys = *static_cast<const int32_t*>(total.data);
 
   fulmen_tensors& t = run.tensors;
@@ -359,7 +381,7 @@ void Node::group_query_attention(Run& run) const {
   std::vector<int32_t> used;
   for (int64_t b = 0; b < batch; ++b) {
     // A first prompt is padded at its end: row i is at position i. Later rows end at their lengths.
-    const int64_t first = rows == keys ? 0 : ends[b] + 1 - rows;
+    const int64_t first = rows == keys ? 0 : int64_t{ends[b]} + 1 - rows;
     if (first < 0 || first + rows > room)
       fail("seqlens_k is " + std::to_string(ends[b]) + " with " + std::to_string(rows) +
            " new rows and a cache of " + std::to_string(room));
@@ -388,6 +410,9 @@ void Node::group_query_attention(Run& run) const {
   t.seqlens_k = fulmen_tensor_1d(run.lengths.data(), FULMEN_INT32, batch);
   if (bias.present()) {
     t.bias = as_bias(bias);
+    if (t.bias.shape[3] != keys)
+      fail("attention_bias has " + std::to_string(t.bias.shape[3]) +
+           " columns, total_sequence_length is " + std::to_string(keys));
     t.k.shape[1] = t.v.shape[1] = t.bias.shape[3];
   }
   run.options.causal = FULMEN_CAUSAL_BOTTOM_RIGHT;
