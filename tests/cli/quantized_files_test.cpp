@@ -69,6 +69,21 @@ TEST_F(QuantizedFilesTest, RefusalsNameTheFile) {
   EXPECT_NE(outcome.exit_code, 0) << outcome.out;
   EXPECT_NE(outcome.err.find("--k (k.bin): has 2448 bytes, no multiple of 176"), std::string::npos)
       << outcome.err;
+  // Sizes whose product is 2^64, and one that is 0.
+  write_array("narrow.npy", DType::fp32, {1, 1, 4, 8}, numbers(32, 1).data());
+  outcome =
+      fulmen({"run", "--q", "narrow.npy", "--k", "k.bin", "--v", "k.bin", "--k-format", "int8",
+              "--v-format", "int8", "--kv-heads", "2305843009213693952", "--out", "out.npy"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_NE(outcome.err.find("--k (k.bin): has 2448 bytes, no multiple of 2^63 and more (batch 1 x "
+                             "2305843009213693952 heads x rows of 8 bytes"),
+            std::string::npos)
+      << outcome.err;
+  write_array("none.npy", DType::fp32, {0, kQ, kH, kD}, numbers(1, 1).data());
+  outcome = fulmen({"run", "--q", "none.npy", "--k", "k.bin", "--v", "k.bin", "--k-format", "int8",
+                    "--v-format", "int8", "--out", "out.npy"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_NE(outcome.err.find("its size does not say seqlen_k"), std::string::npos) << outcome.err;
   outcome = run({"--k-format", "q9"});
   EXPECT_NE(outcome.exit_code, 0);
   EXPECT_NE(outcome.err.find("--k-format"), std::string::npos) << outcome.err;

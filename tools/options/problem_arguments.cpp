@@ -316,15 +316,24 @@ Result<Tensor> read_raw(const ProblemArguments& arguments, const char* option,
     return invalid(fmt::format("{} ({}): q has head_dim {}, and {} has blocks of {} numbers",
                                option, array.path, dim, to_string(format), kBlockNumbers));
   }
-  const int64_t rows = batch * kv_heads, row = row_elements(format, dim), bytes = array.shape[0];
-  if (rows <= 0 || row <= 0 || bytes % (rows * row) != 0) {
-    return invalid(fmt::format(
-        "{} ({}): has {} bytes, no multiple of {} (batch {} x {} heads x rows of {} bytes, {} x "
-        "head_dim {})",
-        option, array.path, bytes, rows * row, batch, kv_heads, row, to_string(format), dim));
+  const int64_t row = row_elements(format, dim), bytes = array.shape[0];
+  int64_t of_all = 0;  // bytes of a row of all heads and sequences
+  const bool too_many = __builtin_mul_overflow(batch, kv_heads, &of_all) ||
+                        __builtin_mul_overflow(of_all, row, &of_all);
+  const std::string product =
+      fmt::format("batch {} x {} heads x rows of {} bytes, {} x head_dim {}", batch, kv_heads, row,
+                  to_string(format), dim);
+  if (!too_many && of_all <= 0) {
+    return invalid(fmt::format("{} ({}): {} is nothing, so that its size does not say seqlen_k",
+                               option, array.path, product));
+  }
+  if (too_many || bytes % of_all != 0) {
+    return invalid(fmt::format("{} ({}): has {} bytes, no multiple of {} ({})", option, array.path,
+                               bytes, too_many ? "2^63 and more" : std::to_string(of_all),
+                               product));
   }
   array.dtype = format;
-  return view_in_layout(arguments.layout, array.data.data(), format, batch, bytes / (rows * row),
+  return view_in_layout(arguments.layout, array.data.data(), format, batch, bytes / of_all,
                         kv_heads, dim);
 }
 
