@@ -104,6 +104,47 @@ TEST(QuantizedKernels, DecodeOfFewRows) {
   }
 }
 
+// fp32 and bf16 numbers may be so large that products with them are infinite before their scale
+// makes them small, or only after it makes them infinite.
+TEST(QuantizedKernels, DecodeOfHugeNumbersWithScales) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const ScaleOf share : {ScaleOf::none, ScaleOf::head, ScaleOf::token, ScaleOf::channel}) {
+      Random random(4970);
+      CaseSpec spec;
+      spec.dtype = dtype;
+      spec.seqlen_q = 1;
+      spec.seqlen_k = 100;
+      spec.num_kv_heads = 2;
+      spec.num_heads = random.chance(0.5) ? 2 : 4;
+      spec.head_dim = spec.head_dim_v = 64;
+      spec.quantized = true;
+      spec.k_dtype = spec.v_dtype = dtype;
+      spec.k_scale = share;
+      spec.v_scale = share == ScaleOf::channel ? ScaleOf::none : share;
+      spec.q_scale = share == ScaleOf::none;
+      spec.q_size = 0x1p27F;
+      spec.kv_size = 0x1p100F;
+      spec.scale = 0x1p-95F;
+      Case c(spec, random);
+      for (const Tensor& scale : {c.tensors.k_scale, c.tensors.v_scale, c.tensors.q_scale}) {
+        if (scale.data == nullptr) continue;
+        for (int64_t a = 0; a < scale.shape[0]; ++a)
+          for (int64_t b = 0; b < scale.shape[1]; ++b)
+            for (int64_t h = 0; h < scale.shape[2]; ++h)
+              for (int64_t d = 0; d < scale.shape[3]; ++d)
+                Case::set(scale, {a, b, h, d}, 0x1p-35F * Case::get(scale, {a, b, h, d}));
+      }
+      int decoded = 0;
+      for (const std::string& kernel : kernels_for(c.problem())) {
+        if (!kernel.starts_with("cpu.decode.")) continue;
+        EXPECT_TRUE(verified(c, kernel));
+        ++decoded;
+      }
+      EXPECT_GE(decoded, 1);
+    }
+  }
+}
+
 // NaN in values that a mask leaves out reaches nothing, whichever way the mask is told.
 TEST(QuantizedKernels, WhatNoQueryAttendsIsNotRead) {
   constexpr int64_t kKept = 100, kKeys = 150;

@@ -6,8 +6,8 @@
 //
 // Scales of rows multiply the finished scores and the probabilities; scales of channels multiply
 // the queries. A block with a scale, or a task with a query, that is not ordinary (is_ordinary)
-// is unpacked to numbers times their scales first: products of those overflow and vanish where the
-// contract says.
+// is unpacked to numbers times their scales first, and so is fp32 and bf16 with any scale: products
+// of those overflow and vanish where the contract says.
 #pragma once
 
 #include "cpu/decode/rows.h"
@@ -112,10 +112,16 @@ class DecodeStoredTask : private DecodeRows<Isa> {
     }
   }
 
+  // Whether what is stored may itself be close to fp32's largest numbers.
+  static FULMEN_INLINE bool is_wide(DType dtype) {
+    return dtype == DType::fp32 || dtype == DType::bf16;
+  }
   // Whether queries times codes stay in fp32; then they are multiplied with the channels' scales.
   __attribute__((noinline)) bool scale_queries() {
     const int64_t stride = layout_.query_stride;
     constexpr float kMost = 0x1p30F;
+    if (is_wide(problem_.k_dtype) && (problem_.k_scale.present || problem_.q_scale.present))
+      return false;
     for (int64_t i = 0; i < slots_ * stride; ++i) {
       if (!(queries_[i] <= kMost && queries_[i] >= -kMost)) return false;
     }
@@ -295,7 +301,7 @@ class DecodeStoredTask : private DecodeRows<Isa> {
       const Source source(call_, Source::Of::v, task_.batch, task_.kv_head + head);
       float scales[kMaxDecodeKeys];
       if (factor == 1.0F && !source.has_row_scales()) continue;
-      if (source.scales_of_rows(first, count, factor, scales)) {
+      if (!is_wide(values.dtype) && source.scales_of_rows(first, count, factor, scales)) {
         scale_rows(scores_of(head), scales, count);
       } else {
         Rows numbers;
