@@ -3,6 +3,8 @@ them beside float64 over what they hold, and FlashAttention 3's descale factors.
 
 from __future__ import annotations
 
+import re
+
 import fulmen
 import ml_dtypes
 import numpy as np
@@ -322,6 +324,26 @@ def test_flash_attention_3_cache(new, paged):
         assert torch.equal(
             (k_cache.flip(0) if paged else k_cache).view(torch.int8), k.view(torch.int8)
         )
+
+
+def test_flash_attention_3_cache_refuses_new_rows():
+    torch = pytest.importorskip("torch")
+    from fulmen.flash_attn_interface import flash_attn_with_kvcache
+
+    q, k, v, descale, _ = of_8_bits(torch)
+    one, cos = k[:, :1], torch.ones(S, D // 2)
+    for rows, words in (
+        ({"k": one}, "k is given and v is not so"),
+        ({"v": one}, "k is absent and v is not so"),
+        ({"rotary_cos": cos, "rotary_sin": cos}, "rotary_cos is given and k is None"),
+        ({"k": one, "v": one[:, :, :1]}, "v.shape is [2, 1, 1, 64]"),
+        ({"k": k[:1, :1], "v": one}, "k.shape is [1, 1, 2, 64]"),
+        ({"k": one, "v": v[:, :2]}, "v.shape is [2, 2, 2, 64]"),
+    ):
+        caches = k.clone(), v.clone()
+        with pytest.raises(ValueError, match=re.escape(words)):
+            flash_attn_with_kvcache(q, *caches, cache_seqlens=3, **rows, **descale)
+        assert torch.equal(caches[0].view(torch.int8), k.view(torch.int8))
 
 
 def test_jax():

@@ -430,6 +430,7 @@ def flash_attn_with_kvcache(
       splits).
     """
     _refuse(attention_chunk, qv=qv)
+    flash_attn_2.check_new_rows(k, v, rotary_cos)
     options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal, "softcap": softcap}
     if page_table is not None and cache_batch_idx is not None:
         page_table, cache_batch_idx = (
@@ -586,6 +587,13 @@ def _append_in_8_bits(
                 f"rotary_cos is given and k is {str(k.dtype).rpartition('.')[2]}: new rows in 8 "
                 "bits are copied as they are, float32, float16 and bfloat16 are rotated"
             )
+        for name, cache, rows in (("k", k_cache, k), ("v", v_cache, v)):
+            want = [len(lengths), k.shape[1], *cache.shape[2:]]
+            if list(rows.shape) != want:
+                raise ArgumentError(
+                    f"{name}.shape is {list(rows.shape)}: [batch, seqlen_new, kv_heads, head_dim] "
+                    f"= {want} is needed"
+                )
         at = _flat_places(k, None)
         for cache, rows in ((k_cache, k), (v_cache, v)):
             _write(cache.view(torch.int8), rows.contiguous().view(torch.int8), at, lengths, table)

@@ -436,15 +436,7 @@ def flash_attn_with_kvcache(
     )
     validate = state is not None
     block_table = pages_of(block_table, cache_batch_idx, q, q.shape[0])
-    if (k is None) != (v is None):
-        raise ArgumentError(
-            f"k is {'absent' if k is None else 'given'} and v is not so: both or neither are "
-            "accepted"
-        )
-    if rotary_cos is not None and k is None:
-        raise ArgumentError(
-            "rotary_cos is given and k is None: rotary embeddings are accepted with new keys"
-        )
+    check_new_rows(k, v, rotary_cos)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if _is_strided(cache):
             strides = list(cache.stride())
@@ -566,6 +558,21 @@ def pages_of(
         given = list(cache_batch_idx.shape)
         raise ArgumentError(f"cache_batch_idx has shape {given}: [batch] = [{batch}] is accepted")
     return cache_batch_idx.unsqueeze(1)
+
+
+def check_new_rows(
+    k: torch.Tensor | None, v: torch.Tensor | None, rotary_cos: torch.Tensor | None
+) -> None:
+    """Whether what goes with a cache's new rows is there when they are."""
+    if (k is None) != (v is None):
+        raise ArgumentError(
+            f"k is {'absent' if k is None else 'given'} and v is not so: both or neither are "
+            "accepted"
+        )
+    if rotary_cos is not None and k is None:
+        raise ArgumentError(
+            "rotary_cos is given and k is None: rotary embeddings are accepted with new keys"
+        )
 
 
 def lengths_of(cache_seqlens: Any, k: torch.Tensor | None, q: torch.Tensor, batch: int) -> Any:
