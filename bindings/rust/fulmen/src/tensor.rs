@@ -97,9 +97,11 @@ fn block_layout(bytes: usize, format: DType, shape: [usize; 4]) -> Result<Layout
         )));
     }
     let [a, b, c, dim] = shape;
-    let mut layout = Layout::row_major([a, b, c, dim / BLOCK_NUMBERS * block])?;
+    let numbers = Layout::row_major(shape)?;
+    let bytes_of_row = (dim / BLOCK_NUMBERS).saturating_mul(block);
+    let mut layout = Layout::row_major([a, b, c, bytes_of_row])?;
     layout.fits(bytes)?;
-    layout.shape[3] = i64::try_from(dim).unwrap_or(i64::MAX);
+    layout.shape = numbers.shape;
     Ok(layout)
 }
 

@@ -44,6 +44,17 @@ fn views_that_leave_their_slice() {
 
 /// To the library a tensor of zeros only has the plan's shape: no view of a slice may be one.
 #[test]
+#[cfg(target_pointer_width = "64")]
+fn blocks_of_more_numbers_than_memory_has() {
+    for dim in [usize::MAX - 31, 1 << 63] {
+        for format in [DType::Q8_0, DType::Q4_0] {
+            let error = Tensor::blocks(&[], format, [0, 1, 1, dim]).map(|_| ());
+            refused(error, "a shape or strides of more than 63 bits");
+        }
+    }
+}
+
+#[test]
 fn an_empty_view_is_not_taken_for_the_plans_shape() -> Result<()> {
     let (q, mut out) = (vec![1f32; 64], vec![0f32; 64]);
     let shape = [1, 4, 1, 16];
