@@ -174,8 +174,8 @@ FULMEN_DEVICE algorithm::KeyRange columns_in_tiles(const BackwardArguments& a,
 FULMEN_DEVICE TileOrder order_of_columns(const BackwardArguments& a, const algorithm::Band& band,
                                          const algorithm::KeyRange& any, Int64 row_begin,
                                          Int64 row_end) {
-  algorithm::KeyRange whole = kGivesDbias ? algorithm::KeyRange{} : band.all(row_begin, row_end);
-  if constexpr (kMasksAreFunctions) whole = inside(whole, any);
+  const algorithm::KeyRange whole =
+      kGivesDbias ? algorithm::KeyRange{} : band.all(row_begin, row_end);
   return TileOrder::of(any, kGivesDbias && !kBand && a.seqlen_k == kBlockN ? any : whole);
 }
 
@@ -197,10 +197,7 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call, Int64 batch,
   const Int64 row_end = end_of_rows(a, row_begin);
   if (kVariable && row_begin >= row_end) return;
   const algorithm::Band band = column_band(a);
-  const Int64 first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
-  const Int64 last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;
-  const algorithm::KeyRange attended = met_columns(a, batch, first_head, last_head, row_begin,
-                                                   row_end, band.any(row_begin, row_end)),
+  const algorithm::KeyRange attended = band.any(row_begin, row_end),
                             any = columns_in_tiles(a, attended);
   const TileOrder order = order_of_columns(a, band, any, row_begin, row_end);
   const Int64 column_end = any.end;
@@ -214,6 +211,8 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call, Int64 batch,
   WaveRows rows = {};
   TileStatistics numbers = {};
   if constexpr (!kRowsAreKeys) load_statistics(a, batch, row_head, task.wave_row, numbers);
+  const Int64 first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
+  const Int64 last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;
   Columns columns;
   // Starts the loads of tile n of a head, or, after its last, of the next head's first.
   const auto fetch = [&](Int64 head, int n, int buffer) {

@@ -129,9 +129,8 @@ FULMEN_DEVICE void portable(const ForwardArguments& call) {
   const Int64 row_begin = tile * kBlockM;
   if (kVariable && row_begin >= a.seqlen_q) return;
   const Int64 row_end = row_begin + kBlockM < a.seqlen_q ? row_begin + kBlockM : a.seqlen_q;
-  algorithm::KeyRange keys = band_of(a).any(row_begin, row_end);
-  const algorithm::KeyRange whole = band_of(a).all(row_begin, row_end);
-  if constexpr (kMaskBits) keys = attended_span(a, batch, head, row_begin, row_end, keys);
+  const algorithm::KeyRange keys = band_of(a).any(row_begin, row_end),
+                            whole = band_of(a).all(row_begin, row_end);
   const PortableTask task{a,
                           batch,
                           head,
@@ -151,10 +150,6 @@ FULMEN_DEVICE void portable(const ForwardArguments& call) {
   // A bias has no rows past the end.
   const bool all_rows = !kBias || row_begin + kBlockM <= row_end;
   for (Int64 first_key = keys.begin; first_key < keys.end; first_key += kBlockN) {
-    if (kMaskBits &&
-        !any_attended(a, batch, head, row_begin, row_end,
-                      {first_key, first_key + kBlockN < keys.end ? first_key + kBlockN : keys.end}))
-      continue;
     if (!kKeepMask && all_rows && first_key >= whole.begin && first_key + kBlockN <= whole.end) {
       task.step<kKeepMask>(first_key, dropout, rows, out);
     } else {

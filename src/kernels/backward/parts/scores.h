@@ -43,17 +43,6 @@ FULMEN_DEVICE algorithm::Band column_band(const BackwardArguments& a) {
                       : band_of(a);
 }
 
-// Of a row's columns those between the first and the last that meet some of the rows, by the bits
-// of masks that are functions. heads: of queries.
-FULMEN_DEVICE algorithm::KeyRange met_columns(const BackwardArguments& a, Int64 batch,
-                                              Int64 first_head, Int64 last_head, Int64 row_begin,
-                                              Int64 row_end, const algorithm::KeyRange& columns) {
-  if constexpr (!kMasksAreFunctions || kGivesDbias) return columns;
-  if constexpr (kRowsAreKeys)
-    return attending_span(a, batch, first_head, last_head, {row_begin, row_end}, columns);
-  return attended_span(a, batch, first_head, row_begin, row_end, columns);
-}
-
 struct ScoreGradient {
   float weight;  // of v: the probability, after dropout
   float bias;    // by the score after bias and ALiBi

@@ -20,13 +20,8 @@ struct PrefillRows {
         block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
     const algorithm::Band band =  // without one AMD's loops are longer
         kBand || !kCopiesToLds ? band_of(a) : algorithm::Band{a.seqlen_k, a.diagonal, -1, -1};
-    algorithm::KeyRange keys = band.any(block.row_begin, row_end),
-                        whole = band.all(block.row_begin, row_end);
-    // Where tiles that no row attends are not passed over one by one.
-    if constexpr (kMasksAreFunctions && !kKnowsTiles) {
-      keys = attended_span(a, block.batch, block.head, block.row_begin, row_end, keys);
-      whole = inside(whole, keys);
-    }
+    const algorithm::KeyRange keys = band.any(block.row_begin, row_end),
+                              whole = band.all(block.row_begin, row_end);
     return {block, row_end, band, keys, TileOrder::of(tile_range(keys), whole)};
   }
   FULMEN_DEVICE StageSource source(const ForwardArguments& a) const {
