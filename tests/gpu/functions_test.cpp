@@ -101,6 +101,24 @@ TEST_P(GpuFunctions, BlockMasks) {
   check(c);
 }
 
+// One query beside many blocks of keys: the table of blocks has one row.
+TEST_P(GpuFunctions, BlockMaskOfOneQuery) {
+  Random random(own_stream(9880));
+  if (!drawn(3)) return;
+  CaseSpec s = spec(random, random.chance(0.5));
+  s.seqlen_q = 1, s.seqlen_k = random.between(700, 900);
+  s.causal = Causal::none;
+  Case c(s, random);
+  Functions functions(s, random, false);
+  if (random.chance(0.5)) {
+    draw_functions(c, random);
+    c.tensors.function_tensors = functions.list;
+  }
+  Blocks blocks;
+  blocks.put(c, 16, 16, random.chance(0.5), random);
+  check(c);
+}
+
 TEST_P(GpuFunctions, Examples) {
   Random random(own_stream(9850));
   if (!drawn(3)) return;
