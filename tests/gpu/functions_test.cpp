@@ -146,6 +146,34 @@ TEST_P(GpuFunctions, Sequences) {
   check(c);
 }
 
+// A gradient that is asked for of a tensor which score_mod does not read is 0, not left as it is.
+TEST_P(GpuFunctions, RefusesGradientsOfTensors) {
+  Random random(own_stream(9890));
+  Case c(spec(random, true), random);
+  Functions functions(c.spec, random, true);
+  c.options.score_mod = random.pick({"", "score + 1.0", "score * gain"});
+  c.options.mask_mod = random.pick({"q >= k", "slopes[h] < 0.1 * (q - k)"});
+  c.tensors.function_tensors = functions.list;
+  EXPECT_TRUE(kernels_for(c.problem(), device()).empty()) << c.options.score_mod;
+}
+
+// Sequences of different lengths, or a keep_mask of each batch, have a plane of bits each.
+TEST_P(GpuFunctions, RefusesLargeBits) {
+  Random random(own_stream(9900));
+  const bool keep = random.chance(0.5);
+  CaseSpec s = spec(random, keep && random.chance(0.5));
+  s.keep = keep;
+  s.used_k = !keep;
+  s.keep_broadcast = {false, true, false};
+  s.batch = 2;
+  Case c(s, random);
+  c.options.mask_mod = "q >= k";
+  Problem p = c.problem();
+  EXPECT_FALSE(kernels_for(p, device()).empty());
+  p.batch = 64, p.seqlen_q = p.seqlen_k = p.padded_k = 65536;  // 512 MiB a plane
+  EXPECT_TRUE(kernels_for(p, device()).empty()) << to_string(s);
+}
+
 // What a function is worth where roundings do not decide: in double, in fp32, and with other last
 // bits of what is not exact. Nothing where they differ, or where a quotient by zero has a sign.
 std::optional<double> stable_value(const std::vector<score::Node>& nodes, std::size_t result,
