@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "gpu/gpu_devices.h"
+#include "runtime/float_formats.h"
 #include "score/evaluate.h"
 #include "support/function_case.h"
 #include "support/functions_of.h"
@@ -172,6 +174,67 @@ TEST_P(GpuFunctions, RefusesLargeBits) {
   EXPECT_FALSE(kernels_for(p, device()).empty());
   p.batch = 64, p.seqlen_q = p.seqlen_k = p.padded_k = 65536;  // 512 MiB a plane
   EXPECT_TRUE(kernels_for(p, device()).empty()) << to_string(s);
+}
+
+// Tensors of every dtype, of 0 to 4 dims with strides of either sign and 0, more extents than
+// a kernel has arguments for, one without elements; and indices out of range.
+TEST_P(GpuFunctions, TensorsOfAnyKind) {
+  Random random(own_stream(9910));
+  if (!drawn(3)) return;
+  Case c(spec(random, random.chance(0.3)), random);
+  constexpr DType kTypes[] = {DType::fp32,  DType::fp16, DType::bf16,  DType::int32,
+                              DType::int64, DType::int8, DType::uint8, DType::boolean};
+  constexpr int kElements = 4096;
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<std::string> names;
+  std::vector<FunctionTensor> list;
+  names.reserve(9);
+  std::string text = "score";
+  for (int n = 0; n < 9; ++n) {
+    const DType dtype = n < 8 ? kTypes[n] : random.pick({DType::fp32, DType::int32});
+    memory.emplace_back(static_cast<std::size_t>(kElements * size_of(dtype)));
+    for (std::byte& byte : memory.back())
+      byte = static_cast<std::byte>(dtype == DType::boolean ? random.between(0, 1) : 0x3C);
+    std::byte* const data = memory.back().data();
+    for (int64_t at = 0; at < kElements; ++at) {
+      if (score::type_of(dtype) == score::Type::real) {
+        reference::store_float(data, dtype, at, 0.3F * random.normal());
+      } else if (dtype == DType::int64) {
+        reinterpret_cast<int64_t*>(data)[at] = random.between(-9, 9) * (int64_t{1} << 40) + 3;
+      } else if (dtype == DType::int32) {
+        reinterpret_cast<int32_t*>(data)[at] = static_cast<int32_t>(random.between(-99, 99));
+      } else if (dtype != DType::boolean) {
+        data[at] = static_cast<std::byte>(random.between(0, 255));
+      }
+    }
+    names.push_back(fmt::format("t{}", n));
+    FunctionTensor tensor{names.back(),
+                          static_cast<int>(n == 8 ? 2 : random.between(0, 4)),
+                          Tensor{data, dtype, {}, {}},
+                          {}};
+    std::string index;
+    int64_t first = 0;
+    for (int d = 0; d < tensor.dims; ++d) {
+      const int64_t extent = n == 8 && d == 1 ? 0 : random.between(1, 7);
+      const int64_t stride = random.pick({0, 1, -1, 5, 17, -30, 60});
+      tensor.tensor.shape[static_cast<std::size_t>(d)] = extent;
+      tensor.tensor.strides[static_cast<std::size_t>(d)] = stride;
+      if (stride < 0) first -= stride * (extent - 1);
+      index += fmt::format("{}{}", d == 0 ? "[" : ", ",
+                           random.pick({"q % 8 - 1", "k % 7", "h", "b", "k - q", "q * 900000000",
+                                        "2147483647 - k", "-2147483647 - q"}));
+    }
+    tensor.tensor.data = n == 8 ? nullptr : data + first * size_of(dtype);
+    if (tensor.dims > 0) index += "]";
+    const std::string value = names.back() + index;
+    text += score::type_of(dtype) == score::Type::real ? " + " + value
+            : dtype == DType::boolean                  ? " + select(" + value + ", 0.25, 0.0)"
+                                                       : " + 0.01 * (" + value + " % 100)";
+    list.push_back(tensor);
+  }
+  c.options.score_mod = text;
+  c.tensors.function_tensors = list;
+  check(c);
 }
 
 // What a function is worth where roundings do not decide: in double, in fp32, and with other last
