@@ -43,6 +43,23 @@ TEST(ScoreFunctions, BackwardKernelsAgreeWithTheOracle) {
   }
 }
 
+// Keys in several splits, whose sums lie before those of functions' tensors.
+TEST(ScoreFunctions, BackwardKernelsOfManyKeysAgreeWithTheOracle) {
+  for (const int64_t heads : {1, 8}) {
+    Random random(5950);
+    CaseSpec spec;
+    spec.batch = 3, spec.seqlen_q = 2, spec.seqlen_k = 2400;
+    spec.num_heads = heads, spec.num_kv_heads = (heads + 3) / 4, spec.head_dim = 8;
+    spec.head_dim_v = 16, spec.backward = true;
+    Case c(spec, random);
+    Functions functions(spec, random, true);
+    c.options.score_mod = kScores[1];
+    c.tensors.function_tensors = functions.list;
+    set_forward_results(c);
+    EXPECT_GE(expect_all_kernels_verified(c), 1);
+  }
+}
+
 // What the options say, said by functions.
 TEST(ScoreFunctions, AreTheOptionsThatSayTheSame) {
   for (uint64_t n = 0; n < 20; ++n) {

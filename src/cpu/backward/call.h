@@ -111,7 +111,8 @@ FULMEN_INLINE QuerySums query_sums(const Problem& problem, int lanes) {
   ScratchCutter cut;
   s.dq = cut.take(problem.dq.present ? problem.group_size() * s.rows * s.stride : 0);
   s.delta = cut.take(problem.group_size() * s.rows);
-  s.bases = cut.take(problem.bias.present ? 2 * problem.group_size() * s.rows : 0);
+  const bool natural = problem.bias.present || has_score_function(problem);
+  s.bases = cut.take(natural ? 2 * problem.group_size() * s.rows : 0);
   s.total = cut.total;
   return s;
 }
