@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "gpu/gpu_devices.h"
+#include "runtime/float_formats.h"
 #include "score/evaluate.h"
 #include "support/function_case.h"
 #include "support/functions_of.h"
@@ -101,6 +103,24 @@ TEST_P(GpuFunctions, BlockMasks) {
   check(c);
 }
 
+// One query beside many blocks of keys: the table of blocks has one row.
+TEST_P(GpuFunctions, BlockMaskOfOneQuery) {
+  Random random(own_stream(9880));
+  if (!drawn(3)) return;
+  CaseSpec s = spec(random, random.chance(0.5));
+  s.seqlen_q = 1, s.seqlen_k = random.between(700, 900);
+  s.causal = Causal::none;
+  Case c(s, random);
+  Functions functions(s, random, false);
+  if (random.chance(0.5)) {
+    draw_functions(c, random);
+    c.tensors.function_tensors = functions.list;
+  }
+  Blocks blocks;
+  blocks.put(c, 16, 16, random.chance(0.5), random);
+  check(c);
+}
+
 TEST_P(GpuFunctions, Examples) {
   Random random(own_stream(9850));
   if (!drawn(3)) return;
@@ -125,6 +145,95 @@ TEST_P(GpuFunctions, Sequences) {
   Functions functions(s, random, false);
   draw_functions(c, random);
   c.tensors.function_tensors = functions.list;
+  check(c);
+}
+
+// A gradient that is asked for of a tensor which score_mod does not read is 0, not left as it is.
+TEST_P(GpuFunctions, RefusesGradientsOfTensors) {
+  Random random(own_stream(9890));
+  Case c(spec(random, true), random);
+  Functions functions(c.spec, random, true);
+  c.options.score_mod = random.pick({"", "score + 1.0", "score * gain"});
+  c.options.mask_mod = random.pick({"q >= k", "slopes[h] < 0.1 * (q - k)"});
+  c.tensors.function_tensors = functions.list;
+  EXPECT_TRUE(kernels_for(c.problem(), device()).empty()) << c.options.score_mod;
+}
+
+// Sequences of different lengths, or a keep_mask of each batch, have a plane of bits each.
+TEST_P(GpuFunctions, RefusesLargeBits) {
+  Random random(own_stream(9900));
+  const bool keep = random.chance(0.5);
+  CaseSpec s = spec(random, keep && random.chance(0.5));
+  s.keep = keep;
+  s.used_k = !keep;
+  s.keep_broadcast = {false, true, false};
+  s.batch = 2;
+  Case c(s, random);
+  c.options.mask_mod = "q >= k";
+  Problem p = c.problem();
+  EXPECT_FALSE(kernels_for(p, device()).empty());
+  p.batch = 64, p.seqlen_q = p.seqlen_k = p.padded_k = 65536;  // 512 MiB a plane
+  EXPECT_TRUE(kernels_for(p, device()).empty()) << to_string(s);
+}
+
+// Tensors of every dtype, of 0 to 4 dims with strides of either sign and 0, more extents than
+// a kernel has arguments for, one without elements; and indices out of range.
+TEST_P(GpuFunctions, TensorsOfAnyKind) {
+  Random random(own_stream(9910));
+  if (!drawn(3)) return;
+  Case c(spec(random, random.chance(0.3)), random);
+  constexpr DType kTypes[] = {DType::fp32,  DType::fp16, DType::bf16,  DType::int32,
+                              DType::int64, DType::int8, DType::uint8, DType::boolean};
+  constexpr int kElements = 4096;
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<std::string> names;
+  std::vector<FunctionTensor> list;
+  names.reserve(9);
+  std::string text = "score";
+  for (int n = 0; n < 9; ++n) {
+    const DType dtype = n < 8 ? kTypes[n] : random.pick({DType::fp32, DType::int32});
+    memory.emplace_back(static_cast<std::size_t>(kElements * size_of(dtype)));
+    for (std::byte& byte : memory.back())
+      byte = static_cast<std::byte>(dtype == DType::boolean ? random.between(0, 1) : 0x3C);
+    std::byte* const data = memory.back().data();
+    for (int64_t at = 0; at < kElements; ++at) {
+      if (score::type_of(dtype) == score::Type::real) {
+        reference::store_float(data, dtype, at, 0.3F * random.normal());
+      } else if (dtype == DType::int64) {
+        reinterpret_cast<int64_t*>(data)[at] = random.between(-9, 9) * (int64_t{1} << 40) + 3;
+      } else if (dtype == DType::int32) {
+        reinterpret_cast<int32_t*>(data)[at] = static_cast<int32_t>(random.between(-99, 99));
+      } else if (dtype != DType::boolean) {
+        data[at] = static_cast<std::byte>(random.between(0, 255));
+      }
+    }
+    names.push_back(fmt::format("t{}", n));
+    FunctionTensor tensor{names.back(),
+                          static_cast<int>(n == 8 ? 2 : random.between(0, 4)),
+                          Tensor{data, dtype, {}, {}},
+                          {}};
+    std::string index;
+    int64_t first = 0;
+    for (int d = 0; d < tensor.dims; ++d) {
+      const int64_t extent = n == 8 && d == 1 ? 0 : random.between(1, 7);
+      const int64_t stride = random.pick({0, 1, -1, 5, 17, -30, 60});
+      tensor.tensor.shape[static_cast<std::size_t>(d)] = extent;
+      tensor.tensor.strides[static_cast<std::size_t>(d)] = stride;
+      if (stride < 0) first -= stride * (extent - 1);
+      index += fmt::format("{}{}", d == 0 ? "[" : ", ",
+                           random.pick({"q % 8 - 1", "k % 7", "h", "b", "k - q", "q * 900000000",
+                                        "2147483647 - k", "-2147483647 - q"}));
+    }
+    tensor.tensor.data = n == 8 ? nullptr : data + first * size_of(dtype);
+    if (tensor.dims > 0) index += "]";
+    const std::string value = names.back() + index;
+    text += score::type_of(dtype) == score::Type::real ? " + " + value
+            : dtype == DType::boolean                  ? " + select(" + value + ", 0.25, 0.0)"
+                                                       : " + 0.01 * (" + value + " % 100)";
+    list.push_back(tensor);
+  }
+  c.options.score_mod = text;
+  c.tensors.function_tensors = list;
   check(c);
 }
 

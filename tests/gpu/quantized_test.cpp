@@ -129,6 +129,27 @@ TEST_P(GpuQuantized, ScalesThatAreNotFinite) {
   }
 }
 
+// A sequence without keys is 0, whatever the scale of the values that there are not.
+TEST_P(GpuQuantized, ScaleOfNoKeys) {
+  Random random(own_stream(9640));
+  if (!drawn(3)) return;
+  CaseSpec s;
+  s.dtype = DType::bf16;
+  s.batch = 2;
+  s.num_heads = s.num_kv_heads = 2;
+  s.head_dim = s.head_dim_v = 64;
+  s.seqlen_q = random.pick({int64_t{1}, int64_t{4}});
+  s.seqlen_k = random.pick({int64_t{40}, int64_t{600}});
+  s.used_k = true;
+  s.quantized = true;
+  s.k_dtype = s.v_dtype = random.pick({DType::int8, DType::fp8_e4m3});
+  s.k_scale = s.v_scale = ScaleOf::batch_and_head;
+  Case c(s, random);
+  static_cast<int*>(c.tensors.seqlens_k.data)[1] = 0;
+  Case::set(c.tensors.v_scale, {1, 0, 1, 0}, random.pick({NAN, HUGE_VALF}));
+  EXPECT_GT(expect_all_kernels_verified(c, {device()}), 0) << to_string(s);
+}
+
 TEST_P(GpuQuantized, PagesAndLengths) {
   Random random(own_stream(9610));
   for (int n = 0; n < 4; ++n) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -98,10 +99,19 @@ Status DeviceCopy::place_function_tensor(const char* name, int dims, bool output
     whole.shape[d] = 1;
     whole.strides[d] = 0;
   }
-  const Result<void*> placed = place(name, tensor.data, bytes_of(whole), 0, output);
+  // Elements before the first one, where strides are negative.
+  int64_t before = 0;
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (whole.strides[d] >= 0) continue;
+    whole.strides[d] = -whole.strides[d];
+    before += whole.shape[d] > 0 ? (whole.shape[d] - 1) * whole.strides[d] : 0;
+  }
+  before *= size_of(tensor.dtype);
+  void* const host = static_cast<std::byte*>(tensor.data) - before;
+  const Result<void*> placed = place(name, host, bytes_of(whole), 0, output);
   if (!placed.ok()) return placed.status();
-  blocks_.back().host = tensor.data;
-  tensor.data = placed.value();
+  blocks_.back().host = host;
+  tensor.data = static_cast<std::byte*>(placed.value()) + before;
   return {};
 }
 

@@ -144,8 +144,11 @@ Support takes_functions(const Problem& p, int most_operations) {
   const ScoreFunctions::Impl* functions = p.functions.impl();
   // Bits of each pair of all planes: launch/mask_bits.h.
   constexpr double kMostBytes = 8.0 * (1 << 30);
-  const double planes = (masks_differ_by_batch(p) ? static_cast<double>(p.batch) : 1) *
-                        (masks_differ_by_head(p) ? static_cast<double>(p.num_heads) : 1);
+  const bool by_batch =
+                 p.variable_lengths() || p.keep_mask.strides[0] != 0 || masks_differ_by_batch(p),
+             by_head = p.keep_mask.strides[1] != 0 || masks_differ_by_head(p);
+  const double planes = (by_batch ? static_cast<double>(p.batch) : 1) *
+                        (by_head ? static_cast<double>(p.num_heads) : 1);
   const double bytes = planes * static_cast<double>(p.seqlen_q) * static_cast<double>(p.seqlen_k) /
                        (p.pass == Pass::backward ? 4 : 8);
   if (has_mask_parts(p) && bytes > kMostBytes) {
@@ -155,9 +158,11 @@ Support takes_functions(const Problem& p, int most_operations) {
                     bytes / (1 << 20), kMostBytes / (1 << 20)));
   }
   if (functions == nullptr) return {};
-  if (functions->with_gradients && !functions->loads.empty()) {
-    return Support::no(
-        "it gives no gradients of the tensors that score_mod reads (function_gradients)");
+  // Also of a tensor that score_mod does not read: its gradient of 0 would have to be written.
+  for (const ScoreFunctions::Tensor& tensor : functions->tensors) {
+    if (!tensor.has_gradient) continue;
+    return Support::no(fmt::format(
+        "it gives no gradients of functions' tensors, one of \"{}\" is asked for", tensor.name));
   }
   if (const std::size_t tensors = places_of(p).slots.size();
       tensors > std::size_t{kernels::kMostFunctionTensors}) {

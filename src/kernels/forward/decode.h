@@ -245,7 +245,8 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
   const Int64 part = static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id;
   RowEnd end{1.0F, 0.0F};
   if constexpr (!kSplits) end = end_row(a, head, max, sum);
-  const float of_outputs = StoredScales::of_outputs(a, map.batch, place.kv_head);
+  // Outputs of no keys are 0, whatever the scale is.
+  const float of_outputs = sum == 0 ? 1.0F : StoredScales::of_outputs(a, map.batch, place.kv_head);
   for (int d = thread_id() % kLanesPerRow; d < a.head_dim_v; d += kLanesPerRow) {
     float value = 0;
 #pragma unroll

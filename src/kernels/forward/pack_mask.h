@@ -114,16 +114,16 @@ FULMEN_DEVICE void pack_mask(const ForwardArguments& call) {
   const int row = thread_id() / 2, half = thread_id() % 2;
   const Int64 i = place.block * kMaskRows + row, first_key = place.first_key + 64 * half;
   const bool exists = i < a.seqlen_q, there = bits.rows == 1 || exists;
+  const Int64 query = bits.rows == 1 ? 0 : i;  // whose mask the row has
   HalfRow kept{}, attended{}, all{{~0U, ~0U}};
   if (there && first_key < a.seqlen_k) {
     const int count = at_most(a.seqlen_k - first_key, 64);
     if constexpr (kMaskOfBytes) {
-      const auto* mask =
-          at<unsigned char>(a.keep_mask, place.batch, bits.rows == 1 ? 0 : i, place.head);
+      const auto* mask = at<unsigned char>(a.keep_mask, place.batch, query, place.head);
       kept = load_half_row(mask + first_key, count);
     }
     if constexpr (kMaskOfFunction || kMaskOfBlocks) {
-      const HalfRow left = half_row_of_functions(a, place, i, first_key, count);
+      const HalfRow left = half_row_of_functions(a, place, query, first_key, count);
 #pragma unroll
       for (int w = 0; w < 2; ++w)
         kept.word[w] = kMaskOfBytes ? kept.word[w] & left.word[w] : left.word[w];
