@@ -134,7 +134,8 @@ TEST_P(GpuPrefillTmaSequences, SaysWhyNot) {
   expect_reason(s, "leftpad_k moves a tile's keys across pages", random);
   s = ragged(DType::bf16, 64, 150, 150, random);
   s.packed_q = s.packed_k = s.keep = true;
-  expect_reason(s, "it takes a keep_mask where sequences have one length", random);
+  expect_reason(s, "it takes a keep_mask, mask_mod or block mask where sequences have one length",
+                random);
 }
 
 INSTANTIATE_TEST_SUITE_P(On, GpuPrefillTmaSequences, ::testing::ValuesIn(hopper_devices()),
