@@ -35,8 +35,7 @@ struct DecodeCall {
     problem.head_dim = dim;
     problem.head_dim_v = dim_v;
     problem.softmax_scale = 1;
-    problem.dtype = problem.k_dtype = problem.v_dtype =
-        sizeof(T) == 4 ? DType::fp32 : DType::fp16;
+    problem.dtype = problem.k_dtype = problem.v_dtype = sizeof(T) == 4 ? DType::fp32 : DType::fp16;
     const auto spec = [&](int64_t rows, int64_t heads, int64_t width) {
       return TensorSpec{problem.dtype, true, {rows * heads * width, heads * width, width, 1}};
     };
