@@ -93,6 +93,8 @@ def test_opcheck():
             angles,
             angles.sin(),
             randn(2, 2, 4, 8),
+            None,
+            None,
             True,
             True,
             0,
