@@ -20,7 +20,7 @@ struct PlanDeleter {
 };
 using Plan = std::unique_ptr<fulmen_plan, PlanDeleter>;
 
-// Of one ggml backend: one call at a time.
+// What one ggml backend computes by: one call at a time.
 class Attention {
  public:
   // parallel_for: whose threads compute, with its context; null: the library's own.

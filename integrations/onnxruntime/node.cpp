@@ -39,7 +39,7 @@ int32_t dtype_of(ONNXTensorElementDataType type) {
 
 std::size_t element_bytes(int32_t dtype) { return dtype == FULMEN_FP32 ? 4 : 2; }
 
-// Of the call that this thread is in: plans are kept, and a context is one run's.
+// The context of the call that this thread is in: plans are kept, and a context is one run's.
 thread_local const OrtKernelContext* running = nullptr;
 
 // On the session's own threads.
@@ -148,6 +148,13 @@ struct Node::Run {
     if (made != nullptr) read(made, value);
     return value;
   }
+  // Room for keys (which: 1) or values (2) that no output has.
+  Value in_memory(std::size_t which, int32_t dtype, const std::vector<int64_t>& dims) {
+    std::vector<std::byte>& memory = which == 1 ? k : v;
+    memory.resize(static_cast<std::size_t>(dims[0] * dims[1] * dims[2] * dims[3]) *
+                  element_bytes(dtype));
+    return {memory.data(), dtype, dims};
+  }
   // All keys (which: 1) or values (2): past rows, then the new ones, in the output `present` where
   // the node has it, else in memory; the new rows as they lie where there is no past.
   fulmen_tensor joined(const Value& past, const fulmen_tensor& fresh, std::size_t which) {
@@ -158,10 +165,7 @@ struct Node::Run {
     Value present = output(which, dims);
     if (!present.present()) {
       if (before == 0) return fresh;
-      std::vector<std::byte>& memory = which == 1 ? k : v;
-      memory.resize(static_cast<std::size_t>(dims[0] * dims[1] * dims[2] * dims[3]) *
-                    element_bytes(fresh.dtype));
-      present = Value{memory.data(), fresh.dtype, dims};
+      present = in_memory(which, fresh.dtype, dims);
     }
     const fulmen_tensor to = as_heads(present, 0);
     if (before > 0) copy_rows(old, before, to, 0);
@@ -360,12 +364,7 @@ void Node::group_query_attention(Run& run) const {
   const auto cache_of = [&](const Value& past, std::size_t which) {
     const std::vector<int64_t> dims = {batch, kv_heads, room, dim};
     Value present = run.output(which, dims);
-    if (!present.present()) {
-      std::vector<std::byte>& memory = which == 1 ? run.k : run.v;
-      memory.resize(static_cast<std::size_t>(batch * kv_heads * room * dim) *
-                    element_bytes(q.dtype));
-      present = Value{memory.data(), q.dtype, dims};
-    }
+    if (!present.present()) present = run.in_memory(which, q.dtype, dims);
     const fulmen_tensor cache = as_heads(present, 0);
     if (before > 0 && past.data != present.data)
       copy_rows(as_past(past, parts[which]), before, cache, 0);

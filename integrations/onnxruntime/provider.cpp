@@ -126,15 +126,14 @@ std::string refusal(const Registered& known, const OrtNode* node,
       if (mask.type != q.type && mask.type != ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL)
         return "attn_mask is neither bool nor of the query's type";
     }
-    if (attribute<float>(node, "softcap", ORT_OP_ATTR_FLOAT, 0) > 1000)
-      return "softcap is above 1000";
   }
+  // MultiHeadAttention has none.
+  if (attribute<float>(node, "softcap", ORT_OP_ATTR_FLOAT, 0) > 1000)
+    return "softcap is above 1000";
   if (known.op == Operator::group_query_attention) {
     if (!has(5) || !has(6)) return "seqlens_k or total_sequence_length is missing";
     if (integer(node, "smooth_softmax", 0) > 0) return "smooth_softmax is not served";
     if (has(3) && tensor_of(inputs[3]).type != q.type) return "the cache is quantized";
-    if (attribute<float>(node, "softcap", ORT_OP_ATTR_FLOAT, 0) > 1000)
-      return "softcap is above 1000";
     if (integer(node, "do_rotary", 0) != 0 && !(has(7) && has(8)))
       return "do_rotary without cos_cache and sin_cache";
   }
@@ -360,7 +359,7 @@ FULMEN_ORT_EXPORT OrtStatus* CreateEpFactories(const char*, const OrtApiBase* ba
   *number = 0;
   ort = base->GetApi(ORT_API_VERSION);
   if (ort == nullptr) {
-    // Of any version: to have an error to return.
+    // Any version's has the error to return.
     ort = base->GetApi(1);
     return error(("Fulmen's provider needs ONNX Runtime 1." + std::to_string(ORT_API_VERSION) +
                   " or newer; this is " + base->GetVersionString())

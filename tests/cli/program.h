@@ -64,6 +64,13 @@ class ProgramTest : public ::testing::Test {
             "--v", example("v.npy"), "--keep", example("keep.npy")};
   }
 
+  // From -1 to 1.
+  static std::vector<float> numbers(int64_t count, int64_t seed) {
+    std::vector<float> x;
+    for (int64_t i = 0; i < count; ++i)
+      x.push_back(static_cast<float>((i * 37 + seed * 11) % 101) / 50.0F - 1.0F);
+    return x;
+  }
   void write_bytes(const std::string& name, const std::string& bytes) const {
     std::ofstream(folder_ / name, std::ios::binary) << bytes;
   }

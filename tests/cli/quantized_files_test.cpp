@@ -11,12 +11,6 @@ constexpr int64_t kB = 2, kQ = 3, kK = 9, kH = 4, kKvHeads = 2, kD = 64;
 
 class QuantizedFilesTest : public ProgramTest {
  protected:
-  static std::vector<float> numbers(int64_t count, int64_t seed) {
-    std::vector<float> x;
-    for (int64_t i = 0; i < count; ++i)
-      x.push_back(static_cast<float>((i * 37 + seed * 11) % 101) / 50.0F - 1.0F);
-    return x;
-  }
   // k or v as a file in a format, and as one of the numbers that it holds.
   void write_keys(const std::string& name, DType format, int64_t seed) const {
     std::vector<float> x = numbers(kB * kK * kKvHeads * kD, seed);

@@ -11,12 +11,6 @@ constexpr int64_t kB = 2, kQ = 3, kK = 8, kH = 4, kD = 16, kPage = 4;
 
 class SequencesTest : public ProgramTest {
  protected:
-  static std::vector<float> numbers(int64_t count, int64_t seed) {
-    std::vector<float> x;
-    for (int64_t i = 0; i < count; ++i)
-      x.push_back(static_cast<float>((i * 37 + seed * 11) % 101) / 50.0F - 1.0F);
-    return x;
-  }
   void write_ints(const std::string& name, const std::vector<int64_t>& shape,
                   const std::vector<int>& values) const {
     write_array(name, DType::int32, shape, values.data());

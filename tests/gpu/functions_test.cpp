@@ -45,6 +45,14 @@ class GpuFunctions : public GpuTest {
     }
     EXPECT_GT(count, 0);
   }
+  // A case with random functions.
+  void check_drawn(const CaseSpec& s, Random& random) {
+    Case c(s, random);
+    Functions functions(s, random, false);
+    draw_functions(c, random);
+    c.tensors.function_tensors = functions.list;
+    check(c);
+  }
 };
 
 TEST_P(GpuFunctions, Forward) {
@@ -53,11 +61,7 @@ TEST_P(GpuFunctions, Forward) {
   CaseSpec s = spec(random, false);
   s.bias = random.chance(0.3);
   s.sinks = random.chance(0.3);
-  Case c(s, random);
-  Functions functions(s, random, false);
-  draw_functions(c, random);
-  c.tensors.function_tensors = functions.list;
-  check(c);
+  check_drawn(s, random);
 }
 
 // A few queries beside many keys, by splits.
@@ -80,11 +84,7 @@ TEST_P(GpuFunctions, Gradients) {
   if (!drawn(3)) return;
   CaseSpec s = spec(random, true);
   s.softcap = random.chance(0.3) ? 3.0F : 0.0F;
-  Case c(s, random);
-  Functions functions(s, random, false);
-  draw_functions(c, random);
-  c.tensors.function_tensors = functions.list;
-  check(c);
+  check_drawn(s, random);
 }
 
 TEST_P(GpuFunctions, BlockMasks) {
@@ -141,11 +141,7 @@ TEST_P(GpuFunctions, Sequences) {
   CaseSpec s = spec(random, random.chance(0.5));
   s.batch = 3;
   s.packed_q = s.packed_k = true;
-  Case c(s, random);
-  Functions functions(s, random, false);
-  draw_functions(c, random);
-  c.tensors.function_tensors = functions.list;
-  check(c);
+  check_drawn(s, random);
 }
 
 // A gradient that is asked for of a tensor which score_mod does not read is 0, not left as it is.
@@ -344,11 +340,7 @@ TEST_P(GpuFunctionsCode, Agrees) {
   s.head_dim = s.head_dim_v = 64;
   s.batch = 1, s.seqlen_q = random.between(20, 50), s.seqlen_k = random.between(40, 90);
   s.num_heads = s.num_kv_heads = 1;
-  Case c(s, random);
-  Functions functions(s, random, false);
-  draw_functions(c, random);
-  c.tensors.function_tensors = functions.list;
-  check(c);
+  check_drawn(s, random);
 }
 
 INSTANTIATE_TEST_SUITE_P(MachineCode, GpuFunctionsCode, ::testing::ValuesIn(machine_code_devices()),

@@ -15,6 +15,16 @@ constexpr DType kFormats[] = {
     DType::int8, DType::fp8_e4m3, DType::fp8_e5m2, DType::fp8_e4m3fnuz, DType::fp8_e5m2fnuz,
     DType::q8_0, DType::q4_0,     DType::q4_1,     DType::q5_0,         DType::q5_1};
 
+void expect_decode_verified(Case& c) {
+  int decoded = 0;
+  for (const std::string& kernel : kernels_for(c.problem())) {
+    if (!kernel.starts_with("cpu.decode.")) continue;
+    EXPECT_TRUE(verified(c, kernel));
+    ++decoded;
+  }
+  EXPECT_GE(decoded, 1);
+}
+
 TEST(QuantizedKernels, CasesOfAnyFeatures) {
   for (int n = 0; n < 40; ++n) {
     Random random(4800 + static_cast<uint64_t>(n));
@@ -94,13 +104,7 @@ TEST(QuantizedKernels, DecodeOfFewRows) {
         Case::set(scale, index, random.pick({0.0F, -usual, 0x1p-60F * usual, -0x1p-41F}));
       }
     }
-    int decoded = 0;
-    for (const std::string& kernel : kernels_for(c.problem())) {
-      if (!kernel.starts_with("cpu.decode.")) continue;
-      EXPECT_TRUE(verified(c, kernel));
-      ++decoded;
-    }
-    EXPECT_GE(decoded, 1);
+    expect_decode_verified(c);
   }
 }
 
@@ -134,13 +138,7 @@ TEST(QuantizedKernels, DecodeOfHugeNumbersWithScales) {
               for (int64_t d = 0; d < scale.shape[3]; ++d)
                 Case::set(scale, {a, b, h, d}, 0x1p-35F * Case::get(scale, {a, b, h, d}));
       }
-      int decoded = 0;
-      for (const std::string& kernel : kernels_for(c.problem())) {
-        if (!kernel.starts_with("cpu.decode.")) continue;
-        EXPECT_TRUE(verified(c, kernel));
-        ++decoded;
-      }
-      EXPECT_GE(decoded, 1);
+      expect_decode_verified(c);
     }
   }
 }

@@ -228,7 +228,6 @@ Result<NpyArray> read_bytes(const std::string& path) {
     bytes.resize(had + kStep);
     read = std::fread(bytes.data() + had, 1, kStep, file.get());
     bytes.resize(had + read);
-    if (read < kStep) break;
   }
   if (std::ferror(file.get())) return in_file(path, "it cannot be read", StatusCode::unavailable);
   NpyArray array;

@@ -16,6 +16,21 @@
 namespace fulmen::tools {
 namespace {
 
+// The formats of keys and values in files without a header.
+constexpr DType kRawFormats[] = {
+    DType::int8, DType::fp8_e4m3, DType::fp8_e5m2, DType::fp8_e4m3fnuz, DType::fp8_e5m2fnuz,
+    DType::q8_0, DType::q4_0,     DType::q4_1,     DType::q5_0,         DType::q5_1};
+std::vector<std::string> raw_format_names() {
+  std::vector<std::string> names;
+  for (const DType format : kRawFormats) names.emplace_back(to_string(format));
+  return names;
+}
+// name: one of these.
+DType raw_format(const std::string& name) {
+  return *std::find_if(std::begin(kRawFormats), std::end(kRawFormats) - 1,
+                       [&](DType format) { return name == to_string(format); });
+}
+
 // "L,R", each -1 or more.
 bool parse_window(std::string_view text, AttentionOptions& options) {
   const char* end = text.data() + text.size();
@@ -165,8 +180,7 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
     app.add_option(name, *format,
                    "the file is the bytes of this format, without a header, in the layout: "
                    "q says the batch and head_dim, the file's size seqlen_k")
-        ->check(CLI::IsMember({"int8", "fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp8_e5m2fnuz",
-                               "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"}));
+        ->check(CLI::IsMember(raw_format_names()));
   }
   app.add_option("--bias", arguments.bias,
                  "additive bias [batch, head, seqlen_q, seqlen_k], 1 where all are the same; or "
@@ -295,15 +309,6 @@ Result<Tensor> read_operand(const ProblemArguments& arguments, const char* optio
 
 namespace {
 
-DType format_of(const std::string& name) {
-  for (const DType dtype :
-       {DType::fp8_e4m3, DType::fp8_e5m2, DType::fp8_e4m3fnuz, DType::fp8_e5m2fnuz, DType::q8_0,
-        DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1}) {
-    if (name == to_string(dtype)) return dtype;
-  }
-  return DType::int8;
-}
-
 // Keys or values in a format that .npy files have no dtype for.
 Result<Tensor> read_raw(const ProblemArguments& arguments, const char* option,
                         const std::string& path, DType format, const Tensor& q, int64_t heads,
@@ -388,7 +393,7 @@ Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& argu
     const Result<Tensor> view =
         operand.format.empty()
             ? read_operand(arguments, operand.option, operand.path, operand.heads, operand.array)
-            : read_raw(arguments, operand.option, operand.path, format_of(operand.format),
+            : read_raw(arguments, operand.option, operand.path, raw_format(operand.format),
                        problem->tensors.q, operand.heads, operand.array);
     if (!view.ok()) return view.status();
     operand.tensor = view.value();

@@ -26,11 +26,11 @@ const CacheTensor kCacheTensors[kCachePlaces] = {
     {"k_scale", &fulmen_kv_cache::k_scale, 4, "the cache's dims, each of which may be 1,"},
     {"v_scale", &fulmen_kv_cache::v_scale, 4, "the cache's dims, each of which may be 1,"},
 };
-// Whether it is written: scales of tokens are computed, others read.
 namespace {
+bool is_scale(int at) { return at == kCacheKScale || at == kCacheVScale; }
+// Whether it is written: scales of tokens are computed, others read.
 bool is_written(int at, const fulmen_kv_cache& call) {
-  const bool scale = at == kCacheKScale || at == kCacheVScale;
-  return at <= kCacheV || (scale && (call.*kCacheTensors[at].member).shape[1] > 1);
+  return at <= kCacheV || (is_scale(at) && (call.*kCacheTensors[at].member).shape[1] > 1);
 }
 }  // namespace
 
@@ -87,10 +87,9 @@ CacheCall read_call(nb::handle tensors, nb::handle device, nb::handle rotary_int
         throw nb::type_error((std::string(name) + " is None: " + kArrayNeeded).c_str());
       continue;
     }
-    const bool scale = at == kCacheKScale || at == kCacheVScale;
-    arrays[at] = at <= kCacheV ? read_keys(object, name, true)
-                 : scale       ? read_output(object, name)
-                               : read_input(object, name);
+    arrays[at] = at <= kCacheV  ? read_keys(object, name, true)
+                 : is_scale(at) ? read_output(object, name)
+                                : read_input(object, name);
     if (arrays[at].ndim != ndim) wrong_ndim(name, arrays[at], accepted);
     call.*member = in_four_dims(arrays[at]);
     if (is_written(at, call) && arrays[at].read_only)

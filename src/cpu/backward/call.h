@@ -111,8 +111,7 @@ FULMEN_INLINE QuerySums query_sums(const Problem& problem, int lanes) {
   ScratchCutter cut;
   s.dq = cut.take(problem.dq.present ? problem.group_size() * s.rows * s.stride : 0);
   s.delta = cut.take(problem.group_size() * s.rows);
-  const bool natural = problem.bias.present || has_score_function(problem);
-  s.bases = cut.take(natural ? 2 * problem.group_size() * s.rows : 0);
+  s.bases = cut.take(in_natural_units(problem) ? 2 * problem.group_size() * s.rows : 0);
   s.total = cut.total;
   return s;
 }

@@ -16,44 +16,6 @@
 
 namespace fulmen::cpu {
 
-// body(std::integral_constant of the dtype).
-template <class Body>
-FULMEN_INLINE void with_stored_dtype(DType dtype, const Body& body) {
-  const auto take = [&]<DType kDType>() __attribute__((always_inline)) {
-    body(std::integral_constant<DType, kDType>());
-  };
-  switch (dtype) {
-    case DType::fp32:
-      return take.template operator()<DType::fp32>();
-    case DType::fp16:
-      return take.template operator()<DType::fp16>();
-    case DType::bf16:
-      return take.template operator()<DType::bf16>();
-    case DType::int8:
-      return take.template operator()<DType::int8>();
-    case DType::fp8_e4m3:
-      return take.template operator()<DType::fp8_e4m3>();
-    case DType::fp8_e5m2:
-      return take.template operator()<DType::fp8_e5m2>();
-    case DType::fp8_e4m3fnuz:
-      return take.template operator()<DType::fp8_e4m3fnuz>();
-    case DType::fp8_e5m2fnuz:
-      return take.template operator()<DType::fp8_e5m2fnuz>();
-    case DType::q8_0:
-      return take.template operator()<DType::q8_0>();
-    case DType::q4_0:
-      return take.template operator()<DType::q4_0>();
-    case DType::q4_1:
-      return take.template operator()<DType::q4_1>();
-    case DType::q5_0:
-      return take.template operator()<DType::q5_0>();
-    case DType::q5_1:
-      return take.template operator()<DType::q5_1>();
-    default:
-      return;
-  }
-}
-
 // kRows: query rows of a KV head that are computed, and its slots: 1, or a quad.
 template <class Isa, int kRows>
 class DecodeStoredTask : private DecodeRows<Isa> {
@@ -315,7 +277,7 @@ class DecodeStoredTask : private DecodeRows<Isa> {
     });
   }
 
-  // Of heads but those whose bit in done is set.
+  // output += P V of some heads, but those whose bit in done is set.
   template <class Numbers>
   __attribute__((noinline)) void add_values(const Rows& rows, int count, bool masked, int head,
                                             int last_head, uint64_t done) const {

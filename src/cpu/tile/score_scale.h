@@ -16,9 +16,7 @@ inline ScoreScale score_scale(const Problem& problem) {
     scale.tanh_scale = 2.0F * algorithm::kLog2E * problem.softmax_scale / problem.softcap;
     scale.softcap = problem.softcap;
   }
-  // A bias and score_mod give scores of any size.
-  if ((problem.bias.present && problem.bias.dtype != DType::fp16) || has_score_function(problem))
-    scale.units = algorithm::ScoreUnits::natural;
+  if (in_natural_units(problem)) scale.units = algorithm::ScoreUnits::natural;
   return scale;
 }
 

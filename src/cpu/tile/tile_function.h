@@ -37,6 +37,11 @@ struct TileFunction {
 FULMEN_INLINE bool has_score_function(const Problem& problem) {
   return problem.functions.impl() != nullptr && problem.functions.impl()->has_score();
 }
+// Whether scores and rows' maxima are in natural units: a bias of fp32's range and score_mod give
+// scores of any size.
+FULMEN_INLINE bool in_natural_units(const Problem& problem) {
+  return (problem.bias.present && problem.bias.dtype != DType::fp16) || has_score_function(problem);
+}
 FULMEN_INLINE bool has_function_gradients(const Problem& problem) {
   return problem.functions.impl() != nullptr && problem.functions.impl()->with_gradients &&
          !problem.functions.impl()->loads.empty();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cpu/tile/call.h"
 #include "cpu/tile/key_rows.h"
@@ -22,6 +23,24 @@ using Fp8Chunk = uint8_t __attribute__((vector_size(32)));
 using Fp8Halves = uint16_t __attribute__((vector_size(64)));
 using Fp8SignedChunk = int8_t __attribute__((vector_size(32)));
 using Fp8SignedHalves = int16_t __attribute__((vector_size(64)));
+
+template <DType kDType>
+constexpr bool kIsFp8 = kDType == DType::fp8_e4m3 || kDType == DType::fp8_e5m2 ||
+                        kDType == DType::fp8_e4m3fnuz || kDType == DType::fp8_e5m2fnuz;
+// An element, where that has a type.
+template <DType kDType>
+using StoredElement =
+    std::conditional_t<kDType == DType::fp32, float,
+                       std::conditional_t<kDType == DType::fp16, Fp16,
+                                          std::conditional_t<kDType == DType::bf16, Bf16, int8_t>>>;
+// A block of nibbles: [d] [m] [fifth bits] [16 bytes].
+template <DType kDType>
+struct NibbleBlock {
+  static constexpr bool kFifth = kDType == DType::q5_0 || kDType == DType::q5_1,
+                        kMinimum = kDType == DType::q4_1 || kDType == DType::q5_1;
+  static constexpr int kHead = kMinimum ? 4 : 2;   // bytes before the fifth bits
+  static constexpr float kZero = kFifth ? 16 : 8;  // the code of 0, without a minimum
+};
 
 // Bytes become numbers a vector at a time.
 template <class Isa>
@@ -71,19 +90,16 @@ struct UnpackBytes {
       for (int i = 0; i < kBlockNumbers; i += kLanes)
         put(i, Isa::mul(Isa::load_as_float(codes + i), d));
     } else {
-      constexpr bool kFifth = kDType == DType::q5_0 || kDType == DType::q5_1,
-                     kMinimum = kDType == DType::q4_1 || kDType == DType::q5_1;
-      constexpr int kHead = kMinimum ? 4 : 2;
-      constexpr float kZero = kFifth ? 16 : 8;
+      using Format = NibbleBlock<kDType>;
       uint8_t codes[kBlockNumbers];
-      spread_nibbles<kFifth>(block + kHead, codes);
-      const Vec minimum = kMinimum ? half_at(block + 2) : Isa::zero();
+      spread_nibbles<Format::kFifth>(block + Format::kHead, codes);
+      const Vec minimum = Format::kMinimum ? half_at(block + 2) : Isa::zero();
 #pragma GCC unroll 8
       for (int i = 0; i < kBlockNumbers; i += kLanes) {
         const Vec code = Isa::load_as_float(codes + i);
         // The product is exact.
-        put(i,
-            kMinimum ? Isa::fma(code, d, minimum) : Isa::mul(Isa::sub(code, Isa::set1(kZero)), d));
+        put(i, Format::kMinimum ? Isa::fma(code, d, minimum)
+                                : Isa::mul(Isa::sub(code, Isa::set1(Format::kZero)), d));
       }
     }
   }
@@ -121,6 +137,44 @@ struct UnpackBytes {
     return __builtin_bit_cast(float, bits | sign);
   }
 };
+
+// body(std::integral_constant of the dtype).
+template <class Body>
+FULMEN_INLINE void with_stored_dtype(DType dtype, const Body& body) {
+  const auto take = [&]<DType kDType>() __attribute__((always_inline)) {
+    body(std::integral_constant<DType, kDType>());
+  };
+  switch (dtype) {
+    case DType::fp32:
+      return take.template operator()<DType::fp32>();
+    case DType::fp16:
+      return take.template operator()<DType::fp16>();
+    case DType::bf16:
+      return take.template operator()<DType::bf16>();
+    case DType::int8:
+      return take.template operator()<DType::int8>();
+    case DType::fp8_e4m3:
+      return take.template operator()<DType::fp8_e4m3>();
+    case DType::fp8_e5m2:
+      return take.template operator()<DType::fp8_e5m2>();
+    case DType::fp8_e4m3fnuz:
+      return take.template operator()<DType::fp8_e4m3fnuz>();
+    case DType::fp8_e5m2fnuz:
+      return take.template operator()<DType::fp8_e5m2fnuz>();
+    case DType::q8_0:
+      return take.template operator()<DType::q8_0>();
+    case DType::q4_0:
+      return take.template operator()<DType::q4_0>();
+    case DType::q4_1:
+      return take.template operator()<DType::q4_1>();
+    case DType::q5_0:
+      return take.template operator()<DType::q5_0>();
+    case DType::q5_1:
+      return take.template operator()<DType::q5_1>();
+    default:
+      return;
+  }
+}
 
 // One KV head's rows of k or of v, of one task.
 template <class Isa>
@@ -164,7 +218,7 @@ class UnpackedRows {
 
   // Whether a row's numbers have something in common, but for channels' scales.
   FULMEN_INLINE bool has_row_scales() const {
-    return (scales_ != nullptr && !of_channel_) || (factor_ != 1.0F && !of_channel_);
+    return !of_channel_ && (scales_ != nullptr || factor_ != 1.0F);
   }
   // That of rows [first, first + count), times `factor`. Returns whether each is ordinary, so that
   // a product of codes may be multiplied with it afterwards.
@@ -255,36 +309,18 @@ class UnpackedRows {
   }
 
   FULMEN_INLINE void unpack(const uint8_t* row, float scale, float* out) const {
-    switch (dtype_) {
-      case DType::fp32:
-        return unpack_elements<float>(row, scale, out);
-      case DType::fp16:
-        return unpack_elements<Fp16>(row, scale, out);
-      case DType::bf16:
-        return unpack_elements<Bf16>(row, scale, out);
-      case DType::int8:
-        return unpack_int8(row, scale, out);
-      case DType::fp8_e4m3:
-        return unpack_fp8<DType::fp8_e4m3>(row, scale, out);
-      case DType::fp8_e5m2:
-        return unpack_fp8<DType::fp8_e5m2>(row, scale, out);
-      case DType::fp8_e4m3fnuz:
-        return unpack_fp8<DType::fp8_e4m3fnuz>(row, scale, out);
-      case DType::fp8_e5m2fnuz:
-        return unpack_fp8<DType::fp8_e5m2fnuz>(row, scale, out);
-      case DType::q8_0:
-        return unpack_blocks<DType::q8_0>(row, scale, out);
-      case DType::q4_0:
-        return unpack_blocks<DType::q4_0>(row, scale, out);
-      case DType::q4_1:
-        return unpack_blocks<DType::q4_1>(row, scale, out);
-      case DType::q5_0:
-        return unpack_blocks<DType::q5_0>(row, scale, out);
-      case DType::q5_1:
-        return unpack_blocks<DType::q5_1>(row, scale, out);
-      default:
-        return;
-    }
+    with_stored_dtype(dtype_, [&](auto dtype) __attribute__((always_inline)) {
+      constexpr DType kDType = dtype();
+      if constexpr (block_bytes(kDType) != 0) {
+        unpack_blocks<kDType>(row, scale, out);
+      } else if constexpr (kIsFp8<kDType>) {
+        unpack_fp8<kDType>(row, scale, out);
+      } else if constexpr (kDType == DType::int8) {
+        unpack_int8(row, scale, out);
+      } else {
+        unpack_elements<StoredElement<kDType>>(row, scale, out);
+      }
+    });
   }
   // kLanes numbers from the d-th on, times their scale.
   FULMEN_INLINE void put(int64_t d, Vec numbers, float scale, float* out) const {

@@ -11,7 +11,7 @@ constexpr int kAppendLanes = 128;
 constexpr int kAppendLanesOfRow = 32;  // kernels/kv_cache/append_kv.h
 
 kernels::View view_of(const TensorSpec& spec, const Tensor& tensor) {
-  return {spec.present ? tensor.data : nullptr, spec.strides[0], spec.strides[1], spec.strides[2]};
+  return gpu::view_of(spec, spec.present ? tensor.data : nullptr);
 }
 int* numbers(const TensorSpec& spec, const Tensor& tensor) {
   return spec.present ? static_cast<int*>(tensor.data) : nullptr;

@@ -20,10 +20,7 @@ int64_t planes(const Problem& p, const kernels::MaskBits& bits) {
 // Everything but pointers.
 kernels::MaskBits bits_of(const Problem& p) {
   const bool one_row = has_one_row(p);
-  const bool heads = p.keep_mask.strides[1] != 0 || masks_differ_by_head(p);
-  // Each sequence has a band of its own.
-  const bool batches =
-      p.keep_mask.strides[0] != 0 || p.variable_lengths() || masks_differ_by_batch(p);
+  const bool heads = masks_differ_by_head(p), batches = masks_differ_by_batch(p);
   kernels::MaskBits bits{};
   bits.words = static_cast<int>(words_of(p.seqlen_k));
   bits.batch_planes = batches ? static_cast<int>(heads ? p.num_heads : 1) : 0;

@@ -17,10 +17,6 @@ static_assert(static_cast<int>(DType::int8) == 5 && static_cast<int>(DType::fp8_
 
 constexpr int kOfToken = 1, kOfChannel = 3, kHalf = 1;
 
-void set_strides(const TensorSpec& spec, kernels::View& view) {
-  view = {nullptr, spec.strides[0], spec.strides[1], spec.strides[2]};
-}
-
 }  // namespace
 
 int row_scales(const TensorSpec& scale) {
@@ -92,9 +88,9 @@ void set_kv_strides(const Problem& p, kernels::ForwardArguments& a) {
   if (!p.quantized_kv()) return;
   set_bytes(p.k_dtype, a.k);
   set_bytes(p.v_dtype, a.v);
-  set_strides(p.k_scale, a.k_scale);
-  set_strides(p.v_scale, a.v_scale);
-  set_strides(p.q_scale, a.q_scale);
+  a.k_scale = view_of(p.k_scale);
+  a.v_scale = view_of(p.v_scale);
+  a.q_scale = view_of(p.q_scale);
   a.half_scales = half_scales(p.k_scale, p.v_scale, p.q_scale);
 }
 

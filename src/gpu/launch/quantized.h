@@ -16,14 +16,15 @@ Support multiplies_stored(const Problem& problem, const Target& target);
 void specialise_kv(const Problem& problem, Specialisation& s);
 // " k=int8 v=q4_0 token scales": for listings.
 std::string kv_text(const Specialisation& s);
-// Strides of k and v in bytes, where they are quantized, and of their scales.
+// Strides of k and v in bytes, where they are quantized, and of their scales; then the scales'
+// addresses.
 void set_kv_strides(const Problem& problem, kernels::ForwardArguments& arguments);
-// Parts of these, for append_kv: Configuration::key_scales of a tensor of scales; its strides in
-// bytes; ForwardArguments::half_scales.
+void set_scale_pointers(const Problem& problem, const AttentionTensors& tensors,
+                        kernels::ForwardArguments& arguments);
+// Parts of these, for append_kv: Configuration::key_scales of a tensor of scales; a view's strides
+// in bytes; ForwardArguments::half_scales.
 int row_scales(const TensorSpec& scale);
 void set_bytes(DType dtype, kernels::View& view);
 int half_scales(const TensorSpec& k, const TensorSpec& v, const TensorSpec& q);
-void set_scale_pointers(const Problem& problem, const AttentionTensors& tensors,
-                        kernels::ForwardArguments& arguments);
 
 }  // namespace fulmen::gpu

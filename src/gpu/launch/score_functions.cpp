@@ -118,6 +118,11 @@ bool lists_differ(const Problem& p, int dim) {
   });
 }
 
+kernels::BlockLists lists_of(const BlockList& list) {
+  return {list.counts,     list.indices,       list.counts_batch, list.counts_head,
+          list.counts_row, list.indices_batch, list.indices_head, list.indices_row};
+}
+
 std::string define(const char* name, const Graph& graph, const Places& places) {
   return fmt::format("#define {} {}\n", name, score::print(graph, places.printed));
 }
@@ -134,21 +139,19 @@ bool has_mask_parts(const Problem& p) { return has_mask_mod(p) || p.has_block_ma
 bool lists_differ_by_batch(const Problem& p) { return lists_differ(p, 0); }
 bool lists_differ_by_head(const Problem& p) { return lists_differ(p, 1); }
 bool masks_differ_by_batch(const Problem& p) {
-  return mask_reads(p, Op::batch) || lists_differ(p, 0);
+  return p.variable_lengths() || p.keep_mask.strides[0] != 0 || mask_reads(p, Op::batch) ||
+         lists_differ(p, 0);
 }
 bool masks_differ_by_head(const Problem& p) {
-  return mask_reads(p, Op::head) || lists_differ(p, 1);
+  return p.keep_mask.strides[1] != 0 || mask_reads(p, Op::head) || lists_differ(p, 1);
 }
 
 Support takes_functions(const Problem& p, int most_operations) {
   const ScoreFunctions::Impl* functions = p.functions.impl();
   // Bits of each pair of all planes: launch/mask_bits.h.
   constexpr double kMostBytes = 8.0 * (1 << 30);
-  const bool by_batch =
-                 p.variable_lengths() || p.keep_mask.strides[0] != 0 || masks_differ_by_batch(p),
-             by_head = p.keep_mask.strides[1] != 0 || masks_differ_by_head(p);
-  const double planes = (by_batch ? static_cast<double>(p.batch) : 1) *
-                        (by_head ? static_cast<double>(p.num_heads) : 1);
+  const double planes = (masks_differ_by_batch(p) ? static_cast<double>(p.batch) : 1) *
+                        (masks_differ_by_head(p) ? static_cast<double>(p.num_heads) : 1);
   const double bytes = planes * static_cast<double>(p.seqlen_q) * static_cast<double>(p.seqlen_k) /
                        (p.pass == Pass::backward ? 4 : 8);
   if (has_mask_parts(p) && bytes > kMostBytes) {
@@ -207,15 +210,6 @@ void set_function_pointers(const Problem& p, const AttentionTensors& t,
     if (read[i]) to.data[slot++] = t.function_tensors[i].tensor.data;
   }
 }
-
-namespace {
-
-kernels::BlockLists lists_of(const BlockList& list) {
-  return {list.counts,     list.indices,       list.counts_batch, list.counts_head,
-          list.counts_row, list.indices_batch, list.indices_head, list.indices_row};
-}
-
-}  // namespace
 
 void set_block_lists(const Problem& p, const AttentionTensors& t, kernels::BlockMask& to) {
   if (!p.has_block_mask()) return;

@@ -24,9 +24,6 @@ int64_t piece_elements(const Problem& p, const TensorSpec& spec) {
 // Rows of a tile are reached by distances of 32 bits: 256 rows of 2^21 elements of 2 bytes.
 constexpr int64_t kMostRowStride = int64_t{1} << 21U;
 
-kernels::View view_of(const TensorSpec& spec, const void* data = nullptr) {
-  return {data, spec.strides[0], spec.strides[1], spec.strides[2]};
-}
 // Logical [batch, head, query, key].
 kernels::View score_view_of(const TensorSpec& spec, const void* data = nullptr) {
   return {data, spec.strides[0], spec.strides[2], spec.strides[1]};

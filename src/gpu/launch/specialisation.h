@@ -57,6 +57,10 @@ inline bool natural_units(const Problem& p) {
 // Returns true if every tile of block_n keys lies in one page.
 bool tiles_in_pages(const Problem& problem, int block_n);
 
+inline kernels::View view_of(const TensorSpec& spec, const void* data = nullptr) {
+  return {data, spec.strides[0], spec.strides[1], spec.strides[2]};
+}
+
 // Returns true if kernels read masks beside the band.
 inline bool has_masks(const Problem& p) { return p.keep_mask.present || has_mask_parts(p); }
 inline bool has_band(const Problem& p) { return p.window_left >= 0 || p.window_right >= 0; }

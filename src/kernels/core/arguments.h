@@ -106,8 +106,8 @@ struct ForwardArguments {
   // not exist (sequence.h).
   const void* missing_row;
 
-  // Of quantized k and v: what their numbers are multiplied with, and q's, which k's are multiplied
-  // with, too. Without data: 1. Strides of a page where a token has its own.
+  // What numbers of quantized k and v are multiplied with, k's with q's, too. Without data: 1.
+  // Strides of a page where a token has its own.
   View k_scale, v_scale, q_scale;
   int half_scales;  // of fp16: the sum of 1 for k's, 2 for v's, 4 for q's; else of fp32
   FunctionTensors functions;
@@ -178,8 +178,8 @@ struct AppendArguments {
   int head_dim, head_dim_v;
   int half;  // rotary_dim / 2
   int rotary_fp32, interleaved, queries_advance;
-  // Of a quantized cache, whose strides are then in bytes: as ForwardArguments has them. A scale of
-  // each token is written.
+  // A quantized cache's, as ForwardArguments has them; strides of the cache are then in bytes. A
+  // scale of each token is written.
   View k_scale, v_scale;
   int half_scales;
 };

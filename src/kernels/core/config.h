@@ -23,7 +23,7 @@ struct ElementOf<2> {
 };
 using Element = ElementOf<kConfig.dtype>::Type;  // of q, out, dout and dq
 constexpr bool kQuantized = kConfig.quantized != 0;
-// Of k and v where forward kernels read them; a byte where they are quantized.
+// An element of k and v where forward kernels read them; a byte where they are quantized.
 using KvElement =
     Either<kQuantized, unsigned char, ElementOf<(kQuantized ? 0 : kConfig.kv_dtype)>::Type>;
 using BiasElement = ElementOf<(kConfig.bias < 0 ? 0 : kConfig.bias)>::Type;
@@ -62,8 +62,7 @@ constexpr bool kPaged = kPageSize != 0;
 constexpr bool kPlainScale = kConfig.plain_scale != 0;
 constexpr bool kEarlyLoads = kConfig.early_loads != 0;
 constexpr bool kMakesBlockTable = kConfig.block_table > 0;
-// What the bits of a mask are made of. Tiles are looked for that no query attends, where the kernel
-// does not know each, of masks that may be bands.
+// What the bits of a mask are made of.
 constexpr bool kMaskOfBytes = (kConfig.mask_parts & 1) != 0,
                kMaskOfFunction = (kConfig.mask_parts & 2) != 0,
                kMaskOfBlocks = (kConfig.mask_parts & 4) != 0;

@@ -26,11 +26,18 @@ FULMEN_DEVICE const unsigned* mask_rows(const ForwardArguments& a, Int64 batch, 
   return a.mask_bits.by_query + mask_plane(a, batch, head) * a.mask_bits.rows * a.mask_bits.words;
 }
 
+// Query i's.
+FULMEN_DEVICE const unsigned* mask_row(const ForwardArguments& a, Int64 batch, Int64 head,
+                                       Int64 i) {
+  return mask_rows(a, batch, head) + (a.mask_bits.rows == 1 ? 0 : i) * a.mask_bits.words;
+}
+// Key j's bit of a word that has it.
+FULMEN_DEVICE bool has_key(unsigned word, Int64 j) {
+  return (word >> (static_cast<unsigned>(j) % 32) & 1U) != 0;
+}
 // The bit of query i and key j.
 FULMEN_DEVICE bool mask_bit(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i, Int64 j) {
-  const unsigned* row =
-      mask_rows(a, batch, head) + (a.mask_bits.rows == 1 ? 0 : i) * a.mask_bits.words;
-  return (global_load(row + j / 32) >> (static_cast<unsigned>(j) % 32) & 1U) != 0;
+  return has_key(global_load(mask_row(a, batch, head, i) + j / 32), j);
 }
 
 // What modifies the scores of one query row.
@@ -46,9 +53,7 @@ struct ScoreRow {
     ScoreRow r{};
     if constexpr (kBias) r.bias = at<BiasElement>(a.bias, batch, i, head);
     if constexpr (kMaskBytes) r.keep_mask = at<unsigned char>(a.keep_mask, batch, i, head);
-    if constexpr (kMaskBits)
-      r.mask_words =
-          mask_rows(a, batch, head) + (a.mask_bits.rows == 1 ? 0 : i) * a.mask_bits.words;
+    if constexpr (kMaskBits) r.mask_words = mask_row(a, batch, head, i);
     if constexpr (kScoreMod) {
       r.batch = static_cast<int>(batch);
       r.head = static_cast<int>(head);
@@ -71,10 +76,7 @@ struct ScoreRow {
 
   // Returns true if the mask lets the row attend key j.
   FULMEN_DEVICE bool keeps(Int64 j) const {
-    if constexpr (kMaskBits) {
-      const auto bit = static_cast<unsigned>(j) % 32;
-      return (global_load(mask_words + j / 32) >> bit & 1U) != 0;
-    }
+    if constexpr (kMaskBits) return has_key(global_load(mask_words + j / 32), j);
     if constexpr (kMaskBytes) return global_load(keep_mask + j) != 0;
     return true;
   }
@@ -122,7 +124,7 @@ FULMEN_DEVICE bool any_row_keeps(const ForwardArguments& a, Int64 batch, Int64 h
     for (Int64 n = bits.blocks == 1 ? 0 : row_begin / kMaskRows;
          n < bits.blocks && n * kMaskRows < row_end; ++n)
       words |= global_load(bits.any + (blocks + n) * bits.words + j / 32);
-    return (words >> (static_cast<unsigned>(j) % 32) & 1U) != 0;
+    return has_key(words, j);
   }
   if constexpr (kBand) {  // of the rows those whose band has the key
     const Int64 begin = j - a.diagonal - a.window_right, end = j - a.diagonal + a.window_left + 1;

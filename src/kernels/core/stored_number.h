@@ -19,7 +19,7 @@ FULMEN_DEVICE constexpr bool has_fifth_bits(int format) {
   return format == kQ5_0 || format == kQ5_1;
 }
 constexpr int kBlockNumbers = 32;
-// Of a block, [d] [m] [fifth bits] [codes].
+// A block is [d] [m] [fifth bits] [codes]: where its codes are.
 FULMEN_DEVICE constexpr int codes_at(int format) {
   return (has_minimum(format) ? 4 : 2) + (has_fifth_bits(format) ? 4 : 0);
 }

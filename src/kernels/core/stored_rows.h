@@ -71,7 +71,7 @@ struct StoredRow {
     if (!kValues && !exists) row.scale = kNan;
     return row;
   }
-  // Of dims [dim, dim + 8).
+  // The scale of one dim.
   FULMEN_DEVICE float scale_of(int dim, int dims) const {
     if constexpr (!StoredHead<kValues>::kOfChannel) return scale;
     return dim < dims ? to_float(global_load(channels + dim)) * scale : 0.0F;

@@ -61,7 +61,7 @@ struct Place {
   }
 };
 
-// Of quantized keys and values; else nothing.
+// Scales of keys and values that are not quantized: none.
 struct NoScales {
   struct Step {
     FULMEN_DEVICE void scale_keys(TileRow<kKeyTiles>& /*score*/) const {}

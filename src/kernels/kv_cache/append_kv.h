@@ -23,14 +23,24 @@ FULMEN_DEVICE Element* output_at(const View& view, Int64 batch, Int64 row, Int64
   return const_cast<Element*>(at<Element>(view, batch, row, head));
 }
 
-// A row of the cache, [batch or page, row, head]; null where there is none.
+// Where a sequence's row is in the cache.
+struct CachePlace {
+  Int64 batch, row;  // or the page, and the row there; 0 where there is none
+  bool exists;
+
+  FULMEN_DEVICE static CachePlace of(const AppendArguments& a, Int64 b, Int64 row) {
+    if (row < 0 || row >= a.rows) return {0, 0, false};
+    if (a.block_table == nullptr) return {b, row, true};
+    const Int64 page = global_load(a.block_table + b * a.table_stride + row / a.page_size);
+    if (page < 0 || page >= a.num_pages) return {0, 0, false};
+    return {page, row % a.page_size, true};
+  }
+};
+// A row of the cache; null where there is none.
 FULMEN_DEVICE Element* cache_row(const AppendArguments& a, const View& view, Int64 b, Int64 row,
                                  Int64 head) {
-  if (row < 0 || row >= a.rows) return nullptr;
-  if (a.block_table == nullptr) return output_at(view, b, row, head);
-  const Int64 page = global_load(a.block_table + b * a.table_stride + row / a.page_size);
-  if (page < 0 || page >= a.num_pages) return nullptr;
-  return output_at(view, page, row % a.page_size, head);
+  const CachePlace place = CachePlace::of(a, b, row);
+  return place.exists ? output_at(view, place.batch, place.row, head) : nullptr;
 }
 
 // Rows of a sequence count keys and values of new token 0, of token 1, ..., then queries.
@@ -57,6 +67,23 @@ FULMEN_DEVICE float angle(const AppendArguments& a, const void* table, Int64 ind
   return to_float(global_load(static_cast<const Element*>(table) + index));
 }
 
+// Pair i of a row's rotated elements: where they are, and what they become.
+struct RotatedPair {
+  int first, second;
+  float x, y;
+
+  FULMEN_DEVICE static RotatedPair of(const AppendArguments& a, const AppendedRow& row,
+                                      Int64 position, int i) {
+    const int first = a.interleaved != 0 ? 2 * i : i,
+              second = a.interleaved != 0 ? 2 * i + 1 : i + row.half;
+    const float cosine = angle(a, a.rotary_cos, position * a.cos_row + i),
+                sine = angle(a, a.rotary_sin, position * a.sin_row + i);
+    const float x = to_float(global_load(row.from + first)),
+                y = to_float(global_load(row.from + second));
+    return {first, second, x * cosine - y * sine, x * sine + y * cosine};
+  }
+};
+
 // By 16 bytes where both places allow it.
 FULMEN_DEVICE void copy_elements(const Element* from, Element* to, int count, int lane) {
   constexpr int kPiece = 16 / sizeof(Element);
@@ -81,14 +108,9 @@ struct QuantizedRow {
   // The element that a cache of q's dtype would have.
   FULMEN_DEVICE float number(int d) const {
     if (d >= 2 * row.half) return to_float(global_load(row.from + d));
-    const bool interleaved = a.interleaved != 0;
-    const int i = interleaved ? d / 2 : d < row.half ? d : d - row.half;
-    const bool is_second = interleaved ? d % 2 != 0 : d >= row.half;
-    const float cosine = angle(a, a.rotary_cos, position * a.cos_row + i),
-                sine = angle(a, a.rotary_sin, position * a.sin_row + i);
-    const float x = to_float(global_load(row.from + (interleaved ? 2 * i : i))),
-                y = to_float(global_load(row.from + (interleaved ? 2 * i + 1 : i + row.half)));
-    return to_float(from_float<Element>(is_second ? x * sine + y * cosine : x * cosine - y * sine));
+    const int i = a.interleaved != 0 ? d / 2 : d < row.half ? d : d - row.half;
+    const RotatedPair pair = RotatedPair::of(a, row, position, i);
+    return to_float(from_float<Element>(d == pair.first ? pair.x : pair.y));
   }
   // The largest |number|, an infinity for a NaN; all lanes of the row have it.
   FULMEN_DEVICE float largest(int lane) const {
@@ -110,32 +132,6 @@ struct QuantizedRow {
   }
 };
 
-// Where a row's bytes and its scale lie in a quantized cache.
-struct StoredPlace {
-  unsigned char* row;
-  Int64 scale;
-  bool exists;  // else they are those of another row
-
-  FULMEN_DEVICE static StoredPlace of(const AppendArguments& a, const View& view,
-                                      const View& scales, bool of_token, Int64 b, Int64 row,
-                                      Int64 head) {
-    bool exists = row >= 0 && row < a.rows;
-    row = exists ? row : 0;
-    Int64 batch = b;
-    if (a.block_table != nullptr) {
-      batch = global_load(a.block_table + b * a.table_stride + row / a.page_size);
-      row %= a.page_size;
-      exists = exists && batch >= 0 && batch < a.num_pages;
-    }
-    auto* const at = static_cast<unsigned char*>(const_cast<void*>(view.data)) +
-                     batch * view.batch + row * view.row + head * view.head;
-    return {at,
-            of_token ? batch * scales.batch + row * scales.row + head * scales.head
-                     : b * scales.batch + head * scales.head,
-            exists};
-  }
-};
-
 // A row of k or v. All lanes come here together, those that have none (`there`) with another row,
 // which they do not store.
 template <bool kValues>
@@ -145,10 +141,13 @@ FULMEN_DEVICE void append_quantized(const AppendArguments& a, Int64 b, Int64 i, 
   constexpr bool kOfToken = (kValues ? kConfig.value_scales : kConfig.key_scales) != 0;
   using Scale = Either<(kValues ? kConfig.value_scales : kConfig.key_scales) == 2, Half, float>;
   const View& scales = kValues ? a.v_scale : a.k_scale;
+  const View& cache = kValues ? a.v_cache : a.k_cache;
   const Int64 used = global_load(a.seqlens_k + b);
-  const StoredPlace place =
-      StoredPlace::of(a, kValues ? a.v_cache : a.k_cache, scales, kOfToken, b, used + i, head);
+  const CachePlace place = CachePlace::of(a, b, used + i);
   const bool stored = there && place.exists;
+  const Int64 scale_at =
+      head * scales.head +
+      (kOfToken ? place.batch * scales.batch + place.row * scales.row : b * scales.batch);
   const QuantizedRow row{a,
                          {at<Element>(kValues ? a.v_new : a.k_new, b, i, head), nullptr,
                           kValues ? a.head_dim_v : a.head_dim, kValues ? 0 : a.half, 0},
@@ -159,15 +158,19 @@ FULMEN_DEVICE void append_quantized(const AppendArguments& a, Int64 b, Int64 i, 
     scale = most < kInfinity ? most / largest_code(kFormat) : kNan;
     if constexpr (sizeof(Scale) == 2) scale = to_float(from_float<Half>(scale));
     if (stored && lane == 0) {
-      auto* const to = static_cast<Scale*>(const_cast<void*>(scales.data)) + place.scale;
+      auto* const to = static_cast<Scale*>(const_cast<void*>(scales.data)) + scale_at;
       global_store(to, from_float<Scale>(scale));
     }
   } else if (scales.data != nullptr) {
     scale = (a.half_scales & (kValues ? 2 : 1)) != 0
-                ? to_float(global_load(static_cast<const Half*>(scales.data) + place.scale))
-                : global_load(static_cast<const float*>(scales.data) + place.scale);
+                ? to_float(global_load(static_cast<const Half*>(scales.data) + scale_at))
+                : global_load(static_cast<const float*>(scales.data) + scale_at);
   }
-  if (stored) row.template store<kFormat>(lane, place.row, scale);
+  if (stored) {
+    auto* const to = static_cast<unsigned char*>(const_cast<void*>(cache.data)) +
+                     place.batch * cache.batch + place.row * cache.row + head * cache.head;
+    row.template store<kFormat>(lane, to, scale);
+  }
 }
 
 // As append_kv(): rows of keys and values alone, a workgroup's first ones.
@@ -203,14 +206,9 @@ FULMEN_DEVICE void append_kv(const AppendArguments& a) {
   const Int64 position = algorithm::Band::clamp(row.position, 0, a.positions - 1);
   // In place, too: a lane has both elements of a pair.
   for (int i = lane; i < row.half; i += kLanesOfRow) {
-    const int first = a.interleaved != 0 ? 2 * i : i,
-              second = a.interleaved != 0 ? 2 * i + 1 : i + row.half;
-    const float cosine = angle(a, a.rotary_cos, position * a.cos_row + i),
-                sine = angle(a, a.rotary_sin, position * a.sin_row + i);
-    const float x = to_float(global_load(row.from + first)),
-                y = to_float(global_load(row.from + second));
-    global_store(row.to + first, from_float<Element>(x * cosine - y * sine));
-    global_store(row.to + second, from_float<Element>(x * sine + y * cosine));
+    const RotatedPair pair = RotatedPair::of(a, row, position, i);
+    global_store(row.to + pair.first, from_float<Element>(pair.x));
+    global_store(row.to + pair.second, from_float<Element>(pair.y));
   }
   if (row.from == row.to) return;
   copy_elements(row.from + 2 * row.half, row.to + 2 * row.half, row.dims - 2 * row.half, lane);

@@ -280,9 +280,9 @@ FULMEN_DEVICE unsigned pack_bf16(float a, float b) {
 }
 #endif
 
+typedef _Float16 Halves __attribute__((ext_vector_type(2)));
 // a.low b.low + a.high b.high + sum, of fp16 numbers: on chips with v_dot2_f32_f16.
 FULMEN_DEVICE float dot2(unsigned a, unsigned b, float sum) {
-  typedef _Float16 Halves __attribute__((ext_vector_type(2)));
   return __builtin_amdgcn_fdot2(__builtin_bit_cast(Halves, a), __builtin_bit_cast(Halves, b), sum,
                                 false);
 }
@@ -300,14 +300,12 @@ FULMEN_DEVICE unsigned byte_pair(unsigned a, int i, unsigned b, int j) {
   return __builtin_amdgcn_perm(
       b, a, kHigh ? 0x000C000CU | low << 8U | high << 24U : 0x0C000C00U | low | high << 16U);
 }
-// Of two fp16 numbers each.
+// Sums and products of two fp16 numbers each.
 FULMEN_DEVICE unsigned add_halves(unsigned a, unsigned b) {
-  typedef _Float16 Halves __attribute__((ext_vector_type(2)));
   return __builtin_bit_cast(unsigned,
                             __builtin_bit_cast(Halves, a) + __builtin_bit_cast(Halves, b));
 }
 FULMEN_DEVICE unsigned multiply_halves(unsigned a, unsigned b) {
-  typedef _Float16 Halves __attribute__((ext_vector_type(2)));
   return __builtin_bit_cast(unsigned,
                             __builtin_bit_cast(Halves, a) * __builtin_bit_cast(Halves, b));
 }
