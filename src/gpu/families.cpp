@@ -32,6 +32,7 @@ constexpr Row kRows[]{
     {"backward_fp32", Pass::backward, any_target, make_backward_fp32},
     {"decode_tma", Pass::forward, warpgroup_products, make_decode_tma},
     {"prefill_tma", Pass::forward, warpgroup_products, make_prefill_tma},
+    {"prefill_fp8", Pass::forward, warpgroup_products, make_prefill_fp8},
     {"prefill_wgmma", Pass::forward, warpgroup_products, make_prefill_wgmma},
     {"boards", Pass::forward, nvidia, make_boards},
     {"backward_atomic", Pass::backward, nvidia, make_backward_atomic},

@@ -90,7 +90,7 @@ Status GpuRunner::check_scratch() const {
 std::size_t GpuRunner::workspace_bytes() const noexcept {
   const auto floats = [](const LaunchPlan& plan) {
     return plan.partial_out_floats + 2 * plan.partial_row_floats + plan.tile_counter_floats +
-           mask_words(plan) + plan.row_statistics_floats + plan.row_share_floats +
+           plan.code_floats + mask_words(plan) + plan.row_statistics_floats + plan.row_share_floats +
            plan.bias_partial_floats + plan.query_sum_floats;
   };
   return static_cast<std::size_t>(std::max(floats(plan_for(true)), floats(plan_for(false)))) *
@@ -128,7 +128,8 @@ float* GpuRunner::set_arguments(const LaunchPlan& plan, const AttentionTensors& 
   arguments = plan.arguments;
   set_pointers(problem_, tensors, arguments);
   arguments.missing_row = missing_row_;
-  arguments.partial_out = static_cast<float*>(workspace);
+  arguments.codes = static_cast<unsigned char*>(workspace);
+  arguments.partial_out = static_cast<float*>(workspace) + plan.code_floats;
   arguments.partial_max = arguments.partial_out + plan.partial_out_floats;
   arguments.partial_sum = arguments.partial_max + plan.partial_row_floats;
   float* const behind = arguments.partial_sum + plan.partial_row_floats;

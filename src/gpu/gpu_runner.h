@@ -69,6 +69,7 @@ class GpuRunner final : public Runner {
   template <class Arguments>
   Status encode_inputs(Arguments& a, const Specialisation& s) const;
   Status encode_tensor_maps(kernels::TmaForwardArguments& a, const Specialisation& s) const;
+  Status encode_codes(kernels::TmaForwardArguments& a, const Specialisation& s) const;
   Status encode_tensor_maps(kernels::TmaBackwardArguments& a, const Specialisation& s) const;
   bool pointers_are_whole(const AttentionTensors& tensors) const;
   Status check_memory(const AttentionTensors& tensors, const void* workspace) const;

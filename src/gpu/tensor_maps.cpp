@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "gpu/gpu_runner.h"
+#include "kernels/forward/fp8_workspace.h"
 
 namespace fulmen::gpu {
 
@@ -50,9 +51,37 @@ Status GpuRunner::encode_inputs(Arguments& a, const Specialisation& s) const {
   return encode(a.v, problem_.v_shape(), a.v_map);
 }
 
+// Codes of 8 bits, by pairs.
+Status GpuRunner::encode_codes(kernels::TmaForwardArguments& a, const Specialisation& s) const {
+  constexpr int kQueries = kernels::kFp8Queries;
+  const kernels::Fp8Workspace w = kernels::Fp8Workspace::of(
+      a.batch, a.num_heads, a.num_kv_heads, a.seqlen_q, a.seqlen_k, s.head_dim, a.head_dim_v,
+      s.block_n);
+  const auto encode = [&](int64_t at, int64_t batch, int64_t heads, int64_t rows, int64_t pairs,
+                          int box_rows, kernels::TensorMap& map) {
+    const kernels::View view{a.codes + at, heads * rows * pairs, pairs, rows * pairs};
+    return encode_tensor_map(view, {batch, rows, heads, pairs}, s, box_rows, map);
+  };
+  const int64_t pairs = s.head_dim / 2, panel_pairs = kernels::fp8_panel_keys(s.block_n) / 2;
+  if (Status status = encode(w.q, a.batch, a.num_heads, a.seqlen_q, pairs, kQueries, a.q_map);
+      !status.ok())
+    return status;
+  if (Status status = encode(w.k, a.batch, a.num_kv_heads, a.seqlen_k, pairs, s.block_n, a.k_map);
+      !status.ok())
+    return status;
+  return encode(w.v, int64_t{a.batch} * a.num_kv_heads, w.panels, a.head_dim_v, panel_pairs,
+                s.head_dim_v, a.v_map);
+}
+
 Status GpuRunner::encode_tensor_maps(kernels::TmaForwardArguments& a,
                                      const Specialisation& s) const {
   constexpr int kWaveRows = 16;
+  if (s.precision != 0) {
+    if (Status status = encode_codes(a, s); !status.ok()) return status;
+    // Else outputs go from registers to memory.
+    if (s.whole_rows == 0) return {};
+    return encode_tensor_map(a.out, problem_.out_shape(), s, kWaveRows, a.out_map);
+  }
   if (Status status = encode_inputs(a, s); !status.ok() || s.packed_rows != 0) return status;
   return encode_tensor_map(a.out, problem_.out_shape(), s, kWaveRows, a.out_map);
 }

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <string>
 
-#include "gpu/launch/decode.h"
 #include "gpu/launch/mask_bits.h"
+#include "gpu/launch/prefill_tma_schedule.h"
 #include "gpu/launch/prefill_tma_shapes.h"
-#include "gpu/launch/tail_wave.h"
-#include "gpu/launch/work_tiles.h"
 #include "kernels/forward/prefill_tma_layout.h"
 #include "kernels/tile/nvidia/register_shares.h"
 
@@ -15,20 +13,6 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int64_t kProductDims = 16, kMostProductDims = 192;  // of one product of P V
-
-// slots: workgroups that run at once.
-TileScheduler scheduler_for(const Problem& p, const PrefillTmaRow& row, int64_t slots) {
-  constexpr int kNeverInPairs = 3;  // warpgroups (docs/lab/nvidia_forward.md)
-  if (p.variable_lengths()) return TileScheduler::dynamic_persistent;
-  const int64_t tiles = tiles_of_queries(p, row.shape.warpgroups);
-  if (row.scheduler == TileScheduler::dynamic_persistent)
-    return tiles > slots ? TileScheduler::dynamic_persistent : TileScheduler::single_tile;
-  if (!has_band(p) || row.scheduler == TileScheduler::single_tile) return row.scheduler;
-  // Static and with a band: pairs of tiles of equal work. The tail wave may have few pairs.
-  return row.shape.warpgroups != kNeverInPairs && tiles / 2 >= 2 * slots
-             ? TileScheduler::static_persistent
-             : TileScheduler::single_tile;
-}
 
 Specialisation specialisation(const Problem& p, const Target& target, const PrefillTmaShape& shape,
                               TileScheduler scheduler) {
@@ -57,96 +41,11 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   read_mask_as_bits(p, s);
   return s;
 }
-struct Choice {
-  PrefillTmaShape shape;
-  TileScheduler scheduler;
-  TailWave last;
-};
-int64_t slots_of(const PrefillTmaShape& shape, int compute_units) {
-  return int64_t{std::max(1, compute_units)} * shape.min_workgroups;
-}
-Choice choose(const Problem& p, const Target& target, int compute_units) {
-  const PrefillTmaRow& row = row_for(p, target, compute_units);
-  const int64_t slots = slots_of(row.shape, compute_units);
-  const TailWave last = p.variable_lengths() ? TailWave{} : tail_wave(p, row.shape, slots);
-  return {row.shape, scheduler_for(p, row, slots), last};
-}
-
-// The static scheduler's stride from a workgroup's tile (or pair of tiles) to its next one, as the
-// mixed-radix index (tile, head, batch) that QueryTiles counts in.
-void make_persistent(const Problem& p, LaunchPlan& plan, int64_t slots) {
-  KernelLaunch& launch = plan.launches.front();
-  kernels::ForwardArguments& a = plan.arguments;
-  const bool band = launch.specialisation.band, pairs_heads = p.num_heads % 2 == 0;
-  const int64_t tiles = band && !pairs_heads ? tiles_of(a.row_tiles, 2) : a.row_tiles;
-  const int64_t heads = band && pairs_heads ? p.num_heads / 2 : p.num_heads;
-  launch.workgroups = std::min(tiles * heads * p.batch, slots);
-  if (launch.workgroups == 0) return;
-  a.step_tile = static_cast<int>(launch.workgroups % tiles);
-  a.step_head = static_cast<int>(launch.workgroups / tiles % heads);
-  a.step_batch = static_cast<int>(launch.workgroups / tiles / heads);
-}
-
-// Cuts the tiles of the tail wave into splits of the keys, and adds the launch that merges them.
-void split_tail_wave(const Problem& p, const Chip& chip, const TailWave& last, int64_t slots,
-                     LaunchPlan& plan) {
-  KernelLaunch& launch = plan.launches.front();
-  kernels::ForwardArguments& a = plan.arguments;
-  const int64_t whole =
-      tiles_of_queries(p, launch.specialisation.block_m / kWarpgroupRows) - last.tiles;
-  const int64_t all = whole + last.tiles * last.splits;
-  launch.specialisation.splits = 1;
-  launch.workgroups = launch.specialisation.persistent != 0 ? std::min(all, slots) : all;
-  a.whole_tiles = static_cast<int>(whole);
-  a.num_splits = plan.num_splits = last.splits;
-  a.split_keys = last.split_keys;
-  a.first_split_row =
-      whole / a.row_tiles * p.seqlen_q + whole % a.row_tiles * launch.specialisation.block_m;
-  add_combine(p, chip, Specialisation(launch.specialisation), plan);
-}
-
-// Heads of an L2 section: with a band, tiles of heads whose keys and values fit in the L2 are
-// interleaved.
-int l2_section_heads(const Problem& p) {
-  const int64_t head_bytes = p.seqlen_k * key_bytes(p) / p.group_size();
-  const int64_t heads = std::max<int64_t>(1, p.batch * p.num_heads);
-  return static_cast<int>(
-      std::clamp(kL2Bytes / std::max<int64_t>(1, head_bytes), int64_t{1}, heads));
-}
-
-// Adds the launch that clears the dynamic scheduler's tile counter, before the one that counts.
-void add_tile_counter(LaunchPlan& plan) {
-  constexpr int kLanes = 32;
-  constexpr int64_t kFloats = 16;
-  Specialisation clear =
-      helper_kernel(plan.launches.front().specialisation, "forward/clear_tile_counter.h", kLanes);
-  clear.splits = 0;
-  plan.tile_counter_floats = kFloats;
-  plan.launches.front().programmatic_launch = true;
-  plan.launches.insert(plan.launches.begin(), {clear, 1});
-}
-
-LaunchPlan plan_of(const Problem& p, const Target& target, const Chip& chip, const Choice& choice,
-                   int compute_units) {
-  const int64_t slots = slots_of(choice.shape, compute_units);
-  const TailWave& last = choice.last;
+LaunchPlan plan_of(const Problem& p, const Target& target, const Chip& chip,
+                   const PrefillTmaChoice& choice, int compute_units) {
   const Specialisation s = specialisation(p, target, choice.shape, choice.scheduler);
   LaunchPlan plan = query_tile_plan(p, s);
-  plan.arguments.section_heads = l2_section_heads(p);
-  if (p.variable_lengths()) {
-    KernelLaunch& launch = plan.launches.front();
-    launch.workgroups = std::min(most_query_tiles(p, s.block_m) * p.num_heads, slots);
-    plan.arguments.step_tile = static_cast<int>(launch.workgroups);
-    add_work_tiles(p, plan);
-  } else if (choice.scheduler == TileScheduler::static_persistent && last.splits == 1) {
-    make_persistent(p, plan, slots);
-  } else {
-    if (last.splits > 1) split_tail_wave(p, chip, last, slots, plan);
-    if (choice.scheduler != TileScheduler::single_tile)
-      plan.launches.front().workgroups = std::min(plan.launches.front().workgroups, slots);
-    plan.arguments.step_tile = static_cast<int>(plan.launches.front().workgroups);
-    if (choice.scheduler == TileScheduler::dynamic_persistent) add_tile_counter(plan);
-  }
+  schedule_tiles(p, chip, choice, compute_units, plan);
   add_mask_bits(p, plan);
   plan.unaligned = std::make_shared<LaunchPlan>(prefill_wgmma_plan(p, *s.target));
   return plan;
@@ -166,7 +65,7 @@ class PrefillTma final : public Family {
       return Support::no(
           "it takes a keep_mask, mask_mod or block mask where sequences have one length");
     if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
-    const PrefillTmaShape& shape = choose(p, target(), kUsualComputeUnits).shape;
+    const PrefillTmaShape& shape = choose_tiles(p, *target().prefill_tma, kUsualComputeUnits).shape;
     if (Support support = takes_pages(p, shape); !support.yes) return support;
     const Specialisation s = specialisation(p, target(), shape, TileScheduler::single_tile);
     if (Support support = takes_mask_bits(s); !support.yes) return support;
@@ -177,10 +76,10 @@ class PrefillTma final : public Family {
         p, specialisation(p, target(), kSmallest, TileScheduler::single_tile)));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    return plan_of(p, target(), chip, choose(p, target(), compute_units), compute_units);
+    return plan_of(p, target(), chip, choose_tiles(p, *target().prefill_tma, compute_units), compute_units);
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    const Choice usual = choose(p, target(), compute_units);
+    const PrefillTmaChoice usual = choose_tiles(p, *target().prefill_tma, compute_units);
     const PrefillTmaShape& shape = usual.shape;
     tuning::Space space;
     space.wave_size = chip.wave_size;

@@ -55,14 +55,15 @@ const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem
 
 }  // namespace
 
-const PrefillTmaRow& row_for(const Problem& call, const Target& target, int compute_units) {
+const PrefillTmaRow& row_for(const Problem& call, const PrefillTmaTiles& tiles,
+                             int compute_units) {
   const Problem p = with_mean_lengths(call);
-  const PrefillTmaRow& row = first_of(target.prefill_tma->rows, p, compute_units);
+  const PrefillTmaRow& row = first_of(tiles.rows, p, compute_units);
   // Sequences of few queries, such as those that generate beside chunks of prompts, would leave a
   // larger tile's rows empty.
   const bool short_rows = p.variable_lengths() && p.seqlen_q <= kWarpgroupRows;
   const bool few = short_rows || 2 * tiles_of_queries(p, row.shape.warpgroups) <= compute_units;
-  return few ? first_of(target.prefill_tma->few, p, compute_units) : row;
+  return few ? first_of(tiles.few, p, compute_units) : row;
 }
 
 }  // namespace fulmen::gpu

@@ -12,6 +12,7 @@ Support takes_mask(const Problem& problem, const PrefillTmaShape& shape);
 Support takes_pages(const Problem& problem, const PrefillTmaShape& shape);
 // The first row of the target's table that serves the problem. Where a device has room for twice as
 // many tiles as there are, they have a warpgroup each.
-const PrefillTmaRow& row_for(const Problem& problem, const Target& target, int compute_units);
+const PrefillTmaRow& row_for(const Problem& problem, const PrefillTmaTiles& tiles,
+                             int compute_units);
 
 }  // namespace fulmen::gpu

@@ -83,6 +83,7 @@ struct Target {
   std::optional<PrefillWgmmaTiles> prefill_wgmma{};
   std::optional<DecodeTmaTiles> decode_tma{};
   std::optional<PrefillTmaTiles> prefill_tma{};
+  std::optional<PrefillTmaTiles> prefill_fp8{};  // products in 8 bits
   std::optional<BoardTiles> boards{};
   std::optional<BackwardTiles> backward{};
   std::optional<BiasGradientTiles> bias_gradient{};

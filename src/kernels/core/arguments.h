@@ -112,6 +112,11 @@ struct ForwardArguments {
   int half_scales;  // of fp16: the sum of 1 for k's, 2 for v's, 4 for q's; else of fp32
   FunctionTensors functions;
   BlockMask block_mask;
+
+  // Products in 8 bits: q, k and v as codes, and their scales (forward/fp8_workspace.h); of a tile
+  // what sums of P V are multiplied with, filled in on the device.
+  unsigned char* codes;
+  float value_scale;
 };
 
 // A tensor [batch, head, row, column] as the tensor memory accelerator (TMA) of NVIDIA's Hopper

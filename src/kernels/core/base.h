@@ -52,6 +52,8 @@
 //   pack_half_probabilities(a, b)            the same for numbers >= 0 that are 2^kHalfShift too
 //                                            large (kHalfUnshift undoes it)
 //   pack_bf16_probabilities(a, b)            the same for numbers >= 0, ties to either side
+//   pack_e4m3(a, b, c, d)                    NVIDIA from sm_89: four numbers rounded to E4M3, to
+//                                            nearest and up to its largest, a in the low byte
 //   dot2(a, b, sum)                          the products of two pairs of fp16 numbers, added to
 //                                            `sum` in fp32. AMD: of chips that have it
 //   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b

@@ -186,10 +186,10 @@ struct TilePlace {
 };
 
 // Where tiles begin, given the first key that is attended: maybe before it.
-constexpr bool kTilesBeginEarly = kTilesInPages || kDropout || kMaskBits;
+constexpr bool kTilesBeginEarly = kTilesInPages || kDropout || kMaskBits || kFp8Products;
 FULMEN_DEVICE Int64 first_tile_key(Int64 begin) {
-  // A row's bits of a tile are whole words.
-  if constexpr (kTilesInPages || kMaskBits || (kPaged && kTensorMaps))
+  // A row's bits of a tile are whole words; transposed values in 8 bits are whole panels.
+  if constexpr (kTilesInPages || kMaskBits || kFp8Products || (kPaged && kTensorMaps))
     return begin - begin % kBlockN;
   // Where blocks of random numbers do (tile/dropout_tile.h).
   return kDropout ? begin / 16 * 16 : begin;

@@ -32,6 +32,11 @@ struct Bfloat16 {
   unsigned short bits;
 };
 
+// An 8-bit factor of a product: 4 bits of exponent, 3 of mantissa.
+struct E4m3 {
+  unsigned char bits;
+};
+
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7F800000U);
 constexpr float kNan = __builtin_bit_cast(float, 0x7FC00000U);
 

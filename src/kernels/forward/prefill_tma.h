@@ -36,19 +36,20 @@ constexpr bool kTurns = kWarpgroups > 1 && kPingPong;
 // turn, not computed in it.
 constexpr bool kKeepsPlaces =
     !kBias && !kAlibi && !kDropout && (!kBand || (kWarpgroups <= 2 && kHeadDim <= 128));
+template <int kRows>
 struct MatrixRing : TileRing {
   int first_at, step;  // in bytes
   LdsMatrix kept;
 
   FULMEN_DEVICE MatrixRing(int at, int bytes)
-      : first_at(at), step(bytes), kept(LdsMatrix::of(at, kBlockN)) {}
+      : first_at(at), step(bytes), kept(LdsMatrix::of(at, kRows)) {}
   FULMEN_DEVICE LdsMatrix now() const {
-    return kKeepsPlaces ? kept : LdsMatrix::of(first_at + buffer * step, kBlockN);
+    return kKeepsPlaces ? kept : LdsMatrix::of(first_at + buffer * step, kRows);
   }
   FULMEN_DEVICE void advance() {
     TileRing::advance();
     if constexpr (kKeepsPlaces)
-      kept = buffer == 0 ? LdsMatrix::of(first_at, kBlockN) : kept.further(step);
+      kept = buffer == 0 ? LdsMatrix::of(first_at, kRows) : kept.further(step);
   }
 };
 
@@ -57,8 +58,8 @@ struct Consumer {
   const TmaForwardArguments& arguments;
   int group, next_group;
   QueryRing query_ring;
-  MatrixRing key_ring{kLdsLayout.keys_at, kLdsLayout.key_bytes},
-      value_ring{kLdsLayout.values_at, kLdsLayout.value_bytes};
+  MatrixRing<kBlockN> key_ring{kLdsLayout.keys_at, kLdsLayout.key_bytes};
+  MatrixRing<kValueRows> value_ring{kLdsLayout.values_at, kLdsLayout.value_bytes};
   LdsMatrix queries;
 
   FULMEN_DEVICE explicit Consumer(const TmaForwardArguments& a)
@@ -67,10 +68,10 @@ struct Consumer {
   }
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
-    const ForwardArguments& a = t.sequence(arguments);
+    const Int64 first_row = t.row_begin + rows_of_group(group, query_ring);
+    const ForwardArguments& a = arguments_of(t, arguments, first_row);
     const RowMap map{a, t.batch, t.head, a.seqlen_q};
-    const Int64 group_row = t.row_begin + rows_of_group(group, query_ring),
-                wave_row = group_row + wave_id() % 4 * kScoreTile;
+    const Int64 group_row = first_row, wave_row = group_row + wave_id() % 4 * kScoreTile;
     const Int64 row_end = group_row + 64 < a.seqlen_q ? group_row + 64 : a.seqlen_q;
     const algorithm::KeyRange keys = band_of(a).any(group_row, row_end);
     bool any = group_row < row_end && keys.end > keys.begin;

@@ -25,6 +25,26 @@ struct TmaPrefillLayout {
     l.key_bytes = block_n * 2 * head_dim;
     l.value_bytes = block_n * 2 * head_dim_v;
     const bool wide = head_dim > 128 || head_dim_v > 128;
+    l.place(wide, block_m, head_dim_v, buffers, variable);
+    return l;
+  }
+  // forward/prefill_fp8.h. Values lie transposed: a panel has `value_rows` rows of 128 bytes, of as
+  // many keys or fewer. dims_v: of outputs, whole panels.
+  FULMEN_ALGORITHM static TmaPrefillLayout of_fp8(int head_dim, int value_rows, int dims_v,
+                                                  int block_m, int block_n, int buffers) {
+    constexpr int kRow = 128;
+    TmaPrefillLayout l{};
+    const int panels = (head_dim + kRow - 1) / kRow, value_panels = (block_n + kRow - 1) / kRow;
+    l.query_bytes = block_m * panels * kRow;
+    l.key_bytes = block_n * panels * kRow;
+    l.value_bytes = value_rows * value_panels * kRow;
+    l.place(head_dim > kRow || dims_v > kRow, block_m, dims_v, buffers, false);
+    return l;
+  }
+
+ private:
+  FULMEN_ALGORITHM void place(bool wide, int block_m, int head_dim_v, int buffers, bool variable) {
+    TmaPrefillLayout& l = *this;
     l.query_buffers = wide ? 1 : 2;
     l.keys_at = l.query_buffers * l.query_bytes;
     l.values_at = l.keys_at + buffers * l.key_bytes;
@@ -37,7 +57,6 @@ struct TmaPrefillLayout {
                 (2 * l.query_buffers * (block_m / 64) + 1 + 4 * buffers + 2) * kBarrierBytes;
     if (variable) l.next_at = (l.next_at + 15) / 16 * 16;
     l.total = l.next_at + (variable ? kHeadTileBytes : kBarrierBytes);
-    return l;
   }
 };
 

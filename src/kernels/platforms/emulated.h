@@ -273,6 +273,24 @@ FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) {
 }
 #endif
 
+// The nearest code of E4M3: of subnormal numbers multiples of 2^-9, else 3 bits behind the leading
+// one; ties to even, up to 448; of a NaN 0x7F.
+FULMEN_DEVICE unsigned e4m3_code(float x) {
+  constexpr float kLargest = 448, kLeastNormal = 1.0F / 64, kUnit = 1.0F / 512;
+  const unsigned sign = __builtin_bit_cast(unsigned, x) >> 31U << 7U;
+  if (x != x) return 0x7FU;
+  const float size = absolute(x) < kLargest ? absolute(x) : kLargest;
+  if (size < kLeastNormal)
+    return sign | static_cast<unsigned>(__builtin_nearbyintf(size / kUnit));
+  constexpr unsigned kDropped = 20, kBias = 127 - 7;
+  unsigned bits = __builtin_bit_cast(unsigned, size);
+  bits += (1U << (kDropped - 1)) - 1 + (bits >> kDropped & 1U);
+  return sign | ((bits >> kDropped) - (kBias << 3U));
+}
+FULMEN_DEVICE unsigned pack_e4m3(float a, float b, float c, float d) {
+  return e4m3_code(a) | e4m3_code(b) << 8U | e4m3_code(c) << 16U | e4m3_code(d) << 24U;
+}
+
 // Two probabilities, ties up: as platforms/amd.h.
 FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) {
 #if defined(FULMEN_TARGET_CDNA4)

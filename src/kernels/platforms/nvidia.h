@@ -251,6 +251,18 @@ FULMEN_DEVICE float int8_to_float(unsigned x, int i) {
   return __uint_as_float(code) - 8388736.0F;
 }
 
+// Four numbers rounded to E4M3, to nearest and up to 448, in the order of bytes.
+FULMEN_DEVICE unsigned pack_e4m3(float a, float b, float c, float d) {
+  unsigned y = 0;
+#if __CUDA_ARCH__ >= 890
+  asm("{\n.reg .b16 low, high;\ncvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\nmov.b32 %0, {low, high};\n}"
+      : "=r"(y)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+#endif
+  return y;
+}
+
 // Two probabilities; the chip rounds as fast as anything else would.
 constexpr float kHalfShift = 0, kHalfUnshift = 1;
 FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) { return pack_halves(a, b); }

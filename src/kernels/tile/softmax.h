@@ -10,9 +10,9 @@ namespace fulmen::kernels {
 // own probabilities. Probabilities are e^(score - reference): the reference follows the running
 // maximum only when that is more than 2^kSlack away, so that most tiles need no rescaling of what
 // was summed before.
-constexpr float kSlack = kLosesSmall<Element> ? 2.0F : 8.0F;
+constexpr float kSlack = kLosesSmall<Element> || kFp8Products ? 2.0F : 8.0F;
 // In natural units. 2^5.8 takes no register on AMD.
-constexpr float kNaturalSlack = kLosesSmall<Element> ? 1.0F : 4.0F;
+constexpr float kNaturalSlack = kLosesSmall<Element> || kFp8Products ? 1.0F : 4.0F;
 struct RowState {
   float reference[kRowsPerLane];
   float sum[kRowsPerLane];
@@ -29,10 +29,14 @@ struct RowState {
 // Probabilities and their sums are 2^kShift too large where their rounding wants that, and 2^kLift
 // of it where subnormal numbers are lost: what is lost is then below 2^-27 of the largest one.
 constexpr float kLift = kLosesSmall<Element> ? 13.0F : 0.0F;
-constexpr float kShift = kIsHalf<Element> ? kLift + kHalfShift : 0.0F;
+// In E4M3 the largest ones are 2^6 to 2^8, of at most 448: what is lost is below 2^-16 of these.
+constexpr float kFp8Shift = 6, kFp8Unshift = 1.0F / 64;
+constexpr float kShift = kFp8Products      ? kFp8Shift
+                         : kIsHalf<Element> ? kLift + kHalfShift
+                                            : 0.0F;
 // A row's sum, still 2^kLift too large.
 FULMEN_DEVICE float total(float sum) {
-  return row_sum(sum) * (kIsHalf<Element> ? kHalfUnshift : 1.0F);
+  return row_sum(sum) * (kFp8Products ? kFp8Unshift : kIsHalf<Element> ? kHalfUnshift : 1.0F);
 }
 
 // Times a difference of what the softmax takes: the exponent of 2.

@@ -7,7 +7,7 @@
 
 namespace fulmen::kernels {
 
-constexpr bool kStoresByTma = kLdsLayout.output_bytes > 0;
+constexpr bool kStoresByTma = kLdsLayout.output_bytes > 0 && kWholeRows;
 constexpr int kOutputPanelBytes = kScoreTile * kPanelRowBytes;
 
 // Through the wave's panels of 16 rows in LDS.

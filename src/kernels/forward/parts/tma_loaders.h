@@ -5,24 +5,34 @@
 #include "forward/parts/query_tiles.h"
 #include "forward/parts/tma_masks.h"
 #include "forward/parts/tma_pages.h"
+#include "forward/parts/fp8_scales.h"
 #include "forward/prefill_tma_layout.h"
 #include "tile/nvidia/register_shares.h"
 #include "tile/rings.h"
 
 namespace fulmen::kernels {
 
-// Dims in LDS: whole panels, zeros past the last one.
-constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns,
+// Dims in LDS: whole panels, zeros past the last one. Codes of 8 bits are moved by pairs; values
+// are transposed then: panels of keys, their rows are dims.
+constexpr int kPairedDims = kFp8Products ? kHeadDim / 2 : kHeadDim;
+constexpr int kPanels = (kPairedDims + kPanelColumns - 1) / kPanelColumns,
               kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
-constexpr TmaPrefillLayout kLdsLayout = TmaPrefillLayout::of(
-    kPanels * kPanelColumns, kPanelsV* kPanelColumns, kBlockM, kBlockN, kBuffers, kVariable);
+constexpr int kValuePanels = kFp8Products ? kBlockN / kFp8PanelKeys : kPanelsV,
+              kValueRows = kFp8Products ? kHeadDimV : kBlockN;
+constexpr TmaPrefillLayout kLdsLayout =
+    kFp8Products ? TmaPrefillLayout::of_fp8(kHeadDim, kHeadDimV, kPanelsV* kPanelColumns, kBlockM,
+                                            kBlockN, kBuffers)
+                 : TmaPrefillLayout::of(kPanels* kPanelColumns, kPanelsV* kPanelColumns, kBlockM,
+                                        kBlockN, kBuffers, kVariable);
 static_assert(kLdsLayout.total == kLdsBytes,
               "prefill_tma: the host reserves the LDS that the tiles need");
 constexpr int kWarpgroups = kBlockM / 64;  // that multiply
 static_assert(kBlockM % 64 == 0 && kWorkgroup == 128 * (kWarpgroups + 1),
               "prefill_tma: a warpgroup has 64 rows, one has none");
-static_assert(kBlockN % kScoreTile == 0 && kWholeRows,
+static_assert(kBlockN % kScoreTile == 0 && (kWholeRows || kFp8Products),
               "prefill_tma: keys are whole tiles of products, of rows that the TMA can read");
+static_assert(!kFp8Products || !(kVariable || kPaged || kMaskBits),
+              "prefill_fp8: sequences have one length, masks are bands");
 static_assert(kKeepMask == kMaskBits && !(kVariable && (kMaskBits || !kDynamicTiles)),
               "prefill_tma: the keep-mask comes as bits, sequences' tiles by the tile counter");
 static_assert(!kSplits || (!kBand && !kMaskBits && kLdsLayout.output_bytes > 0),
@@ -143,6 +153,11 @@ struct KeyLoader {
     const bool before = first_key < t.keys.begin,
                after = (kVariable || t.keys.end < arguments.seqlen_k) &&
                        first_key + kBlockN > t.keys.end;
+    if constexpr (kFp8Products) {
+      codes_of_values(to, t, first_key, kv_head, full);
+      value_ring.advance();
+      return;
+    }
     const bool patched = kMaskBits ? hidden : before || after;
     request<kPanelsV>(to, arguments.v_map, t, first_key, kv_head, pages, patched ? kPatch : full);
     if (patched) {
@@ -150,6 +165,18 @@ struct KeyLoader {
             [&] { clear_hidden_values<kPanelsV>(arguments, t, to, first_key, before, after); });
     }
     value_ring.advance();
+  }
+  // Values in 8 bits: hidden ones are 0 as they are (forward/fp8_key_codes.h).
+  FULMEN_DEVICE void codes_of_values(int to, const QueryTile& t, Int64 first_key, int kv_head,
+                                     int barrier) const {
+    if (lane_id() != 0) return;
+    mbarrier_arrive_expect(barrier, kLdsLayout.value_bytes);
+#pragma unroll
+    for (int p = 0; p < kValuePanels; ++p) {
+      tma_load(to + p * kValueRows * kPanelRowBytes, &arguments.v_map, 0, 0,
+               static_cast<int>(first_key / kFp8PanelKeys) + p,
+               t.batch * arguments.num_kv_heads + kv_head, barrier, again);
+    }
   }
   // kBlockN rows of kCount panels.
   template <int kCount>

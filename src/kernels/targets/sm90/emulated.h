@@ -13,6 +13,15 @@ FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) {
   return static_cast<unsigned>(lds_offset) >> 4U;
 }
 
+// The number of a code of E4M3.
+FULMEN_DEVICE float e4m3_number(unsigned code) {
+  const unsigned exponent = code >> 3U & 15U, mantissa = code & 7U;
+  const float sign = (code & 0x80U) != 0 ? -1.0F : 1.0F;
+  if ((code & 0x7FU) == 0x7FU) return kNan;
+  if (exponent == 0) return sign * static_cast<float>(mantissa) / 512;
+  return sign * bits_float((exponent + 127 - 7) << 23U | mantissa << 20U);
+}
+
 // 16 bytes of an operand in LDS: `row` counts lines of 128 bytes, `piece` the 16-byte pieces of all
 // panels; transposed says which of both is the depth. Panels are as far apart as the operand says.
 FULMEN_DEVICE Words<4> lds_matrix_piece(LdsMatrix matrix, int row, int piece, Position at) {
@@ -27,7 +36,18 @@ FULMEN_DEVICE Words<4> lds_matrix_piece(LdsMatrix matrix, int row, int piece, Po
   return words;
 }
 
-// A product in flight. kA: a lies in LDS.
+// Element `column` of a piece of 16 bytes.
+template <class T>
+FULMEN_DEVICE float element_of_piece(const Words<4>& piece, int column) {
+  if constexpr (sizeof(T) == 1) {
+    return e4m3_number(piece.word[column / 4] >> (8U * (column % 4)) & 0xFFU);
+  } else {
+    return element<T>(piece, column);
+  }
+}
+
+// A product in flight. kA: a lies in LDS. Pieces of 16 bytes are 8 elements, or 16 of E4M3, and the
+// depth is two of them.
 template <class T, int kTiles, bool kA, bool kTurnA, bool kTurnB>
 struct WarpgroupProduct {
   float (*d)[8];
@@ -36,6 +56,8 @@ struct WarpgroupProduct {
   const Words<4>* rows_at;
   bool add;
   Position at;
+  static constexpr int kPiece = 16 / static_cast<int>(sizeof(T)), kDepth = 2 * kPiece;
+  static_assert(sizeof(T) == 2 || !(kTurnA || kTurnB), "wgmma: E4M3 is never transposed");
 
   static void run(const void* data) {
     // The other lanes' next one may take its place meanwhile.
@@ -80,17 +102,20 @@ struct WarpgroupProduct {
       const auto* of_all = all_lanes("wgmma", piece_of_b(t), at);
       for (int n = 0; n < kWaveSize; ++n) b_pieces[t][n].words = of_all[n];
     }
-    // Element (i, k) of 16 x 16 in such pieces.
+    // Element (i, k) of 16 x kDepth in such pieces.
     const auto of_lines = [](const Piece* pieces, int i, int k, bool transposed) {
       const int line = transposed ? k : i, column = transposed ? i : k;
-      return element<T>(pieces[2 * line + column / 8].words, column % 8);
+      return element_of_piece<T>(pieces[2 * line + column / kPiece].words, column % kPiece);
     };
     const auto of_rows = [&](int i, int k) {
       if constexpr (kA) return of_lines(a_pieces, i, k, kTurnA);
-      return element<T>(a_pieces[i % 8 * 4 + k % 8 / 2].words, 2 * (i / 8 + 2 * (k / 8)) + k % 2);
+      // A word of a lane is kWord neighbours of a row.
+      constexpr int kWord = kPiece / 4;
+      return element_of_piece<T>(a_pieces[i % 8 * 4 + k % kPiece / kWord].words,
+                                 kWord * (i / 8 + 2 * (k / kPiece)) + k % kWord);
     };
-    float a_rows[2][16];
-    for (int k = 0; k < 16; ++k) {
+    float a_rows[2][kDepth];
+    for (int k = 0; k < kDepth; ++k) {
       a_rows[0][k] = of_rows(l / 4, k);
       a_rows[1][k] = of_rows(l / 4 + 8, k);
     }
@@ -98,7 +123,7 @@ struct WarpgroupProduct {
       for (int e = 0; e < 8; ++e) {
         const int j = 8 * (e / 4) + 2 * (l % 4) + e % 2;
         float sum = add ? d[t][e] : 0.0F;
-        for (int k = 0; k < 16; ++k)
+        for (int k = 0; k < kDepth; ++k)
           sum += a_rows[e / 2 % 2][k] * of_lines(b_pieces[t], j, k, kTurnB);
         d[t][e] = sum;
       }

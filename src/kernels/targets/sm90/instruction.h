@@ -41,12 +41,20 @@ FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) {
 #define FULMEN_WGMMA(columns, type, sums, a, b, add, transposed)                                \
   "{\n.reg .pred add;\nsetp.ne.b32 add, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
   "k16.f32." type "." type " {" sums "}, " a ", " b ", add, 1, 1, " transposed ";\n}\n"
+#define FULMEN_WGMMA_E4M3(columns, sums, a, b, add)                                                \
+  "{\n.reg .pred add;\nsetp.ne.b32 add, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
+  "k32.f32.e4m3.e4m3 {" sums "}, " a ", " b ", add, 1, 1;\n}\n"
 // The product of `tiles` tiles: both operands in LDS, and a's rows in registers. n0 to n6: the
 // operands after the sums.
 #define FULMEN_WGMMA_OF(tiles, columns, n0, n1, n2, n3, n4, n5, n6)                           \
   template <class T, bool kTurnA, bool kTurnB>                                                \
   FULMEN_DEVICE void wgmma(float(&d)[tiles][8], LdsMatrix a, LdsMatrix b, bool add) {         \
-    if constexpr (kIsHalf<T>) {                                                               \
+    if constexpr (sizeof(T) == 1) {                                                           \
+      static_assert(!kTurnA && !kTurnB, "wgmma: E4M3 is never transposed");                   \
+      asm volatile(FULMEN_WGMMA_E4M3(columns, FULMEN_SUMS_##tiles, n0, n1, n2)                \
+                   : FULMEN_TILES_##tiles                                                     \
+                   : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)));               \
+    } else if constexpr (kIsHalf<T>) {                                                        \
       asm volatile(FULMEN_WGMMA(columns, "f16", FULMEN_SUMS_##tiles, n0, n1, n2, n3 ", " n4)  \
                    : FULMEN_TILES_##tiles                                                     \
                    : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(add)),                \
@@ -60,7 +68,14 @@ FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) {
   }                                                                                           \
   template <class T, bool kTurnB>                                                             \
   FULMEN_DEVICE void wgmma(float(&d)[tiles][8], const Words<4>& a, LdsMatrix b, bool add) {   \
-    if constexpr (kIsHalf<T>) {                                                               \
+    if constexpr (sizeof(T) == 1) {                                                           \
+      static_assert(!kTurnB, "wgmma: E4M3 is never transposed");                              \
+      asm volatile(FULMEN_WGMMA_E4M3(columns, FULMEN_SUMS_##tiles,                            \
+                                     "{" n0 ", " n1 ", " n2 ", " n3 "}", n4, n5)              \
+                   : FULMEN_TILES_##tiles                                                     \
+                   : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]),          \
+                     "l"(b.bits()), "r"(static_cast<int>(add)));                              \
+    } else if constexpr (kIsHalf<T>) {                                                        \
       asm volatile(FULMEN_WGMMA(columns, "f16", FULMEN_SUMS_##tiles,                          \
                                 "{" n0 ", " n1 ", " n2 ", " n3 "}", n4, n5, n6)               \
                    : FULMEN_TILES_##tiles                                                     \
@@ -87,6 +102,7 @@ FULMEN_WGMMA_OF(10, "160", "%80", "%81", "%82", "%83", "%84", "%85", "%86")
 FULMEN_WGMMA_OF(11, "176", "%88", "%89", "%90", "%91", "%92", "%93", "%94")
 FULMEN_WGMMA_OF(12, "192", "%96", "%97", "%98", "%99", "%100", "%101", "%102")
 #undef FULMEN_WGMMA_OF
+#undef FULMEN_WGMMA_E4M3
 #undef FULMEN_WGMMA
 #undef FULMEN_SUMS_12
 #undef FULMEN_SUMS_11

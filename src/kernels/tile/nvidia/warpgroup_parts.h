@@ -28,7 +28,12 @@ FULMEN_DEVICE void for_each_pair(const ForwardArguments& a, int slot, int first,
 // outputs that nothing was divided by, their maximum, and their sum over all lanes of the row.
 FULMEN_DEVICE void store_part(const ForwardArguments& a, Int64 part, int slot, int first,
                               const WaveRows& rows, float sum) {
+  const float factor = kFp8Products ? a.value_scale : 1.0F;
   for_each_pair(a, slot, first, rows, [&](int dim, float low, float high) {
+    if constexpr (kFp8Products) {
+      low *= factor;
+      high *= factor;
+    }
     global_store(reinterpret_cast<Words<2>*>(a.partial_out + part * a.head_dim_v + dim),
                  Words<2>{{float_bits(low), float_bits(high)}});
   });

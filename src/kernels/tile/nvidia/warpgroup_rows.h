@@ -2,14 +2,21 @@
 // softmax between them.
 #pragma once
 
+#include "tile/fp8.h"
 #include "tile/drop.h"
 #include "tile/modified_scores.h"
 #include "tile/softmax.h"
 
 namespace fulmen::kernels {
 
-// By 16: of a tile's keys, of q's dims.
-constexpr int kKeyTiles = kBlockN / kScoreTile, kHeadDimTiles = kHeadDim / kWgmmaDepth;
+// What products multiply, and the depth of one.
+using Factor = Either<kFp8Products, E4m3, Element>;
+constexpr int kFactorDepth = kFp8Products ? 2 * kWgmmaDepth : kWgmmaDepth;
+// By 16: of a tile's keys; by the depth: of q's dims. How many of the first one product P V takes.
+constexpr int kKeyTiles = kBlockN / kScoreTile, kHeadDimTiles = kHeadDim / kFactorDepth,
+              kOperandTiles = kFactorDepth / kScoreTile;
+static_assert(kHeadDim % kFactorDepth == 0 && kKeyTiles % kOperandTiles == 0,
+              "products are of whole depths");
 // A product of P V gives so many dims, by 16: up to 192 dims.
 constexpr int kProducts = kHeadDimV > 192 ? 2 : 1,
               kProductTiles = kHeadDimV / kScoreTile / kProducts;
@@ -20,7 +27,7 @@ static_assert(kProducts == 1 || kScoreTile * kProductTiles % kPanelColumns == 0,
 
 struct WaveRows {
   RowState state;
-  ProbabilityOperand p[kKeyTiles];
+  ProbabilityOperand p[kKeyTiles / kOperandTiles];
   Fragment<kProducts, kProductTiles> out;  // [16, kHeadDimV]
 };
 
@@ -29,21 +36,28 @@ FULMEN_DEVICE void begin_scores(const LdsMatrix& queries, const LdsMatrix& keys,
                                 TileRow<kKeyTiles>& score) {
 #pragma unroll
   for (int d = 0; d < kHeadDimTiles; ++d) {
-    wgmma<Element, false, false>(score, queries.columns_further(kWgmmaDepth * d, kBlockM),
+    wgmma<Factor, false, false>(score, queries.columns_further(kWgmmaDepth * d, kBlockM),
                                  keys.columns_further(kWgmmaDepth * d, kBlockN), d > 0);
   }
   wgmma_commit();
 }
-// O += P V begins.
+// O += P V begins. In 8 bits V is transposed: a row of LDS is a dim, a panel kFp8PanelKeys keys.
 FULMEN_DEVICE void begin_outputs(WaveRows& rows, const LdsMatrix& values) {
 #pragma unroll
-  for (int f = 0; f < kKeyTiles; ++f) {
+  for (int f = 0; f < kKeyTiles / kOperandTiles; ++f) {
+    const int key = kFactorDepth * f;
 #pragma unroll
     for (int g = 0; g < kProducts; ++g) {
-      wgmma<Element, true>(rows.out[g], rows.p[f].words,
-                           values.rows_further(kWgmmaDepth * f)
-                               .columns_further(kScoreTile * kProductTiles * g, kBlockN),
+      const int dim = kScoreTile * kProductTiles * g;
+      if constexpr (kFp8Products) {
+        wgmma<E4m3, false>(rows.out[g], rows.p[f].words,
+                           values.rows_further(key / kFp8PanelKeys * kHeadDimV + dim)
+                               .further(key % kFp8PanelKeys),
                            true);
+      } else {
+        wgmma<Element, true>(rows.out[g], rows.p[f].words,
+                             values.rows_further(key).columns_further(dim, kBlockN), true);
+      }
     }
   }
   wgmma_commit();
@@ -96,10 +110,20 @@ FULMEN_DEVICE void exponentiate_and_end_outputs(const RowMap& map, Int64 wave_ro
     end_outputs(rows);
   }
 }
-// P, as the operand of the next product.
+// P, as the operand of the next product. In 8 bits a lane's four neighbours are its keys of 16, in
+// the order of fp8_key(): nothing moves between lanes.
 FULMEN_DEVICE void keep_probabilities(WaveRows& rows, const TileRow<kKeyTiles>& score) {
 #pragma unroll
-  for (int f = 0; f < kKeyTiles; ++f) rows.p[f] = to_operand<Element, true>(score[f]);
+  for (int f = 0; f < kKeyTiles; ++f) {
+    if constexpr (kFp8Products) {
+      const auto& p = score[f];
+      auto& word = rows.p[f / 2].words.word;
+      word[2 * (f % 2)] = pack_e4m3(p[0], p[1], p[4], p[5]);
+      word[2 * (f % 2) + 1] = pack_e4m3(p[2], p[3], p[6], p[7]);
+    } else {
+      rows.p[f] = to_operand<Element, true>(score[f]);
+    }
+  }
 }
 
 // A row's end: what outputs are multiplied with. One of the lanes that share the row stores its
@@ -111,7 +135,7 @@ FULMEN_DEVICE void end_rows(const RowMap& map, Int64 wave_row, const RowState& s
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const RowEnd end = end_row(a, map.first_head, row_maximum(state, softmax_scale(a), slot),
                                total(state.sum[slot]));
-    output_factor[slot] = end.output_factor;
+    output_factor[slot] = end.output_factor * (kFp8Products ? a.value_scale : 1.0F);
     const Int64 i = wave_row + tile_row(slot);
     if (i < a.seqlen_q && tile_column(0) == 0) store_lse(a, map.batch, map.first_head, i, end.lse);
   }

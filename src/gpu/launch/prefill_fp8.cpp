@@ -1,0 +1,167 @@
+// kernels/forward/prefill_fp8.h: prefill_tma.h's tiles, multiplied in 8 bits.
+#include <algorithm>
+#include <string>
+
+#include "gpu/launch/prefill_tma_schedule.h"
+#include "kernels/forward/fp8_workspace.h"
+#include "kernels/forward/prefill_tma_layout.h"
+#include "kernels/tile/nvidia/register_shares.h"
+
+namespace fulmen::gpu {
+namespace {
+
+constexpr int kPrecisionFp8 = 2;
+constexpr int64_t kFp8Depth = 32;  // of a product
+constexpr int64_t kFp8Dims = 16, kMostFp8Dims = 192, kTwoProducts = 128;
+
+Specialisation fp8_specialisation(const Problem& p, const Target& target, const PrefillTmaShape& shape,
+                              TileScheduler scheduler) {
+  const int64_t panel = target.panel_columns;
+  Specialisation s;
+  s.entry = "forward/prefill_fp8.h";
+  s.target = &target;
+  s.head_dim = static_cast<int>(round_up(p.head_dim, kFp8Depth));
+  s.head_dim_v = static_cast<int>(
+      round_up(p.head_dim_v, p.head_dim_v > kMostFp8Dims ? kTwoProducts : kFp8Dims));
+  s.block_m = kWarpgroupRows * shape.warpgroups;
+  s.block_n = shape.block_n;
+  s.workgroup = kWarpgroupLanes * (shape.warpgroups + 1);  // one more, of loaders
+  s.buffers = shape.buffers;
+  s.queries_in_lds = true;
+  s.min_workgroups = shape.min_workgroups;
+  s.ping_pong = shape.ping_pong && shape.warpgroups > 1;
+  s.persistent = static_cast<int>(scheduler);
+  s.tensor_maps = true;
+  s.precision = kPrecisionFp8;
+  s.lds_bytes = kernels::TmaPrefillLayout::of_fp8(
+                    s.head_dim, s.head_dim_v, static_cast<int>(round_up(s.head_dim_v, panel)),
+                    s.block_m, s.block_n, s.buffers)
+                    .total;
+  specialise_for(p, s);
+  return s;
+}
+
+kernels::Fp8Workspace workspace_of(const Problem& p, const Specialisation& s) {
+  return kernels::Fp8Workspace::of(p.batch, p.num_heads, p.num_kv_heads, p.seqlen_q, p.seqlen_k,
+                                   s.head_dim, static_cast<int>(p.head_dim_v), s.block_n);
+}
+
+// A launch that writes codes: of the products' tiles, by which they are laid out.
+KernelLaunch code_launch(const Specialisation& products, std::string_view entry,
+                         int64_t workgroups) {
+  constexpr int kLanes = 256, kWaveBytes = 4;
+  Specialisation s = helper_kernel(products, entry, kLanes);
+  s.target = products.target;
+  s.exact_dims = products.exact_dims;
+  s.band = products.band;
+  s.precision = products.precision;
+  s.lds_bytes = kLanes / 32 * kWaveBytes;
+  s.splits = s.sinks = 0;
+  return {s, workgroups};
+}
+
+LaunchPlan fp8_plan(const Problem& p, const Target& target, const Chip& chip,
+                   const PrefillTmaChoice& choice, int compute_units) {
+  const Specialisation s = fp8_specialisation(p, target, choice.shape, choice.scheduler);
+  LaunchPlan plan = query_tile_plan(p, s);
+  schedule_tiles(p, chip, choice, compute_units, plan);
+  const kernels::Fp8Workspace w = workspace_of(p, s);
+  plan.code_floats = w.total / static_cast<int64_t>(sizeof(float));
+  const int64_t heads = p.batch * p.num_heads, kv_heads = p.batch * p.num_kv_heads;
+  const bool empty = plan.launches.front().workgroups == 0;
+  const int64_t queries = heads * w.query_blocks, parts = kv_heads * w.parts,
+                keys = kv_heads * tiles_of(p.seqlen_k, kernels::kFp8Queries),
+                panels = kv_heads * w.panels;
+  plan.launches.insert(
+      plan.launches.begin(),
+      {code_launch(s, "forward/fp8_query_codes.h", empty ? 0 : queries + 2 * parts),
+       code_launch(s, "forward/fp8_key_codes.h", empty ? 0 : keys + panels)});
+  return plan;
+}
+
+class PrefillFp8 final : public Family {
+ public:
+  using Family::Family;
+  std::string_view name() const noexcept override { return "prefill_fp8"; }
+  Support supports(const Problem& p, const Chip& chip) const override {
+    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0)
+      return Support::no("the TMA reads tensors that have a row");
+    if (p.bias.present || p.alibi_slopes.present || has_masks(p) || has_score_mod(p))
+      return Support::no(
+          "its products in 8 bits take causal masks, windows, a softcap and sinks, no bias, ALiBi "
+          "slopes, masks or score functions");
+    if (Support support = tma_takes_strides("out", p.out, p.out_shape()); !support.yes)
+      return support;
+    const Specialisation s =
+        fp8_specialisation(p, target(), choose_tiles(p, *target().prefill_fp8, kUsualComputeUnits).shape,
+                       TileScheduler::single_tile);
+    if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
+    const int64_t keys = p.batch * p.num_kv_heads * tiles_of(p.seqlen_k, kFp8Depth);
+    return grid_fits(std::max(2 * query_tile_workgroups(p, s), 2 * keys));
+  }
+  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
+    return fp8_plan(p, target(), chip, choose_tiles(p, *target().prefill_fp8, compute_units),
+                   compute_units);
+  }
+  tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
+    const PrefillTmaChoice usual = choose_tiles(p, *target().prefill_fp8, compute_units);
+    const PrefillTmaShape& shape = usual.shape;
+    tuning::Space space;
+    space.wave_size = chip.wave_size;
+    space.parameters = {
+        {"block_m",
+         kWarpgroupRows * shape.warpgroups,
+         {kWarpgroupRows, 2 * kWarpgroupRows, 3 * kWarpgroupRows}},
+        {"block_n", shape.block_n, {32, 64, 96, 128, 192}},
+        {"buffers", shape.buffers, {2, 3, 4}},
+        {"min_workgroups", shape.min_workgroups, {1, 2}},
+        {"ping_pong", shape.ping_pong ? 1 : 0, {0, 1}},
+        {"persistent", static_cast<int>(usual.scheduler), {0, 1, 2}},
+        {"splits_last", usual.last.splits > 1 ? 1 : 0, {0, 1}}};
+    space.takes = [this, p, chip, compute_units](std::span<const int> v) -> Support {
+      const PrefillTmaShape values = shape_of_values(v);
+      if (v[6] != 0 && tail_wave(p, values, slots_of(values, compute_units)).splits == 1)
+        return Support::no("the tail wave of tiles is not worth splitting");
+      const Specialisation s =
+          fp8_specialisation(p, target(), values, static_cast<TileScheduler>(v[5]));
+      if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
+        return support;
+      if (values.warpgroups == 1 && s.min_workgroups == 1)
+        return Support::no("one warpgroup alone has no use for all registers");
+      if (values.warpgroups == 1 && v[4] != 0)
+        return Support::no("one warpgroup has none to take turns with");
+      constexpr int kRest = 36;
+      const int had = kernels::RegisterShares::of(values.warpgroups, s.min_workgroups,
+                                                  kernels::kTmaRegisters)
+                          .consumer;
+      const int needed = s.head_dim_v / 2 + s.block_n / 2 + s.block_n / 8 + kRest;
+      if (needed <= had) return {};
+      return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " +
+                         std::to_string(had));
+    };
+    return space;
+  }
+  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
+                        std::span<const int> v) const override {
+    const PrefillTmaShape shape = shape_of_values(v);
+    const TailWave last =
+        v[6] != 0 ? tail_wave(p, shape, slots_of(shape, compute_units)) : TailWave{};
+    return fp8_plan(p, target(), chip, {shape, static_cast<TileScheduler>(v[5]), last},
+                   compute_units);
+  }
+
+ private:
+  static constexpr int kUsualComputeUnits = 1;  // the tiles of many: the largest
+  static PrefillTmaShape shape_of_values(std::span<const int> v) {
+    return {v[0] / kWarpgroupRows, v[1], v[2], v[3], v[4] != 0};
+  }
+};
+
+}  // namespace
+
+const Family* make_prefill_fp8(const Target& target) {
+  return target.prefill_fp8 ? new PrefillFp8(target) : nullptr;
+}
+
+}  // namespace fulmen::gpu
