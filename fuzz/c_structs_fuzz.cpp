@@ -169,7 +169,7 @@ fulmen_tensor& any_tensor(Bytes& in, fulmen_tensors& t) {
 void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
   fulmen_tensor& tensor = any_tensor(in, t);
   const int64_t number = in.pick(kNumbers);
-  switch (const int what = in.next() % 32; what) {
+  switch (const int what = in.next() % 33; what) {
     case 0:
     case 1:
     case 2:
@@ -259,6 +259,9 @@ void bend(Bytes& in, fulmen_tensors& t, fulmen_options& o) {
       break;
     case 30:
       o.mask_block_k = number;
+      break;
+    case 31:
+      o.precision = static_cast<int32_t>(number);
       break;
     default:
       o.deterministic = !o.deterministic;

@@ -20,6 +20,16 @@ enum class Causal : int {
   top_left = 2,      // query i attends keys j <= i
 };
 
+// In which numbers the products are: docs/contract.md, "Products in 8 bits". Only what a caller asks
+// for is taken.
+enum class Precision : int {
+  exact = 0,  // those of the tensors
+  int8 = 1,   // q k^T in int8; the probabilities and v as with exact
+  fp8 = 2,    // both products in fp8_e4m3
+};
+
+FULMEN_API const char* to_string(Precision precision) noexcept;  // "exact", "int8", "fp8"
+
 // The tensors of one call. An absent tensor has data == nullptr in run() and an all-zero shape in a
 // Problem. An InputTensor takes a Tensor or a ConstTensor; out and lse are the forward pass's
 // outputs and so Tensors, which the backward pass reads alone.
@@ -185,6 +195,8 @@ struct AttentionOptions {
   // A block mask's sizes: multiples of 16 up to 256.
   int64_t mask_block_q = 128;
   int64_t mask_block_k = 128;
+  // Products in 8 bits, in the forward pass alone.
+  Precision precision = Precision::exact;
 };
 
 // One call: checks, plans, allocates the workspace and runs. device is "cpu", "cuda:0", ... (see

@@ -76,6 +76,8 @@ class FULMEN_API Kernel {
   virtual bool paged() const noexcept { return false; }
   // Whether it reads k and v of a dtype that is not q's, and k_scale, v_scale and q_scale.
   virtual bool quantized_kv() const noexcept { return false; }
+  // Whether it has products of this precision. Refused before supports() is asked where not.
+  virtual bool takes(Precision precision) const noexcept { return precision == Precision::exact; }
   // Returns true if its results are the same bits from run to run. If not, it is refused unless
   // options.deterministic is false.
   virtual bool deterministic() const noexcept { return true; }

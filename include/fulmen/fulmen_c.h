@@ -72,6 +72,13 @@ typedef enum fulmen_causal {
   FULMEN_CAUSAL_TOP_LEFT = 2      /* the first query is on the diagonal with the first key */
 } fulmen_causal;
 
+/* In which numbers the products are: docs/contract.md, "Products in 8 bits". */
+typedef enum fulmen_precision {
+  FULMEN_PRECISION_EXACT = 0, /* those of the tensors */
+  FULMEN_PRECISION_INT8 = 1,  /* q k^T in int8 */
+  FULMEN_PRECISION_FP8 = 2    /* both products in fp8_e4m3 */
+} fulmen_precision;
+
 /* A view: four logical dims, strides in elements (of block formats in bytes), the last dim
  * contiguous. q, k, v, out:
  * [batch, seqlen, head, head_dim]. All zero: absent. The functions below make the usual ones.
@@ -253,6 +260,8 @@ typedef struct fulmen_options {
   int64_t mask_block_q;
   /* The same of keys. */
   int64_t mask_block_k;
+  /* fulmen_precision, default exact: products in 8 bits, in the forward pass alone. */
+  int32_t precision;
 } fulmen_options;
 
 /* The plan's own window, in fulmen_run_options. */

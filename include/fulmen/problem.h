@@ -63,6 +63,7 @@ struct Problem {
   // dropout.
   int dropout = 0;
   bool deterministic = true;
+  Precision precision = Precision::exact;
   TensorSpec q, k, v, out, bias, keep_mask, alibi_slopes, sinks, lse;
   // Backward alone; dbias: dims that it sums over have stride 0.
   TensorSpec dout, dlse, dq, dk, dv, dbias, dsinks;

@@ -48,6 +48,10 @@ Status check_window(const char* name, int64_t window, int64_t& clipped) {
 
 }  // namespace
 
+const char* to_string(Precision precision) noexcept {
+  return precision == Precision::int8 ? "int8" : precision == Precision::fp8 ? "fp8" : "exact";
+}
+
 Status check_options(const AttentionOptions& o, Problem& p) {
   Status status =
       check_scale(o.softmax_scale.value_or(1.0F / std::sqrt(static_cast<float>(p.head_dim))), p);
@@ -69,6 +73,17 @@ Status check_options(const AttentionOptions& o, Problem& p) {
   p.dropout = std::min(static_cast<int>(std::lround(o.dropout * kDropoutSteps)),
                        static_cast<int>(kDropoutSteps) - 1);
   p.deterministic = o.deterministic;
+  if (o.precision != Precision::exact && o.precision != Precision::int8 &&
+      o.precision != Precision::fp8) {
+    return invalid(fmt::format("precision is {}: exact (0), int8 (1) and fp8 (2) are accepted",
+                               static_cast<int>(o.precision)));
+  }
+  if (o.precision != Precision::exact && p.pass == Pass::backward) {
+    return {StatusCode::unsupported,
+            fmt::format("precision is {}: gradients are of exact products",
+                        to_string(o.precision))};
+  }
+  p.precision = o.precision;
   status = cpu::check_num_threads(o.num_threads);
   if (!status.ok()) return status;
   if (o.causal != Causal::none) p.window_right = 0;
@@ -100,6 +115,7 @@ AttentionOptions options_of(const Problem& p) {
   options.window_right = p.window_right;
   options.dropout = static_cast<float>(p.dropout) / kDropoutSteps;
   options.deterministic = p.deterministic;
+  options.precision = p.precision;
   options.score_mod = p.functions.score_mod();
   options.mask_mod = p.functions.mask_mod();
   if (p.has_block_mask()) {

@@ -160,6 +160,7 @@ CaseSpec random_backward_spec(Random& random) {
 Case::Case(const CaseSpec& given, Random& random) : spec(given) {
   const CaseSpec& s = spec;
   options.deterministic = false;  // kernels with atomics, too
+  options.precision = spec.precision;
   options.causal = s.causal;
   options.window_left = s.window_left;
   options.window_right = s.window_right;

@@ -100,6 +100,7 @@ struct CaseSpec {
   bool q_scale = false;
   // Which gradients are wanted: dq, dk, dv, and dbias and dsinks where there are a bias and sinks.
   std::array<bool, 5> gradients{true, true, true, true, true};
+  Precision precision = Precision::exact;
 };
 std::string to_string(const CaseSpec& spec);
 inline bool variable_lengths(const CaseSpec& s) {

@@ -30,6 +30,7 @@ struct ProblemArguments {
   std::optional<float> scale;
   float softcap = 0.0F;
   std::string score_mod, mask_mod;
+  std::string precision;  // empty: exact
   float dropout = 0.0F;
   int64_t heads = 0;
   int64_t kv_heads = 0;

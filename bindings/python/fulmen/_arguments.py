@@ -14,6 +14,7 @@ from fulmen._numbers import FLOATS, INTEGERS, host_numbers, is_of_numpy
 
 # A NumPy array, a torch tensor, or another array with __dlpack__; results are of q's kind.
 Array: TypeAlias = Any
+Precision: TypeAlias = "Literal['exact', 'int8', 'fp8']"
 Causal: TypeAlias = "bool | Literal['none', 'bottom_right', 'top_left']"
 Layout: TypeAlias = Literal["bshd", "bhsd"]
 

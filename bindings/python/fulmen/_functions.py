@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fulmen import _core
 from fulmen._arguments import (
+    GRADIENTS,
     LENGTHS,
     TENSOR_NAMES,
     Array,
     Causal,
     Layout,
+    Precision,
     _frameworks,
     framework_of,
     in_our_words,
@@ -115,6 +117,8 @@ def as_numbers(name: str, value: Any, q: Array) -> Any:
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+# Arguments of attention() that fulmen._core.attention does not know.
+_RARE = frozenset(("k_format", "v_format", "precision"))
 
 
 def _straight(described: _F) -> _F:
@@ -127,7 +131,7 @@ def _straight(described: _F) -> _F:
 
     @functools.wraps(described)
     def attention(q: Array, k: Array, v: Array, **options: Any) -> Any:
-        if being_compiled() or "k_format" in options or "v_format" in options:
+        if being_compiled() or _RARE & options.keys():
             return described(q, k, v, **options)
         return straight(q, k, v, options)
 
@@ -172,6 +176,7 @@ def attention(
     num_threads: int = 0,
     verify: bool = False,
     validate: bool = False,
+    precision: Precision = "exact",
     device: str | None = None,
     layout: Layout = "bshd",
 ) -> Any:
@@ -240,6 +245,9 @@ def attention(
           where it is wrong.
       validate: check lengths and page tables in a GPU's own memory first, which waits for copies of
         them. In host memory they always are checked.
+      precision: "int8" has q k^T in int8, "fp8" both products in float8_e4m3: faster where the
+        device has such products, and about 1 and 4 % off. NumPy arrays and torch tensors, without
+        gradients. "exact" has the products in q's dtype.
       device: None is where q is.
       layout: "bshd" or "bhsd".
 
@@ -292,25 +300,34 @@ def attention(
             break
     forward = _core.forward if framework is None else framework.forward
     if k_format is not None or v_format is not None:
-        _check_blocks(q)
+        _check_without_gradient("k_format and v_format", (q, k, v, bias, sinks))
         blocks = (in_format("k", k, k_format), in_format("v", v, v_format))
         tensors, forward = (q, *blocks, *tensors[3:]), _core.forward
+    if precision != "exact":
+        _check_without_gradient(f"precision={precision!r}", (q, k, v, bias, sinks))
+        return _core.forward(
+            tensors, scalars, device, is_bhsd(layout), return_lse, precision=precision
+        )
     return forward(tensors, scalars, device, is_bhsd(layout), return_lse)
 
 
-def _check_blocks(q: Array) -> None:
-    """Whether attention over blocks takes the queries."""
-    if is_of_torch(q):
+def _check_without_gradient(beside: str, inputs: tuple[Any, ...]) -> None:
+    """Whether a call without gradients takes q, k, v, bias and sinks. beside: the argument that has
+    none."""
+    if is_of_torch(inputs[0]):
         torch = sys.modules["torch"]
-        if q.requires_grad and torch.is_grad_enabled():
-            raise NotImplementedError(
-                "q requires a gradient: of keys and values in blocks (k_format, v_format) there is "
-                "none, torch.no_grad() is accepted"
-            )
-    elif not is_of_numpy(q):
+        if not torch.is_grad_enabled():
+            return
+        for name, tensor in zip(GRADIENTS, inputs, strict=True):
+            if getattr(tensor, "requires_grad", False):
+                raise NotImplementedError(
+                    f"{name} requires a gradient: with {beside} there is none, torch.no_grad() is "
+                    "accepted"
+                )
+    elif not is_of_numpy(inputs[0]):
         raise TypeError(
-            f"q is of type {type(q).__name__}: beside k_format or v_format a NumPy array or a "
-            "torch tensor is accepted"
+            f"q is of type {type(inputs[0]).__name__}: with {beside} a NumPy array or a torch "
+            "tensor is accepted"
         )
 
 
@@ -470,6 +487,7 @@ def plan(
     return_lse: bool = False,
     backward: bool = False,
     gradients: Sequence[str] = ("q", "k", "v"),
+    precision: Precision = "exact",
     **options: Unpack[Options],
 ) -> Plan:
     """What attention() (or, with backward, attention_backward()) would run for such arguments.
@@ -485,6 +503,7 @@ def plan(
         a.bhsd,
         bool(return_lse),
         wanted if backward else 0,
+        precision=precision,
     )
     return Plan(kernel, workspace, text)
 
@@ -497,11 +516,19 @@ def explain(
     return_lse: bool = False,
     backward: bool = False,
     gradients: Sequence[str] = ("q", "k", "v"),
+    precision: Precision = "exact",
     **options: Unpack[Options],
 ) -> str:
     """Which kernel runs, and why each other does not, in words: the explanation of plan()."""
     return plan(
-        q, k, v, return_lse=return_lse, backward=backward, gradients=gradients, **options
+        q,
+        k,
+        v,
+        return_lse=return_lse,
+        backward=backward,
+        gradients=gradients,
+        precision=precision,
+        **options,
     ).explanation
 
 

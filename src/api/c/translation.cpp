@@ -187,6 +187,7 @@ Result<AttentionOptions> to_cpp(const fulmen_options* from) {
   if (o.mask_mod != nullptr) options.mask_mod = o.mask_mod;
   options.mask_block_q = o.mask_block_q;
   options.mask_block_k = o.mask_block_k;
+  options.precision = static_cast<Precision>(o.precision);
   options.parallel_for = {o.parallel_for, o.parallel_for_context};
   return options;
 }

@@ -2,6 +2,7 @@
 // correctness is judged", in its order.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "reference/oracle/oracle_rows.h"
 
@@ -12,6 +13,17 @@ namespace {
 constexpr double kLinearError = 0.5;
 // Differences of scores beyond this are no probability in fp32.
 constexpr double kExponentialRange = 104;
+
+// rows: [dim, count]. The largest distance of a number from the mean of its row.
+double range_about_means(const std::vector<double>& rows, int64_t dim, int64_t count) noexcept {
+  double range = 0;
+  for (int64_t d = 0; d < dim; ++d) {
+    const double* row = rows.data() + d * count;
+    const double mean = std::accumulate(row, row + count, 0.0) / static_cast<double>(count);
+    for (int64_t j = 0; j < count; ++j) range = std::fmax(range, std::fabs(row[j] - mean));
+  }
+  return range;
+}
 
 }  // namespace
 
@@ -27,6 +39,7 @@ void OracleHead::measure_head() noexcept {
     k_norms_[static_cast<std::size_t>(j)] = std::sqrt(squares);
     v_sizes_[static_cast<std::size_t>(j)] = size;
   }
+  if (p.precision == Precision::int8) k_range_ = range_about_means(k_, p.head_dim, p.seqlen_k);
   measured_ = true;
 }
 
@@ -99,6 +112,7 @@ OracleHead::Bounds OracleHead::bounds(const double* out, double* rounding) noexc
     take_any_weights(keys, dropout, out);
   }
   for (int64_t d = 0; d < p.head_dim_v; ++d) rounding[d] += of_scores_[static_cast<std::size_t>(d)];
+  if (p.precision != Precision::exact) add_eight_bits(keys, dropout, out, rounding, bounds);
   return bounds;
 }
 

@@ -77,6 +77,7 @@ class StandardPlain final : public Kernel {
   bool variable_lengths() const noexcept override { return true; }
   bool paged() const noexcept override { return true; }
   bool quantized_kv() const noexcept override { return true; }
+  bool takes(Precision /*precision*/) const noexcept override { return true; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
     if (problem.dtype != DType::fp32 && problem.lse.present) {
       return Support::no(std::string("it rounds its scores to ") + to_string(problem.dtype) +

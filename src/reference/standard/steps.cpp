@@ -8,6 +8,7 @@
 #include "reference/oracle/oracle_rows.h"
 #include "reference/oracle/score_row.h"
 #include "reference/row_loops.h"
+#include "reference/standard/eight_bits.h"
 
 namespace fulmen::reference {
 namespace {
@@ -59,7 +60,7 @@ float softmax_step(const Problem& p, const AttentionTensors& t, int64_t b, int64
 
 int64_t StandardRows::scratch_floats(const Problem& p) noexcept {
   return p.seqlen_k * (p.head_dim + p.head_dim_v) +
-         rows_at_once(p) * (p.seqlen_k + p.head_dim_v + 1);
+         rows_at_once(p) * (p.seqlen_k + p.head_dim_v + 1) + 2 * p.head_dim;
 }
 
 StandardRows::StandardRows(const Problem& problem, const AttentionTensors& tensors, float* scratch)
@@ -71,7 +72,9 @@ StandardRows::StandardRows(const Problem& problem, const AttentionTensors& tenso
       v_(k_ + problem.head_dim * problem.seqlen_k),
       scores_(v_ + problem.seqlen_k * problem.head_dim_v),
       out_(scores_ + rows_at_once(problem) * problem.seqlen_k),
-      lse_(out_ + rows_at_once(problem) * problem.head_dim_v) {}
+      lse_(out_ + rows_at_once(problem) * problem.head_dim_v),
+      q_(lse_ + rows_at_once(problem)),
+      k_mean_(q_ + problem.head_dim) {}
 
 void StandardRows::load(int64_t batch, int64_t kv_head) noexcept {
   if (batch == batch_ && kv_head == kv_head_) return;
@@ -81,6 +84,13 @@ void StandardRows::load(int64_t batch, int64_t kv_head) noexcept {
   const Problem& p = view_.problem;
   decode_transposed(KvSource(view_, KvSource::Of::k, batch, kv_head), p.seqlen_k, k_);
   decode_rows(KvSource(view_, KvSource::Of::v, batch, kv_head), p.seqlen_k, v_);
+  if (p.precision == Precision::int8) {
+    subtract_mean(k_, p.head_dim, p.seqlen_k, k_mean_);
+    round_with_one_scale(DType::int8, k_, p.head_dim * p.seqlen_k);
+  } else if (p.precision == Precision::fp8) {
+    round_with_one_scale(DType::fp8_e4m3, k_, p.head_dim * p.seqlen_k);
+    round_with_one_scale(DType::fp8_e4m3, v_, p.head_dim_v * p.seqlen_k);
+  }
 }
 
 const float* StandardRows::rows(int64_t h, int64_t first, int64_t count) noexcept {
@@ -88,16 +98,23 @@ const float* StandardRows::rows(int64_t h, int64_t first, int64_t count) noexcep
   const AttentionTensors& t = view_.tensors;
   for (int64_t r = 0; r < count; ++r) {  // step one: scores = scale * q k^T
     float* scores = scores_ + r * p.seqlen_k;
-    std::fill(scores, scores + p.seqlen_k, 0.0F);
-    const int64_t q_row = offset_of(p.q, batch_, first + r, h);
-    for (int64_t d = 0; d < p.head_dim; ++d) {
-      add_scaled(scores, k_ + d * p.seqlen_k, load_float(t.q.data, p.dtype, q_row + d), p.seqlen_k);
+    decode_row(t.q.data, p.dtype, offset_of(p.q, batch_, first + r, h), p.head_dim, q_);
+    float start = 0;
+    if (p.precision == Precision::int8) {
+      for (int64_t d = 0; d < p.head_dim; ++d) start += q_[d] * k_mean_[d];
+      round_with_one_scale(DType::int8, q_, p.head_dim);
+    } else if (p.precision == Precision::fp8) {
+      round_with_one_scale(DType::fp8_e4m3, q_, p.head_dim);
     }
+    std::fill(scores, scores + p.seqlen_k, start);
+    for (int64_t d = 0; d < p.head_dim; ++d)
+      add_scaled(scores, k_ + d * p.seqlen_k, q_[d], p.seqlen_k);
     for (int64_t j = 0; j < p.seqlen_k; ++j) scores[j] *= p.softmax_scale;
   }
   for (int64_t r = 0; r < count; ++r) {
     lse_[r] =
         softmax_step(p, t, batch_, h, first + r, p.dtype, scores_ + r * p.seqlen_k, &functions_);
+    if (p.precision == Precision::fp8) round_probabilities(scores_ + r * p.seqlen_k, p.seqlen_k);
   }
   // Step three: out = probabilities v, without the masked keys: 0 * NaN would leak.
   for (int64_t r = 0; r < count; ++r) {

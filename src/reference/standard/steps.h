@@ -47,6 +47,8 @@ class StandardRows {
   float* scores_;  // [kRowsPerTask, seqlen_k]
   float* out_;     // [kRowsPerTask, head_dim_v]
   float* lse_;     // [kRowsPerTask]
+  float* q_;       // [head_dim]: a row as the product takes it
+  float* k_mean_;  // [head_dim]: what was taken from the keys of an int8 product
 };
 
 // Writes a block's result through the strides of out and lse.

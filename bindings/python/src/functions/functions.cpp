@@ -1,6 +1,7 @@
 #include "functions/functions.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 namespace fulmen::python {
@@ -15,12 +16,24 @@ constexpr struct {
     {"full_kv_num_blocks", &fulmen_tensors::full_kv_num_blocks},
     {"full_kv_indices", &fulmen_tensors::full_kv_indices},
 };
-constexpr const char* kOthers[] = {"score_mod",          "mask_mod",     "function_tensors",
-                                   "function_gradients", "mask_block_q", "mask_block_k"};
+constexpr const char* kOthers[] = {"score_mod",    "mask_mod",     "function_tensors", "function_gradients",
+                                   "mask_block_q", "mask_block_k", "precision"};
 
 nb::handle value_of(const nb::kwargs& given, const char* name) {
   const nb::handle value = PyDict_GetItemString(given.ptr(), name);
   return value.is_valid() && !value.is_none() ? value : nb::handle();
+}
+
+int32_t precision_of(nb::handle value) {
+  constexpr std::pair<std::string_view, int32_t> kNames[] = {{"exact", FULMEN_PRECISION_EXACT},
+                                                             {"int8", FULMEN_PRECISION_INT8},
+                                                             {"fp8", FULMEN_PRECISION_FP8}};
+  const std::string_view given = text("precision", value);
+  for (const auto& [name, precision] : kNames) {
+    if (given == name) return precision;
+  }
+  throw ArgumentError("precision is " + text_of(value) +
+                      ": \"exact\", \"int8\" or \"fp8\" is accepted");
 }
 
 void refuse_others(const nb::kwargs& given) {
@@ -67,6 +80,8 @@ ScoreFunctions::ScoreFunctions(const nb::kwargs& given) {
   };
   read_size("mask_block_q", block_q_);
   read_size("mask_block_k", block_k_);
+  if (const nb::handle value = value_of(given, "precision"); value.is_valid())
+    precision_ = precision_of(value);
   read_tensors(value_of(given, "function_tensors"), value_of(given, "function_gradients"));
   bool has_lists = false;
   for (size_t at = 0; at < std::size(kLists); ++at) {
@@ -101,6 +116,7 @@ void ScoreFunctions::read_tensors(nb::handle tensors, nb::handle gradients) {
 }
 
 void ScoreFunctions::add_to(Call& call) {
+  call.options.precision = precision_;
   if (empty_) return;
   const Array& q = call.arrays[kQ];
   rows_.clear();

@@ -15,8 +15,8 @@ class ScoreFunctions {
  public:
   // Keywords of fulmen._core's functions: score_mod and mask_mod (str), function_tensors and
   // function_gradients ({name: array}; the latter are written), kv_num_blocks, kv_indices,
-  // full_kv_num_blocks and full_kv_indices (4 dims, int32), mask_block_q and mask_block_k. Each may
-  // be None. Throws TypeError and ArgumentError, which name the keyword.
+  // full_kv_num_blocks and full_kv_indices (4 dims, int32), mask_block_q and mask_block_k; and
+  // precision (str), which every call may have. Each may be None. Throws TypeError and ArgumentError, which name the keyword.
   explicit ScoreFunctions(const nb::kwargs& given);
   ScoreFunctions(const ScoreFunctions&) = delete;
   ScoreFunctions& operator=(const ScoreFunctions&) = delete;
@@ -32,6 +32,7 @@ class ScoreFunctions {
   bool empty_ = true;
   std::string score_mod_, mask_mod_;
   int64_t block_q_ = 0, block_k_ = 0;
+  int32_t precision_ = FULMEN_PRECISION_EXACT;
   std::vector<std::string> names_;
   std::vector<Array> tensors_, gradients_;  // a gradient that is not wanted has no data
   std::vector<fulmen_function_tensor> rows_;

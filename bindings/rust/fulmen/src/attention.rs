@@ -14,6 +14,18 @@ use crate::memory::Stream;
 use crate::plan::Plan;
 use crate::pool::{ParallelFor, Pool};
 
+/// In which numbers the products are: `docs/contract.md`, "Products in 8 bits".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// Those of the tensors.
+    #[default]
+    Exact,
+    /// The first in int8.
+    Int8,
+    /// Both in `fp8_e4m3`.
+    Fp8,
+}
+
 /// Which keys a causal mask leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Causal {
@@ -276,6 +288,16 @@ impl AttentionBuilder {
     /// that add by atomics.
     pub fn deterministic(mut self, deterministic: bool) -> Self {
         self.attention.options.deterministic = deterministic;
+        self
+    }
+
+    /// Products in 8 bits, in the forward pass alone; [`Precision::Exact`] is the default.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.attention.options.precision = (match precision {
+            Precision::Exact => sys::FULMEN_PRECISION_EXACT,
+            Precision::Int8 => sys::FULMEN_PRECISION_INT8,
+            Precision::Fp8 => sys::FULMEN_PRECISION_FP8,
+        }) as i32;
         self
     }
 

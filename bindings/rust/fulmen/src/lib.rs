@@ -58,7 +58,7 @@ mod tensor;
 
 pub use half;
 
-pub use attention::{Attention, AttentionBuilder, Causal};
+pub use attention::{Attention, AttentionBuilder, Causal, Precision};
 pub use backend::{register_backend, unregister_backend, AttentionBackend, Features};
 pub use backend_call::{BackendCall, BackendGradients, CallOptions, Input, Output, Shape, Shapes};
 pub use call::{Backward, Call, Forward};
