@@ -8,6 +8,7 @@ import os
 import torch
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.bool: 3}
+_PRECISIONS = ("exact", "int8", "fp8")
 _NAMES = ("q", "k", "v", "out", "bias", "keep_mask", "alibi_slopes", "sinks", "lse")
 _GRADIENTS = ("dout", "dlse", "dq", "dk", "dv", "dbias", "dsinks")
 
@@ -46,6 +47,19 @@ class Options(ctypes.Structure):
         ("parallel_for_context", ctypes.c_void_p),
         ("dropout", ctypes.c_float),
         ("deterministic", ctypes.c_bool),
+        ("max_seqlen_q", ctypes.c_int64),
+        ("max_seqlen_k", ctypes.c_int64),
+        ("validate", ctypes.c_bool),
+        ("vary_batch", ctypes.c_bool),
+        ("vary_seqlen_k", ctypes.c_bool),
+        ("trust_pointers", ctypes.c_bool),
+        ("tuning", ctypes.c_char_p),
+        ("check_first_use", ctypes.c_bool),
+        ("score_mod", ctypes.c_char_p),
+        ("mask_mod", ctypes.c_char_p),
+        ("mask_block_q", ctypes.c_int64),
+        ("mask_block_k", ctypes.c_int64),
+        ("precision", ctypes.c_int32),
     ]
 
 
@@ -91,6 +105,8 @@ class Attention:
         scale=math.nan,
         kernel=None,
         deterministic=True,
+        tuning=None,
+        precision="exact",
         **others,
     ):
         named = {"q": q, "k": k, "v": v, "out": out, **others}
@@ -105,6 +121,8 @@ class Attention:
         options.causal = int(causal)
         options.kernel = kernel.encode() if kernel else None
         options.deterministic = deterministic
+        options.tuning = tuning.encode() if tuning else None
+        options.precision = _PRECISIONS.index(precision)
         device = f"cuda:{q.device.index or 0}".encode()
         self.plan = ctypes.c_void_p()
         create = (

@@ -10,7 +10,6 @@
 namespace fulmen::gpu {
 namespace {
 
-constexpr int kPrecisionFp8 = 2;
 constexpr int64_t kFp8Depth = 32;  // of a product
 constexpr int64_t kFp8Dims = 16, kMostFp8Dims = 192, kTwoProducts = 128;
 
@@ -32,7 +31,7 @@ Specialisation fp8_specialisation(const Problem& p, const Target& target, const 
   s.ping_pong = shape.ping_pong && shape.warpgroups > 1;
   s.persistent = static_cast<int>(scheduler);
   s.tensor_maps = true;
-  s.precision = kPrecisionFp8;
+  s.precision = static_cast<int>(Precision::fp8);
   s.lds_bytes = kernels::TmaPrefillLayout::of_fp8(
                     s.head_dim, s.head_dim_v, static_cast<int>(round_up(s.head_dim_v, panel)),
                     s.block_m, s.block_n, s.buffers)
@@ -83,6 +82,7 @@ class PrefillFp8 final : public Family {
  public:
   using Family::Family;
   std::string_view name() const noexcept override { return "prefill_fp8"; }
+  bool takes(Precision precision) const noexcept override { return precision == Precision::fp8; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0)

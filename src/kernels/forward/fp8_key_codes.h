@@ -19,12 +19,12 @@ FULMEN_DEVICE float largest_of_head(const Fp8Workspace& w, const float* parts) {
 }
 
 FULMEN_DEVICE void write_key_codes(const ForwardArguments& a, const Fp8Workspace& w, Int64 nth) {
-  constexpr int kPieces = kBlockM * kHeadDim / 8, kOfLane = (kPieces + kWorkgroup - 1) / kWorkgroup;
-  const Int64 blocks = tiles_of(a.seqlen_k, kBlockM);
-  const Int64 head = nth / blocks, first = nth % blocks * kBlockM;
+  constexpr int kPieces = kFp8Queries * kHeadDim / 8, kOfLane = (kPieces + kWorkgroup - 1) / kWorkgroup;
+  const Int64 blocks = tiles_of(a.seqlen_k, kFp8Queries);
+  const Int64 head = nth / blocks, first = nth % blocks * kFp8Queries;
   const algorithm::KeyRange keys = band_of(a).any(0, a.seqlen_q);
   const Element* const rows = at<Element>(a.k, head / a.num_kv_heads, 0, head % a.num_kv_heads);
-  const int rows_there = at_most(a.seqlen_k - first, kBlockM);
+  const int rows_there = at_most(a.seqlen_k - first, kFp8Queries);
   Piece pieces[kOfLane];
 #pragma unroll
   for (int n = 0; n < kOfLane; ++n) {
@@ -91,7 +91,7 @@ FULMEN_DEVICE void write_value_codes(const ForwardArguments& a, const Fp8Workspa
 FULMEN_DEVICE void fp8_key_codes(const ForwardArguments& a) {
   const Fp8Workspace w = fp8_workspace(a);
   const Int64 kv_heads = static_cast<Int64>(a.batch) * a.num_kv_heads,
-              keys = kv_heads * tiles_of(a.seqlen_k, kBlockM);
+              keys = kv_heads * tiles_of(a.seqlen_k, kFp8Queries);
   const Int64 id = workgroup_id();
   if (id < keys) {
     write_key_codes(a, w, id);

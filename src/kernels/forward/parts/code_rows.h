@@ -46,7 +46,8 @@ FULMEN_DEVICE float code_factor(float most) { return most == 0 ? 0.0F : kLargest
 FULMEN_DEVICE float largest_of_workgroup(float most) {
 #pragma unroll
   for (int mask = 1; mask < kWaveSize; mask *= 2) most = larger(most, shuffle_xor(most, mask));
-  if (lane_id() == 0) lds_store(4 * wave_id(), most);
+  const int wave = wave_id();
+  if (lane_id() == 0) lds_store(4 * wave, most);
   barrier();
   most = 0;
 #pragma unroll
