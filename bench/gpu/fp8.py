@@ -16,10 +16,19 @@ from fulmen import Attention
 from timing import seconds, seconds_in_turn
 
 ROWS = []
+# block_m, block_n, fma_exponentials, persistent
 TUNINGS = {
-    64: [(128, 128), (128, 192), (192, 96), (192, 128)],
-    128: [(128, 128), (128, 192), (192, 64), (192, 96)],
-    256: [(128, 64), (128, 96)],
+    128: [
+        (128, 192, 0, 2),
+        (128, 192, 1, 2),
+        (128, 192, 2, 2),
+        (128, 192, 1, 0),
+        (128, 128, 1, 2),
+        (192, 96, 0, 2),
+        (192, 64, 0, 2),
+    ],
+    64: [(192, 128, 0, 2), (192, 128, 1, 2), (192, 128, 2, 2), (128, 192, 2, 2), (128, 128, 2, 2)],
+    256: [(128, 96, 0, 2), (128, 96, 1, 2), (128, 64, 0, 2)],
 }
 
 
@@ -123,28 +132,24 @@ def tile_shapes(only, least):
             q, k, v = tensors(dim, 16384)
             out = torch.full_like(q, math.nan)
             calls = {}
-            for block_m, block_n in shapes:
-                for buffers in (2, 3):
-                    for persistent in (0, 2):
-                        tuning = (
-                            f"block_m={block_m},block_n={block_n},buffers={buffers},"
-                            f"persistent={persistent}"
-                        )
-                        try:
-                            call = Attention(
-                                q, k, v, out, causal=causal, precision="fp8", tuning=tuning
-                            )
-                        except RuntimeError as error:
-                            print(f"{name} {tuning}: {str(error)[:150]}", flush=True)
-                            continue
-                        out.fill_(math.nan)
-                        call()
-                        torch.cuda.synchronize()
-                        found = cosine(out, q, k, v, causal)[0]
-                        if not found >= least:
-                            print(f"WRONG {name} {tuning}: cosine {found}", flush=True)
-                            continue
-                        calls[tuning] = call
+            for block_m, block_n, fma, persistent in shapes:
+                tuning = (
+                    f"block_m={block_m},block_n={block_n},fma_exponentials={fma},"
+                    f"persistent={persistent}"
+                )
+                try:
+                    call = Attention(q, k, v, out, causal=causal, precision="fp8", tuning=tuning)
+                except RuntimeError as error:
+                    print(f"{name} {tuning}: {str(error)[:150]}", flush=True)
+                    continue
+                out.fill_(math.nan)
+                call()
+                torch.cuda.synchronize()
+                found = cosine(out, q, k, v, causal)[0]
+                if not found >= least:
+                    print(f"WRONG {name} {tuning}: cosine {found}", flush=True)
+                    continue
+                calls[tuning] = call
             flops = 4 * 16384 * 16384 * 2048 * (0.5 if causal else 1)
             for tuning, time in sorted(
                 seconds_in_turn(calls, rounds=3).items(), key=lambda item: item[1]

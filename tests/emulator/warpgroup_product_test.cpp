@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "emulator/emulated_kernel.h"
 #include "runtime/float_formats.h"
+#include "runtime/kv_formats.h"
 #include "support/random.h"
 
 namespace fulmen::testing {
@@ -138,6 +140,74 @@ INSTANTIATE_TEST_SUITE_P(All, WarpgroupProduct,
                                            Product{DType::bf16, 64, false, false, true},
                                            Product{DType::fp16, 128, false, false, true}),
                          name_of);
+
+// E4M3, from every code that is a number: the depth is 32, words of a are four neighbours of a row
+// (PTX's A of wgmma.m64nNk32), and operands are never transposed. The product begins at the second
+// 32 of the depth.
+TEST(WarpgroupProductOfE4m3, IsTheProduct) {
+  constexpr int kDepth = 32, kColumns = 64, kSteps = 64, kSums = kColumns / 2;
+  constexpr int kABytes = kRows * 128, kBBytes = kColumns * 128, kWordsAt = kABytes + kBBytes;
+  const auto number = [](uint8_t code) { return double{reference::from_fp8(DType::fp8_e4m3, code)}; };
+  const auto byte_at = [](int line, int byte) {
+    return line * 128 + (byte / 16 ^ line % 8) * 16 + byte % 16;
+  };
+  for (const bool in_lds : {true, false}) {
+    Random random(in_lds ? 8210 : 8211);
+    const auto code = [&] {
+      const auto x = static_cast<uint8_t>(random.between(0, 255));
+      return x % 128 == 127 ? uint8_t{0} : x;
+    };
+    const DeviceArray x(128 * kSums * 4 + kWordsAt + 128 * 16);
+    auto* d = x.as<float>();
+    auto* bytes = reinterpret_cast<uint8_t*>(d + 128 * kSums);
+    uint8_t a[kRows][kSteps], b[kColumns][kSteps];
+    for (int k = 0; k < kSteps; ++k) {
+      for (int i = 0; i < kRows; ++i) bytes[byte_at(i, k)] = a[i][k] = code();
+      for (int j = 0; j < kColumns; ++j) bytes[kABytes + byte_at(j, k)] = b[j][k] = code();
+    }
+    for (int i = 0; i < kRows; ++i) {
+      for (int k = 0; k < kDepth; ++k) {
+        const int lane = i / 16 * 32 + i % 8 * 4 + k % 16 / 4, word = i % 16 / 8 + 2 * (k / 16);
+        bytes[kWordsAt + lane * 16 + 4 * word + k % 4] = a[i][kDepth + k];
+      }
+    }
+    std::fill(d, d + 128 * kSums, 1.0F);
+    const std::string b_matrix = fmt::format("LdsMatrix::of({}, 64).further(32)", kABytes);
+    const std::string call =
+        in_lds ? fmt::format("wgmma<E4m3, false, false>(d, LdsMatrix::of(0, 64).further(32), {}, true);",
+                             b_matrix)
+               : fmt::format("wgmma<E4m3, false>(d, rows, {}, true);", b_matrix);
+    const KernelText text{
+        .arch = "sm_90a",
+        .body = fmt::format(
+            "float d[{0}][8];\nconst int l = thread_id();\n"
+            "for (int e = 0; e < {1}; ++e) d[e / 8][e % 8] = global_load(a.x + l * {1} + e);\n"
+            "const auto* pieces = reinterpret_cast<const Words<4>*>(a.x + 128 * {1});\n"
+            "for (int n = l; n < {2}; n += 128) lds_store(16 * n, global_load(pieces + n));\n"
+            "const Words<4> rows = global_load(pieces + {2} + l);\n"
+            "lds_fence_for_matrices();\nbarrier();\nwgmma_fence();\n{3}\nwgmma_commit();\n"
+            "wgmma_wait<0>();\n"
+            "for (int e = 0; e < {1}; ++e) global_store(a.x + l * {1} + e, d[e / 8][e % 8]);",
+            kColumns / 16, kSums, kWordsAt / 16, call),
+        .headers = "#include \"targets/sm90/target.h\"\n",
+        .workgroup_size = 128,
+        .lds_bytes = kWordsAt};
+    const Status status = run_text(text, x.data());
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kColumns; ++j) {
+        double expected = 1, size = 1;
+        for (int k = kDepth; k < 2 * kDepth; ++k) {
+          expected += number(a[i][k]) * number(b[j][k]);
+          size += std::fabs(number(a[i][k]) * number(b[j][k]));
+        }
+        const int lane = i / 16 * 32 + i % 8 * 4 + j % 8 / 2,
+                  element = j / 8 * 4 + i % 16 / 8 * 2 + j % 2;
+        ASSERT_NEAR(d[lane * kSums + element], expected, 1e-6 * size) << i << " " << j;
+      }
+    }
+  }
+}
 
 // Matrix m's row r at the address of lane 8 m + r; of it word m of lane 4 r + c holds elements 2 c
 // and the next.

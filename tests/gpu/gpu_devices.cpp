@@ -146,6 +146,7 @@ CaseSpec HopperTest::spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, in
                              Random& random) const {
   CaseSpec s = small_spec(dtype, head_dim, random);
   s.backward = backward_;
+  s.precision = precision_;
   s.batch = s.num_heads = s.num_kv_heads = 1;
   s.seqlen_q = seqlen_q;
   s.seqlen_k = seqlen_k;

@@ -58,7 +58,8 @@ std::vector<std::string> hopper_devices();
 // A test of a family of such kernels, on these devices; skipped where the GPU is no Hopper.
 class HopperTest : public GpuTest {
  protected:
-  HopperTest(const char* family, bool backward) : family_(family), backward_(backward) {}
+  HopperTest(const char* family, bool backward, Precision precision = Precision::exact)
+      : family_(family), backward_(backward), precision_(precision) {}
   void SetUp() override;
   // "cuda.prefill_wgmma.sm90" on cuda:0.
   std::string kernel() const {
@@ -77,6 +78,7 @@ class HopperTest : public GpuTest {
  private:
   const char* family_;
   bool backward_;
+  Precision precision_;
 };
 
 // 1 to 90 queries, 1 to 160 keys, 1 to 6 heads: emulated chips take their time.

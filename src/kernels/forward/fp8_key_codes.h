@@ -92,7 +92,8 @@ FULMEN_DEVICE void fp8_key_codes(const ForwardArguments& a) {
   const Fp8Workspace w = fp8_workspace(a);
   const Int64 kv_heads = static_cast<Int64>(a.batch) * a.num_kv_heads,
               keys = kv_heads * tiles_of(a.seqlen_k, kFp8Queries);
-  const Int64 id = workgroup_id();
+  // The last ones first: the L2 still has what the first pass read last.
+  const Int64 id = keys + kv_heads * w.panels - 1 - workgroup_id();
   if (id < keys) {
     write_key_codes(a, w, id);
   } else {
