@@ -85,6 +85,11 @@ const std::vector<const Family*>& families() {
 }
 
 Support Family::serves(const Problem& p, const Chip& chip) const {
+  if (!takes(p.precision)) {
+    return Support::no(p.precision == Precision::exact
+                           ? "its products are in 8 bits alone (precision)"
+                           : std::string("it has no products in ") + to_string(p.precision));
+  }
   const HeadDims most = most_head_dims();
   if (p.head_dim <= most.qk && p.head_dim_v <= most.v) return supports(p, chip);
   const std::string dims = std::to_string(p.head_dim),

@@ -321,6 +321,7 @@ TEST(ChoiceOfFamilies, EachRowIsTakenOrIsAPlaceBehindAnother) {
                                      {"short", 18},
                                      {"prefill_tma", 17},
                                      {"decode_tma", 16},
+                                     {"prefill_fp8", 15},
                                      {"backward_wgmma_atomic", 21},
                                      {"backward_atomic", 18},
                                      {"backward_wgmma_atomic", 17},

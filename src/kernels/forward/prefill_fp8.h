@@ -8,5 +8,5 @@
 //
 // Products of bytes have operands that are contiguous along the depth: values are transposed in
 // memory. The scales of q and k are part of the softmax's, that of v of the last factor of O. The
-// matrix units add products of bytes with fewer bits than fp32 has (docs/guide/precision.md).
+// matrix units add products of bytes with fewer bits than fp32 has (docs/kernels_gpu.md).
 #include "forward/prefill_tma.h"
