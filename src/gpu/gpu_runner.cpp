@@ -90,8 +90,8 @@ Status GpuRunner::check_scratch() const {
 std::size_t GpuRunner::workspace_bytes() const noexcept {
   const auto floats = [](const LaunchPlan& plan) {
     return plan.partial_out_floats + 2 * plan.partial_row_floats + plan.tile_counter_floats +
-           plan.code_floats + mask_words(plan) + plan.row_statistics_floats + plan.row_share_floats +
-           plan.bias_partial_floats + plan.query_sum_floats;
+           plan.code_floats + mask_words(plan) + plan.row_statistics_floats +
+           plan.row_share_floats + plan.bias_partial_floats + plan.query_sum_floats;
   };
   return static_cast<std::size_t>(std::max(floats(plan_for(true)), floats(plan_for(false)))) *
          sizeof(float);

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "gpu/gpu_runner.h"
-#include "kernels/forward/fp8_workspace.h"
+#include "kernels/tile/fp8_workspace.h"
 
 namespace fulmen::gpu {
 
@@ -54,9 +54,9 @@ Status GpuRunner::encode_inputs(Arguments& a, const Specialisation& s) const {
 // Codes of 8 bits, by pairs.
 Status GpuRunner::encode_codes(kernels::TmaForwardArguments& a, const Specialisation& s) const {
   constexpr int kQueries = kernels::kFp8Queries;
-  const kernels::Fp8Workspace w = kernels::Fp8Workspace::of(
-      a.batch, a.num_heads, a.num_kv_heads, a.seqlen_q, a.seqlen_k, s.head_dim, a.head_dim_v,
-      s.block_n);
+  const kernels::Fp8Workspace w =
+      kernels::Fp8Workspace::of(a.batch, a.num_heads, a.num_kv_heads, a.seqlen_q, a.seqlen_k,
+                                s.head_dim, a.head_dim_v, s.block_n);
   const auto encode = [&](int64_t at, int64_t batch, int64_t heads, int64_t rows, int64_t pairs,
                           int box_rows, kernels::TensorMap& map) {
     const kernels::View view{a.codes + at, heads * rows * pairs, pairs, rows * pairs};
@@ -79,7 +79,9 @@ Status GpuRunner::encode_tensor_maps(kernels::TmaForwardArguments& a,
   if (s.precision != 0) {
     if (Status status = encode_codes(a, s); !status.ok()) return status;
     // Else outputs go from registers to memory.
-    if (s.whole_rows == 0) return {};
+    constexpr std::uintptr_t kAlignment = 16;
+    if (s.whole_rows == 0 || reinterpret_cast<std::uintptr_t>(a.out.data) % kAlignment != 0)
+      return {};
     return encode_tensor_map(a.out, problem_.out_shape(), s, kWaveRows, a.out_map);
   }
   if (Status status = encode_inputs(a, s); !status.ok() || s.packed_rows != 0) return status;

@@ -147,7 +147,9 @@ INSTANTIATE_TEST_SUITE_P(All, WarpgroupProduct,
 TEST(WarpgroupProductOfE4m3, IsTheProduct) {
   constexpr int kDepth = 32, kColumns = 64, kSteps = 64, kSums = kColumns / 2;
   constexpr int kABytes = kRows * 128, kBBytes = kColumns * 128, kWordsAt = kABytes + kBBytes;
-  const auto number = [](uint8_t code) { return double{reference::from_fp8(DType::fp8_e4m3, code)}; };
+  const auto number = [](uint8_t code) {
+    return double{reference::from_fp8(DType::fp8_e4m3, code)};
+  };
   const auto byte_at = [](int line, int byte) {
     return line * 128 + (byte / 16 ^ line % 8) * 16 + byte % 16;
   };
@@ -174,8 +176,9 @@ TEST(WarpgroupProductOfE4m3, IsTheProduct) {
     std::fill(d, d + 128 * kSums, 1.0F);
     const std::string b_matrix = fmt::format("LdsMatrix::of({}, 64).further(32)", kABytes);
     const std::string call =
-        in_lds ? fmt::format("wgmma<E4m3, false, false>(d, LdsMatrix::of(0, 64).further(32), {}, true);",
-                             b_matrix)
+        in_lds ? fmt::format(
+                     "wgmma<E4m3, false, false>(d, LdsMatrix::of(0, 64).further(32), {}, true);",
+                     b_matrix)
                : fmt::format("wgmma<E4m3, false>(d, rows, {}, true);", b_matrix);
     const KernelText text{
         .arch = "sm_90a",

@@ -16,8 +16,8 @@ class GpuPrefillFp8 : public HopperTest {
   GpuPrefillFp8() : HopperTest("prefill_fp8", false, Precision::fp8) {}
 };
 
-// Dims of one and two panels of bytes, and parts of them; tiles of one to three warpgroups; rows that
-// are no whole pieces of 16 bytes.
+// Dims of one and two panels of bytes, and parts of them; tiles of one to three warpgroups; rows
+// that are no whole pieces of 16 bytes.
 TEST_P(GpuPrefillFp8, ShapesAndLayouts) {
   Random random(9700);
   for (const int64_t dim : {59, 64, 80, 128, 200, 256}) {
@@ -32,6 +32,8 @@ TEST_P(GpuPrefillFp8, ShapesAndLayouts) {
   CaseSpec few = spec_of(DType::bf16, 64, random.between(1, 3), random.between(1, 700), random);
   few.head_dim_v = 96;
   check(few, random);
+  few.seqlen_q = random.between(60, 130);
+  check(few, random, 1);  // tensors at no multiple of 16 bytes
 }
 
 // Every scheduler and tile shape that its tuning has; bands, a softcap and sinks.
@@ -99,7 +101,8 @@ TEST_P(GpuPrefillFp8, RoundsAsDocumented) {
   for (int64_t i = 0; i < kQueries; ++i) {
     std::vector<double> scores(kKeys);
     for (int64_t j = 0; j < kKeys; ++j) {
-      for (int64_t d = 0; d < kDim; ++d) scores[j] += softmax_scale * number(q, i, d) * number(k, j, d);
+      for (int64_t d = 0; d < kDim; ++d)
+        scores[j] += softmax_scale * number(q, i, d) * number(k, j, d);
     }
     const double max = *std::max_element(scores.begin(), scores.end());
     double sum = 0;

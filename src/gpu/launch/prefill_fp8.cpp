@@ -3,7 +3,7 @@
 #include <string>
 
 #include "gpu/launch/prefill_tma_schedule.h"
-#include "kernels/forward/fp8_workspace.h"
+#include "kernels/tile/fp8_workspace.h"
 #include "kernels/forward/prefill_tma_layout.h"
 #include "kernels/tile/nvidia/register_shares.h"
 
@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kFp8Depth = 32;  // of a product
 constexpr int64_t kFp8Dims = 16, kMostFp8Dims = 192, kTwoProducts = 128;
 
-Specialisation fp8_specialisation(const Problem& p, const Target& target, const PrefillTmaShape& shape,
-                              TileScheduler scheduler) {
+Specialisation fp8_specialisation(const Problem& p, const Target& target,
+                                  const PrefillTmaShape& shape, TileScheduler scheduler) {
   const int64_t panel = target.panel_columns;
   Specialisation s;
   s.entry = "forward/prefill_fp8.h";
@@ -33,9 +33,9 @@ Specialisation fp8_specialisation(const Problem& p, const Target& target, const 
   s.tensor_maps = true;
   s.fma_exponentials = shape.fma_exponentials;
   s.precision = static_cast<int>(Precision::fp8);
-  s.lds_bytes = kernels::TmaPrefillLayout::of_fp8(
-                    s.head_dim, s.head_dim_v, static_cast<int>(round_up(s.head_dim_v, panel)),
-                    s.block_m, s.block_n, s.buffers)
+  s.lds_bytes = kernels::TmaPrefillLayout::of_fp8(s.head_dim, s.head_dim_v,
+                                                  static_cast<int>(round_up(s.head_dim_v, panel)),
+                                                  s.block_m, s.block_n, s.buffers)
                     .total;
   specialise_for(p, s);
   return s;
@@ -61,7 +61,7 @@ KernelLaunch code_launch(const Specialisation& products, std::string_view entry,
 }
 
 LaunchPlan fp8_plan(const Problem& p, const Target& target, const Chip& chip,
-                   const PrefillTmaChoice& choice, int compute_units) {
+                    const PrefillTmaChoice& choice, int compute_units) {
   const Specialisation s = fp8_specialisation(p, target, choice.shape, choice.scheduler);
   LaunchPlan plan = query_tile_plan(p, s);
   schedule_tiles(p, chip, choice, compute_units, plan);
@@ -94,33 +94,32 @@ class PrefillFp8 final : public Family {
           "slopes, masks or score functions");
     if (Support support = tma_takes_strides("out", p.out, p.out_shape()); !support.yes)
       return support;
-    const Specialisation s =
-        fp8_specialisation(p, target(), choose_tiles(p, *target().prefill_fp8, kUsualComputeUnits).shape,
-                       TileScheduler::single_tile);
+    const Specialisation s = fp8_specialisation(
+        p, target(), choose_tiles(p, *target().prefill_fp8, kUsualComputeUnits).shape,
+        TileScheduler::single_tile);
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     const int64_t keys = p.batch * p.num_kv_heads * tiles_of(p.seqlen_k, kFp8Depth);
     return grid_fits(std::max(2 * query_tile_workgroups(p, s), 2 * keys));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     return fp8_plan(p, target(), chip, choose_tiles(p, *target().prefill_fp8, compute_units),
-                   compute_units);
+                    compute_units);
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
     const PrefillTmaChoice usual = choose_tiles(p, *target().prefill_fp8, compute_units);
     const PrefillTmaShape& shape = usual.shape;
     tuning::Space space;
     space.wave_size = chip.wave_size;
-    space.parameters = {
-        {"block_m",
-         kWarpgroupRows * shape.warpgroups,
-         {kWarpgroupRows, 2 * kWarpgroupRows, 3 * kWarpgroupRows}},
-        {"block_n", shape.block_n, {32, 64, 96, 128, 192}},
-        {"buffers", shape.buffers, {2, 3, 4}},
-        {"min_workgroups", shape.min_workgroups, {1, 2}},
-        {"ping_pong", shape.ping_pong ? 1 : 0, {0, 1}},
-        {"persistent", static_cast<int>(usual.scheduler), {0, 1, 2}},
-        {"splits_last", usual.last.splits > 1 ? 1 : 0, {0, 1}},
-        {"fma_exponentials", shape.fma_exponentials, {0, 1, 2}}};
+    space.parameters = {{"block_m",
+                         kWarpgroupRows * shape.warpgroups,
+                         {kWarpgroupRows, 2 * kWarpgroupRows, 3 * kWarpgroupRows}},
+                        {"block_n", shape.block_n, {32, 64, 96, 128, 192}},
+                        {"buffers", shape.buffers, {2, 3, 4}},
+                        {"min_workgroups", shape.min_workgroups, {1, 2}},
+                        {"ping_pong", shape.ping_pong ? 1 : 0, {0, 1}},
+                        {"persistent", static_cast<int>(usual.scheduler), {0, 1, 2}},
+                        {"splits_last", usual.last.splits > 1 ? 1 : 0, {0, 1}},
+                        {"fma_exponentials", shape.fma_exponentials, {0, 1, 2}}};
     space.takes = [this, p, chip, compute_units](std::span<const int> v) -> Support {
       const PrefillTmaShape values = shape_of_values(v);
       if (v[6] != 0 && tail_wave(p, values, slots_of(values, compute_units)).splits == 1)
@@ -134,10 +133,11 @@ class PrefillFp8 final : public Family {
       if (values.warpgroups == 1 && v[4] != 0)
         return Support::no("one warpgroup has none to take turns with");
       constexpr int kRest = 36;
-      const int had = kernels::RegisterShares::of(values.warpgroups, s.min_workgroups,
-                                                  kernels::kTmaRegisters)
-                          .consumer;
-      const int needed = s.head_dim_v / 2 + s.block_n / 2 + s.block_n / 8 + 2 * s.fma_exponentials + kRest;
+      const int had =
+          kernels::RegisterShares::of(values.warpgroups, s.min_workgroups, kernels::kTmaRegisters)
+              .consumer;
+      const int needed =
+          s.head_dim_v / 2 + s.block_n / 2 + s.block_n / 8 + 2 * s.fma_exponentials + kRest;
       if (needed <= had) return {};
       return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " +
                          std::to_string(had));
@@ -150,7 +150,7 @@ class PrefillFp8 final : public Family {
     const TailWave last =
         v[6] != 0 ? tail_wave(p, shape, slots_of(shape, compute_units)) : TailWave{};
     return fp8_plan(p, target(), chip, {shape, static_cast<TileScheduler>(v[5]), last},
-                   compute_units);
+                    compute_units);
   }
 
  private:

@@ -76,7 +76,8 @@ class PrefillTma final : public Family {
         p, specialisation(p, target(), kSmallest, TileScheduler::single_tile)));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    return plan_of(p, target(), chip, choose_tiles(p, *target().prefill_tma, compute_units), compute_units);
+    return plan_of(p, target(), chip, choose_tiles(p, *target().prefill_tma, compute_units),
+                   compute_units);
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
     const PrefillTmaChoice usual = choose_tiles(p, *target().prefill_tma, compute_units);

@@ -83,7 +83,6 @@ PrefillTmaChoice choose_tiles(const Problem& p, const PrefillTmaTiles& tiles, in
   return {row.shape, scheduler_for(p, row, slots), last};
 }
 
-
 void schedule_tiles(const Problem& p, const Chip& chip, const PrefillTmaChoice& choice,
                     int compute_units, LaunchPlan& plan) {
   const int64_t slots = slots_of(choice.shape, compute_units);
@@ -91,7 +90,8 @@ void schedule_tiles(const Problem& p, const Chip& chip, const PrefillTmaChoice& 
   plan.arguments.section_heads = l2_section_heads(p);
   if (p.variable_lengths()) {
     KernelLaunch& launch = plan.launches.front();
-    launch.workgroups = std::min(most_query_tiles(p, launch.specialisation.block_m) * p.num_heads, slots);
+    launch.workgroups =
+        std::min(most_query_tiles(p, launch.specialisation.block_m) * p.num_heads, slots);
     plan.arguments.step_tile = static_cast<int>(launch.workgroups);
     add_work_tiles(p, plan);
   } else if (choice.scheduler == TileScheduler::static_persistent && last.splits == 1) {

@@ -55,8 +55,7 @@ const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem
 
 }  // namespace
 
-const PrefillTmaRow& row_for(const Problem& call, const PrefillTmaTiles& tiles,
-                             int compute_units) {
+const PrefillTmaRow& row_for(const Problem& call, const PrefillTmaTiles& tiles, int compute_units) {
   const Problem p = with_mean_lengths(call);
   const PrefillTmaRow& row = first_of(tiles.rows, p, compute_units);
   // Sequences of few queries, such as those that generate beside chunks of prompts, would leave a

@@ -12,14 +12,16 @@ namespace fulmen::kernels {
 // Of all parts of a head.
 FULMEN_DEVICE float largest_of_head(const Fp8Workspace& w, const float* parts) {
   float most = 0;
-  for (Int64 n = lane_id(); n < w.parts; n += kWaveSize) most = larger(most, global_load(parts + n));
+  for (Int64 n = lane_id(); n < w.parts; n += kWaveSize)
+    most = larger(most, global_load(parts + n));
 #pragma unroll
   for (int mask = 1; mask < kWaveSize; mask *= 2) most = larger(most, shuffle_xor(most, mask));
   return most;
 }
 
 FULMEN_DEVICE void write_key_codes(const ForwardArguments& a, const Fp8Workspace& w, Int64 nth) {
-  constexpr int kPieces = kFp8Queries * kHeadDim / 8, kOfLane = (kPieces + kWorkgroup - 1) / kWorkgroup;
+  constexpr int kPieces = kFp8Queries * kHeadDim / 8,
+                kOfLane = (kPieces + kWorkgroup - 1) / kWorkgroup;
   const Int64 blocks = tiles_of(a.seqlen_k, kFp8Queries);
   const Int64 head = nth / blocks, first = nth % blocks * kFp8Queries;
   const algorithm::KeyRange keys = band_of(a).any(0, a.seqlen_q);
@@ -30,9 +32,9 @@ FULMEN_DEVICE void write_key_codes(const ForwardArguments& a, const Fp8Workspace
   for (int n = 0; n < kOfLane; ++n) {
     const auto place = PiecePlace<kHeadDim>::of(n);
     const Int64 row = first + place.row;
-    pieces[n] = piece_of(rows, a.k.row, row,
-                         place.row < rows_there && row >= keys.begin && row < keys.end, place.dim,
-                         a.head_dim);
+    pieces[n] =
+        piece_of(rows, a.k.row, row, place.row < rows_there && row >= keys.begin && row < keys.end,
+                 place.dim, a.head_dim);
   }
   const float most = largest_of_head(w, fp8_floats(a, w.largest) + head * w.parts),
               factor = code_factor(most);
@@ -57,8 +59,7 @@ FULMEN_DEVICE void write_value_codes(const ForwardArguments& a, const Fp8Workspa
   const Element* const rows = at<Element>(a.v, head / a.num_kv_heads, 0, head % a.num_kv_heads);
   const float most = largest_of_head(w, fp8_floats(a, w.largest) + parts + head * w.parts),
               factor = code_factor(most);
-  unsigned char* const to =
-      a.codes + w.v + nth * static_cast<Int64>(a.head_dim_v) * kFp8PanelKeys;
+  unsigned char* const to = a.codes + w.v + nth * static_cast<Int64>(a.head_dim_v) * kFp8PanelKeys;
 #pragma unroll 1
   for (int unit = thread_id(); unit < kUnits; unit += kWorkgroup) {
     const int four = unit % kFours, dim = unit / kFours * 16;

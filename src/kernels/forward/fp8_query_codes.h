@@ -1,5 +1,5 @@
-// Products in 8 bits, first pass: queries become codes, and the largest number of keys and of values
-// is looked for.
+// Products in 8 bits, first pass: queries become codes; the largest number of keys, and of values,
+// is found.
 //
 //   q8[64, d] = round(q[64, d] * 448 / max |q|)      workgroups of queries: a scale for 64 rows
 //   largest = max |k[512, d]|, max |v[512, d_v]|     workgroups of keys, then of values
@@ -10,7 +10,8 @@
 namespace fulmen::kernels {
 
 FULMEN_DEVICE void write_query_codes(const ForwardArguments& a, const Fp8Workspace& w, Int64 nth) {
-  constexpr int kPieces = kFp8Queries * kHeadDim / 8, kOfLane = (kPieces + kWorkgroup - 1) / kWorkgroup;
+  constexpr int kPieces = kFp8Queries * kHeadDim / 8,
+                kOfLane = (kPieces + kWorkgroup - 1) / kWorkgroup;
   const Int64 head = nth / w.query_blocks, first = nth % w.query_blocks * kFp8Queries;
   const Element* const rows = at<Element>(a.q, head / a.num_heads, first, head % a.num_heads);
   const int there = at_most(a.seqlen_q - first, kFp8Queries);
@@ -44,8 +45,7 @@ FULMEN_DEVICE void find_largest(const ForwardArguments& a, const Fp8Workspace& w
   static_assert(kPieces % kWorkgroup == 0, "fp8: a part has whole pieces of all lanes");
   const Int64 head = nth / w.parts, first = nth % w.parts * kFp8PartRows;
   const algorithm::KeyRange keys = band_of(a).any(0, a.seqlen_q);
-  const Element* const rows =
-      at<Element>(view, head / a.num_kv_heads, 0, head % a.num_kv_heads);
+  const Element* const rows = at<Element>(view, head / a.num_kv_heads, 0, head % a.num_kv_heads);
   float most = 0;
 #pragma unroll 1
   for (int n = 0; n < kOfLane; n += kAtOnce) {

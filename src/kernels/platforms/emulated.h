@@ -280,8 +280,7 @@ FULMEN_DEVICE unsigned e4m3_code(float x) {
   const unsigned sign = __builtin_bit_cast(unsigned, x) >> 31U << 7U;
   if (x != x) return 0x7FU;
   const float size = absolute(x) < kLargest ? absolute(x) : kLargest;
-  if (size < kLeastNormal)
-    return sign | static_cast<unsigned>(__builtin_nearbyintf(size / kUnit));
+  if (size < kLeastNormal) return sign | static_cast<unsigned>(__builtin_nearbyintf(size / kUnit));
   constexpr unsigned kDropped = 20, kBias = 127 - 7;
   unsigned bits = __builtin_bit_cast(unsigned, size);
   bits += (1U << (kDropped - 1)) - 1 + (bits >> kDropped & 1U);

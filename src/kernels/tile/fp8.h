@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/config.h"
-#include "forward/fp8_workspace.h"
+#include "tile/fp8_workspace.h"
 
 namespace fulmen::kernels {
 

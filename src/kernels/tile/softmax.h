@@ -31,9 +31,7 @@ struct RowState {
 constexpr float kLift = kLosesSmall<Element> ? 13.0F : 0.0F;
 // In E4M3 the largest ones are 2^6 to 2^8, of at most 448: what is lost is below 2^-16 of these.
 constexpr float kFp8Shift = 6, kFp8Unshift = 1.0F / 64;
-constexpr float kShift = kFp8Products      ? kFp8Shift
-                         : kIsHalf<Element> ? kLift + kHalfShift
-                                            : 0.0F;
+constexpr float kShift = kFp8Products ? kFp8Shift : kIsHalf<Element> ? kLift + kHalfShift : 0.0F;
 // A row's sum, still 2^kLift too large.
 FULMEN_DEVICE float total(float sum) {
   return row_sum(sum) * (kFp8Products ? kFp8Unshift : kIsHalf<Element> ? kHalfUnshift : 1.0F);
@@ -110,7 +108,8 @@ FULMEN_DEVICE float exp2_by_fma(float x) {
   constexpr float kToInteger = 12582912.0F;  // 2^23 + 2^22
   x = larger(x, -126.0F);
   const float integer = x + kToInteger, f = x - (integer - kToInteger);
-  const float power = fused(fused(fused(0.0551716694F, f, 0.242611131F), f, 0.693260986F), f, 0.999928073F);
+  const float power =
+      fused(fused(fused(0.0551716694F, f, 0.242611131F), f, 0.693260986F), f, 0.999928073F);
   return bits_float(float_bits(power) + (float_bits(integer) << 23U));
 }
 

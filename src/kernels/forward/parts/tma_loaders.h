@@ -2,10 +2,10 @@
 // buffers that mbarriers guard.
 #pragma once
 
+#include "forward/parts/fp8_scales.h"
 #include "forward/parts/query_tiles.h"
 #include "forward/parts/tma_masks.h"
 #include "forward/parts/tma_pages.h"
-#include "forward/parts/fp8_scales.h"
 #include "forward/prefill_tma_layout.h"
 #include "tile/nvidia/register_shares.h"
 #include "tile/rings.h"
@@ -22,7 +22,7 @@ constexpr int kValuePanels = kFp8Products ? kBlockN / kFp8PanelKeys : kPanelsV,
 constexpr TmaPrefillLayout kLdsLayout =
     kFp8Products ? TmaPrefillLayout::of_fp8(kHeadDim, kHeadDimV, kPanelsV* kPanelColumns, kBlockM,
                                             kBlockN, kBuffers)
-                 : TmaPrefillLayout::of(kPanels* kPanelColumns, kPanelsV* kPanelColumns, kBlockM,
+                 : TmaPrefillLayout::of(kPanels * kPanelColumns, kPanelsV* kPanelColumns, kBlockM,
                                         kBlockN, kBuffers, kVariable);
 static_assert(kLdsLayout.total == kLdsBytes,
               "prefill_tma: the host reserves the LDS that the tiles need");

@@ -41,7 +41,7 @@ FULMEN_DEVICE unsigned lds_matrix_place(int lds_offset) {
 #define FULMEN_WGMMA(columns, type, sums, a, b, add, transposed)                                \
   "{\n.reg .pred add;\nsetp.ne.b32 add, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
   "k16.f32." type "." type " {" sums "}, " a ", " b ", add, 1, 1, " transposed ";\n}\n"
-#define FULMEN_WGMMA_E4M3(columns, sums, a, b, add)                                                \
+#define FULMEN_WGMMA_E4M3(columns, sums, a, b, add)                                             \
   "{\n.reg .pred add;\nsetp.ne.b32 add, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
   "k32.f32.e4m3.e4m3 {" sums "}, " a ", " b ", add, 1, 1;\n}\n"
 // The product of `tiles` tiles: both operands in LDS, and a's rows in registers. n0 to n6: the

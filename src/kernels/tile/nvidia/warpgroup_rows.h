@@ -2,8 +2,8 @@
 // softmax between them.
 #pragma once
 
-#include "tile/fp8.h"
 #include "tile/drop.h"
+#include "tile/fp8.h"
 #include "tile/modified_scores.h"
 #include "tile/softmax.h"
 
@@ -37,7 +37,7 @@ FULMEN_DEVICE void begin_scores(const LdsMatrix& queries, const LdsMatrix& keys,
 #pragma unroll
   for (int d = 0; d < kHeadDimTiles; ++d) {
     wgmma<Factor, false, false>(score, queries.columns_further(kWgmmaDepth * d, kBlockM),
-                                 keys.columns_further(kWgmmaDepth * d, kBlockN), d > 0);
+                                keys.columns_further(kWgmmaDepth * d, kBlockN), d > 0);
   }
   wgmma_commit();
 }
@@ -50,10 +50,10 @@ FULMEN_DEVICE void begin_outputs(WaveRows& rows, const LdsMatrix& values) {
     for (int g = 0; g < kProducts; ++g) {
       const int dim = kScoreTile * kProductTiles * g;
       if constexpr (kFp8Products) {
-        wgmma<E4m3, false>(rows.out[g], rows.p[f].words,
-                           values.rows_further(key / kFp8PanelKeys * kHeadDimV + dim)
-                               .further(key % kFp8PanelKeys),
-                           true);
+        wgmma<E4m3, false>(
+            rows.out[g], rows.p[f].words,
+            values.rows_further(key / kFp8PanelKeys * kHeadDimV + dim).further(key % kFp8PanelKeys),
+            true);
       } else {
         wgmma<Element, true>(rows.out[g], rows.p[f].words,
                              values.rows_further(key).columns_further(dim, kBlockN), true);

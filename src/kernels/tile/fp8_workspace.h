@@ -1,5 +1,5 @@
-// Products in 8 bits: where codes of q, k and v and their scales lie in the workspace, for the host,
-// which reserves it, and for the kernels that write them (forward/fp8_*.h) and read them
+// Products in 8 bits: where codes of q, k and v and their scales lie in the workspace, for the
+// host, which reserves it, and for the kernels that write them (forward/fp8_*.h) and read them
 // (forward/prefill_fp8.h).
 #pragma once
 
@@ -36,7 +36,9 @@ struct Fp8Workspace {
                                           Bytes seqlen_q, Bytes seqlen_k, int head_dim,
                                           int head_dim_v, int block_n) {
     constexpr Bytes kLine = 128, kFloat = 4;
-    const auto behind = [](Bytes at, Bytes bytes) { return (at + bytes + kLine - 1) / kLine * kLine; };
+    const auto behind = [](Bytes at, Bytes bytes) {
+      return (at + bytes + kLine - 1) / kLine * kLine;
+    };
     const int panel_keys = fp8_panel_keys(block_n);
     const Bytes heads = batch * num_heads, kv_heads = batch * num_kv_heads;
     Fp8Workspace w{};
