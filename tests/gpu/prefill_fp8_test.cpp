@@ -11,6 +11,8 @@
 namespace fulmen::testing {
 namespace {
 
+constexpr float kLargest = 7;  // of numbers that are compared with their codes
+
 class GpuPrefillFp8 : public HopperTest {
  protected:
   GpuPrefillFp8() : HopperTest("prefill_fp8", false, Precision::fp8) {}
@@ -57,9 +59,27 @@ TEST_P(GpuPrefillFp8, TunedShapesAndBands) {
     ASSERT_TRUE(tuning.ok()) << tuning.status().message();
     ASSERT_GT(tuning->configurations.size(), 4U);
     Case tuned(s, random);
-    tuned.options.tuning = random.pick(tuning->configurations);
+    const auto last = static_cast<int64_t>(tuning->configurations.size()) - 1;
+    tuned.options.tuning =
+        tuning->configurations[static_cast<std::size_t>(random.between(0, last))];
     EXPECT_TRUE(verified(tuned, kernel(), {device()})) << to_string(s) << tuned.options.tuning;
   }
+}
+
+// The tiles of the tail wave have their keys split: five tiles for four multiprocessors.
+TEST_P(GpuPrefillFp8, LastRoundInSplits) {
+  Random random(9715);
+  CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), random.pick({64, 128}),
+                       random.between(100, 120), random.between(2700, 2900), random);
+  s.num_heads = 5;
+  s.sinks = random.chance(0.5);
+  Case c(s, random);
+  c.options.kernel = kernel();
+  const Result<Plan> planned = plan(c.problem(), device(), c.options);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_TRUE(!device().starts_with("emulated") || planned->config().num_splits > 1)
+      << planned->explain();
+  EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(s);
 }
 
 // Against the rounded numbers, in double precision: a tile has all keys, so that probabilities are
@@ -67,7 +87,6 @@ TEST_P(GpuPrefillFp8, TunedShapesAndBands) {
 // is between two codes by rounding alone.
 TEST_P(GpuPrefillFp8, RoundsAsDocumented) {
   constexpr int64_t kQueries = 100, kKeys = 96, kDim = 128;
-  constexpr float kLargest = 7;
   Random random(9720);
   CaseSpec s = spec_of(DType::bf16, kDim, kQueries, kKeys, random);
   s.layout = Layout::bshd;
