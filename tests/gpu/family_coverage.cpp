@@ -22,6 +22,9 @@ std::string idle_families(const std::string& device, const std::vector<Use>& use
     if (info.name == device) chip_name = info.chip;
   }
   gpu::Chip chip{};
+  // A real GPU's name has the chip's behind it: "NVIDIA H200 (sm_90a)".
+  if (const std::size_t at = chip_name.rfind('('); at != std::string::npos)
+    chip_name = chip_name.substr(at + 1, chip_name.size() - at - 2);
   if (!gpu::find_chip(chip_name, storage, chip)) return "no chip is called " + chip_name;
   const Case any(spec_of(uses.front()), random);
   std::string idle;

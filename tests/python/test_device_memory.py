@@ -198,6 +198,12 @@ def test_memory_of_the_current_device_is_asked_for_where_the_tensors_are(seen, q
     assert made_by(1) == "torch's own function" and len(calls) == 2
 
 
+def test_the_workspace_of_a_gpus_call_is_bytes_where_the_tensor_is():
+    for tensor in (torch.ones(2, dtype=torch.bfloat16), torch.ones(3)):
+        memory = _core.torch_workspace(tensor, 100)
+        assert (memory.dtype, memory.shape, memory.device) == (torch.uint8, (100,), tensor.device)
+
+
 def test_torchs_own_addresses_are_believed_where_no_output_is_given(seen):
     """No driver is asked about them: what overlaps is found only where somebody gave it."""
     calls, _ = seen

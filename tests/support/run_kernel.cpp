@@ -47,7 +47,9 @@ Result<Plan> plan_for(const Case& c, const Problem& problem, const std::string& 
   if (!problem.packed_q() && !problem.packed_k() && problem.seqlen_k > 0) {
     AttentionOptions range = options;
     Problem larger = problem;
-    range.vary_batch = drawn == 0;
+    // One sequence has batch strides of 0: more of it would share an output, which dropout tells
+    // apart.
+    range.vary_batch = drawn == 0 && (problem.batch > 1 || problem.dropout == 0);
     range.vary_seqlen_k = drawn == 1 && !problem.variable_lengths();
     if (range.vary_batch) larger.batch += 3;
     if (range.vary_seqlen_k) {

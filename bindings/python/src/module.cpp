@@ -15,6 +15,7 @@
 #include "quantize.h"
 #include "run/passes.h"
 #include "torch/torch_calls.h"
+#include "torch/torch_memory.h"
 #include "xla/xla.h"
 
 namespace fulmen::python {
@@ -247,6 +248,7 @@ NB_MODULE(_core, m) {
         "given_scales"_a);
   m.def("dequantize_kv", &py::dequantize_kv, "quantized"_a, "scale"_a.none(), "numbers"_a);
   m.def("set_torch", &py::set_torch, "functions"_a);
+  m.def("torch_workspace", &py::torch_workspace, "tensor"_a, "bytes"_a);
   m.def("torch_observers", &py::torch_observers_of, "tensors"_a);
   m.def("torch_forward", &py::torch_forward_of, "tensors"_a, "options"_a, "device"_a.none(),
         "bhsd"_a, "want_lse"_a);

@@ -1,13 +1,31 @@
 #include "torch/torch_memory.h"
 
 #include <algorithm>
-#include <iterator>
+#include <string>
 
 namespace fulmen::python {
 namespace {
 
-constexpr int kBytes = 100;  // beside the values of fulmen_dtype
-constexpr const char* kDtypes[] = {"float32", "float16", "bfloat16", "bool", "int32", "uint8"};
+// torch's name of a fulmen_dtype that results and workspaces have.
+const char* name_of_dtype(int dtype) {
+  switch (dtype) {
+    case FULMEN_FP32:
+      return "float32";
+    case FULMEN_FP16:
+      return "float16";
+    case FULMEN_BF16:
+      return "bfloat16";
+    case FULMEN_BOOLEAN:
+      return "bool";
+    case FULMEN_INT32:
+      return "int32";
+    case FULMEN_UINT8:
+      return "uint8";
+    default:
+      throw nb::type_error(
+          ("no tensor of torch is made of dtype " + std::to_string(dtype)).c_str());
+  }
+}
 
 struct Functions {
   nb::object empty_cpu, empty_gpu, current_gpu, written;  // null where torch has none
@@ -20,9 +38,10 @@ Functions& functions() {
 }
 
 nb::handle dtype_object(int dtype) {
-  static nb::handle known[std::size(kDtypes)];
+  static nb::handle known[FULMEN_UINT8 + 1];
+  const char* name = name_of_dtype(dtype);
   if (!known[dtype].is_valid())
-    known[dtype] = nb::object(nb::module_::import_("torch").attr(kDtypes[dtype])).release();
+    known[dtype] = nb::object(nb::module_::import_("torch").attr(name)).release();
   return known[dtype];
 }
 
@@ -107,7 +126,11 @@ nb::object new_torch_tensor(nb::handle object, const Array& like, int ndim, cons
 }
 
 nb::object new_torch_bytes(nb::handle object, const Array& like, int64_t bytes) {
-  return allocate(object, like, {1, kBytes, {bytes}, {1}, {}});
+  return allocate(object, like, {1, FULMEN_UINT8, {bytes}, {1}, {}});
+}
+
+nb::object torch_workspace(nb::handle tensor, int64_t bytes) {
+  return new_torch_bytes(tensor, read_input(tensor, "tensor"), bytes);
 }
 
 nb::handle torch_float32() { return dtype_object(FULMEN_FP32); }

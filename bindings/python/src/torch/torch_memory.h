@@ -20,6 +20,8 @@ nb::object new_torch_tensor(nb::handle object, const Array& like, int ndim, cons
                             const int64_t* strides, fulmen_dtype dtype);
 // The same of bytes: how a workspace is asked for.
 nb::object new_torch_bytes(nb::handle object, const Array& like, int64_t bytes);
+// The workspace of a GPU's call with such a tensor, for tests: those on the CPU have their own.
+nb::object torch_workspace(nb::handle tensor, int64_t bytes);
 
 // torch's dtypes of sinks and of lengths.
 nb::handle torch_float32();
