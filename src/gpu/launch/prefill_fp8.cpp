@@ -3,8 +3,8 @@
 #include <string>
 
 #include "gpu/launch/prefill_tma_schedule.h"
-#include "kernels/tile/fp8_workspace.h"
 #include "kernels/forward/prefill_tma_layout.h"
+#include "kernels/tile/fp8_workspace.h"
 #include "kernels/tile/nvidia/register_shares.h"
 
 namespace fulmen::gpu {
@@ -95,18 +95,16 @@ class PrefillFp8 final : public Family {
     if (Support support = tma_takes_strides("out", p.out, p.out_shape()); !support.yes)
       return support;
     const Specialisation s = fp8_specialisation(
-        p, target(), choose_tiles(p, *target().prefill_fp8, kUsualComputeUnits).shape,
-        TileScheduler::single_tile);
+        p, target(), choose_fp8(p, kUsualComputeUnits).shape, TileScheduler::single_tile);
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     const int64_t keys = p.batch * p.num_kv_heads * tiles_of(p.seqlen_k, kFp8Depth);
     return grid_fits(std::max(2 * query_tile_workgroups(p, s), 2 * keys));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    return fp8_plan(p, target(), chip, choose_tiles(p, *target().prefill_fp8, compute_units),
-                    compute_units);
+    return fp8_plan(p, target(), chip, choose_fp8(p, compute_units), compute_units);
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    const PrefillTmaChoice usual = choose_tiles(p, *target().prefill_fp8, compute_units);
+    const PrefillTmaChoice usual = choose_fp8(p, compute_units);
     const PrefillTmaShape& shape = usual.shape;
     tuning::Space space;
     space.wave_size = chip.wave_size;
@@ -155,6 +153,14 @@ class PrefillFp8 final : public Family {
 
  private:
   static constexpr int kUsualComputeUnits = 1;  // the tiles of many: the largest
+  PrefillTmaChoice choose_fp8(const Problem& p, int compute_units) const {
+    constexpr int kFewKeys = 64;
+    PrefillTmaChoice choice = choose_tiles(p, *target().prefill_fp8, compute_units);
+    // The softcap's registers beside a mask's: larger tiles spill.
+    if (p.softcap > 0 && has_band(p))
+      choice.shape.block_n = std::min(choice.shape.block_n, kFewKeys);
+    return choice;
+  }
   static PrefillTmaShape shape_of_values(std::span<const int> v) {
     return {v[0] / kWarpgroupRows, v[1], v[2], v[3], v[4] != 0, v[7]};
   }

@@ -10,6 +10,11 @@ inline constexpr PrefillTmaRow kPrefillFp8[]{
     {.max_head_dim = 64,
      .shape = {.warpgroups = 3, .block_n = 128, .buffers = 2, .ping_pong = true},
      .scheduler = TileScheduler::dynamic_persistent},
+    // 192 keys spill under a mask.
+    {.max_head_dim = 128,
+     .band = true,
+     .shape = {.warpgroups = 2, .block_n = 128, .buffers = 2, .ping_pong = true},
+     .scheduler = TileScheduler::dynamic_persistent},
     {.max_head_dim = 128,
      .shape = {.warpgroups = 2, .block_n = 192, .buffers = 2, .ping_pong = true},
      .scheduler = TileScheduler::dynamic_persistent},
