@@ -156,9 +156,11 @@ class PrefillFp8 final : public Family {
   PrefillTmaChoice choose_fp8(const Problem& p, int compute_units) const {
     constexpr int kFewKeys = 64;
     PrefillTmaChoice choice = choose_tiles(p, *target().prefill_fp8, compute_units);
-    // The softcap's registers beside a mask's: larger tiles spill.
-    if (p.softcap > 0 && has_band(p))
+    // Beside the softcap's registers larger tiles spill.
+    if (p.softcap > 0) {
       choice.shape.block_n = std::min(choice.shape.block_n, kFewKeys);
+      choice.last = tail_wave(p, choice.shape, slots_of(choice.shape, compute_units));
+    }
     return choice;
   }
   static PrefillTmaShape shape_of_values(std::span<const int> v) {

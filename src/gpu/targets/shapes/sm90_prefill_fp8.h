@@ -7,10 +7,14 @@
 namespace fulmen::gpu::sm90 {
 
 inline constexpr PrefillTmaRow kPrefillFp8[]{
+    // Under a mask 128 keys spill; of 128 dims so do 192.
+    {.max_head_dim = 64,
+     .band = true,
+     .shape = {.warpgroups = 3, .block_n = 96, .buffers = 2, .ping_pong = true},
+     .scheduler = TileScheduler::dynamic_persistent},
     {.max_head_dim = 64,
      .shape = {.warpgroups = 3, .block_n = 128, .buffers = 2, .ping_pong = true},
      .scheduler = TileScheduler::dynamic_persistent},
-    // 192 keys spill under a mask.
     {.max_head_dim = 128,
      .band = true,
      .shape = {.warpgroups = 2, .block_n = 128, .buffers = 2, .ping_pong = true},
