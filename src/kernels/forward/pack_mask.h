@@ -58,6 +58,13 @@ FULMEN_DEVICE HalfRow load_half_row(const unsigned char* bytes, int count) {
   }
   return bits;
 }
+// Bits [begin, end) of a word, where both may lie outside.
+FULMEN_DEVICE unsigned bit_range(int begin, int end) {
+  const auto below = [](int n) {
+    return n <= 0 ? 0U : n >= 32 ? ~0U : (1U << static_cast<unsigned>(n)) - 1;
+  };
+  return below(end) & ~below(begin);
+}
 // What mask_mod and the block mask leave of keys [first_key, first_key + count) of query i.
 FULMEN_DEVICE HalfRow half_row_of_functions(const ForwardArguments& a, const MaskPlace& place,
                                             Int64 i, Int64 first_key, int count) {
@@ -69,6 +76,18 @@ FULMEN_DEVICE HalfRow half_row_of_functions(const ForwardArguments& a, const Mas
                                  blocks.key_blocks;
   }
   HalfRow bits{};
+  if constexpr (kMaskOfBlocks) {
+    // Most half rows lie in one block, and most blocks are masked or full.
+    if (blocks.block_k % 64 == 0) {
+      const int state = global_load(states + static_cast<int>(first_key) / blocks.block_k);
+      if (state == kMaskedBlock) return bits;
+      if (state == kFullBlock || !kMaskOfFunction) {
+        bits.word[0] = bit_range(0, count);
+        bits.word[1] = bit_range(0, count - 32);
+        return bits;
+      }
+    }
+  }
 #pragma unroll 1
   for (int n = 0; n < count && n < 64; ++n) {
     const int j = static_cast<int>(first_key) + n;
@@ -88,13 +107,6 @@ FULMEN_DEVICE HalfRow half_row_of_functions(const ForwardArguments& a, const Mas
     bits.word[1] |= n < 32 ? 0 : bit;
   }
   return bits;
-}
-// Bits [begin, end) of a word, where both may lie outside.
-FULMEN_DEVICE unsigned bit_range(int begin, int end) {
-  const auto below = [](int n) {
-    return n <= 0 ? 0U : n >= 32 ? ~0U : (1U << static_cast<unsigned>(n)) - 1;
-  };
-  return below(end) & ~below(begin);
 }
 FULMEN_DEVICE int near(Int64 distance) {
   return static_cast<int>(algorithm::Band::clamp(distance, -kMaskKeys, kMaskKeys));
