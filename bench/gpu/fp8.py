@@ -16,19 +16,11 @@ from fulmen import Attention
 from timing import seconds, seconds_in_turn
 
 ROWS = []
-# block_m, block_n, fma_exponentials, persistent
+# block_m, block_n, persistent
 TUNINGS = {
-    128: [
-        (128, 192, 0, 2),
-        (128, 192, 1, 2),
-        (128, 192, 2, 2),
-        (128, 192, 1, 0),
-        (128, 128, 1, 2),
-        (192, 96, 0, 2),
-        (192, 64, 0, 2),
-    ],
-    64: [(192, 128, 0, 2), (192, 128, 1, 2), (192, 128, 2, 2), (128, 192, 2, 2), (128, 128, 2, 2)],
-    256: [(128, 96, 0, 2), (128, 96, 1, 2), (128, 64, 0, 2)],
+    128: [(192, 96, 2), (192, 96, 0), (128, 192, 2), (128, 128, 2), (192, 64, 2)],
+    64: [(192, 128, 2), (192, 128, 0), (192, 96, 2), (128, 192, 2)],
+    256: [(128, 96, 2), (128, 96, 0), (128, 64, 2)],
 }
 
 
@@ -132,11 +124,8 @@ def tile_shapes(only, least):
             q, k, v = tensors(dim, 16384)
             out = torch.full_like(q, math.nan)
             calls = {}
-            for block_m, block_n, fma, persistent in shapes:
-                tuning = (
-                    f"block_m={block_m},block_n={block_n},fma_exponentials={fma},"
-                    f"persistent={persistent}"
-                )
+            for block_m, block_n, persistent in shapes:
+                tuning = f"block_m={block_m},block_n={block_n},persistent={persistent}"
                 try:
                     call = Attention(q, k, v, out, causal=causal, precision="fp8", tuning=tuning)
                 except RuntimeError as error:

@@ -105,7 +105,7 @@ TEST_P(GpuPrefillFp8, RoundsAsDocumented) {
   put_largest(q, kQueries, 64);
   put_largest(k, kKeys, kKeys);
   put_largest(v, kKeys, kKeys);
-  c.options.tuning = "block_m=128,block_n=128,min_workgroups=1,fma_exponentials=0";
+  c.options.tuning = "block_m=128,block_n=128,min_workgroups=1";
   const Status status = run_kernel(c, kernel(), {device()});
   ASSERT_TRUE(status.ok()) << status.message();
   const auto rounded = [](double x, double scale) {

@@ -31,7 +31,6 @@ Specialisation fp8_specialisation(const Problem& p, const Target& target,
   s.ping_pong = shape.ping_pong && shape.warpgroups > 1;
   s.persistent = static_cast<int>(scheduler);
   s.tensor_maps = true;
-  s.fma_exponentials = shape.fma_exponentials;
   s.precision = static_cast<int>(Precision::fp8);
   s.lds_bytes = kernels::TmaPrefillLayout::of_fp8(s.head_dim, s.head_dim_v,
                                                   static_cast<int>(round_up(s.head_dim_v, panel)),
@@ -116,8 +115,7 @@ class PrefillFp8 final : public Family {
                         {"min_workgroups", shape.min_workgroups, {1, 2}},
                         {"ping_pong", shape.ping_pong ? 1 : 0, {0, 1}},
                         {"persistent", static_cast<int>(usual.scheduler), {0, 1, 2}},
-                        {"splits_last", usual.last.splits > 1 ? 1 : 0, {0, 1}},
-                        {"fma_exponentials", shape.fma_exponentials, {0, 1, 2}}};
+                        {"splits_last", usual.last.splits > 1 ? 1 : 0, {0, 1}}};
     space.takes = [this, p, chip, compute_units](std::span<const int> v) -> Support {
       const PrefillTmaShape values = shape_of_values(v);
       if (v[6] != 0 && tail_wave(p, values, slots_of(values, compute_units)).splits == 1)
@@ -134,8 +132,7 @@ class PrefillFp8 final : public Family {
       const int had =
           kernels::RegisterShares::of(values.warpgroups, s.min_workgroups, kernels::kTmaRegisters)
               .consumer;
-      const int needed =
-          s.head_dim_v / 2 + s.block_n / 2 + s.block_n / 8 + 2 * s.fma_exponentials + kRest;
+      const int needed = s.head_dim_v / 2 + s.block_n / 2 + s.block_n / 8 + kRest;
       if (needed <= had) return {};
       return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " +
                          std::to_string(had));
@@ -164,7 +161,7 @@ class PrefillFp8 final : public Family {
     return choice;
   }
   static PrefillTmaShape shape_of_values(std::span<const int> v) {
-    return {v[0] / kWarpgroupRows, v[1], v[2], v[3], v[4] != 0, v[7]};
+    return {v[0] / kWarpgroupRows, v[1], v[2], v[3], v[4] != 0};
   }
 };
 

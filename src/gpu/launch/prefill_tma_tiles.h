@@ -12,7 +12,6 @@ struct PrefillTmaShape {
   int warpgroups, block_n;  // of 64 rows each
   int buffers, min_workgroups = 1;
   bool ping_pong = false;
-  int fma_exponentials = 0;  // Configuration
 };
 // Tile scheduler of a workgroup: a single tile; static persistent, by a grid stride; dynamic
 // persistent, by an atomic tile counter that another launch clears. Values of

@@ -67,7 +67,6 @@ constexpr bool kMaskOfBytes = (kConfig.mask_parts & 1) != 0,
                kMaskOfFunction = (kConfig.mask_parts & 2) != 0,
                kMaskOfBlocks = (kConfig.mask_parts & 4) != 0;
 constexpr bool kFp8Products = kConfig.precision == 2;
-constexpr int kFmaExponentials = kConfig.fma_exponentials;
 constexpr int kTableBlockKeys = kMakesBlockTable ? kConfig.block_table : 1;
 
 constexpr float kLog2E = 1.4426950408889634F;

@@ -87,9 +87,6 @@ struct Configuration {
   int mask_parts = 0;
   // fulmen::Precision of the products: 0 that of `dtype`, 2 fp8 (forward/prefill_fp8.h).
   int precision = 0;
-  // prefill_fp8.h: of a lane's 8 exponentials of 16 keys those that FMAs compute, beside the others
-  // of the special function units.
-  int fma_exponentials = 0;
 };
 
 }  // namespace fulmen::kernels

@@ -50,10 +50,11 @@ FULMEN_DEVICE void write_key_codes(const ForwardArguments& a, const Fp8Workspace
     global_store(fp8_floats(a, w.k_scales) + head, scale_of_largest(most));
 }
 
-// A lane has 4 keys that are neighbours in v8, and 16 dims of them.
+// A lane has 4 keys that are neighbours in v8, and two pieces of 8 dims of them. Four lanes read 64
+// bytes of a row, eight write 32 of one.
 FULMEN_DEVICE void write_value_codes(const ForwardArguments& a, const Fp8Workspace& w, Int64 nth,
                                      Int64 parts) {
-  constexpr int kFours = kFp8PanelKeys / 4, kUnits = kFours * (kHeadDimV / 16);
+  constexpr int kFours = kFp8PanelKeys / 4, kGroups = (kHeadDimV + 63) / 64;
   const Int64 head = nth / w.panels, first = nth % w.panels * kFp8PanelKeys;
   const algorithm::KeyRange keys = band_of(a).any(0, a.seqlen_q);
   const Element* const rows = at<Element>(a.v, head / a.num_kv_heads, 0, head % a.num_kv_heads);
@@ -61,26 +62,28 @@ FULMEN_DEVICE void write_value_codes(const ForwardArguments& a, const Fp8Workspa
               factor = code_factor(most);
   unsigned char* const to = a.codes + w.v + nth * static_cast<Int64>(a.head_dim_v) * kFp8PanelKeys;
 #pragma unroll 1
-  for (int unit = thread_id(); unit < kUnits; unit += kWorkgroup) {
-    const int four = unit % kFours, dim = unit / kFours * 16;
+  for (int unit = thread_id(); unit < 4 * kFours * kGroups; unit += kWorkgroup) {
+    const int four = unit / 4 % kFours, dim = unit / (4 * kFours) * 64 + unit % 4 * 8;
     Piece pieces[2][4];
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const Int64 row = first + four / 4 * 16 + fp8_key(four % 4 * 4 + n);
       const bool there = row >= keys.begin && row < keys.end;
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        pieces[half][n] = piece_of(rows, a.v.row, row, there, dim + 8 * half, a.head_dim_v);
+      for (int half = 0; half < 2; ++half) {
+        const int d = dim + 32 * half;
+        pieces[half][n] = piece_of(rows, a.v.row, row, there && d < kHeadDimV, d, a.head_dim_v);
+      }
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
-        const int d = dim + 8 * half + e;
+        const int d = dim + 32 * half + e;
         const auto& p = pieces[half];
         const unsigned word = pack_e4m3(p[0].number(e) * factor, p[1].number(e) * factor,
                                         p[2].number(e) * factor, p[3].number(e) * factor);
-        if (kExactDims || d < a.head_dim_v)
+        if (d < a.head_dim_v)
           global_store(reinterpret_cast<unsigned*>(to + d * kFp8PanelKeys + 4 * four), word);
       }
     }

@@ -102,19 +102,7 @@ FULMEN_DEVICE Pair exponents(Pair score, float scale, float shift) {
   return multiply_add(score, scale, shift);
 }
 
-// Within 8e-5 of 2^x, relative, for x >= -126; what is below counts as that.
-FULMEN_DEVICE float exp2_by_fma(float x) {
-  // 2^n 2^f with an integer n, |f| <= 1/2, and the minimax polynomial of degree 3.
-  constexpr float kToInteger = 12582912.0F;  // 2^23 + 2^22
-  x = larger(x, -126.0F);
-  const float integer = x + kToInteger, f = x - (integer - kToInteger);
-  const float power =
-      fused(fused(fused(0.0551716694F, f, 0.242611131F), f, 0.693260986F), f, 0.999928073F);
-  return bits_float(float_bits(power) + (float_bits(integer) << 23U));
-}
-
-// Scores of 16 keys become probabilities. kFinite: none is -inf.
-template <bool kFinite = false>
+// Scores of 16 keys become probabilities.
 FULMEN_DEVICE void exponentiate_keys(RowState& rows, float scale, float (&score)[kElements]) {
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
@@ -122,8 +110,7 @@ FULMEN_DEVICE void exponentiate_keys(RowState& rows, float scale, float (&score)
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       if (row_slot(e) != slot) continue;
-      const float x = exponent(score[e], scale, shift);
-      score[e] = kFinite && e >= kElements - kFmaExponentials ? exp2_by_fma(x) : exp2(x);
+      score[e] = exp2(exponent(score[e], scale, shift));
       rows.sum[slot] += score[e];
     }
   }

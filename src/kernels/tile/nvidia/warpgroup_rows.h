@@ -79,7 +79,7 @@ FULMEN_DEVICE bool exponentiate_tile(const RowMap& map, Int64 wave_row, RowState
   const bool moves = any_lane(find_maxima(state, scale, score, max));
   if (__builtin_expect(moves, 0)) follow_maxima(state, scale, max, factor);
 #pragma unroll
-  for (int f = 0; f < kKeyTiles; ++f) exponentiate_keys<!kMasked>(state, scale, score[f]);
+  for (int f = 0; f < kKeyTiles; ++f) exponentiate_keys(state, scale, score[f]);
   if constexpr (kDropout) drop(map, wave_row, first_key, score);
   return moves;
 }
