@@ -115,8 +115,10 @@ class EmulatedDriver final : public HostMemoryDriver {
     if (l.workgroups % loaded.cluster != 0)
       return invalid(fmt::format("{} workgroups: the kernel takes multiples of {}, a cluster's",
                                  l.workgroups, loaded.cluster));
-    alignas(64) std::byte arguments[2048];
-    if (l.argument_bytes > sizeof(arguments)) return invalid("more than 2048 bytes of arguments");
+    alignas(64) std::byte arguments[4096];  // as CUDA takes of any driver
+    if (l.argument_bytes > sizeof(arguments))
+      return invalid(fmt::format("{} bytes of arguments: up to {} are taken", l.argument_bytes,
+                                 sizeof(arguments)));
     std::memcpy(arguments, l.arguments, l.argument_bytes);
     emulated::LdsBanks own;
     const bool print = environment_flag("FULMEN_EMULATOR_BANKS");
