@@ -68,11 +68,14 @@ struct Consumer {
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
     const ForwardArguments& a = t.sequence(arguments);
-    const RowMap map{a, t.batch, t.head, a.seqlen_q};
-    const Int64 group_row = t.row_begin + rows_of_group(group, query_ring),
-                wave_row = group_row + wave_id() % 4 * kScoreTile;
-    const Int64 row_end = group_row + 64 < a.seqlen_q ? group_row + 64 : a.seqlen_q;
-    const algorithm::KeyRange keys = band_of(a).any(group_row, row_end);
+    const Int64 group_row = row_of_group(t, group, query_ring),
+                wave_row = group_row + wave_id() % 4 * kScoreTile,
+                rows_end = t.is_shared() ? a.seqlen_q * kSharedHeads : a.seqlen_q;
+    const Int64 row_end =
+        group_row + t.rows_of_group() < rows_end ? group_row + t.rows_of_group() : rows_end;
+    const RowMap map{a, t.batch, t.head, kSharesTiles ? row_end : rows_end, t.is_shared()};
+    const algorithm::KeyRange keys =
+        band_of(a).any(map.query(group_row), map.query(row_end - 1) + 1);
     bool any = group_row < row_end && keys.end > keys.begin;
     int n = any ? t.order.passed_over(keys.end) : t.order.count;
     WaveRows rows = {};
@@ -204,6 +207,7 @@ FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
     }
     mbarrier_init_fence();
   }
+  if constexpr (kSharesTiles) clear_rows_without_query();
   // forward/clear_tile_counter.h may still run.
   if constexpr (kDynamicTiles) grid_dependency_wait();
   barrier();

@@ -7,6 +7,7 @@
 // A tile's place in its run is the number of the run's tiles before it, which each lane counts. A
 // run's lanes are the workgroup's.
 #include "core/sequence.h"
+#include "sequences/shared_heads.h"
 #include "sequences/work_tile_moves.h"
 
 namespace fulmen::kernels {
@@ -14,10 +15,6 @@ namespace fulmen::kernels {
 static_assert(kVariable && kWorkgroup == kMostRunTiles, "work_tiles: a lane a tile of a run");
 constexpr int kSumsAt = 0, kCostsAt = 4 * kWorkgroup;
 static_assert(kLdsBytes == 8 * kWorkgroup, "work_tiles: the host reserves LDS for sums and costs");
-
-FULMEN_DEVICE int tiles_of_sequence(const PlacedSequence& s) {
-  return static_cast<int>(tiles_of(s.q_len, kBlockM));
-}
 
 // Each lane's sum of the lanes' numbers before it; `sum`: of all.
 FULMEN_DEVICE int sum_before(int number, int& sum) {
@@ -39,10 +36,9 @@ FULMEN_DEVICE int sum_before(int number, int& sum) {
 
 // Tiles of keys that the tile's queries attend.
 FULMEN_DEVICE int cost_of(const ForwardArguments& call, const PlacedSequence& s, int tile) {
-  const Int64 begin = Int64{tile} * kBlockM,
-              end = begin + kBlockM < s.q_len ? begin + kBlockM : s.q_len;
-  const algorithm::KeyRange keys =
-      s.band(call.top_left != 0, call.window_left, call.window_right).any(begin, end);
+  const TileQueries queries = TileQueries::of(s.q_len, tile);
+  const algorithm::KeyRange keys = s.band(call.top_left != 0, call.window_left, call.window_right)
+                                       .any(queries.begin, queries.end);
   return keys.end > keys.begin ? static_cast<int>(tiles_of(keys.end - keys.begin, kBlockN)) : 0;
 }
 
@@ -53,7 +49,7 @@ FULMEN_DEVICE void list_sequences(const ForwardArguments& call, int first, int p
   barrier();
   for (int n = wave_id(); n < kWorkgroup && first + n < call.batch; n += kWaves) {
     const PlacedSequence s = PlacedSequence::of(call, first + n);
-    const int count = tiles_of_sequence(s), begin = lds_load<int>(kSumsAt + 4 * n);
+    const int count = kSharing.count(s.q_len), begin = lds_load<int>(kSumsAt + 4 * n);
     for (int tile = lane_id(); tile < count && begin + tile < call.work.capacity;
          tile += kWaveSize) {
       const auto row = [](Int64 x) { return static_cast<int>(x); };
@@ -92,7 +88,7 @@ FULMEN_DEVICE void work_tiles(const ForwardArguments& call) {
 #pragma unroll 1
   for (int first = 0; first < call.batch; first += kWorkgroup) {
     const int b = first + thread_id();
-    const int count = b < call.batch ? tiles_of_sequence(PlacedSequence::of(call, b)) : 0;
+    const int count = b < call.batch ? kSharing.count(PlacedSequence::of(call, b).q_len) : 0;
     int sum = 0;
     const int before = sum_before(count, sum);
     list_sequences(call, first, all + before);

@@ -44,11 +44,11 @@ constexpr int kPatch = kValuesEmpty + 8 * kBuffers, kNextFull = kPatch + 8,
 using QueryRing = Ring<kQueryBuffers>;
 using TileRing = Ring<kBuffers>;
 
-// Which 64 of a tile's rows a warpgroup takes. With a band the first ones often have fewer keys
-// than the last: warpgroups change ends from tile to tile.
-FULMEN_DEVICE int rows_of_group(int group, const QueryRing& ring) {
+// The first of a tile's rows that a warpgroup takes. With a band the first ones often have fewer
+// keys than the last: warpgroups change ends from tile to tile.
+FULMEN_DEVICE Int64 row_of_group(const QueryTile& t, int group, const QueryRing& ring) {
   const bool odd = (kQueryBuffers == 1 ? ring.parity : ring.buffer) != 0;
-  return 64 * (kBand && odd ? kWarpgroups - 1 - group : group);
+  return t.row_begin + t.rows_of_group() * (kBand && odd ? kWarpgroups - 1 - group : group);
 }
 // A warpgroup's mbarrier of the buffer that is next; and where the buffer lies.
 FULMEN_DEVICE int queries_barrier(int first, const QueryRing& ring, int group) {
@@ -83,16 +83,44 @@ struct QueryLoader {
       if (lane_id() == 0) {
         const int full = queries_barrier(kQueriesFull, ring, group),
                   to = queries_at(ring) + group * 64 * kPanelRowBytes;
-        mbarrier_arrive_expect(full, kLdsLayout.query_bytes / kWarpgroups);
+        const Int64 row = row_of_group(t, group, ring);
         const BoxPlace place = t.queries_in_map(arguments);
-        load<kPanels, 64, kBlockM>(to, arguments.q_map,
-                                   place.row + t.row_begin + rows_of_group(group, ring), t.head,
-                                   place.batch, full, once);
+        mbarrier_arrive_expect(full, t.rows_of_group() * kPanels * kPanelRowBytes);
+        if (t.is_shared()) {
+          load_shared(to, place, row / kSharedHeads, t.head, full);
+        } else {
+          load<kPanels, 64, kBlockM>(to, arguments.q_map, place.row + row, t.head, place.batch,
+                                     full, once);
+        }
       }
     }
     ring.advance();
   }
+  // In its map a query's heads are rows.
+  FULMEN_DEVICE void load_shared(int to, const BoxPlace& place, Int64 query, int head,
+                                 int full) const {
+    const int first = static_cast<int>(place.row + query);
+    load<kPanels, kSharedRows, kBlockM>(to, arguments.shared_q_map, head, first, place.batch, full,
+                                        once);
+  }
 };
+
+// Rows of a warpgroup that no query of a shared tile fills are multiplied with the others: they
+// are written once. The workgroup's barrier follows.
+FULMEN_DEVICE void clear_rows_without_query() {
+  if constexpr (kSharedRows < 64) {
+    constexpr int kPieces = kPanelRowBytes / 16, kLeft = kSharedRows < 64 ? 64 - kSharedRows : 64,
+                  kRuns = kQueryBuffers * kWarpgroups * kPanels;
+    for (int n = thread_id(); n < kRuns * kLeft * kPieces; n += kWorkgroup) {
+      const int run = n / (kLeft * kPieces), rest = n % (kLeft * kPieces);
+      const int row = 64 * (run % (kWarpgroups * kPanels)) + kSharedRows + rest / kPieces;
+      lds_store(kLdsLayout.queries_at + run / (kWarpgroups * kPanels) * kLdsLayout.query_bytes +
+                    row * kPanelRowBytes + rest % kPieces * 16,
+                Words<4>{});
+    }
+    lds_fence_for_matrices();
+  }
+}
 
 // The wave that brings keys and values.
 struct KeyLoader {
@@ -103,6 +131,8 @@ struct KeyLoader {
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
     const int kv_head = t.head / arguments.group_size;
+    if constexpr (kSharesTiles)
+      again = t.is_alone() ? L2Policy::evict_first() : L2Policy::evict_last();
     if constexpr (kMaskBits) {
       load_kept_tiles(*this, t, kv_head);
       return;
