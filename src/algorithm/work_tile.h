@@ -40,8 +40,9 @@ struct alignas(16) WorkTile {
   int cost;  // larger ones are taken earlier
 };
 
-// The work tiles of all heads, or of the first `heads` of SharedTiles. Tiles lie in runs of `run_tiles`, whose keys and values the L2 holds
-// for section_heads heads; within a run those of most work come first.
+// The work tiles of all heads, or of the first one of those that share tiles. Tiles lie in runs of
+// `run_tiles`, whose keys and values the L2 holds for section_heads heads; within a run those of
+// most work come first.
 struct WorkTable {
   WorkTile* tiles;
   int* count;     // how many there are

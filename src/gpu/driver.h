@@ -23,7 +23,8 @@ namespace fulmen::gpu {
 class Compiler;
 
 // What one copy by Hopper's TMA takes of a tensor: box_rows rows of each of box_heads heads, by 64
-// columns of 16 bits, swizzled over rows of 128 bytes; head after head. What is past the tensor's end arrives as zeros.
+// columns of 16 bits, swizzled over rows of 128 bytes; head after head. What is past the tensor's
+// end arrives as zeros.
 struct TensorMapShape {
   const void* data = nullptr;  // at a multiple of 16
   bool half = false;           // fp16; else bf16

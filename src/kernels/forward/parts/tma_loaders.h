@@ -38,8 +38,8 @@ constexpr int kQueriesFull = kLdsLayout.barriers_at,
 constexpr int kKeysFull = kQueriesEmpty + 8 * kQueryBuffers * kWarpgroups,
               kKeysEmpty = kKeysFull + 8 * kBuffers;
 constexpr int kValuesFull = kKeysEmpty + 8 * kBuffers, kValuesEmpty = kValuesFull + 8 * kBuffers;
-constexpr int kPatch = kValuesEmpty + 8 * kBuffers, kNextFull = kPatch + 8,
-              kNextEmpty = kNextFull + 8;
+constexpr int kPatch = kValuesEmpty + 8 * kBuffers, kValuePatch = kPatch + 8,
+              kNextFull = kValuePatch + 8, kNextEmpty = kNextFull + 8;
 
 using QueryRing = Ring<kQueryBuffers>;
 using TileRing = Ring<kBuffers>;
@@ -105,24 +105,7 @@ struct QueryLoader {
   }
 };
 
-// Rows of a warpgroup that no query of a shared tile fills are multiplied with the others: they
-// are written once. The workgroup's barrier follows.
-FULMEN_DEVICE void clear_rows_without_query() {
-  if constexpr (kSharedRows < 64) {
-    constexpr int kPieces = kPanelRowBytes / 16, kLeft = kSharedRows < 64 ? 64 - kSharedRows : 64,
-                  kRuns = kQueryBuffers * kWarpgroups * kPanels;
-    for (int n = thread_id(); n < kRuns * kLeft * kPieces; n += kWorkgroup) {
-      const int run = n / (kLeft * kPieces), rest = n % (kLeft * kPieces);
-      const int row = 64 * (run % (kWarpgroups * kPanels)) + kSharedRows + rest / kPieces;
-      lds_store(kLdsLayout.queries_at + run / (kWarpgroups * kPanels) * kLdsLayout.query_bytes +
-                    row * kPanelRowBytes + rest % kPieces * 16,
-                Words<4>{});
-    }
-    lds_fence_for_matrices();
-  }
-}
-
-// The wave that brings keys and values.
+// The wave that brings keys and values; kTwoLoaders: one of two.
 struct KeyLoader {
   const TmaForwardArguments& arguments;
   L2Policy again = L2Policy::evict_last();
@@ -130,9 +113,12 @@ struct KeyLoader {
   int patch_parity = 0;
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
-    const int kv_head = t.head / arguments.group_size;
-    if constexpr (kSharesTiles)
-      again = t.is_alone() ? L2Policy::evict_first() : L2Policy::evict_last();
+    const int kv_head = begin(t);
+    if constexpr (kTwoLoaders) {
+      for_each_of_tile(
+          t, [&](Int64 first_key, const TilePages& where) { keys(t, first_key, kv_head, where); });
+      return;
+    }
     if constexpr (kMaskBits) {
       load_kept_tiles(*this, t, kv_head);
       return;
@@ -149,6 +135,28 @@ struct KeyLoader {
     }
     values(t, t.order.first_key(t.order.count - 1), kv_head, now);
   }
+  // kTwoLoaders: the other wave's.
+  FULMEN_DEVICE void values_of_tile(const QueryTile& t) {
+    const int kv_head = begin(t);
+    for_each_of_tile(
+        t, [&](Int64 first_key, const TilePages& where) { values(t, first_key, kv_head, where); });
+  }
+  // Visits the key tiles, whose pages are looked up a tile ahead.
+  template <class Visit>
+  FULMEN_DEVICE void for_each_of_tile(const QueryTile& t, const Visit& visit) const {
+    TilePages ahead = pages(t, 0);
+#pragma unroll 1
+    for (int n = 0; n < t.order.count; ++n) {
+      const TilePages now = ahead;
+      ahead = pages(t, n + 1);
+      visit(t.order.first_key(n), now);
+    }
+  }
+  FULMEN_DEVICE int begin(const QueryTile& t) {
+    if constexpr (kSharesTiles)
+      again = t.is_alone() ? L2Policy::evict_first() : L2Policy::evict_last();
+    return t.head / arguments.group_size;
+  }
   FULMEN_DEVICE TilePages pages(const QueryTile& t, int n) const {
     return TilePages::of(arguments, t, t.order.first_key(n < t.order.count ? n : 0));
   }
@@ -160,7 +168,7 @@ struct KeyLoader {
     const bool patched = pages.misses(t);
     mbarrier_wait(kKeysEmpty + 8 * key_ring.buffer, key_ring.parity ^ 1);
     request<kPanels>(to, arguments.k_map, t, first_key, kv_head, pages, patched ? kPatch : full);
-    if (patched) patch(full, [&] { pages.make_missing<kPanels>(to); });
+    if (patched) patch<kPatch>(full, [&] { pages.make_missing<kPanels>(to); });
     key_ring.advance();
   }
   // hidden: kMaskBits, some keys of the tile are attended by no row.
@@ -174,10 +182,11 @@ struct KeyLoader {
                after = (kVariable || t.keys.end < arguments.seqlen_k) &&
                        first_key + kBlockN > t.keys.end;
     const bool patched = kMaskBits ? hidden : before || after;
-    request<kPanelsV>(to, arguments.v_map, t, first_key, kv_head, pages, patched ? kPatch : full);
+    constexpr int kChanged = kTwoLoaders ? kValuePatch : kPatch;
+    request<kPanelsV>(to, arguments.v_map, t, first_key, kv_head, pages, patched ? kChanged : full);
     if (patched) {
-      patch(full,
-            [&] { clear_hidden_values<kPanelsV>(arguments, t, to, first_key, before, after); });
+      patch<kChanged>(
+          full, [&] { clear_hidden_values<kPanelsV>(arguments, t, to, first_key, before, after); });
     }
     value_ring.advance();
   }
@@ -196,9 +205,9 @@ struct KeyLoader {
     }
   }
   // What the TMA brings is changed in LDS before it counts as full.
-  template <class Change>
+  template <int kChanged, class Change>
   FULMEN_DEVICE void patch(int full, const Change& change) {
-    mbarrier_wait(kPatch, patch_parity);
+    mbarrier_wait(kChanged, patch_parity);
     patch_parity ^= 1;
     wave_barrier();
     change();
