@@ -94,7 +94,7 @@ TEST_P(GpuPrefillTmaSequences, Pages) {
 // ones. 4 fill a warpgroup's rows, 3, 5 and 7 leave some empty; heads of their own bias and sink.
 TEST_P(GpuPrefillTmaSequences, SharedTiles) {
   Random random(8977);
-  for (const int64_t heads : {4, 7, random.pick<int64_t>({2, 3, 5, 8, 16})}) {
+  for (const int64_t heads : {int64_t{4}, int64_t{7}, random.pick<int64_t>({2, 3, 5, 8, 16})}) {
     CaseSpec s =
         ragged(DType::bf16, heads == 4 ? 128 : 64, heads == 7 ? 3 : random.between(130, 260),
                random.between(200, 400), random);
