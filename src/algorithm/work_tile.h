@@ -20,10 +20,12 @@ struct SharedTiles {
   FULMEN_ALGORITHM bool is_shared(Index q_len) const {
     return heads > 1 && 8 * count(q_len, queries()) <= 7 * heads * count(q_len, rows);
   }
+  // Tiles of the first head, or of all that share them.
   FULMEN_ALGORITHM int count(Index q_len) const {
-    return static_cast<int>(is_shared(q_len) ? count(q_len, queries())
-                                             : heads * count(q_len, rows));
+    return static_cast<int>(count(q_len, is_shared(q_len) ? queries() : rows));
   }
+  // Of how many heads each of them is listed.
+  FULMEN_ALGORITHM int copies(Index q_len) const { return is_shared(q_len) ? 1 : heads; }
 
  private:
   FULMEN_ALGORITHM static Index count(Index q_len, int of_tile) {
@@ -31,7 +33,8 @@ struct SharedTiles {
   }
 };
 
-// A tile of a sequence's queries: which one of SharedTiles::count(). 32 bytes.
+// A tile of a sequence's queries. `tile`: its number of SharedTiles::count(), times copies(), and
+// that of the copy. 32 bytes.
 struct alignas(16) WorkTile {
   int batch, tile;
   // Where the sequence lies (algorithm/sequences.h), clamped to the tensors; cut: 1 where that
@@ -47,7 +50,7 @@ struct WorkTable {
   WorkTile* tiles;
   int* count;     // how many there are
   int capacity;   // for how many there is room
-  int run_tiles;  // at most kMostRunTiles
+  int run_tiles;  // up to kMostRunTiles for each of the heads that may share tiles
 };
 constexpr int kMostRunTiles = 1024;
 

@@ -49,10 +49,10 @@ void add_work_tiles(const Problem& p, LaunchPlan& plan) {
   kernels::ForwardArguments& a = plan.arguments;
   const int64_t listed = tiles * s.shared_heads;
   a.work.capacity = static_cast<int>(listed);
-  a.work.run_tiles =
-      static_cast<int>(std::min(run * s.shared_heads, int64_t{kernels::kMostRunTiles}));
+  a.work.run_tiles = static_cast<int>(run * s.shared_heads);
   a.section_heads = static_cast<int>(kv_heads * p.group_size() / s.shared_heads);
-  plan.tile_counter_floats = kCounterFloats + kTileFloats * listed;
+  plan.tile_counter_floats =
+      kCounterFloats + kTileFloats * (listed + (s.shared_heads > 1 ? tiles : 0));
 
   Specialisation list = helper_kernel(s, "sequences/work_tiles.h", kernels::kMostRunTiles);
   list.dtype = list.kv_dtype = static_cast<int>(DType::fp16);  // nothing depends on it

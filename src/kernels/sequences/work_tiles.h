@@ -5,7 +5,9 @@
 //   in runs of run_tiles, each sorted by cost    the larger first, else in that order
 //
 // A tile's place in its run is the number of the run's tiles before it, which each lane counts. A
-// run's lanes are the workgroup's.
+// run's lanes are the workgroup's. With kSharesTiles the list is first made behind its place: a
+// tile that heads do not share is there once, and as many times as there are heads when it is
+// sorted.
 #include "core/sequence.h"
 #include "sequences/shared_heads.h"
 #include "sequences/work_tile_moves.h"
@@ -15,6 +17,12 @@ namespace fulmen::kernels {
 static_assert(kVariable && kWorkgroup == kMostRunTiles, "work_tiles: a lane a tile of a run");
 constexpr int kSumsAt = 0, kCostsAt = 4 * kWorkgroup;
 static_assert(kLdsBytes == 8 * kWorkgroup, "work_tiles: the host reserves LDS for sums and costs");
+
+// Where the list is made, and for how many tiles there is room.
+FULMEN_DEVICE WorkTile* made_at(const ForwardArguments& call) {
+  return call.work.tiles + (kSharesTiles ? call.work.capacity : 0);
+}
+FULMEN_DEVICE int room(const ForwardArguments& call) { return call.work.capacity / kSharedHeads; }
 
 // Each lane's sum of the lanes' numbers before it; `sum`: of all.
 FULMEN_DEVICE int sum_before(int number, int& sum) {
@@ -50,37 +58,53 @@ FULMEN_DEVICE void list_sequences(const ForwardArguments& call, int first, int p
   for (int n = wave_id(); n < kWorkgroup && first + n < call.batch; n += kWaves) {
     const PlacedSequence s = PlacedSequence::of(call, first + n);
     const int count = kSharing.count(s.q_len), begin = lds_load<int>(kSumsAt + 4 * n);
-    for (int tile = lane_id(); tile < count && begin + tile < call.work.capacity;
-         tile += kWaveSize) {
+    for (int tile = lane_id(); tile < count && begin + tile < room(call); tile += kWaveSize) {
       const auto row = [](Int64 x) { return static_cast<int>(x); };
-      store_work_tile(call.work.tiles + begin + tile,
-                      {first + n, tile, row(s.q_row), row(s.q_len), row(s.k_row), row(s.k_len),
-                       s.cut ? 1 : 0, cost_of(call, s, tile)});
+      const int first_copy = tile * kSharing.copies(s.q_len);
+      store_work_tile(made_at(call) + begin + tile,
+                      {first + n, first_copy, row(s.q_row), row(s.q_len), row(s.k_row),
+                       row(s.k_len), s.cut ? 1 : 0, cost_of(call, s, first_copy)});
     }
   }
   barrier();
 }
 
-// Sorts a run's `count` tiles.
-FULMEN_DEVICE void sort_run(WorkTile* run, int count) {
+// Sorts a run's `count` tiles, and returns how many they are with their copies.
+FULMEN_DEVICE int sort_run(const WorkTile* run, int count, WorkTile* to) {
   constexpr int kAtOnce = 4;
   const int lane = thread_id();
   const WorkTile own = lane < count ? load_work_tile(run + lane) : WorkTile{};
-  // What is not there counts as less than all.
-  lds_store(kCostsAt + 4 * lane, lane < count ? own.cost : -1);
+  const int copies = kSharing.copies(own.q_len);
+  // Of tiles with as many keys one that heads share is done sooner. What is not there counts as
+  // less than all.
+  const int own_cost = 2 * own.cost + (copies > 1 ? 1 : 0);
+  lds_store(kCostsAt + 4 * lane, lane < count ? own_cost : -1);
   barrier();
-  int before = 0;
+  int before = 0, all = 0;
+  if (wave_id() * kWaveSize < count) {
 #pragma unroll 4
-  for (int n = 0; n < count; n += kAtOnce) {
-    const auto costs = lds_load<Words<kAtOnce>>(kCostsAt + 4 * n);
+    for (int n = 0; n < count; n += kAtOnce) {
+      const auto costs = lds_load<Words<kAtOnce>>(kCostsAt + 4 * n);
 #pragma unroll
-    for (int m = 0; m < kAtOnce; ++m) {
-      const int cost = static_cast<int>(costs.word[m]);
-      before += cost > own.cost || (cost == own.cost && n + m < lane) ? 1 : 0;
+      for (int m = 0; m < kAtOnce; ++m) {
+        const int cost = static_cast<int>(costs.word[m]);
+        const int its_copies = cost < 0 ? 0 : kSharesTiles && cost % 2 != 0 ? kSharedHeads : 1;
+        before += cost > own_cost || (cost == own_cost && n + m < lane) ? its_copies : 0;
+        all += its_copies;
+      }
     }
   }
+  if (lane == 0) lds_store(kSumsAt, all);
   barrier();
-  if (lane < count) store_work_tile(run + before, own);
+  if (lane < count) {
+#pragma unroll 1
+    for (int n = 0; n < copies; ++n) {
+      WorkTile copy = own;
+      copy.tile += n;
+      store_work_tile(to + before + n, copy);
+    }
+  }
+  return lds_load<int>(kSumsAt);
 }
 
 FULMEN_DEVICE void work_tiles(const ForwardArguments& call) {
@@ -93,13 +117,15 @@ FULMEN_DEVICE void work_tiles(const ForwardArguments& call) {
     const int before = sum_before(count, sum);
     list_sequences(call, first, all + before);
     // Tables that name rows twice are cut off at what there is room for.
-    all = sum < call.work.capacity - all ? all + sum : call.work.capacity;
+    all = sum < room(call) - all ? all + sum : room(call);
   }
+  const int run = call.work.run_tiles / kSharedHeads;
+  int listed = 0;
 #pragma unroll 1
-  for (int first = 0; first < all; first += call.work.run_tiles)
-    sort_run(call.work.tiles + first, at_most(all - first, call.work.run_tiles));
+  for (int first = 0; first < all; first += run)
+    listed += sort_run(made_at(call) + first, at_most(all - first, run), call.work.tiles + listed);
   if (thread_id() == 0) {
-    global_store(call.work.count, all);
+    global_store(call.work.count, listed);
     global_store(call.tile_counter, 0);
   }
 }
