@@ -51,8 +51,7 @@ void add_work_tiles(const Problem& p, LaunchPlan& plan) {
   a.work.capacity = static_cast<int>(listed);
   a.work.run_tiles = static_cast<int>(run * s.shared_heads);
   a.section_heads = static_cast<int>(kv_heads * p.group_size() / s.shared_heads);
-  plan.tile_counter_floats =
-      kCounterFloats + kTileFloats * (listed + (s.shared_heads > 1 ? tiles : 0));
+  plan.tile_counter_floats = kCounterFloats + kTileFloats * listed * (s.shared_heads > 1 ? 2 : 1);
 
   Specialisation list = helper_kernel(s, "sequences/work_tiles.h", kernels::kMostRunTiles);
   list.dtype = list.kv_dtype = static_cast<int>(DType::fp16);  // nothing depends on it

@@ -18,11 +18,10 @@ static_assert(kVariable && kWorkgroup == kMostRunTiles, "work_tiles: a lane a ti
 constexpr int kSumsAt = 0, kCostsAt = 4 * kWorkgroup;
 static_assert(kLdsBytes == 8 * kWorkgroup, "work_tiles: the host reserves LDS for sums and costs");
 
-// Where the list is made, and for how many tiles there is room.
+// Where the list is made.
 FULMEN_DEVICE WorkTile* made_at(const ForwardArguments& call) {
   return call.work.tiles + (kSharesTiles ? call.work.capacity : 0);
 }
-FULMEN_DEVICE int room(const ForwardArguments& call) { return call.work.capacity / kSharedHeads; }
 
 // Each lane's sum of the lanes' numbers before it; `sum`: of all.
 FULMEN_DEVICE int sum_before(int number, int& sum) {
@@ -58,7 +57,8 @@ FULMEN_DEVICE void list_sequences(const ForwardArguments& call, int first, int p
   for (int n = wave_id(); n < kWorkgroup && first + n < call.batch; n += kWaves) {
     const PlacedSequence s = PlacedSequence::of(call, first + n);
     const int count = kSharing.count(s.q_len), begin = lds_load<int>(kSumsAt + 4 * n);
-    for (int tile = lane_id(); tile < count && begin + tile < room(call); tile += kWaveSize) {
+    for (int tile = lane_id(); tile < count && begin + tile < call.work.capacity;
+         tile += kWaveSize) {
       const auto row = [](Int64 x) { return static_cast<int>(x); };
       const int first_copy = tile * kSharing.copies(s.q_len);
       store_work_tile(made_at(call) + begin + tile,
@@ -69,8 +69,10 @@ FULMEN_DEVICE void list_sequences(const ForwardArguments& call, int first, int p
   barrier();
 }
 
-// Sorts a run's `count` tiles, and returns how many they are with their copies.
-FULMEN_DEVICE int sort_run(const WorkTile* run, int count, WorkTile* to) {
+// Sorts a run's `count` tiles behind the `listed` ones before, and returns how many these are then,
+// with copies.
+FULMEN_DEVICE int sort_run(const ForwardArguments& call, const WorkTile* run, int count,
+                           int listed) {
   constexpr int kAtOnce = 4;
   const int lane = thread_id();
   const WorkTile own = lane < count ? load_work_tile(run + lane) : WorkTile{};
@@ -98,13 +100,13 @@ FULMEN_DEVICE int sort_run(const WorkTile* run, int count, WorkTile* to) {
   barrier();
   if (lane < count) {
 #pragma unroll 1
-    for (int n = 0; n < copies; ++n) {
+    for (int n = 0; n < copies && listed + before + n < call.work.capacity; ++n) {
       WorkTile copy = own;
       copy.tile += n;
-      store_work_tile(to + before + n, copy);
+      store_work_tile(call.work.tiles + listed + before + n, copy);
     }
   }
-  return lds_load<int>(kSumsAt);
+  return at_most(listed + lds_load<int>(kSumsAt), call.work.capacity);
 }
 
 FULMEN_DEVICE void work_tiles(const ForwardArguments& call) {
@@ -117,13 +119,13 @@ FULMEN_DEVICE void work_tiles(const ForwardArguments& call) {
     const int before = sum_before(count, sum);
     list_sequences(call, first, all + before);
     // Tables that name rows twice are cut off at what there is room for.
-    all = sum < room(call) - all ? all + sum : room(call);
+    all = sum < call.work.capacity - all ? all + sum : call.work.capacity;
   }
   const int run = call.work.run_tiles / kSharedHeads;
   int listed = 0;
 #pragma unroll 1
   for (int first = 0; first < all; first += run)
-    listed += sort_run(made_at(call) + first, at_most(all - first, run), call.work.tiles + listed);
+    listed = sort_run(call, made_at(call) + first, at_most(all - first, run), listed);
   if (thread_id() == 0) {
     global_store(call.work.count, listed);
     global_store(call.tile_counter, 0);
