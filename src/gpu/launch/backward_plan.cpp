@@ -96,6 +96,7 @@ void BackwardPlan::add_keys(Specialisation s, int outputs) {
                           ((outputs & kGivesDv) != 0 ? s.head_dim_v : 0));
   plan_.partial_out_floats = std::max(plan_.partial_out_floats, round_up(splits * floats, 16));
   Specialisation sums = helper_kernel(s, "backward/parts/key_sums.h", kHelperLanes);
+  sums.target = s.target;  // tile/rows.h has matrix operands, too
   sums.outputs = outputs;
   sums.exact_dims = s.exact_dims;
   plan_.launches.push_back({sums, tiles_of(floats, kLaneDims * kHelperLanes), true});
