@@ -217,7 +217,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"backward_atomic.sm80", 10},
         {"backward_fp32.sm80", 6},
         {"backward_tma.sm90", 6},
-        {"backward_wgmma.sm90", 7},
+        {"backward_wgmma.sm90", 14},
         {"backward_wgmma_atomic.sm90", 8},
         {"boards.sm80", 4},
         {"decode.portable", 16},
