@@ -71,6 +71,13 @@ bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
 constexpr int64_t kTileKeys = 64;
 bool has_many_keys(const Target& /*target*/, const Problem& p) { return p.seqlen_k > kTileKeys; }
 
+// Blocks of keys that leave half of the chip without work: backward_wgmma splits the queries.
+bool has_few_key_blocks(const Problem& p) {
+  constexpr int64_t kBlock = 128, kFewBlocks = 64, kManyQueries = 1024;
+  return !p.variable_lengths() && p.seqlen_q >= kManyQueries &&
+         tiles_of(p.seqlen_k, kBlock) * p.batch * p.num_kv_heads <= kFewBlocks;
+}
+
 bool fills_persistent_workgroups(const Target& target, const Problem& p) {
   return has_many_keys(target, p) && fills_panels(target, p) &&
          fills_backward_tma(*target.backward_tma, p);
@@ -131,7 +138,7 @@ constexpr Preference kPreferences[]{
     {"backward_tma", 25, fills_persistent_workgroups},
     {"backward_wgmma_atomic", 24,
      [](const Target& target, const Problem& p) {
-       return has_many_keys(target, p) && fills_panels(target, p);
+       return has_many_keys(target, p) && fills_panels(target, p) && !has_few_key_blocks(p);
      }},
     {"backward_wgmma", 23, fills_backward_warpgroup_tiles},
     {"backward_atomic", 22, has_many_keys},

@@ -22,8 +22,9 @@ namespace fulmen::gpu {
 
 class Compiler;
 
-// What one copy by Hopper's TMA takes of a tensor: box_rows rows by 64 columns of 16 bits, swizzled
-// over rows of 128 bytes. What is past the tensor's end arrives as zeros.
+// What one copy by Hopper's TMA takes of a tensor: box_rows rows of each of box_heads heads, by 64
+// columns of 16 bits, swizzled over rows of 128 bytes; head after head. What is past the tensor's
+// end arrives as zeros.
 struct TensorMapShape {
   const void* data = nullptr;  // at a multiple of 16
   bool half = false;           // fp16; else bf16
@@ -32,6 +33,7 @@ struct TensorMapShape {
   int box_rows = 0;            // up to 256
   bool read_once = false;      // else what follows a box's columns in memory is likely to be read
                                // soon, too
+  int box_heads = 1;           // up to 256
 };
 
 struct DeviceProperties {

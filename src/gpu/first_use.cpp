@@ -32,7 +32,9 @@ constexpr std::array kSizes{
     // Wide heads where the reference is to take milliseconds; keys that are split though rows are
     // many.
     SmallSizes{2, 160, 160, 1, 1}, SmallSizes{1, 160, 160, 1, 2}, SmallSizes{1, 160, 160, 1, 1},
-    SmallSizes{1, 80, 80, 1, 1}, SmallSizes{1, 48, 1280, 1, 1}};
+    SmallSizes{1, 80, 80, 1, 1}, SmallSizes{1, 48, 1280, 1, 1},
+    // Heads that share tiles of short sequences.
+    SmallSizes{2, 40, 80, 1, 64}};
 // Flop limits of the reference, which computes one flop a nanosecond on a processor. The first is
 // about a second of several processors; the second is less than a twentieth of what compiling the
 // kernels takes, which is what a check on every GPU may cost. AMD's kernels have not been seen on

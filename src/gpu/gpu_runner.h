@@ -62,9 +62,10 @@ class GpuRunner final : public Runner {
   // Arguments: those of the pass with tensor maps, which are encoded for a kernel that takes them.
   template <class Arguments>
   Status launch(bool whole_rows, void* stream, Arguments& arguments) const;
-  // A tensor in boxes of so many rows.
+  // A tensor in boxes of so many rows, and heads.
   Status encode_tensor_map(const kernels::View& view, const Problem::Shape& of,
-                           const Specialisation& s, int box_rows, kernels::TensorMap& map) const;
+                           const Specialisation& s, int box_rows, kernels::TensorMap& map,
+                           int box_heads = 1) const;
   // Encodes the tensor maps of q, k and v; in the backward pass block_m counts keys.
   template <class Arguments>
   Status encode_inputs(Arguments& a, const Specialisation& s) const;

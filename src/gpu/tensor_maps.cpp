@@ -1,6 +1,7 @@
 // The tensor maps of a launch, by which the TMA finds tiles of q, k, v, out and dout.
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "gpu/gpu_runner.h"
 #include "kernels/tile/fp8_workspace.h"
@@ -8,8 +9,8 @@
 namespace fulmen::gpu {
 
 Status GpuRunner::encode_tensor_map(const kernels::View& view, const Problem::Shape& of,
-                                    const Specialisation& s, int box_rows,
-                                    kernels::TensorMap& map) const {
+                                    const Specialisation& s, int box_rows, kernels::TensorMap& map,
+                                    int box_heads) const {
   constexpr int64_t kBytes = 2, kUnused = 16;  // a stride that nothing is reached by
   const auto [batch, rows, heads, dims] = of;
   const auto stride = [](int64_t elements, int64_t extent) {
@@ -21,7 +22,8 @@ Status GpuRunner::encode_tensor_map(const kernels::View& view, const Problem::Sh
       {dims, rows, heads, batch},
       {stride(view.row, rows), stride(view.head, heads), stride(view.batch, batch)},
       box_rows,
-      s.packed_rows != 0};
+      s.packed_rows != 0,
+      box_heads};
   return driver_.encode_tensor_map(device_.ordinal, shape, map);
 }
 
@@ -85,6 +87,16 @@ Status GpuRunner::encode_tensor_maps(kernels::TmaForwardArguments& a,
     return encode_tensor_map(a.out, problem_.out_shape(), s, kWaveRows, a.out_map);
   }
   if (Status status = encode_inputs(a, s); !status.ok() || s.packed_rows != 0) return status;
+  if (s.shared_heads > 1) {
+    constexpr int kWarpgroupRows = 64;
+    kernels::View q = a.q;
+    std::swap(q.row, q.head);
+    auto [batch, rows, heads, dims] = problem_.q_shape();
+    if (Status status = encode_tensor_map(q, {batch, heads, rows, dims}, s, s.shared_heads,
+                                          a.shared_q_map, kWarpgroupRows / s.shared_heads);
+        !status.ok())
+      return status;
+  }
   return encode_tensor_map(a.out, problem_.out_shape(), s, kWaveRows, a.out_map);
 }
 

@@ -142,6 +142,7 @@ TEST(TensorMaps, RefuseWhatTheTmaDoesNotTake) {
   refused([](auto& s) { s.stride[0] = 0; }, "a stride is 0 bytes");
   refused([](auto& s) { s.stride[2] = 24; }, "a stride is 24 bytes");
   refused([](auto& s) { s.box_rows = 257; }, "a box has 257 rows");
+  refused([](auto& s) { s.box_heads = 0; }, "a box has 0 heads");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "gpu/gpu_devices.h"
+#include "gpu/plan_results.h"
 #include "gpu/targets/chip.h"
 #include "gpu/targets/sm90.h"
 #include "support/run_kernel.h"
@@ -63,6 +64,44 @@ TEST_P(GpuBackwardWgmma, PartialTilesOfQueriesUnderABias) {
   s.keep = true;
   s.gradients[3] = false;
   check(s, random);
+}
+
+// Few blocks of keys: on 132 multiprocessors the queries are split, and dk's and dv's sums are
+// added by a launch behind. Some splits have no query that attends a key.
+TEST(GpuBackwardWgmmaSplits, FewKeysManyQueries) {
+  constexpr int kUnits = 132;
+  Random random(7697);
+  std::string storage;
+  gpu::Chip chip{};
+  ASSERT_TRUE(gpu::find_chip("sm_90a", storage, chip));
+  const auto run = [&](CaseSpec s, int splits) {
+    s.backward = true;
+    Case c(s, random);
+    for (const gpu::Family* family : gpu::families()) {
+      if (family->name() != "backward_wgmma") continue;
+      const gpu::LaunchPlan plan = family->plan(c.problem(), chip, kUnits);
+      EXPECT_EQ(plan.num_splits, splits) << to_string(s);
+      EXPECT_TRUE(plan_gives_right_results(c, "emulated:sm_90a", plan)) << to_string(s);
+    }
+  };
+  CaseSpec s;
+  s.dtype = DType::bf16;
+  s.head_dim = s.head_dim_v = 64;
+  s.seqlen_q = 640;
+  s.seqlen_k = random.between(65, 128);
+  s.num_heads = s.num_kv_heads = 1;
+  s.gradients[3] = false;
+  run(s, 3);
+  s.num_heads = 2;  // a split's least work is shared by heads
+  s.causal = Causal::bottom_right;
+  run(s, 5);
+  s.dtype = DType::fp16;
+  s.head_dim = s.head_dim_v = 136;  // dk and dv by a launch each
+  s.seqlen_q = 300;
+  s.seqlen_k = random.between(20, 90);
+  s.causal = Causal::none;
+  s.layout = Layout::odd_strides;
+  run(s, 3);
 }
 
 TEST_P(GpuBackwardWgmma, DropoutInBands) {

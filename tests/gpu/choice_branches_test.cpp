@@ -13,13 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "fulmen/reference.h"
 #include "gpu/choice.h"
 #include "gpu/device_list.h"
 #include "gpu/gpu_devices.h"
-#include "gpu/gpu_runner.h"
 #include "gpu/launch/family.h"
-#include "support/device_copy.h"
+#include "gpu/plan_results.h"
 
 namespace fulmen::testing {
 namespace {
@@ -219,7 +217,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"backward_atomic.sm80", 10},
         {"backward_fp32.sm80", 6},
         {"backward_tma.sm90", 6},
-        {"backward_wgmma.sm90", 7},
+        {"backward_wgmma.sm90", 14},
         {"backward_wgmma_atomic.sm90", 8},
         {"boards.sm80", 4},
         {"decode.portable", 16},
@@ -282,21 +280,8 @@ TEST_P(ChoiceBranches, GiveRightResults) {
         continue;
       gpu::LaunchPlan plan = family->plan(p, device->chip, drawn.compute_units);
       EXPECT_EQ(family_of(kind) + ": " + kind_of(plan), kind) << to_string(drawn.spec);
-      std::erase_if(plan.launches,
-                    [](const gpu::KernelLaunch& launch) { return launch.workgroups == 0; });
-      gpu::GpuRunner runner(gpu::emulated_driver(), *device, p, std::move(plan),
-                            KernelConfig{family_of(kind)}, true);
-      Status status = runner.load();
-      ASSERT_TRUE(status.ok()) << status.message();
-      const auto there = DeviceCopy::make(name, c.tensors, 0, p.pass);
-      ASSERT_TRUE(there.ok()) << there.status().message();
-      const Result<void*> workspace = there.value()->make_workspace(runner.workspace_bytes());
-      ASSERT_TRUE(workspace.ok()) << workspace.status().message();
-      status = runner.run(nullptr, there.value()->tensors(), workspace.value());
-      ASSERT_TRUE(status.ok()) << kind << ": " << status.message();
-      ASSERT_TRUE(there.value()->download().ok());
-      const VerifyReport report = verify_result(p, c.tensors);
-      EXPECT_TRUE(report.ok) << kind << ": " << report.message << "\n  " << to_string(drawn.spec);
+      EXPECT_TRUE(plan_gives_right_results(c, name, std::move(plan)))
+          << kind << "\n  " << to_string(drawn.spec);
     }
   }
 }

@@ -90,6 +90,36 @@ TEST_P(GpuPrefillTmaSequences, Pages) {
   }
 }
 
+// Sequences that generate beside chunks of prompts: heads of a KV head share the tiles of short
+// ones. 4 fill a warpgroup's rows, 3, 5 and 7 leave some empty; a bias, a slope and a sink by head.
+TEST_P(GpuPrefillTmaSequences, SharedTiles) {
+  Random random(8977);
+  for (const int64_t heads : {int64_t{4}, random.pick<int64_t>({2, 3, 5, 7, 8, 16})}) {
+    CaseSpec s =
+        ragged(DType::bf16, heads == 4 ? 128 : 64,
+               random.chance(0.3) ? 3 : random.between(130, 260), random.between(200, 400), random);
+    s.num_heads = s.num_kv_heads * heads;
+    s.packed_q = s.used_k = s.nan_in_masked = true;
+    s.page_size = random.pick({0, 16, 64});
+    s.causal = random.pick({Causal::bottom_right, Causal::top_left});
+    s.lse = true;
+    check(s, random);
+    s.window_left = random.between(0, 150);
+    s.sinks = true;
+    s.softcap = random.chance(0.5) ? 20.0F : 0.0F;
+    s.alibi = random.pick({0, 2});
+    s.bias = random.chance(0.5);
+    s.bias_dtype = DType::fp32;
+    check(s, random);
+  }
+  // Padded queries, of which the host knows that sharing saves tiles.
+  CaseSpec s = ragged(DType::fp16, 64, 33, random.between(100, 300), random);
+  s.num_heads = s.num_kv_heads * 4;
+  s.used_k = true;
+  s.causal = Causal::bottom_right;
+  check(s, random);
+}
+
 // More sequences than the list's workgroup has lanes, some without queries, some without keys; and
 // more tiles of one sequence than a run has.
 TEST_P(GpuPrefillTmaSequences, ManySequences) {

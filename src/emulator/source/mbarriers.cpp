@@ -35,7 +35,9 @@ Status encode_tensor_map(const TensorMapShape& s, kernels::TensorMap& map) {
   }
   if (s.box_rows < 1 || s.box_rows > kMostBoxRows)
     return invalid(fmt::format("a box has {} rows: 1 to 256 are accepted", s.box_rows));
-  EmulatedTensorMap own{static_cast<const std::byte*>(s.data), {}, {}, s.box_rows};
+  if (s.box_heads < 1 || s.box_heads > kMostBoxRows)
+    return invalid(fmt::format("a box has {} heads: 1 to 256 are accepted", s.box_heads));
+  EmulatedTensorMap own{static_cast<const std::byte*>(s.data), {}, {}, s.box_rows, s.box_heads};
   std::copy(std::begin(s.extent), std::end(s.extent), own.extent);
   std::copy(std::begin(s.stride), std::end(s.stride), own.stride);
   static_assert(sizeof(own) <= sizeof(map.bytes));
@@ -169,11 +171,13 @@ EmulatedTensorMap::Piece EmulatedTensorMap::piece(int64_t column, int64_t row, i
 }
 
 std::string Mbarriers::deliver(const TmaCopy& copy, Lds& lds, const MemoryCheck& accessible) {
-  for (int n = 0; n < copy.map.box_rows; ++n) {
+  const int rows = copy.map.box_rows;
+  for (int n = 0; n < rows * copy.map.box_heads; ++n) {
     for (int p = 0; p < TmaCopy::kPieces; ++p) {
       std::byte piece[TmaCopy::kPieceBytes]{};
-      const auto [from, bytes] = copy.map.piece(copy.column + TmaCopy::kPieceColumns * p,
-                                                copy.row + n, copy.head, copy.batch);
+      const auto [from, bytes] =
+          copy.map.piece(copy.column + TmaCopy::kPieceColumns * p, copy.row + n % rows,
+                         copy.head + n / rows, copy.batch);
       if (bytes > 0) {
         if (!accessible(from, bytes)) {
           return fmt::format(

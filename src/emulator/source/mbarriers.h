@@ -18,7 +18,7 @@ struct EmulatedTensorMap {
   const std::byte* data;
   int64_t extent[4];  // columns, rows, heads, batches
   int64_t stride[3];  // bytes, of rows, heads, batches
-  int box_rows;
+  int box_rows, box_heads;
 
   // Where 8 columns from `column` on lie, and how many bytes of them are in the tensor: maybe none.
   struct Piece {
@@ -44,7 +44,7 @@ struct TmaCopy {
   static constexpr int kColumns = 64, kRowBytes = 128, kPieceBytes = 16;
   static constexpr int kPieces = kRowBytes / kPieceBytes, kPieceColumns = 8;
   static constexpr int kAlignment = 1024;  // bytes; swizzled rows need it
-  int bytes() const { return map.box_rows * kRowBytes; }
+  int bytes() const { return map.box_heads * map.box_rows * kRowBytes; }
   // Where a piece of a row lies in a box in LDS.
   static int place(int row, int piece) {
     return row * kRowBytes + (piece ^ row % kPieces) * kPieceBytes;

@@ -16,6 +16,9 @@ class BackwardPlan {
   void add_row_statistics(const Specialisation& products);
   // dq (rows are queries), or dk, dv or both (rows are keys), by the kernel that `s` describes.
   void add_rows(Specialisation s, int outputs);
+  // dk, dv or both, whose queries are split (kernels/backward/parts/key_sums.h) where blocks of
+  // keys are too few to fill the chip.
+  void add_keys(Specialisation s, int outputs);
   // dq, and dk, dv or both, by one kernel that adds to sums for dq. workgroups: of a persistent
   // kernel; 0: one a block of keys.
   void add_with_query_sums(const Specialisation& s, int64_t workgroups = 0);

@@ -12,6 +12,7 @@ constexpr int64_t kFewParts = 8;
 constexpr int kSinkLanes = 256;
 // Batches: longer ones lose by an early start (docs/lab/nvidia_boards.md).
 constexpr int64_t kShortRun = 4;
+constexpr int64_t kLaneDims = 4;  // kernels/backward/parts/key_sums.h
 
 // How many scores an element of dbias is the sum of, in terms of tiles.
 struct BiasSums {
@@ -28,6 +29,18 @@ struct BiasSums {
     terms = p.batch * p.num_heads * tiles / (batches * heads * row_tiles);
   }
 };
+
+// How many queries a split has for dk and dv: all of them, unless blocks of keys leave half of the
+// chip without work.
+int64_t split_queries(const Problem& p, const Specialisation& s, int compute_units) {
+  constexpr int64_t kLeastTiles = 4;  // of a split: its start and its sums take as long as one
+  const int64_t blocks = tiles_of(p.seqlen_k, s.block_m) * p.batch * p.num_kv_heads,
+                slots = int64_t{s.min_workgroups} * compute_units;
+  const int64_t tiles = tiles_of(p.seqlen_q, s.block_n);
+  if (p.variable_lengths() || blocks == 0 || 2 * blocks > slots) return p.seqlen_q;
+  const int64_t least = tiles_of(kLeastTiles, p.group_size());
+  return std::max(least, tiles_of(tiles, slots / blocks)) * s.block_n;
+}
 
 int64_t bias_part_floats(const Problem& p, const BiasSums& sums, int block_m) {
   return sums.batches * sums.heads * (sums.over_queries ? block_m : p.seqlen_q) * p.seqlen_k;
@@ -67,6 +80,26 @@ void BackwardPlan::add_rows(Specialisation s, int outputs) {
   const int64_t tiles = tiles_of(rows_are_keys ? p_.seqlen_k : p_.seqlen_q, s.block_m);
   plan_.launches.push_back(
       {s, tiles * p_.batch * (rows_are_keys ? p_.num_kv_heads : p_.num_heads)});
+}
+
+void BackwardPlan::add_keys(Specialisation s, int outputs) {
+  const int64_t queries = split_queries(p_, s, compute_units_);
+  if (queries >= p_.seqlen_q) return add_rows(s, outputs);
+  s.splits = 1;
+  add_rows(s, outputs);
+  const int64_t splits = tiles_of(p_.seqlen_q, queries);
+  plan_.launches.back().workgroups *= splits;
+  plan_.arguments.split_keys = queries;
+  plan_.arguments.num_splits = plan_.num_splits = static_cast<int>(splits);
+  const int64_t floats = p_.batch * p_.num_kv_heads * p_.seqlen_k *
+                         (((outputs & kGivesDk) != 0 ? s.head_dim : 0) +
+                          ((outputs & kGivesDv) != 0 ? s.head_dim_v : 0));
+  plan_.partial_out_floats = std::max(plan_.partial_out_floats, round_up(splits * floats, 16));
+  Specialisation sums = helper_kernel(s, "backward/parts/key_sums.h", kHelperLanes);
+  sums.target = s.target;  // tile/rows.h has matrix operands, too
+  sums.outputs = outputs;
+  sums.exact_dims = s.exact_dims;
+  plan_.launches.push_back({sums, tiles_of(floats, kLaneDims * kHelperLanes), true});
 }
 
 void BackwardPlan::add_with_query_sums(const Specialisation& s, int64_t workgroups) {

@@ -74,10 +74,10 @@ class BackwardWgmma final : public Family {
     if (p.dq.present) plan.add_rows(queries, kGivesDq);
     const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;
     if (shapes_for(p).split_keys) {
-      if (dk != 0) plan.add_rows(kernel(dk), dk);
-      if (dv != 0) plan.add_rows(kernel(dv), dv);
+      if (dk != 0) plan.add_keys(kernel(dk), dk);
+      if (dv != 0) plan.add_keys(kernel(dv), dv);
     } else if ((dk | dv) != 0) {
-      plan.add_rows(kernel(dk | dv), dk | dv);
+      plan.add_keys(kernel(dk | dv), dk | dv);
     }
     plan.add_bias(target(), chip);
     plan.add_sinks(queries);
@@ -136,7 +136,8 @@ class BackwardWgmma final : public Family {
     const BackwardWgmmaShapes& shapes = shapes_for(p);
     if (s.outputs == kGivesDq) return shapes.queries;
     if (shapes.split_keys && s.outputs == kGivesDv) return shapes.values;
-    return s.plain_scale && !s.dropout && s.whole_rows ? shapes.keys : shapes.modified_keys;
+    const bool few = p.seqlen_k <= shapes.modified_keys.block_m;
+    return s.plain_scale && !s.dropout && s.whole_rows && !few ? shapes.keys : shapes.modified_keys;
   }
   int dims(int64_t dim) const {
     int rounded = target().panel_columns;

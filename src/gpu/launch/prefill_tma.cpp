@@ -33,6 +33,7 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   s.ping_pong = shape.ping_pong && shape.warpgroups > 1;
   s.persistent = static_cast<int>(scheduler);
   s.tensor_maps = true;
+  s.shared_heads = shared_heads(p, s.block_m);
   s.lds_bytes = kernels::TmaPrefillLayout::of(static_cast<int>(round_up(s.head_dim, panel)),
                                               static_cast<int>(round_up(s.head_dim_v, panel)),
                                               s.block_m, s.block_n, s.buffers, p.variable_lengths())

@@ -60,7 +60,8 @@ const PrefillTmaRow& row_for(const Problem& call, const PrefillTmaTiles& tiles, 
   const PrefillTmaRow& row = first_of(tiles.rows, p, compute_units);
   // Sequences of few queries, such as those that generate beside chunks of prompts, would leave a
   // larger tile's rows empty.
-  const bool short_rows = p.variable_lengths() && p.seqlen_q <= kWarpgroupRows;
+  const bool short_rows =
+      p.variable_lengths() && p.seqlen_q * shared_heads(p, 2 * kWarpgroupRows) <= kWarpgroupRows;
   const bool few = short_rows || 2 * tiles_of_queries(p, row.shape.warpgroups) <= compute_units;
   return few ? first_of(tiles.few, p, compute_units) : row;
 }

@@ -26,6 +26,15 @@ int64_t most_key_tiles(const Problem& p, int64_t rows) {
   return p.packed_k() ? p.total_k / rows + p.batch : p.batch * tiles_of(p.seqlen_k, rows);
 }
 
+int shared_heads(const Problem& p, int block_m) {
+  constexpr int64_t kMostHeads = 64;  // a warpgroup has a row for each
+  if (!p.variable_lengths() || p.dropout > 0) return 1;
+  int64_t heads = std::clamp(p.group_size(), int64_t{1}, kMostHeads);
+  while (p.group_size() % heads != 0) --heads;
+  const algorithm::SharedTiles tiles{static_cast<int>(heads), block_m};
+  return p.packed_q() || tiles.is_shared(p.seqlen_q) ? tiles.heads : 1;
+}
+
 void add_work_tiles(const Problem& p, LaunchPlan& plan) {
   const Specialisation& s = plan.launches.front().specialisation;
   const int64_t tiles = most_query_tiles(p, s.block_m);
@@ -38,15 +47,17 @@ void add_work_tiles(const Problem& p, LaunchPlan& plan) {
   const int64_t kv_heads = std::clamp(kL2Bytes / (tile_bytes * std::min(run, tiles)), int64_t{1},
                                       std::max<int64_t>(1, p.num_kv_heads));
   kernels::ForwardArguments& a = plan.arguments;
-  a.work.capacity = static_cast<int>(tiles);
-  a.work.run_tiles = static_cast<int>(run);
-  a.section_heads = static_cast<int>(kv_heads * p.group_size());
-  plan.tile_counter_floats = kCounterFloats + kTileFloats * tiles;
+  const int64_t listed = tiles * s.shared_heads;
+  a.work.capacity = static_cast<int>(listed);
+  a.work.run_tiles = static_cast<int>(run * s.shared_heads);
+  a.section_heads = static_cast<int>(kv_heads * p.group_size() / s.shared_heads);
+  plan.tile_counter_floats = kCounterFloats + kTileFloats * listed * (s.shared_heads > 1 ? 2 : 1);
 
   Specialisation list = helper_kernel(s, "sequences/work_tiles.h", kernels::kMostRunTiles);
   list.dtype = list.kv_dtype = static_cast<int>(DType::fp16);  // nothing depends on it
   list.head_dim = list.head_dim_v = 0;
   list.sinks = list.splits = 0;
+  list.shared_heads = s.shared_heads;
   list.lds_bytes = 2 * static_cast<int>(sizeof(int)) * kernels::kMostRunTiles;
   plan.launches.front().programmatic_launch = true;
   plan.launches.insert(plan.launches.begin(), {list, 1});

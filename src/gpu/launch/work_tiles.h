@@ -12,6 +12,9 @@ Problem with_mean_lengths(const Problem& problem);
 // those that are packed begins with a tile of its own.
 int64_t most_query_tiles(const Problem& problem, int64_t rows);
 int64_t most_key_tiles(const Problem& problem, int64_t rows);
+// Heads of a KV head that share tiles of block_m rows where a sequence has few queries
+// (algorithm::SharedTiles): 1 where no sequence's tiles would be fewer.
+int shared_heads(const Problem& problem, int block_m);
 // Puts the launch that makes the list, and clears the tile counter, before the plan's, and reserves
 // the workspace that the list takes. Sets section_heads.
 void add_work_tiles(const Problem& problem, LaunchPlan& plan);

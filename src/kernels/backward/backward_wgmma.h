@@ -8,7 +8,11 @@
 //
 // What a wave's registers hold of P and dS is what its next product takes from there; only tensors
 // go through LDS.
+//
+// kSplits: blocks of keys are too few to fill the chip. The queries are split, and
+// backward/parts/key_sums.h adds what the splits give of dk and dv.
 #include "backward/backward_wgmma_layout.h"
+#include "backward/parts/key_parts.h"
 #include "backward/parts/wgmma_panels.h"
 
 namespace fulmen::kernels {
@@ -22,6 +26,7 @@ static_assert(kGivesOneSide && !kAddsDq && !kGivesDbias, "backward_wgmma: one si
 static_assert(kBlockM == 64 * kWarpgroups && kHeadDim % kPanelColumns == 0 &&
                   kHeadDimV % kPanelColumns == 0,
               "backward_wgmma: a warpgroup has 64 rows and whole panels");
+static_assert(!kSplits || (kRowsAreKeys && !kVariable), "backward_wgmma: queries are split");
 static_assert(kSecondEarly || (kBuffers == 2 && !kGivesDv),
               "backward_wgmma: dv takes the second tensor to the end of a tile");
 
@@ -292,6 +297,30 @@ FULMEN_DEVICE void store_sums(const BackwardTask& task, const View& view, Int64 
     store_rows(task, view, head, g * kTiles, dims, factor, sums[g]);
 }
 
+// The same of a split: KeyParts.
+template <int kDims, int kProducts, int kTiles>
+FULMEN_DEVICE void store_part(const BackwardTask& task, float* part, Int64 kv_head,
+                              const float (&sums)[kProducts][1][kTiles][kElements]) {
+  const BackwardArguments& a = task.arguments;
+  float* const head = part + (task.batch * a.num_kv_heads + kv_head) * a.seqlen_k * kDims;
+#pragma unroll
+  for (int g = 0; g < kProducts; ++g) {
+#pragma unroll
+    for (int d = 0; d < kTiles; ++d) {
+#pragma unroll
+      for (int e = 0; e < kElements; e += 2) {
+        const Int64 row = task.wave_row + tile_row(row_slot(e));
+        const int dim = kScoreTile * (g * kTiles + d) + tile_column(e);
+        const float(&x)[kElements] = sums[g][0][d];
+        if (row < task.row_end) {
+          global_store(reinterpret_cast<Words<2>*>(head + row * kDims + dim),
+                       Words<2>{{float_bits(x[e]), float_bits(x[e + 1])}});
+        }
+      }
+    }
+  }
+}
+
 // A workgroup's kBlockM rows of a head.
 struct RowBlock {
   int batch, head;
@@ -320,13 +349,24 @@ struct RowBlock {
   }
 };
 
-FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, const RowBlock& block) {
+// The part of a range that a split has.
+FULMEN_DEVICE algorithm::KeyRange in_split(const BackwardArguments& a, int split,
+                                           algorithm::KeyRange range) {
+  if constexpr (!kSplits) return range;
+  const Int64 begin = split * a.split_keys, end = begin + a.split_keys;
+  range.begin = range.begin > begin ? range.begin : begin;
+  range.end = range.end < end ? range.end : end;
+  return range.end > range.begin ? range : algorithm::KeyRange{};
+}
+
+FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, const RowBlock& block, int split) {
   const Int64 length = kRowsAreKeys ? a.seqlen_k : a.seqlen_q, row_begin = block.row_begin;
   const Int64 row_end = row_begin + kBlockM < length ? row_begin + kBlockM : length;
   const algorithm::Band band =
       kBand ? column_band(a) : algorithm::Band{kRowsAreKeys ? a.seqlen_q : a.seqlen_k};
-  const algorithm::KeyRange attended = band.any(row_begin, row_end);
-  const TileOrder order = TileOrder::of(tile_range(attended), band.all(row_begin, row_end));
+  const algorithm::KeyRange attended = in_split(a, split, band.any(row_begin, row_end));
+  const TileOrder order =
+      TileOrder::of(tile_range(attended), in_split(a, split, band.all(row_begin, row_end)));
   const BackwardTask task{a, block.batch, band, row_begin + kScoreTile * wave_id(), row_end, 0, 0};
   RowSums sums = {};
   if (order.count > 0) {
@@ -347,6 +387,12 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, const RowBlock&
         finish_queries(task, block.head, task.wave_row, numbers, sums.first[g][0]);
     }
   }
+  if constexpr (kSplits) {
+    const KeyParts parts = KeyParts::of(a, split);
+    if constexpr (kGivesDk) store_part<kHeadDim>(task, parts.dk, block.head, sums.first);
+    if constexpr (kGivesDv) store_part<kHeadDimV>(task, parts.dv, block.head, sums.second);
+    return;
+  }
   if constexpr (kGivesDq)
     store_sums(task, a.dq, block.head, a.head_dim, a.softmax_scale, sums.first);
   if constexpr (kGivesDk)
@@ -355,10 +401,12 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, const RowBlock&
 }
 
 FULMEN_DEVICE void backward_wgmma(const BackwardArguments& call) {
-  const RowBlock block = RowBlock::of(call, workgroup_id());
+  const int splits = kSplits ? call.num_splits : 1,
+            split = kSplits ? static_cast<int>(workgroup_id() % splits) : 0;
+  const RowBlock block = RowBlock::of(call, workgroup_id() / splits);
   const BackwardArguments& a = sequence_of(call, block.batch);
   if (kVariable && block.row_begin >= (kRowsAreKeys ? a.seqlen_k : a.seqlen_q)) return;
-  gradients_of_rows(a, block);
+  gradients_of_rows(a, block, split);
 }
 
 }  // namespace fulmen::kernels

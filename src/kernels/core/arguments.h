@@ -83,6 +83,7 @@ struct ForwardArguments {
   // Split keys: unnormalised output, maxima and sums of each split, for forward/decode_combine.h.
   // Rows are those of [batch, num_heads, seqlen_q] from first_split_row on; those before it are not
   // split.
+  // backward_wgmma.h: split_keys are queries, of dk's and dv's sums.
   Int64 split_keys;
   int num_splits;
   Int64 first_split_row;
@@ -128,6 +129,7 @@ struct alignas(64) TensorMap {
 // forward/prefill_tma.h: its boxes are tiles of rows by 64 columns.
 struct TmaForwardArguments : ForwardArguments {
   TensorMap q_map, k_map, v_map, out_map;
+  TensorMap shared_q_map;  // of q with heads before rows: algorithm::SharedTiles
 };
 
 // The backward kernels' own: out and lse are inputs.

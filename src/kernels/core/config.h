@@ -45,6 +45,8 @@ constexpr bool kWholeBias = kConfig.whole_bias != 0;
 constexpr bool kBatchBias = kConfig.batch_bias != 0, kBatchDbias = kConfig.batch_dbias != 0;
 constexpr bool kWholeTiles = kConfig.whole_tiles != 0;
 constexpr bool kPackedRows = kConfig.packed_rows != 0;
+constexpr int kSharedHeads = kConfig.shared_heads;
+constexpr bool kSharesTiles = kSharedHeads > 1;
 constexpr bool kSplits = kConfig.splits != 0;
 constexpr int kHeadsInRow = kConfig.heads_in_row;
 constexpr bool kBias = kConfig.bias >= 0;

@@ -5,11 +5,11 @@
 //                                               a warpgroup's step
 //
 // A workgroup has kBlockM query rows of one head, a warpgroup 64 of them, a wave 16. One more
-// warpgroup has two waves that work: the key loader asks the TMA for tiles of keys and values, in a
-// ring of kBuffers each, the query loader for each warpgroup's Q. An mbarrier a buffer says that a
-// tile has arrived (full), another that no warpgroup reads it any more (empty). A persistent
-// kernel's workgroups take further tiles of queries: the loaders are then ahead of the warpgroups,
-// which store outputs meanwhile.
+// warpgroup has two waves that work, or three: the key loader asks the TMA for tiles of keys and
+// values, in a ring of kBuffers each, the query loader for each warpgroup's Q. An mbarrier a buffer
+// says that a tile has arrived (full), another that no warpgroup reads it any more (empty). A
+// persistent kernel's workgroups take further tiles of queries: the loaders are then ahead of the
+// warpgroups, which store outputs meanwhile.
 //
 // A step begins S = Q K^T of tile n and O += P V of tile n - 1, and computes exponentials of n
 // while the second one is in flight. Ping-pong: warpgroups issue products one after the other, so
@@ -26,6 +26,7 @@
 #include "forward/parts/next_tile.h"
 #include "forward/parts/tma_epilogue.h"
 #include "forward/parts/tma_loaders.h"
+#include "forward/parts/tma_shared_rows.h"
 #include "forward/parts/tma_splits.h"
 
 namespace fulmen::kernels {
@@ -68,12 +69,15 @@ struct Consumer {
   }
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
-    const Int64 first_row = t.row_begin + rows_of_group(group, query_ring);
-    const ForwardArguments& a = arguments_of(t, arguments, first_row);
-    const RowMap map{a, t.batch, t.head, a.seqlen_q};
-    const Int64 group_row = first_row, wave_row = group_row + wave_id() % 4 * kScoreTile;
-    const Int64 row_end = group_row + 64 < a.seqlen_q ? group_row + 64 : a.seqlen_q;
-    const algorithm::KeyRange keys = band_of(a).any(group_row, row_end);
+    const Int64 group_row = row_of_group(t, group, query_ring);
+    const ForwardArguments& a = arguments_of(t, arguments, group_row);
+    const Int64 wave_row = group_row + wave_id() % 4 * kScoreTile,
+                rows_end = t.is_shared() ? a.seqlen_q * kSharedHeads : a.seqlen_q;
+    const Int64 row_end =
+        group_row + t.rows_of_group() < rows_end ? group_row + t.rows_of_group() : rows_end;
+    const RowMap map{a, t.batch, t.head, kSharesTiles ? row_end : rows_end, t.is_shared()};
+    const algorithm::KeyRange keys =
+        band_of(a).any(map.query(group_row), map.query(row_end - 1) + 1);
     bool any = group_row < row_end && keys.end > keys.begin;
     int n = any ? t.order.passed_over(keys.end) : t.order.count;
     WaveRows rows = {};
@@ -189,8 +193,9 @@ struct Consumer {
 FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
   if (thread_id() == 0) {
     mbarrier_init(kPatch, 1);
+    mbarrier_init(kValuePatch, 1);
     mbarrier_init(kNextFull, 1);
-    mbarrier_init(kNextEmpty, 4 * kWarpgroups + 1);
+    mbarrier_init(kNextEmpty, 4 * kWarpgroups + (kTwoLoaders ? 2 : 1));
 #pragma unroll
     for (int n = 0; n < kQueryBuffers * kWarpgroups; ++n) {
       mbarrier_init(kQueriesFull + 8 * n, 1);
@@ -205,6 +210,7 @@ FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
     }
     mbarrier_init_fence();
   }
+  if constexpr (kSharesTiles) clear_rows_without_query();
   // forward/clear_tile_counter.h may still run.
   if constexpr (kDynamicTiles) grid_dependency_wait();
   barrier();
@@ -221,6 +227,11 @@ FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
       QueryLoader queries{a};
       for_each_tile<false>(a, [&](const QueryTile& t) {
         if (t.order.count > 0) queries.tile(t);
+      });
+    } else if (kTwoLoaders && loader == 2) {
+      KeyLoader values{a};
+      for_each_tile<false>(a, [&](const QueryTile& t) {
+        if (t.order.count > 0) values.values_of_tile(t);
       });
     }
   } else {

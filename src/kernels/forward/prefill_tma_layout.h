@@ -52,9 +52,9 @@ struct TmaPrefillLayout {
     l.output_bytes = wide ? 0 : block_m * 2 * head_dim_v;
     l.barriers_at = l.outputs_at + l.output_bytes;
     // Full and empty for each buffer, of each warpgroup's queries, of keys, of values and of the
-    // next tile's number, and one for values to be cleared.
+    // next tile's number, and one each for keys and values that are changed in LDS.
     l.next_at = l.barriers_at +
-                (2 * l.query_buffers * (block_m / 64) + 1 + 4 * buffers + 2) * kBarrierBytes;
+                (2 * l.query_buffers * (block_m / 64) + 2 + 4 * buffers + 2) * kBarrierBytes;
     if (variable) l.next_at = (l.next_at + 15) / 16 * 16;
     l.total = l.next_at + (variable ? kHeadTileBytes : kBarrierBytes);
   }

@@ -5,8 +5,11 @@
 //   in runs of run_tiles, each sorted by cost    the larger first, else in that order
 //
 // A tile's place in its run is the number of the run's tiles before it, which each lane counts. A
-// run's lanes are the workgroup's.
+// run's lanes are the workgroup's. With kSharesTiles the list is first made behind its place: a
+// tile that heads do not share is there once, and as many times as there are heads when it is
+// sorted.
 #include "core/sequence.h"
+#include "sequences/shared_heads.h"
 #include "sequences/work_tile_moves.h"
 
 namespace fulmen::kernels {
@@ -15,8 +18,9 @@ static_assert(kVariable && kWorkgroup == kMostRunTiles, "work_tiles: a lane a ti
 constexpr int kSumsAt = 0, kCostsAt = 4 * kWorkgroup;
 static_assert(kLdsBytes == 8 * kWorkgroup, "work_tiles: the host reserves LDS for sums and costs");
 
-FULMEN_DEVICE int tiles_of_sequence(const PlacedSequence& s) {
-  return static_cast<int>(tiles_of(s.q_len, kBlockM));
+// Where the list is made.
+FULMEN_DEVICE WorkTile* made_at(const ForwardArguments& call) {
+  return call.work.tiles + (kSharesTiles ? call.work.capacity : 0);
 }
 
 // Each lane's sum of the lanes' numbers before it; `sum`: of all.
@@ -39,10 +43,9 @@ FULMEN_DEVICE int sum_before(int number, int& sum) {
 
 // Tiles of keys that the tile's queries attend.
 FULMEN_DEVICE int cost_of(const ForwardArguments& call, const PlacedSequence& s, int tile) {
-  const Int64 begin = Int64{tile} * kBlockM,
-              end = begin + kBlockM < s.q_len ? begin + kBlockM : s.q_len;
-  const algorithm::KeyRange keys =
-      s.band(call.top_left != 0, call.window_left, call.window_right).any(begin, end);
+  const TileQueries queries = TileQueries::of(s.q_len, tile);
+  const algorithm::KeyRange keys = s.band(call.top_left != 0, call.window_left, call.window_right)
+                                       .any(queries.begin, queries.end);
   return keys.end > keys.begin ? static_cast<int>(tiles_of(keys.end - keys.begin, kBlockN)) : 0;
 }
 
@@ -53,38 +56,57 @@ FULMEN_DEVICE void list_sequences(const ForwardArguments& call, int first, int p
   barrier();
   for (int n = wave_id(); n < kWorkgroup && first + n < call.batch; n += kWaves) {
     const PlacedSequence s = PlacedSequence::of(call, first + n);
-    const int count = tiles_of_sequence(s), begin = lds_load<int>(kSumsAt + 4 * n);
+    const int count = kSharing.count(s.q_len), begin = lds_load<int>(kSumsAt + 4 * n);
     for (int tile = lane_id(); tile < count && begin + tile < call.work.capacity;
          tile += kWaveSize) {
       const auto row = [](Int64 x) { return static_cast<int>(x); };
-      store_work_tile(call.work.tiles + begin + tile,
-                      {first + n, tile, row(s.q_row), row(s.q_len), row(s.k_row), row(s.k_len),
-                       s.cut ? 1 : 0, cost_of(call, s, tile)});
+      const int first_copy = tile * kSharing.copies(s.q_len);
+      store_work_tile(made_at(call) + begin + tile,
+                      {first + n, first_copy, row(s.q_row), row(s.q_len), row(s.k_row),
+                       row(s.k_len), s.cut ? 1 : 0, cost_of(call, s, first_copy)});
     }
   }
   barrier();
 }
 
-// Sorts a run's `count` tiles.
-FULMEN_DEVICE void sort_run(WorkTile* run, int count) {
+// Sorts a run's `count` tiles behind the `listed` ones before, and returns how many these are then,
+// with copies.
+FULMEN_DEVICE int sort_run(const ForwardArguments& call, const WorkTile* run, int count,
+                           int listed) {
   constexpr int kAtOnce = 4;
   const int lane = thread_id();
   const WorkTile own = lane < count ? load_work_tile(run + lane) : WorkTile{};
-  // What is not there counts as less than all.
-  lds_store(kCostsAt + 4 * lane, lane < count ? own.cost : -1);
+  const int copies = kSharing.copies(own.q_len);
+  // Of tiles with as many keys one that heads share is done sooner. What is not there counts as
+  // less than all.
+  const int own_cost = 2 * own.cost + (copies > 1 ? 1 : 0);
+  lds_store(kCostsAt + 4 * lane, lane < count ? own_cost : -1);
   barrier();
-  int before = 0;
+  int before = 0, all = 0;
+  if (wave_id() * kWaveSize < count) {
 #pragma unroll 4
-  for (int n = 0; n < count; n += kAtOnce) {
-    const auto costs = lds_load<Words<kAtOnce>>(kCostsAt + 4 * n);
+    for (int n = 0; n < count; n += kAtOnce) {
+      const auto costs = lds_load<Words<kAtOnce>>(kCostsAt + 4 * n);
 #pragma unroll
-    for (int m = 0; m < kAtOnce; ++m) {
-      const int cost = static_cast<int>(costs.word[m]);
-      before += cost > own.cost || (cost == own.cost && n + m < lane) ? 1 : 0;
+      for (int m = 0; m < kAtOnce; ++m) {
+        const int cost = static_cast<int>(costs.word[m]);
+        const int its_copies = cost < 0 ? 0 : kSharesTiles && cost % 2 != 0 ? kSharedHeads : 1;
+        before += cost > own_cost || (cost == own_cost && n + m < lane) ? its_copies : 0;
+        all += its_copies;
+      }
     }
   }
+  if (lane == 0) lds_store(kSumsAt, all);
   barrier();
-  if (lane < count) store_work_tile(run + before, own);
+  if (lane < count) {
+#pragma unroll 1
+    for (int n = 0; n < copies && listed + before + n < call.work.capacity; ++n) {
+      WorkTile copy = own;
+      copy.tile += n;
+      store_work_tile(call.work.tiles + listed + before + n, copy);
+    }
+  }
+  return at_most(listed + lds_load<int>(kSumsAt), call.work.capacity);
 }
 
 FULMEN_DEVICE void work_tiles(const ForwardArguments& call) {
@@ -92,18 +114,20 @@ FULMEN_DEVICE void work_tiles(const ForwardArguments& call) {
 #pragma unroll 1
   for (int first = 0; first < call.batch; first += kWorkgroup) {
     const int b = first + thread_id();
-    const int count = b < call.batch ? tiles_of_sequence(PlacedSequence::of(call, b)) : 0;
+    const int count = b < call.batch ? kSharing.count(PlacedSequence::of(call, b).q_len) : 0;
     int sum = 0;
     const int before = sum_before(count, sum);
     list_sequences(call, first, all + before);
     // Tables that name rows twice are cut off at what there is room for.
     all = sum < call.work.capacity - all ? all + sum : call.work.capacity;
   }
+  const int run = call.work.run_tiles / kSharedHeads;
+  int listed = 0;
 #pragma unroll 1
-  for (int first = 0; first < all; first += call.work.run_tiles)
-    sort_run(call.work.tiles + first, at_most(all - first, call.work.run_tiles));
+  for (int first = 0; first < all; first += run)
+    listed = sort_run(call, made_at(call) + first, at_most(all - first, run), listed);
   if (thread_id() == 0) {
-    global_store(call.work.count, all);
+    global_store(call.work.count, listed);
     global_store(call.tile_counter, 0);
   }
 }

@@ -9,19 +9,26 @@
 namespace fulmen::kernels {
 
 // Which query and head a row of a tile is. With kPackedRows the query heads of a KV head are
-// neighbouring rows.
+// neighbouring rows; with kSharesTiles kSharedHeads heads are, in the tiles that they share.
 struct RowMap {
   const ForwardArguments& arguments;
   int batch, first_head;
   Int64 end;  // rows
+  bool is_shared = false;
 
   FULMEN_DEVICE Int64 clamp(Int64 row) const { return row < end ? row : end - 1; }
   // Packed rows are few (launch/decode.cpp): divisions of 32 bits will do.
   FULMEN_DEVICE Int64 query(Int64 row) const {
+    if constexpr (kSharesTiles)
+      return is_shared ? static_cast<unsigned>(row) / static_cast<unsigned>(kSharedHeads) : row;
     if constexpr (!kPackedRows) return row;
     return static_cast<unsigned>(row) / static_cast<unsigned>(arguments.group_size);
   }
   FULMEN_DEVICE int head(Int64 row) const {
+    if constexpr (kSharesTiles)
+      return is_shared ? first_head + static_cast<int>(static_cast<unsigned>(row) %
+                                                       static_cast<unsigned>(kSharedHeads))
+                       : first_head;
     if constexpr (!kPackedRows) return first_head;
     return first_head + static_cast<int>(static_cast<unsigned>(row) %
                                          static_cast<unsigned>(arguments.group_size));

@@ -408,7 +408,7 @@ FULMEN_FAKE_EXPORT Error cuTensorMapEncodeTiled(void* map, int dtype, unsigned r
       return kInvalidValue;
     if (n + 1 < rank && (strides[n] == 0 || strides[n] % 16 != 0)) return kInvalidValue;
   }
-  if (box[0] != kColumns || box[2] != 1 || box[3] != 1) return kInvalidValue;
+  if (box[0] != kColumns || box[3] != 1) return kInvalidValue;
   std::memcpy(map, &memory, sizeof(memory));
   return 0;
 }

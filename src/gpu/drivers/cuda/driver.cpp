@@ -132,7 +132,8 @@ class CudaDriver final : public Driver {
     for (unsigned n = 0; n < kRank; ++n) extents[n] = static_cast<unsigned long long>(s.extent[n]);
     for (unsigned n = 0; n + 1 < kRank; ++n)
       strides[n] = static_cast<unsigned long long>(s.stride[n]);
-    const unsigned box[] = {kColumns, static_cast<unsigned>(s.box_rows), 1, 1},
+    const unsigned box[] = {kColumns, static_cast<unsigned>(s.box_rows),
+                            static_cast<unsigned>(s.box_heads), 1},
                    ones[] = {1, 1, 1, 1};
     // Where a row is one box, 256 bytes would bring the next head's row, which is read at another
     // time.

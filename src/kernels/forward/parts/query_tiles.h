@@ -3,6 +3,7 @@
 #pragma once
 
 #include "forward/parts/sequence_tiles.h"
+#include "sequences/shared_heads.h"
 #include "tile/order.h"
 #include "tile/sources.h"
 
@@ -41,7 +42,7 @@ struct BoxPlace {
   int batch;
 };
 struct QueryTile {
-  int batch, head;
+  int batch, head;  // the first one, where heads share the tile
   Int64 row_begin;
   int split;                 // kSplits: which part of the keys; kWholeTile: all
   algorithm::KeyRange keys;  // that some row attends
@@ -49,8 +50,12 @@ struct QueryTile {
   WorkTile work;  // kVariable: where the sequence lies
 
   FULMEN_DEVICE static QueryTile of(const ForwardArguments& a, const QueryBlock& block, int split) {
-    const Int64 row_end =
-        block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
+    return of(a, block,
+              block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q,
+              split);
+  }
+  FULMEN_DEVICE static QueryTile of(const ForwardArguments& a, const QueryBlock& block,
+                                    Int64 row_end, int split) {
     const algorithm::Band band = band_of(a);
     algorithm::KeyRange keys = band.any(block.row_begin, row_end),
                         whole = band.all(block.row_begin, row_end);
@@ -65,11 +70,19 @@ struct QueryTile {
   }
   FULMEN_DEVICE static QueryTile of(const ForwardArguments& call, const HeadTile& next) {
     const WorkTile& work = next.tile;
+    const TileQueries queries = TileQueries::of(work.q_len, work.tile);
     QueryTile t = of(arguments_at(call, work.batch, PlacedSequence::of(work)),
-                     {work.batch, next.head, Int64{work.tile} * kBlockM}, kWholeTile);
+                     {work.batch, next.head * kSharedHeads + queries.head, queries.begin},
+                     queries.end, kWholeTile);
     t.work = work;
+    if (t.is_shared()) t.row_begin *= kSharedHeads;
     return t;
   }
+  // Rows are those of kSharedHeads heads.
+  FULMEN_DEVICE bool is_shared() const { return kSharesTiles && kSharing.is_shared(work.q_len); }
+  FULMEN_DEVICE int rows_of_group() const { return is_shared() ? kSharedRows : 64; }
+  // No other tile has these keys.
+  FULMEN_DEVICE bool is_alone() const { return kSharesTiles && work.q_len <= kSharing.queries(); }
   // The arguments that the sequence would have if it were alone.
   FULMEN_DEVICE decltype(auto) sequence(const ForwardArguments& call) const {
     if constexpr (!kVariable) {

@@ -50,8 +50,8 @@ FULMEN_DEVICE void store(const RowMap& map, Int64 wave_row, const WaveRows& rows
   end_rows(map, wave_row, rows.state, factor);
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const Int64 i = wave_row + tile_row(slot);
-    Element* const row = out_row(a, map.batch, map.first_head, map.clamp(i));
+    const Int64 i = wave_row + tile_row(slot), there = map.clamp(i);
+    Element* const row = out_row(a, map.batch, map.head(there), map.query(there));
 #pragma unroll
     for (int g = 0; g < kProducts; ++g) {
 #pragma unroll
@@ -65,7 +65,7 @@ FULMEN_DEVICE void store(const RowMap& map, Int64 wave_row, const WaveRows& rows
                         pack<Element>(high[2 * slot + 4] * f, high[2 * slot + 5] * f)}};
         transpose_quads(piece.word);
         const int part = lane_id() % 4, dim = kScoreTile * (g * kProductTiles + d) + 8 * part;
-        if (i < a.seqlen_q && (two || part < 2)) store_piece(row, dim, a.head_dim_v, piece);
+        if (i < map.end && (two || part < 2)) store_piece(row, dim, a.head_dim_v, piece);
       }
     }
   }
@@ -73,8 +73,8 @@ FULMEN_DEVICE void store(const RowMap& map, Int64 wave_row, const WaveRows& rows
 FULMEN_DEVICE void store_outputs(const TmaForwardArguments& call, const QueryTile& t,
                                  const RowMap& map, Int64 wave_row, const WaveRows& rows) {
   if constexpr (kStoresByTma) {
-    // The rows behind a packed sequence's end are the next one's.
-    if (!kVariable || wave_row + kScoreTile <= map.end)
+    // The rows behind a packed sequence's end are the next one's, those of heads are no box.
+    if (!kVariable || (!map.is_shared && wave_row + kScoreTile <= map.end))
       return give_to_tma(call, t, map, wave_row, rows);
   }
   store(map, wave_row, rows);

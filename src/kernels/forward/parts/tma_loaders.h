@@ -48,17 +48,17 @@ constexpr int kQueriesFull = kLdsLayout.barriers_at,
 constexpr int kKeysFull = kQueriesEmpty + 8 * kQueryBuffers * kWarpgroups,
               kKeysEmpty = kKeysFull + 8 * kBuffers;
 constexpr int kValuesFull = kKeysEmpty + 8 * kBuffers, kValuesEmpty = kValuesFull + 8 * kBuffers;
-constexpr int kPatch = kValuesEmpty + 8 * kBuffers, kNextFull = kPatch + 8,
-              kNextEmpty = kNextFull + 8;
+constexpr int kPatch = kValuesEmpty + 8 * kBuffers, kValuePatch = kPatch + 8,
+              kNextFull = kValuePatch + 8, kNextEmpty = kNextFull + 8;
 
 using QueryRing = Ring<kQueryBuffers>;
 using TileRing = Ring<kBuffers>;
 
-// Which 64 of a tile's rows a warpgroup takes. With a band the first ones often have fewer keys
-// than the last: warpgroups change ends from tile to tile.
-FULMEN_DEVICE int rows_of_group(int group, const QueryRing& ring) {
+// The first of a tile's rows that a warpgroup takes. With a band the first ones often have fewer
+// keys than the last: warpgroups change ends from tile to tile.
+FULMEN_DEVICE Int64 row_of_group(const QueryTile& t, int group, const QueryRing& ring) {
   const bool odd = (kQueryBuffers == 1 ? ring.parity : ring.buffer) != 0;
-  return 64 * (kBand && odd ? kWarpgroups - 1 - group : group);
+  return t.row_begin + t.rows_of_group() * (kBand && odd ? kWarpgroups - 1 - group : group);
 }
 // A warpgroup's mbarrier of the buffer that is next; and where the buffer lies.
 FULMEN_DEVICE int queries_barrier(int first, const QueryRing& ring, int group) {
@@ -93,18 +93,29 @@ struct QueryLoader {
       if (lane_id() == 0) {
         const int full = queries_barrier(kQueriesFull, ring, group),
                   to = queries_at(ring) + group * 64 * kPanelRowBytes;
-        mbarrier_arrive_expect(full, kLdsLayout.query_bytes / kWarpgroups);
+        const Int64 row = row_of_group(t, group, ring);
         const BoxPlace place = t.queries_in_map(arguments);
-        load<kPanels, 64, kBlockM>(to, arguments.q_map,
-                                   place.row + t.row_begin + rows_of_group(group, ring), t.head,
-                                   place.batch, full, once);
+        mbarrier_arrive_expect(full, t.rows_of_group() * kPanels * kPanelRowBytes);
+        if (t.is_shared()) {
+          load_shared(to, place, row / kSharedHeads, t.head, full);
+        } else {
+          load<kPanels, 64, kBlockM>(to, arguments.q_map, place.row + row, t.head, place.batch,
+                                     full, once);
+        }
       }
     }
     ring.advance();
   }
+  // In its map a query's heads are rows.
+  FULMEN_DEVICE void load_shared(int to, const BoxPlace& place, Int64 query, int head,
+                                 int full) const {
+    const int first = static_cast<int>(place.row + query);
+    load<kPanels, kSharedRows, kBlockM>(to, arguments.shared_q_map, head, first, place.batch, full,
+                                        once);
+  }
 };
 
-// The wave that brings keys and values.
+// The wave that brings keys and values; kTwoLoaders: one of two.
 struct KeyLoader {
   const TmaForwardArguments& arguments;
   L2Policy again = L2Policy::evict_last();
@@ -112,7 +123,12 @@ struct KeyLoader {
   int patch_parity = 0;
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
-    const int kv_head = t.head / arguments.group_size;
+    const int kv_head = begin(t);
+    if constexpr (kTwoLoaders) {
+      for_each_of_tile(
+          t, [&](Int64 first_key, const TilePages& where) { keys(t, first_key, kv_head, where); });
+      return;
+    }
     if constexpr (kMaskBits) {
       load_kept_tiles(*this, t, kv_head);
       return;
@@ -129,6 +145,28 @@ struct KeyLoader {
     }
     values(t, t.order.first_key(t.order.count - 1), kv_head, now);
   }
+  // kTwoLoaders: the other wave's.
+  FULMEN_DEVICE void values_of_tile(const QueryTile& t) {
+    const int kv_head = begin(t);
+    for_each_of_tile(
+        t, [&](Int64 first_key, const TilePages& where) { values(t, first_key, kv_head, where); });
+  }
+  // Visits the key tiles, whose pages are looked up a tile ahead.
+  template <class Visit>
+  FULMEN_DEVICE void for_each_of_tile(const QueryTile& t, const Visit& visit) const {
+    TilePages ahead = pages(t, 0);
+#pragma unroll 1
+    for (int n = 0; n < t.order.count; ++n) {
+      const TilePages now = ahead;
+      ahead = pages(t, n + 1);
+      visit(t.order.first_key(n), now);
+    }
+  }
+  FULMEN_DEVICE int begin(const QueryTile& t) {
+    if constexpr (kSharesTiles)
+      again = t.is_alone() ? L2Policy::evict_first() : L2Policy::evict_last();
+    return t.head / arguments.group_size;
+  }
   FULMEN_DEVICE TilePages pages(const QueryTile& t, int n) const {
     return TilePages::of(arguments, t, t.order.first_key(n < t.order.count ? n : 0));
   }
@@ -140,7 +178,7 @@ struct KeyLoader {
     const bool patched = pages.misses(t);
     mbarrier_wait(kKeysEmpty + 8 * key_ring.buffer, key_ring.parity ^ 1);
     request<kPanels>(to, arguments.k_map, t, first_key, kv_head, pages, patched ? kPatch : full);
-    if (patched) patch(full, [&] { pages.make_missing<kPanels>(to); });
+    if (patched) patch<kPatch>(full, [&] { pages.make_missing<kPanels>(to); });
     key_ring.advance();
   }
   // hidden: kMaskBits, some keys of the tile are attended by no row.
@@ -159,10 +197,11 @@ struct KeyLoader {
       return;
     }
     const bool patched = kMaskBits ? hidden : before || after;
-    request<kPanelsV>(to, arguments.v_map, t, first_key, kv_head, pages, patched ? kPatch : full);
+    constexpr int kChanged = kTwoLoaders ? kValuePatch : kPatch;
+    request<kPanelsV>(to, arguments.v_map, t, first_key, kv_head, pages, patched ? kChanged : full);
     if (patched) {
-      patch(full,
-            [&] { clear_hidden_values<kPanelsV>(arguments, t, to, first_key, before, after); });
+      patch<kChanged>(
+          full, [&] { clear_hidden_values<kPanelsV>(arguments, t, to, first_key, before, after); });
     }
     value_ring.advance();
   }
@@ -193,9 +232,9 @@ struct KeyLoader {
     }
   }
   // What the TMA brings is changed in LDS before it counts as full.
-  template <class Change>
+  template <int kChanged, class Change>
   FULMEN_DEVICE void patch(int full, const Change& change) {
-    mbarrier_wait(kPatch, patch_parity);
+    mbarrier_wait(kChanged, patch_parity);
     patch_parity ^= 1;
     wave_barrier();
     change();

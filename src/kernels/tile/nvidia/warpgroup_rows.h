@@ -133,11 +133,12 @@ FULMEN_DEVICE void end_rows(const RowMap& map, Int64 wave_row, const RowState& s
   const ForwardArguments& a = map.arguments;
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const RowEnd end = end_row(a, map.first_head, row_maximum(state, softmax_scale(a), slot),
+    const Int64 row = wave_row + tile_row(slot);
+    const RowEnd end = end_row(a, map.head(row), row_maximum(state, softmax_scale(a), slot),
                                total(state.sum[slot]));
     output_factor[slot] = end.output_factor * (kFp8Products ? a.value_scale : 1.0F);
-    const Int64 i = wave_row + tile_row(slot);
-    if (i < a.seqlen_q && tile_column(0) == 0) store_lse(a, map.batch, map.first_head, i, end.lse);
+    if (row < map.end && tile_column(0) == 0)
+      store_lse(a, map.batch, map.head(row), map.query(row), end.lse);
   }
 }
 
