@@ -6,6 +6,7 @@
 #include "gpu/launch/board_shapes.h"
 #include "gpu/launch/mask_bits.h"
 #include "gpu/launch/prefill_space.h"
+#include "gpu/launch/quantized.h"
 #include "kernels/forward/prefill_layout.h"
 
 namespace fulmen::gpu {
@@ -17,6 +18,7 @@ class Forward final : public Family {
   std::string_view name() const noexcept override { return "prefill"; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
+  bool quantized_kv() const noexcept override { return true; }
   bool score_functions() const noexcept override { return true; }
   HeadDims most_head_dims() const noexcept override {
     const int64_t most = tiles_.shapes.back().max_head_dim;
@@ -24,6 +26,7 @@ class Forward final : public Family {
   }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    if (Support support = multiplies_stored(p, target()); !support.yes) return support;
     if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     const Specialisation s = specialisation(p, chip);
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
@@ -128,6 +131,8 @@ class Forward final : public Family {
     s.head_dim_v = head_dim_v(p);
     set_shape(shape, chip, s);
     s.persistent = persistent;
+    specialise_for(p, s);
+    read_mask_as_bits(p, s);
     s.lds_bytes = kernels::PrefillLayout::of({.transposed_depth = target().transposed_depth(),
                                               .reads_transposed = target().reads_transposed,
                                               .head_dim = s.head_dim,
@@ -136,10 +141,9 @@ class Forward final : public Family {
                                               .block_n = s.block_n,
                                               .buffers = s.buffers,
                                               .queries_in_lds = s.queries_in_lds != 0,
-                                              .persistent = s.persistent != 0})
+                                              .persistent = s.persistent != 0,
+                                              .row_scales = row_scales_of_tiles(s)})
                       .total;
-    specialise_for(p, s);
-    read_mask_as_bits(p, s);
     return s;
   }
   // One workgroup a multiprocessor: nothing hides its start and end, which are long beside few
@@ -147,7 +151,7 @@ class Forward final : public Family {
   // what the first have yet to do.
   static bool persistent(const Problem& p, const PrefillShape& shape) {
     return shape.persistent && p.seqlen_k <= (has_band(p) ? 1024 : 2048) && !p.variable_lengths() &&
-           !has_masks(p) && p.dropout == 0;
+           !has_masks(p) && p.dropout == 0 && !p.quantized_kv();
   }
   const PrefillTiles& tiles_;
 };

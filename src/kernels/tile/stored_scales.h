@@ -54,6 +54,28 @@ struct StepScales {
     }
     return scales;
   }
+  // The same from LDS, where the scales of a tile's keys lie one behind the other. factor: the
+  // head's.
+  FULMEN_DEVICE static StepScales staged(int place, float factor) {
+    StepScales scales;
+    if constexpr (kOne) {
+      scales.of[0][0] = factor;
+    } else {
+      constexpr int kRun = kColumnRun < 4 ? kColumnRun : 4;
+#pragma unroll
+      for (int f = 0; f < kTiles; ++f) {
+#pragma unroll
+        for (int e = 0; e < kElements; e += kRun) {
+          if (row_slot(e) != 0) continue;
+          const auto run =
+              lds_load<Words<kRun> >(place + 4 * (kScoreTile * f + tile_column(e)));
+#pragma unroll
+          for (int n = 0; n < kRun; ++n) scales.of[f][e + n] = bits_float(run.word[n]);
+        }
+      }
+    }
+    return scales;
+  }
   FULMEN_DEVICE float at(int f, int e) const {
     return kOne ? of[0][0] : of[kOne ? 0 : f][kOne ? 0 : same_column(e)];
   }
@@ -68,23 +90,31 @@ FULMEN_DEVICE void scale_scores(const StepScales<false, kTiles>& scales, TileRow
     for (int e = 0; e < kElements; ++e) score[f][e] *= finite_or_nan(scales.at(f, e));
   }
 }
-// Probabilities, in bf16 alone: fp16's range is not theirs. A masked key's scale may be anything.
+// Probabilities of 16 keys, in bf16 alone: fp16's range is not theirs. A masked key's scale may be
+// anything.
 template <int kTiles>
-FULMEN_DEVICE void scale_probabilities(const StepScales<true, kTiles>& scales,
-                                       TileRow<kTiles>& probability) {
+FULMEN_DEVICE void scale_probabilities(const StepScales<true, kTiles>& scales, int tile,
+                                       float (&probability)[kElements]) {
   if constexpr (StepScales<true, kTiles>::kOne) return;
   static_assert(StepScales<true, kTiles>::kOne || !kIsHalf<Element>,
                 "quantized: scales of v's tokens go with bf16");
 #pragma unroll
-  for (int f = 0; f < kTiles; ++f) {
-#pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      float& p = probability[f][e];
-      const float scale = scales.at(f, e);
-      // Packing adds to a NaN's bits: to those of kNan it may.
-      p = p == 0 ? 0.0F : p * (scale == scale ? scale : kNan);
-    }
+  for (int e = 0; e < kElements; ++e) {
+    float& p = probability[e];
+    const float scale = scales.at(tile, e);
+    // Packing adds to a NaN's bits: to those of kNan it may.
+    p = p == 0 ? 0.0F : p * (scale == scale ? scale : kNan);
   }
+}
+template <int kTiles>
+FULMEN_DEVICE void scale_probabilities(const StepScales<true, kTiles>& scales,
+                                       TileRow<kTiles>& probability) {
+#pragma unroll
+  for (int f = 0; f < kTiles; ++f) scale_probabilities(scales, f, probability[f]);
+}
+// Times the outputs: the head's scale of v; with scales of tokens: 1.
+FULMEN_DEVICE float scale_of_outputs(const ForwardArguments& a, Int64 batch, Int64 kv_head) {
+  return finite_or_nan(StoredHead<true>::of(a, batch, kv_head).factor);
 }
 
 }  // namespace fulmen::kernels
