@@ -84,8 +84,14 @@ class Forward final : public Family {
     if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
       return support;
     const int queries = shape.queries_in_lds ? 0 : s.head_dim / 2;
+    // NVIDIA: else asynchronous copies take none.
+    const int64_t in_flight =
+        p.quantized_kv() && chip.vendor == Vendor::nvidia
+            ? int64_t{s.block_n} * (s.head_dim + s.head_dim_v) / (4 * s.workgroup)
+            : 0;
     return registers_fit(
-        int64_t{rows} * (s.head_dim_v / parts + s.block_n + queries) / chip.wave_size, chip,
+        int64_t{rows} * (s.head_dim_v / parts + s.block_n + queries) / chip.wave_size + in_flight,
+        chip,
         shape.waves, shape.min_waves, shape.min_workgroups);
   }
   static LaunchPlan plan_of(const Problem& p, const Specialisation& asked, int compute_units) {
@@ -110,8 +116,9 @@ class Forward final : public Family {
     a.step_batch = static_cast<int>(band ? heads / a.num_heads % a.batch : heads / a.num_heads);
   }
   Specialisation specialisation(const Problem& p, const Chip& chip) const {
-    const bool board = prefers_board_shapes(target(), p);
+    const bool board = prefers_board_shapes(target(), p) && !p.quantized_kv();
     for (const PrefillShape& shape : board ? tiles_.board_shapes : tiles_.shapes) {
+      if (p.quantized_kv() && !shape.quantized) continue;
       for (const bool is_persistent : {true, false}) {
         if (is_persistent && !persistent(p, shape)) continue;
         const Specialisation s = specialisation(p, chip, shape, is_persistent);

@@ -16,6 +16,7 @@ struct PrefillShape {
   int min_waves = 1;        // AMD: of a SIMD
   int min_workgroups = 1;   // NVIDIA: of a multiprocessor
   bool persistent = false;  // where there are few tiles of keys: launch/prefill.cpp
+  bool quantized = true;    // registers have room for a tile of quantized K and V in flight
 };
 struct PrefillTiles {
   int value_dims;  // head_dim_v is rounded up to a multiple of them

@@ -159,9 +159,6 @@ class StoredTile {
   StoredWords<kValues, 8> pieces_[kRounds];
   StagedScales<kValues> scales_;
 };
-struct NoStoredTile {
-  FULMEN_DEVICE explicit NoStoredTile(const StageSource& /*source*/) {}
-};
 
 // cp.async writes to LDS by itself; memory that is not whole pieces goes through registers.
 class Stage {
@@ -284,8 +281,8 @@ class Stage {
 
   const StageSource& source_;
   Int64 first_key_ = 0;
-  [[no_unique_address]] Either<kQuantized, StoredTile<false>, NoStoredTile> stored_keys_;
-  [[no_unique_address]] Either<kQuantized, StoredTile<true>, NoStoredTile> stored_values_;
+  StoredTile<false> stored_keys_;  // kQuantized
+  StoredTile<true> stored_values_;
 };
 
 }  // namespace fulmen::kernels
