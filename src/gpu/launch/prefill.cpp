@@ -64,6 +64,10 @@ class Forward final : public Family {
   }
 
  private:
+  std::span<const PrefillShape> shapes_for(const Problem& p) const {
+    return p.quantized_kv() && !tiles_.quantized_shapes.empty() ? tiles_.quantized_shapes
+                                                                : tiles_.shapes;
+  }
   int value_parts(const Problem& p) const {
     return std::max(p.head_dim, p.head_dim_v) > tiles_.wave_dims ? 2 : 1;
   }
@@ -117,8 +121,8 @@ class Forward final : public Family {
   }
   Specialisation specialisation(const Problem& p, const Chip& chip) const {
     const bool board = prefers_board_shapes(target(), p) && !p.quantized_kv();
-    for (const PrefillShape& shape : board ? tiles_.board_shapes : tiles_.shapes) {
-      if (p.quantized_kv() && !shape.quantized) continue;
+    const std::span<const PrefillShape> shapes = shapes_for(p);
+    for (const PrefillShape& shape : board ? tiles_.board_shapes : shapes) {
       for (const bool is_persistent : {true, false}) {
         if (is_persistent && !persistent(p, shape)) continue;
         const Specialisation s = specialisation(p, chip, shape, is_persistent);
@@ -126,7 +130,7 @@ class Forward final : public Family {
         if (fits && std::max(s.head_dim, s.head_dim_v) <= shape.max_head_dim) return s;
       }
     }
-    return specialisation(p, chip, tiles_.shapes.back(), false);
+    return specialisation(p, chip, shapes.back(), false);
   }
   Specialisation specialisation(const Problem& p, const Chip& chip, const PrefillShape& shape,
                                 bool persistent) const {

@@ -16,7 +16,6 @@ struct PrefillShape {
   int min_waves = 1;        // AMD: of a SIMD
   int min_workgroups = 1;   // NVIDIA: of a multiprocessor
   bool persistent = false;  // where there are few tiles of keys: launch/prefill.cpp
-  bool quantized = true;    // registers have room for a tile of quantized K and V in flight
 };
 struct PrefillTiles {
   int value_dims;  // head_dim_v is rounded up to a multiple of them
@@ -26,6 +25,9 @@ struct PrefillTiles {
   std::span<const PrefillShape> shapes;
   // Chess boards, with all their rows in one tile. None: boards are left to forward/short.h.
   std::span<const PrefillShape> board_shapes{};
+  // Quantized K and V, where a tile of these in flight takes registers that a tile of q's dtype
+  // leaves alone. None: `shapes`.
+  std::span<const PrefillShape> quantized_shapes{};
 };
 
 }  // namespace fulmen::gpu
