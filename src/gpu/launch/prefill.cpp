@@ -95,8 +95,7 @@ class Forward final : public Family {
             : 0;
     return registers_fit(
         int64_t{rows} * (s.head_dim_v / parts + s.block_n + queries) / chip.wave_size + in_flight,
-        chip,
-        shape.waves, shape.min_waves, shape.min_workgroups);
+        chip, shape.waves, shape.min_waves, shape.min_workgroups);
   }
   static LaunchPlan plan_of(const Problem& p, const Specialisation& asked, int compute_units) {
     LaunchPlan plan = query_tile_plan(p, asked);

@@ -239,12 +239,10 @@ inline constexpr Target kSm80{
                           .paired_head_dim = 64,
                           .wide_wave_head_dim_v = 128},
     .short_sequences = ShortTiles{.max_head_dim = 256},
-    .prefill =
-        PrefillTiles{
-            .value_dims = 32,
-            .shapes = sm80::kPrefill,
-            .board_shapes = sm80::kPrefillBoards,
-            .quantized_shapes = sm80::kPrefillQuantized},
+    .prefill = PrefillTiles{.value_dims = 32,
+                            .shapes = sm80::kPrefill,
+                            .board_shapes = sm80::kPrefillBoards,
+                            .quantized_shapes = sm80::kPrefillQuantized},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 32, .shapes = sm80::kPrefillFp32},
     .boards = BoardTiles{.shapes = sm80::kBoards},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = sm80::kBackward},

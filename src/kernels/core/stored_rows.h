@@ -20,8 +20,8 @@ struct StoredHead {
                         kOfChannel = !kValues && kKeyScaleOfChannel;
 
   const KvElement* rows;  // by head_rows()
-  const Scale* scales;        // of row 0, as `rows`, or of channel 0
-  float factor;               // of all rows: the head's scale, and q's
+  const Scale* scales;    // of row 0, as `rows`, or of channel 0
+  float factor;           // of all rows: the head's scale, and q's
 
   FULMEN_DEVICE static StoredHead of(const ForwardArguments& a, Int64 batch, Int64 kv_head) {
     const View& view = kValues ? a.v_scale : a.k_scale;

@@ -16,7 +16,7 @@ struct PrefillShape {
   bool queries_in_lds;  // AMD: else in registers; NVIDIA: they are brought there, and stay
   bool persistent;      // NVIDIA: outputs have room of their own, as the next queries are in flight
                         // to theirs
-  int row_scales = 0;   // of quantized K, of V: how many of them have a scale for each of their rows
+  int row_scales = 0;  // of quantized K, of V: how many of them have a scale for each of their rows
 
   // AMD, wide heads: queries and keys fill the LDS, and a tile in flight fills the registers. So
   // values take their keys' place once all waves have the scores.

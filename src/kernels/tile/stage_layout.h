@@ -26,16 +26,12 @@ FULMEN_DEVICE int first_value_dim() { return part_of_wave() * kDimTiles * kScore
 // Rows of quantized keys, or values, have scales of their own, which go through LDS, too.
 template <bool kValues>
 constexpr bool kStagesScales = kQuantized && !StepScales<kValues, kKeyTiles>::kOne;
-constexpr PrefillShape kShape{kTransposedDepth,
-                              kReadsTransposed,
-                              kHeadDim,
-                              kHeadDimV,
-                              kBlockM,
-                              kBlockN,
-                              kBuffers,
-                              kQueriesInLds,
-                              kPersistent,
-                              int{kStagesScales<false>} + int{kStagesScales<true>}};
+constexpr PrefillShape kShape{
+    kTransposedDepth, kReadsTransposed,
+    kHeadDim,         kHeadDimV,
+    kBlockM,          kBlockN,
+    kBuffers,         kQueriesInLds,
+    kPersistent,      int{kStagesScales<false>} + int{kStagesScales<true>}};
 constexpr bool kValuesFollow = kShape.values_follow();
 // Outputs alone fill half the registers: operands must not be loaded long before their use.
 constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;

@@ -11,8 +11,7 @@ namespace fulmen::kernels {
 FULMEN_DEVICE float key_factor(const StageSource& source) {
   if constexpr (!kQuantized) return 1.0F;
   const ForwardArguments& a = source.arguments;
-  const float factor =
-      StoredHead<false>::of(a, source.batch, source.head / a.group_size).factor;
+  const float factor = StoredHead<false>::of(a, source.batch, source.head / a.group_size).factor;
   return bits_float(uniform(float_bits(factor)));
 }
 
@@ -43,10 +42,9 @@ class StagedScales {
       int row = thread_id() + n * kWorkgroup;
       row = row < last ? row : last;
       if constexpr (kPaged) {
-        const PagedRow place = kTilesInPages
-                                   ? PagedRow{uniform(tile.place.page),
-                                              tile.place.row + static_cast<unsigned>(row)}
-                                   : PagedRow::of(a, first_key + row);
+        const PagedRow place = kTilesInPages ? PagedRow{uniform(tile.place.page),
+                                                        tile.place.row + static_cast<unsigned>(row)}
+                                             : PagedRow::of(a, first_key + row);
         exists_[n] = place.exists(a);
         if constexpr (kOfToken)
           scale_[n] = global_load(scales_ + StoredRow<kValues>::scale_in_page(a, place));
@@ -64,7 +62,7 @@ class StagedScales {
       if constexpr (kOfToken) scale = to_float(scale_[n]);
       // Keys without a page are NaN.
       if constexpr (!kValues) scale = !kPaged || exists_[n] ? scale * factor_ : kNan;
-      lds_store(scales_at<kValues>(buffer) + 4 * row, scale);
+      lds_store(scales_at<kValues>(buffer) + 4 * row, StepScales<kValues, 1>::factor_of(scale));
     }
   }
 

@@ -35,12 +35,17 @@ struct StepScales {
   static constexpr bool kOne = !StoredHead<kValues>::kOfToken && (kValues || !kPaged);
   float of[kOne ? 1 : kTiles][kOne ? 1 : kElements];
 
+  // What a row's scale is multiplied as. Packing probabilities adds to a NaN's bits: to those of
+  // kNan it may.
+  FULMEN_DEVICE static float factor_of(float scale) {
+    return !kValues ? finite_or_nan(scale) : scale == scale ? scale : kNan;
+  }
   // left: the tile's keys that are there, from its first one on.
   FULMEN_DEVICE static StepScales load(const ForwardArguments& a, const StoredHead<kValues>& head,
                                        const TilePlace& tile, int left) {
     StepScales scales;
     if constexpr (kOne) {
-      scales.of[0][0] = head.factor;
+      scales.of[0][0] = factor_of(head.factor);
     } else {
 #pragma unroll
       for (int f = 0; f < kTiles; ++f) {
@@ -48,18 +53,18 @@ struct StepScales {
         for (int e = 0; e < kElements; ++e) {
           if (row_slot(e) != 0) continue;
           const int n = kScoreTile * f + tile_column(e);
-          scales.of[f][e] = scale_of_row(a, head, tile, n < left ? n : left - 1);
+          scales.of[f][e] = factor_of(scale_of_row(a, head, tile, n < left ? n : left - 1));
         }
       }
     }
     return scales;
   }
-  // The same from LDS, where the scales of a tile's keys lie one behind the other. factor: the
-  // head's.
+  // The same from LDS, where factor_of() the tile's rows lie one behind the other. factor: the
+  // head's scale.
   FULMEN_DEVICE static StepScales staged(int place, float factor) {
     StepScales scales;
     if constexpr (kOne) {
-      scales.of[0][0] = factor;
+      scales.of[0][0] = factor_of(factor);
     } else {
       constexpr int kRun = kColumnRun < 4 ? kColumnRun : 4;
 #pragma unroll
@@ -67,8 +72,7 @@ struct StepScales {
 #pragma unroll
         for (int e = 0; e < kElements; e += kRun) {
           if (row_slot(e) != 0) continue;
-          const auto run =
-              lds_load<Words<kRun> >(place + 4 * (kScoreTile * f + tile_column(e)));
+          const auto run = lds_load<Words<kRun> >(place + 4 * (kScoreTile * f + tile_column(e)));
 #pragma unroll
           for (int n = 0; n < kRun; ++n) scales.of[f][e + n] = bits_float(run.word[n]);
         }
@@ -87,7 +91,7 @@ FULMEN_DEVICE void scale_scores(const StepScales<false, kTiles>& scales, TileRow
 #pragma unroll
   for (int f = 0; f < kTiles; ++f) {
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) score[f][e] *= finite_or_nan(scales.at(f, e));
+    for (int e = 0; e < kElements; ++e) score[f][e] *= scales.at(f, e);
   }
 }
 // Probabilities of 16 keys, in bf16 alone: fp16's range is not theirs. A masked key's scale may be
@@ -101,9 +105,7 @@ FULMEN_DEVICE void scale_probabilities(const StepScales<true, kTiles>& scales, i
 #pragma unroll
   for (int e = 0; e < kElements; ++e) {
     float& p = probability[e];
-    const float scale = scales.at(tile, e);
-    // Packing adds to a NaN's bits: to those of kNan it may.
-    p = p == 0 ? 0.0F : p * (scale == scale ? scale : kNan);
+    p = p == 0 ? 0.0F : p * scales.at(tile, e);
   }
 }
 template <int kTiles>

@@ -53,8 +53,8 @@ struct PrefillTask {
     }
   }
 
-  // Else the compiler moves the products behind a barrier, or loads of keys' scales before them, and
-  // registers to scratch memory.
+  // Else the compiler moves the products behind a barrier, or loads of scales before them, and
+  // operands to scratch memory.
   FULMEN_DEVICE static void compute_now(ScoreFragment& score) {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {

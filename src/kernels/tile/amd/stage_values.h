@@ -20,9 +20,9 @@ class TileMemory {
   FULMEN_DEVICE TileMemory(const Rows& rows, int dims)
       : rows_(rows),
         dims_(dims),
-        buffer_(rows.rows, static_cast<unsigned>(rows.last * rows.stride +
-                                                 dims * kStoredUnits<kOfValues>) *
-                               kUnit) {}
+        buffer_(rows.rows,
+                static_cast<unsigned>(rows.last * rows.stride + dims * kStoredUnits<kOfValues>) *
+                    kUnit) {}
   // Elements [dim, dim + 8) of row `fixed + row`, where `fixed` is the same in all lanes.
   FULMEN_DEVICE StoredWords<kOfValues, 8> piece(int fixed, int row, int dim) const {
     if constexpr (kWholeRows && !kScattered) {
@@ -39,7 +39,7 @@ class TileMemory {
 
  private:
   static constexpr unsigned kUnit = kQuantized ? 1 : 2;  // bytes that strides count
-  static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
+  static constexpr unsigned kBeyond = 0x80000000U;       // past every buffer's end
   const Rows& rows_;
   int dims_;
   Buffer buffer_;

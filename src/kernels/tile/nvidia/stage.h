@@ -48,9 +48,8 @@ constexpr bool kFetchesEarly = kBuffers == 2 || kQuantized;
 
 // True if a tile's copies are spread over the step before it: many at once hold up that step's own
 // reads of LDS. (With head_dim 64 under a causal mask the H200 is slower for it.)
-constexpr bool kSpreadsCopies =
-    kBuffers == 2 && kWholeRows && !kKeepMask && !kScattered && !(kHeadDim <= 64 && kBand) &&
-    !kQuantized;
+constexpr bool kSpreadsCopies = kBuffers == 2 && kWholeRows && !kKeepMask && !kScattered &&
+                                !(kHeadDim <= 64 && kBand) && !kQuantized;
 
 // 8 neighbouring lanes copy 128 bytes of a row at a time, so that one address serves all of a row:
 // registers that a copy waits to read must not be needed soon.
@@ -192,7 +191,7 @@ class Stage {
   FULMEN_DEVICE void publish(int buffer) {
     const ForwardArguments& a = source_.arguments;
     if constexpr (kQuantized) {
-      copy_wait<0>();                       // queries
+      copy_wait<0>();                          // queries
       if constexpr (kBuffers == 1) barrier();  // the last tile is read by now
       stored_keys_.publish(keys_at(buffer), buffer);
       stored_values_.publish(values_at(buffer), buffer);
