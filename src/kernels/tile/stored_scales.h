@@ -29,7 +29,8 @@ FULMEN_DEVICE float scale_of_row(const ForwardArguments& a, const StoredHead<kVa
 }
 
 // What a step's scores (kValues: probabilities) are multiplied with: a lane's columns.
-template <bool kValues, int kTiles>
+// kStaged: from LDS, where they are factor_of().
+template <bool kValues, int kTiles, bool kStaged = false>
 struct StepScales {
   // The head's scale alone: values' comes to the outputs.
   static constexpr bool kOne = !StoredHead<kValues>::kOfToken && (kValues || !kPaged);
@@ -45,7 +46,7 @@ struct StepScales {
                                        const TilePlace& tile, int left) {
     StepScales scales;
     if constexpr (kOne) {
-      scales.of[0][0] = factor_of(head.factor);
+      scales.of[0][0] = head.factor;
     } else {
 #pragma unroll
       for (int f = 0; f < kTiles; ++f) {
@@ -53,7 +54,7 @@ struct StepScales {
         for (int e = 0; e < kElements; ++e) {
           if (row_slot(e) != 0) continue;
           const int n = kScoreTile * f + tile_column(e);
-          scales.of[f][e] = factor_of(scale_of_row(a, head, tile, n < left ? n : left - 1));
+          scales.of[f][e] = scale_of_row(a, head, tile, n < left ? n : left - 1);
         }
       }
     }
@@ -64,7 +65,7 @@ struct StepScales {
   FULMEN_DEVICE static StepScales staged(int place, float factor) {
     StepScales scales;
     if constexpr (kOne) {
-      scales.of[0][0] = factor_of(factor);
+      scales.of[0][0] = factor;
     } else {
       constexpr int kRun = kColumnRun < 4 ? kColumnRun : 4;
 #pragma unroll
@@ -81,13 +82,15 @@ struct StepScales {
     return scales;
   }
   FULMEN_DEVICE float at(int f, int e) const {
-    return kOne ? of[0][0] : of[kOne ? 0 : f][kOne ? 0 : same_column(e)];
+    const float scale = kOne ? of[0][0] : of[kOne ? 0 : f][kOne ? 0 : same_column(e)];
+    return kStaged && !kOne ? scale : factor_of(scale);
   }
 };
 
 // Scores of q and k's codes become those of q and k.
-template <int kTiles>
-FULMEN_DEVICE void scale_scores(const StepScales<false, kTiles>& scales, TileRow<kTiles>& score) {
+template <int kTiles, bool kStaged>
+FULMEN_DEVICE void scale_scores(const StepScales<false, kTiles, kStaged>& scales,
+                                TileRow<kTiles>& score) {
 #pragma unroll
   for (int f = 0; f < kTiles; ++f) {
 #pragma unroll
@@ -96,8 +99,8 @@ FULMEN_DEVICE void scale_scores(const StepScales<false, kTiles>& scales, TileRow
 }
 // Probabilities of 16 keys, in bf16 alone: fp16's range is not theirs. A masked key's scale may be
 // anything.
-template <int kTiles>
-FULMEN_DEVICE void scale_probabilities(const StepScales<true, kTiles>& scales, int tile,
+template <int kTiles, bool kStaged>
+FULMEN_DEVICE void scale_probabilities(const StepScales<true, kTiles, kStaged>& scales, int tile,
                                        float (&probability)[kElements]) {
   if constexpr (StepScales<true, kTiles>::kOne) return;
   static_assert(StepScales<true, kTiles>::kOne || !kIsHalf<Element>,
@@ -108,8 +111,8 @@ FULMEN_DEVICE void scale_probabilities(const StepScales<true, kTiles>& scales, i
     p = p == 0 ? 0.0F : p * scales.at(tile, e);
   }
 }
-template <int kTiles>
-FULMEN_DEVICE void scale_probabilities(const StepScales<true, kTiles>& scales,
+template <int kTiles, bool kStaged>
+FULMEN_DEVICE void scale_probabilities(const StepScales<true, kTiles, kStaged>& scales,
                                        TileRow<kTiles>& probability) {
 #pragma unroll
   for (int f = 0; f < kTiles; ++f) scale_probabilities(scales, f, probability[f]);

@@ -25,15 +25,16 @@ FULMEN_DEVICE void clear(WaveRows& rows) {
 FULMEN_DEVICE void scale_scores(const WaveRows& rows, int buffer, ScoreFragment& score) {
   if constexpr (kQuantized) {
     const auto scales =
-        StepScales<false, kKeyTiles>::staged(scales_at<false>(buffer), rows.key_factor);
+        StepScales<false, kKeyTiles, true>::staged(scales_at<false>(buffer), rows.key_factor);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) scale_scores(scales, score[t]);
   }
 }
 // Those of quantized values of kTiles key tiles, from tile `first` of a buffer on.
 template <int kTiles>
-FULMEN_DEVICE StepScales<true, kTiles> value_scales(int buffer, int first) {
-  return StepScales<true, kTiles>::staged(scales_at<true>(buffer) + 4 * kScoreTile * first, 1.0F);
+FULMEN_DEVICE StepScales<true, kTiles, true> value_scales(int buffer, int first) {
+  return StepScales<true, kTiles, true>::staged(scales_at<true>(buffer) + 4 * kScoreTile * first,
+                                                1.0F);
 }
 
 FULMEN_DEVICE void rescale(WaveRows& rows, int t, const float (&factor)[kRowsPerLane]) {
