@@ -30,16 +30,18 @@ class GpuQuantized : public GpuTest {
   }
 };
 
-// What matrix instructions take: int8 and fp8, whose scales are the keys' or the head's.
-CaseSpec matrix_cache(Random& random) {
+// What matrix instructions take: int8 and fp8, whose scales are the keys' or the head's; a few
+// queries, or tiles of them.
+CaseSpec matrix_cache(Random& random, bool tiles) {
   CaseSpec s;
   s.dtype = random.pick({DType::fp16, DType::bf16, DType::bf16});
   s.batch = 2;
   s.num_kv_heads = random.between(1, 2);
   s.num_heads = s.num_kv_heads * random.between(1, 4);
   s.head_dim = s.head_dim_v = random.pick({int64_t{64}, int64_t{96}, int64_t{128}, int64_t{72}});
-  s.seqlen_q = random.between(1, 3);
-  s.seqlen_k = random.between(150, 600);
+  s.seqlen_q = tiles ? random.between(40, 150) : random.between(1, 3);
+  s.seqlen_k = tiles ? random.between(30, 280) : random.between(150, 600);
+  if (tiles && random.chance(0.2)) s.dropout = 0.2F;
   s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::odd_strides});
   if (random.chance(0.4)) s.window_left = random.between(20, 100);
   s.causal = random.pick({Causal::none, Causal::bottom_right});
@@ -65,11 +67,13 @@ CaseSpec matrix_cache(Random& random) {
 
 TEST_P(GpuQuantized, MatrixInstructions) {
   Random random(own_stream(9620));
-  for (int n = 0; n < 4; ++n) {
-    CaseSpec s = matrix_cache(random);
+  for (int n = 0; n < 8; ++n) {
+    CaseSpec s = matrix_cache(random, n < 4);
     if (random.chance(0.4)) {
       s.used_k = true;
       s.page_size = random.pick({int64_t{32}, int64_t{64}, int64_t{7}});
+    } else if (random.chance(0.4)) {
+      s.packed_q = s.packed_k = true;
     }
     if (!drawn(4)) continue;
     Case c(s, random);

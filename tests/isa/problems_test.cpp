@@ -113,7 +113,7 @@ TEST_P(IsaProblems, Decode) {
 }
 
 // Keys and values in 8 bits and fewer: each chip draws one of three, and formats.
-TEST_P(IsaProblems, QuantizedDecode) {
+TEST_P(IsaProblems, Quantized) {
   Random random(2130 + std::hash<std::string>()(GetParam()) % 1000);
   CaseSpec s = small(DType::bf16);
   s.seqlen_q = 1;
@@ -137,6 +137,10 @@ TEST_P(IsaProblems, QuantizedDecode) {
         random.pick({DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1});
   }
   check(s, "decode", drawn == 2);
+  if (drawn == 2) return;
+  s.seqlen_q = 40;
+  s.seqlen_k = 90;
+  check(s, "prefill");
 }
 
 // Waves share query rows, values take their keys' place in LDS; several waves share a step's keys.

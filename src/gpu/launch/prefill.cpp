@@ -6,6 +6,7 @@
 #include "gpu/launch/board_shapes.h"
 #include "gpu/launch/mask_bits.h"
 #include "gpu/launch/prefill_space.h"
+#include "gpu/launch/quantized.h"
 #include "kernels/forward/prefill_layout.h"
 
 namespace fulmen::gpu {
@@ -17,6 +18,7 @@ class Forward final : public Family {
   std::string_view name() const noexcept override { return "prefill"; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
+  bool quantized_kv() const noexcept override { return true; }
   bool score_functions() const noexcept override { return true; }
   HeadDims most_head_dims() const noexcept override {
     const int64_t most = tiles_.shapes.back().max_head_dim;
@@ -24,6 +26,7 @@ class Forward final : public Family {
   }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+    if (Support support = multiplies_stored(p, target()); !support.yes) return support;
     if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     const Specialisation s = specialisation(p, chip);
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
@@ -61,6 +64,10 @@ class Forward final : public Family {
   }
 
  private:
+  std::span<const PrefillShape> shapes_for(const Problem& p) const {
+    return p.quantized_kv() && !tiles_.quantized_shapes.empty() ? tiles_.quantized_shapes
+                                                                : tiles_.shapes;
+  }
   int value_parts(const Problem& p) const {
     return std::max(p.head_dim, p.head_dim_v) > tiles_.wave_dims ? 2 : 1;
   }
@@ -81,9 +88,14 @@ class Forward final : public Family {
     if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
       return support;
     const int queries = shape.queries_in_lds ? 0 : s.head_dim / 2;
+    // NVIDIA: else asynchronous copies take none.
+    const int64_t in_flight =
+        p.quantized_kv() && chip.vendor == Vendor::nvidia
+            ? int64_t{s.block_n} * (s.head_dim + s.head_dim_v) / (4 * s.workgroup)
+            : 0;
     return registers_fit(
-        int64_t{rows} * (s.head_dim_v / parts + s.block_n + queries) / chip.wave_size, chip,
-        shape.waves, shape.min_waves, shape.min_workgroups);
+        int64_t{rows} * (s.head_dim_v / parts + s.block_n + queries) / chip.wave_size + in_flight,
+        chip, shape.waves, shape.min_waves, shape.min_workgroups);
   }
   static LaunchPlan plan_of(const Problem& p, const Specialisation& asked, int compute_units) {
     LaunchPlan plan = query_tile_plan(p, asked);
@@ -107,8 +119,9 @@ class Forward final : public Family {
     a.step_batch = static_cast<int>(band ? heads / a.num_heads % a.batch : heads / a.num_heads);
   }
   Specialisation specialisation(const Problem& p, const Chip& chip) const {
-    const bool board = prefers_board_shapes(target(), p);
-    for (const PrefillShape& shape : board ? tiles_.board_shapes : tiles_.shapes) {
+    const bool board = prefers_board_shapes(target(), p) && !p.quantized_kv();
+    const std::span<const PrefillShape> shapes = shapes_for(p);
+    for (const PrefillShape& shape : board ? tiles_.board_shapes : shapes) {
       for (const bool is_persistent : {true, false}) {
         if (is_persistent && !persistent(p, shape)) continue;
         const Specialisation s = specialisation(p, chip, shape, is_persistent);
@@ -116,7 +129,7 @@ class Forward final : public Family {
         if (fits && std::max(s.head_dim, s.head_dim_v) <= shape.max_head_dim) return s;
       }
     }
-    return specialisation(p, chip, tiles_.shapes.back(), false);
+    return specialisation(p, chip, shapes.back(), false);
   }
   Specialisation specialisation(const Problem& p, const Chip& chip, const PrefillShape& shape,
                                 bool persistent) const {
@@ -128,6 +141,8 @@ class Forward final : public Family {
     s.head_dim_v = head_dim_v(p);
     set_shape(shape, chip, s);
     s.persistent = persistent;
+    specialise_for(p, s);
+    read_mask_as_bits(p, s);
     s.lds_bytes = kernels::PrefillLayout::of({.transposed_depth = target().transposed_depth(),
                                               .reads_transposed = target().reads_transposed,
                                               .head_dim = s.head_dim,
@@ -136,10 +151,9 @@ class Forward final : public Family {
                                               .block_n = s.block_n,
                                               .buffers = s.buffers,
                                               .queries_in_lds = s.queries_in_lds != 0,
-                                              .persistent = s.persistent != 0})
+                                              .persistent = s.persistent != 0,
+                                              .row_scales = row_scales_of_tiles(s)})
                       .total;
-    specialise_for(p, s);
-    read_mask_as_bits(p, s);
     return s;
   }
   // One workgroup a multiprocessor: nothing hides its start and end, which are long beside few
@@ -147,7 +161,7 @@ class Forward final : public Family {
   // what the first have yet to do.
   static bool persistent(const Problem& p, const PrefillShape& shape) {
     return shape.persistent && p.seqlen_k <= (has_band(p) ? 1024 : 2048) && !p.variable_lengths() &&
-           !has_masks(p) && p.dropout == 0;
+           !has_masks(p) && p.dropout == 0 && !p.quantized_kv();
   }
   const PrefillTiles& tiles_;
 };

@@ -25,6 +25,9 @@ struct PrefillTiles {
   std::span<const PrefillShape> shapes;
   // Chess boards, with all their rows in one tile. None: boards are left to forward/short.h.
   std::span<const PrefillShape> board_shapes{};
+  // Quantized K and V, where a tile of these in flight takes registers that a tile of q's dtype
+  // leaves alone. None: `shapes`.
+  std::span<const PrefillShape> quantized_shapes{};
 };
 
 }  // namespace fulmen::gpu

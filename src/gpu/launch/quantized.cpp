@@ -73,6 +73,15 @@ void specialise_kv(const Problem& p, Specialisation& s) {
   s.value_scales = row_scales(p.v_scale);
 }
 
+// As StepScales::kOne of kernels/tile/stored_scales.h: keys without a page have a scale of NaN.
+int row_scales_of_tiles(const Specialisation& s) {
+  if (s.quantized == 0) return 0;
+  const bool keys =
+                 s.key_scales == kOfToken || s.key_scales == kOfToken + kHalf || s.page_size != 0,
+             values = s.value_scales != 0;
+  return int{keys} + int{values};
+}
+
 std::string kv_text(const Specialisation& s) {
   std::string text = fmt::format(" k={} v={}", to_string(static_cast<DType>(s.kv_dtype)),
                                  to_string(static_cast<DType>(s.v_dtype)));

@@ -19,9 +19,9 @@ struct StoredHead {
   static constexpr bool kOfToken = kValues ? kValueScaleOfToken : kKeyScaleOfToken,
                         kOfChannel = !kValues && kKeyScaleOfChannel;
 
-  const unsigned char* rows;  // by head_rows()
-  const Scale* scales;        // of row 0, as `rows`, or of channel 0
-  float factor;               // of all rows: the head's scale, and q's
+  const KvElement* rows;  // by head_rows()
+  const Scale* scales;    // of row 0, as `rows`, or of channel 0
+  float factor;           // of all rows: the head's scale, and q's
 
   FULMEN_DEVICE static StoredHead of(const ForwardArguments& a, Int64 batch, Int64 kv_head) {
     const View& view = kValues ? a.v_scale : a.k_scale;
@@ -40,7 +40,7 @@ struct StoredHead {
 // A row, and what its numbers are multiplied with.
 template <bool kValues>
 struct StoredRow {
-  const unsigned char* data;
+  const KvElement* data;
   const typename StoredHead<kValues>::Scale* channels;  // where each has its own
   float scale;
 
@@ -59,17 +59,19 @@ struct StoredRow {
   FULMEN_DEVICE static StoredRow in_page(const ForwardArguments& a, const StoredHead<kValues>& head,
                                          const PagedRow& place) {
     using Head = StoredHead<kValues>;
-    const View& scales = kValues ? a.v_scale : a.k_scale;
     StoredRow row{place.in<kValues>(a, kValues ? a.v : a.k, head.rows),
                   Head::kOfChannel ? head.scales : nullptr, head.factor};
     const bool exists = place.exists(a);
-    if constexpr (Head::kOfToken) {
-      const Int64 at = (exists ? place.page : 0U) * scales.batch + place.row * scales.row;
-      row.scale *= to_float(global_load(head.scales + at));
-    }
+    if constexpr (Head::kOfToken)
+      row.scale *= to_float(global_load(head.scales + scale_in_page(a, place)));
     // Keys without a page are NaN.
     if (!kValues && !exists) row.scale = kNan;
     return row;
+  }
+  // Where the scale of a row in a page is, from row 0 of page 0 on.
+  FULMEN_DEVICE static Int64 scale_in_page(const ForwardArguments& a, const PagedRow& place) {
+    const View& scales = kValues ? a.v_scale : a.k_scale;
+    return (place.exists(a) ? place.page : 0U) * scales.batch + place.row * scales.row;
   }
   // The scale of one dim.
   FULMEN_DEVICE float scale_of(int dim, int dims) const {

@@ -103,7 +103,7 @@ struct HeadScales {
   }
   // The head's scale of v; with scales of tokens: 1.
   FULMEN_DEVICE static float of_outputs(const ForwardArguments& a, Int64 batch, Int64 kv_head) {
-    return finite_or_nan(StoredHead<true>::of(a, batch, kv_head).factor);
+    return scale_of_outputs(a, batch, kv_head);
   }
 };
 using StoredScales = Either<kQuantized, HeadScales<kKeyTiles>, NoScales>;

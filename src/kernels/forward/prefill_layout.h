@@ -16,6 +16,7 @@ struct PrefillShape {
   bool queries_in_lds;  // AMD: else in registers; NVIDIA: they are brought there, and stay
   bool persistent;      // NVIDIA: outputs have room of their own, as the next queries are in flight
                         // to theirs
+  int row_scales = 0;  // of quantized K, of V: how many of them have a scale for each of their rows
 
   // AMD, wide heads: queries and keys fill the LDS, and a tile in flight fills the registers. So
   // values take their keys' place once all waves have the scores.
@@ -32,8 +33,10 @@ struct PrefillLayout {
   int query_pitch;             // AMD
   int key_bytes, value_bytes;  // a tile's
   int values_at, queries_at;   // K tiles first, then V tiles, then Q
-  int outputs_at, total;       // NVIDIA: outputs before they are stored, in place of Q unless the
+  int outputs_at;              // NVIDIA: outputs before they are stored, in place of Q unless the
                                // kernel is persistent
+  int scale_bytes, scales_at;  // of a tile's rows, in fp32: keys', then values'
+  int total;
 
   FULMEN_ALGORITHM static PrefillLayout of(const PrefillShape& s) {
     PrefillLayout l{};
@@ -66,7 +69,9 @@ struct PrefillLayout {
     l.queries_at = keys_end > values_end ? keys_end : values_end;
     l.outputs_at = l.queries_at + (s.persistent ? query_bytes : 0);
     // 8 of a wave's 16 rows at a time.
-    l.total = l.queries_at + query_bytes + (s.persistent ? s.block_m / 2 * l.value_pitch : 0);
+    l.scales_at = l.queries_at + query_bytes + (s.persistent ? s.block_m / 2 * l.value_pitch : 0);
+    l.scale_bytes = 4 * s.row_scales * s.block_n;
+    l.total = l.scales_at + s.buffers * l.scale_bytes;
     return l;
   }
 };

@@ -311,7 +311,8 @@ FULMEN_DEVICE unsigned multiply_halves(unsigned a, unsigned b) {
 }
 // The number of an int8, byte i of x.
 FULMEN_DEVICE float int8_to_float(unsigned x, int i) {
-  return static_cast<float>(static_cast<signed char>(x >> (8U * static_cast<unsigned>(i))));
+  // One v_bfe_i32: from a signed char clang extends the sign twice.
+  return static_cast<float>(static_cast<int>(x << (24U - 8U * static_cast<unsigned>(i))) >> 24);
 }
 
 // Two probabilities, rounded toward zero by one instruction (rounding to nearest takes three). They

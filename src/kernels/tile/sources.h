@@ -137,6 +137,7 @@ struct TileRows {
     return rows + n * stride;
   }
 
+  static constexpr bool kOfValues = kValues;
   static constexpr bool kSkips = kTilesBeginEarly && kBand;
   static constexpr bool kIsBuffer = !kScattered && !kSkips;  // rows from first to last, at a stride
 };

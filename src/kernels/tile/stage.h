@@ -13,6 +13,8 @@
 #include "tile/register_pressure.h"
 #include "tile/sources.h"
 #include "tile/stage_layout.h"
+#include "tile/stage_scales.h"
+#include "tile/stored_pieces.h"
 #include "tile/values.h"
 
 #if defined(FULMEN_TARGET_SM80)

@@ -4,6 +4,7 @@
 #include "core/config.h"
 #include "core/matrix.h"
 #include "forward/prefill_layout.h"
+#include "tile/stored_scales.h"
 
 namespace fulmen::kernels {
 
@@ -22,9 +23,15 @@ constexpr int kValueSteps = kKeyTiles / kStepTiles;  // products of P V
 constexpr int kMmaSteps = kHeadDim / kTileMmaK;
 constexpr int kDimTiles = kHeadDimV / kScoreTile / kValueParts;  // of a wave
 FULMEN_DEVICE int first_value_dim() { return part_of_wave() * kDimTiles * kScoreTile; }
-constexpr PrefillShape kShape{kTransposedDepth, kReadsTransposed, kHeadDim,
-                              kHeadDimV,        kBlockM,          kBlockN,
-                              kBuffers,         kQueriesInLds,    kPersistent};
+// Rows of quantized keys, or values, have scales of their own, which go through LDS, too.
+template <bool kValues>
+constexpr bool kStagesScales = kQuantized && !StepScales<kValues, kKeyTiles>::kOne;
+constexpr PrefillShape kShape{
+    kTransposedDepth, kReadsTransposed,
+    kHeadDim,         kHeadDimV,
+    kBlockM,          kBlockN,
+    kBuffers,         kQueriesInLds,
+    kPersistent,      int{kStagesScales<false>} + int{kStagesScales<true>}};
 constexpr bool kValuesFollow = kShape.values_follow();
 // Outputs alone fill half the registers: operands must not be loaded long before their use.
 constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
@@ -45,6 +52,11 @@ static_assert(kLayout.total == kLdsBytes, "prefill: the host reserves the LDS th
 
 FULMEN_DEVICE int keys_at(int buffer) { return buffer * kLayout.key_bytes; }
 FULMEN_DEVICE int values_at(int buffer) { return kLayout.values_at + buffer * kLayout.value_bytes; }
+template <bool kValues>
+FULMEN_DEVICE int scales_at(int buffer) {
+  return kLayout.scales_at + buffer * kLayout.scale_bytes +
+         (kValues && kStagesScales<false> ? 4 * kBlockN : 0);
+}
 
 constexpr int kKeyPieces = kBlockN * (kHeadDim / 8);  // of a tile
 constexpr int kRowPieces = kHeadDim / 8;

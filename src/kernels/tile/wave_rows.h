@@ -13,11 +13,28 @@ struct WaveRows {
   RowState state[kRowTiles];
   OutputFragment out;
   QueryOperand queries[kRowTiles][kQueryMmaSteps > 0 ? kQueryMmaSteps : 1];
+  float key_factor;  // kQuantized: the head's scale of k, and q's
 };
 
 FULMEN_DEVICE void clear(WaveRows& rows) {
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) rows.state[t].clear();
+}
+
+// Scores of q and quantized keys' codes become those of q and k.
+FULMEN_DEVICE void scale_scores(const WaveRows& rows, int buffer, ScoreFragment& score) {
+  if constexpr (kQuantized) {
+    const auto scales =
+        StepScales<false, kKeyTiles, true>::staged(scales_at<false>(buffer), rows.key_factor);
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) scale_scores(scales, score[t]);
+  }
+}
+// Those of quantized values of kTiles key tiles, from tile `first` of a buffer on.
+template <int kTiles>
+FULMEN_DEVICE StepScales<true, kTiles, true> value_scales(int buffer, int first) {
+  return StepScales<true, kTiles, true>::staged(scales_at<true>(buffer) + 4 * kScoreTile * first,
+                                                1.0F);
 }
 
 FULMEN_DEVICE void rescale(WaveRows& rows, int t, const float (&factor)[kRowsPerLane]) {

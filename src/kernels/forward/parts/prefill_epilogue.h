@@ -26,6 +26,9 @@ FULMEN_DEVICE void finish(const PrefillTask& task, const WaveRows& rows) {
   const RowMap& map = task.map;
   const ForwardArguments& reloaded = reload(task.call, task.wave_row);
   const ForwardArguments& a = sequence_of(reloaded, map.batch);
+  float of_values = 1.0F;
+  if constexpr (kQuantized)
+    of_values = scale_of_outputs(a, map.batch, map.first_head / a.group_size);
   if constexpr (kStoresThroughLds && !kPersistent) barrier();  // every lane has read its queries
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
@@ -33,8 +36,10 @@ FULMEN_DEVICE void finish(const PrefillTask& task, const WaveRows& rows) {
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
       const RowState& state = rows.state[t];
       const Int64 i = task.wave_row + kScoreTile * t + tile_row(slot);
-      const RowEnd end = end_row(a, map.first_head, row_maximum(state, softmax_scale(a), slot),
-                                 total(state.sum[slot]));
+      RowEnd end = end_row(a, map.first_head, row_maximum(state, softmax_scale(a), slot),
+                           total(state.sum[slot]));
+      // Outputs of no keys are 0, whatever the scale is.
+      if constexpr (kQuantized) end.output_factor *= total(state.sum[slot]) == 0 ? 1.0F : of_values;
       if constexpr (kStoresThroughLds && kPersistent) {
         const int at = task.first_row / 2;
         leave_row(rows.out, t, slot, at, end.output_factor);

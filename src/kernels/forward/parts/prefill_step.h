@@ -53,7 +53,8 @@ struct PrefillTask {
     }
   }
 
-  // Else the compiler moves the products behind the barrier, and their operands to scratch memory.
+  // Else the compiler moves the products behind a barrier, or loads of scales before them, and
+  // operands to scratch memory.
   FULMEN_DEVICE static void compute_now(ScoreFragment& score) {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
@@ -74,7 +75,7 @@ struct PrefillTask {
                           const QueriesRead& queries_read) const {
     ScoreFragment score = {};
     multiply(rows, tile.buffer, score, copies);
-    if constexpr (kValuesFollow) compute_now(score);
+    if constexpr (kValuesFollow || kStagesScales<false>) compute_now(score);
     queries_read();
     attend<kMasked>(map, wave_row, tile, score, rows);
   }

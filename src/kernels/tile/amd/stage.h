@@ -6,6 +6,7 @@
 #include "tile/register_pressure.h"
 #include "tile/sources.h"
 #include "tile/stage_layout.h"
+#include "tile/stage_scales.h"
 
 namespace fulmen::kernels {
 
@@ -31,7 +32,8 @@ FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned /*lane*/) {
 // Global memory to registers early, registers to LDS a tile later.
 class Stage {
  public:
-  FULMEN_DEVICE explicit Stage(const StageSource& source) : source_(source) {}
+  FULMEN_DEVICE explicit Stage(const StageSource& source)
+      : source_(source), key_scales_(source), value_scales_(source) {}
   FULMEN_DEVICE static NoCopies next_tile(Int64 /*first_key*/, int /*buffer*/, bool /*there*/) {
     return {};
   }
@@ -64,6 +66,7 @@ class Stage {
   FULMEN_DEVICE void publish_values() const {
     barrier();  // all waves have read the keys
     values_.publish(values_at(0));
+    value_scales_.publish(0);
     barrier();
   }
   FULMEN_DEVICE void publish(int buffer) {
@@ -74,9 +77,12 @@ class Stage {
       if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) break;
       lds_store(keys_at(buffer) + static_cast<int>(index / kRowPieces * kLayout.key_pitch +
                                                    index % kRowPieces * 16),
-                keys_[n]);
+                piece_of<false, Element>(keys_[n]));
     }
-    if constexpr (!kValuesFollow) values_.publish(values_at(buffer));
+    key_scales_.publish(buffer);
+    if constexpr (kValuesFollow) return;
+    values_.publish(values_at(buffer));
+    value_scales_.publish(buffer);
   }
 
  private:
@@ -91,8 +97,12 @@ class Stage {
     const TileMemory<TileRows<false>, false> keys(key_rows, a.head_dim);
     const TileMemory<TileRows<true>, kClamped && TileRows<true>::kSkips> values(value_rows,
                                                                                 a.head_dim_v);
-    if constexpr (kKeys) load_keys(thread, keys);
+    if constexpr (kKeys) {
+      load_keys(thread, keys);
+      key_scales_.fetch(a, source_, first_key);
+    }
     if constexpr (!kValues) return;
+    value_scales_.fetch(a, source_, first_key);
     KeptKeys<kBlockN> kept;
     if constexpr (kMaskBits && kMayHide<kClamped>) {
       kept = KeptKeys<kBlockN>::of(source_.masked_rows().attended(first_key));
@@ -124,8 +134,10 @@ class Stage {
   static constexpr int kKeyRounds = (kKeyPieces + kWorkgroup - 1) / kWorkgroup;
 
   const StageSource& source_;
-  Words<4> keys_[kKeyRounds];
+  StoredWords<false, 8> keys_[kKeyRounds];
   StagedValues<kReadsTransposed, Element> values_;
+  StagedScales<false> key_scales_;
+  StagedScales<true> value_scales_;
 };
 
 // Where the first of a wave's dims lie in a tile of values.

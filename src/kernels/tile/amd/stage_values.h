@@ -5,6 +5,7 @@
 #include "tile/kept_keys.h"
 #include "tile/rows.h"
 #include "tile/stage_layout.h"
+#include "tile/stored_pieces.h"
 #include "tile/values.h"
 
 namespace fulmen::kernels {
@@ -13,26 +14,32 @@ namespace fulmen::kernels {
 // first are 0.
 template <class Rows, bool kSkips>
 class TileMemory {
+  static constexpr bool kOfValues = Rows::kOfValues;
+
  public:
   FULMEN_DEVICE TileMemory(const Rows& rows, int dims)
       : rows_(rows),
         dims_(dims),
-        buffer_(rows.rows, static_cast<unsigned>(rows.last * rows.stride + dims) * 2) {}
+        buffer_(rows.rows,
+                static_cast<unsigned>(rows.last * rows.stride + dims * kStoredUnits<kOfValues>) *
+                    kUnit) {}
   // Elements [dim, dim + 8) of row `fixed + row`, where `fixed` is the same in all lanes.
-  FULMEN_DEVICE Words<4> piece(int fixed, int row, int dim) const {
+  FULMEN_DEVICE StoredWords<kOfValues, 8> piece(int fixed, int row, int dim) const {
     if constexpr (kWholeRows && !kScattered) {
-      const auto stride = static_cast<unsigned>(rows_.stride) * 2;
-      const unsigned offset = static_cast<unsigned>(row) * stride + 2 * static_cast<unsigned>(dim);
+      const auto stride = static_cast<unsigned>(rows_.stride) * kUnit;
+      const unsigned offset = static_cast<unsigned>(row) * stride +
+                              kStoredBytes<kOfValues> * static_cast<unsigned>(dim);
       const bool there = (kExactDims || dim < dims_) && (!kSkips || fixed + row >= rows_.first);
-      return buffer_.template load<Words<4> >(there ? offset : kBeyond,
-                                              static_cast<unsigned>(fixed) * stride);
+      return buffer_.template load<StoredWords<kOfValues, 8> >(
+          there ? offset : kBeyond, static_cast<unsigned>(fixed) * stride);
     } else {
-      return load_piece(rows_.row(rows_.clamp(fixed + row)), dim, dims_);
+      return load_stored<kOfValues>(rows_.row(rows_.clamp(fixed + row)), dim, dims_);
     }
   }
 
  private:
-  static constexpr unsigned kBeyond = 0x80000000U;  // past every buffer's end
+  static constexpr unsigned kUnit = kQuantized ? 1 : 2;  // bytes that strides count
+  static constexpr unsigned kBeyond = 0x80000000U;       // past every buffer's end
   const Rows& rows_;
   int dims_;
   Buffer buffer_;
@@ -77,8 +84,7 @@ class StagedValues<false, T> {
         Words<kGroup / 2> words;
 #pragma unroll
         for (int m = 0; m < kGroup / 2; ++m) {
-          words.word[m] =
-              halves(pieces_[n][2 * m].word[d / 2], pieces_[n][2 * m + 1].word[d / 2], d % 2 != 0);
+          words.word[m] = pair_of_rows<true, T>(pieces_[n][2 * m], pieces_[n][2 * m + 1], d);
         }
         lds_store(at + algorithm::transposed_row(dim, kBlockN, kValueDepth) +
                       d * kLayout.value_pitch + 2 * position,
@@ -95,7 +101,7 @@ class StagedValues<false, T> {
   static constexpr int kGroups = kBlockN / kGroup * kRowPiecesV;
   static constexpr int kRounds = (kGroups + kWorkgroup - 1) / kWorkgroup;
 
-  Words<4> pieces_[kRounds][kGroup];
+  StoredWords<true, 8> pieces_[kRounds][kGroup];
 };
 
 // Rows: a lane takes 16 bytes of some.
@@ -111,7 +117,7 @@ class StagedValues<true, T> {
   }
   FULMEN_DEVICE void publish(int at) const {
     for_pieces(thread_id(), [&](int n, int fixed, int row, int dim) {
-      lds_store(at + (fixed + row) * kLayout.value_pitch + 2 * dim, pieces_[n]);
+      lds_store(at + (fixed + row) * kLayout.value_pitch + 2 * dim, piece_of<true, T>(pieces_[n]));
     });
   }
   FULMEN_DEVICE static ValueOperand operand(int at, int step, int dims) {
@@ -138,7 +144,7 @@ class StagedValues<true, T> {
     }
   }
 
-  Words<4> pieces_[kRounds];
+  StoredWords<true, 8> pieces_[kRounds];
 };
 
 }  // namespace fulmen::kernels

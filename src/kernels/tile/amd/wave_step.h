@@ -11,12 +11,14 @@ template <bool kMasked>
 FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile,
                           ScoreFragment& score, WaveRows& rows) {
   ProbabilityOperand p[kValueSteps][kRowTiles];
+  scale_scores(rows, tile.buffer, score);
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
     modify_scores<kMasked>(map, wave_row + kScoreTile * t, tile.first_key, score[t]);
     exponentiate(rows.state[t], softmax_scale(map.arguments), score[t],
                  [&](const float(&factor)[kRowsPerLane]) { rescale(rows, t, factor); });
     if constexpr (kDropout) drop(map, wave_row + kScoreTile * t, tile.first_key, score[t]);
+    scale_probabilities(value_scales<kKeyTiles>(tile.buffer, 0), score[t]);
 #pragma unroll
     for (int step = 0; step < kValueSteps; ++step)
       p[step][t] = step_operand<Element, true>(score[t], step);

@@ -5,6 +5,8 @@
 #include "tile/nvidia/swizzle.h"
 #include "tile/sources.h"
 #include "tile/stage_layout.h"
+#include "tile/stage_scales.h"
+#include "tile/stored_pieces.h"
 #include "tile/values.h"
 
 namespace fulmen::kernels {
@@ -35,19 +37,19 @@ FULMEN_DEVICE unsigned operand_lane() { return kWideHeads ? recompute(lane_id())
 // and scores of 16 rows leave room for: each is a read of LDS less in every step.
 constexpr int kSpareRegisters = (kValueParts > 1 ? 180 : 200) - (kDimTiles + kKeyTiles) * kElements;
 constexpr bool kKeepsSomeQueries =
-    kBuffers == 2 && kRowTiles == 1 && kPlainScale && kWholeRows && !kDropout;
+    kBuffers == 2 && kRowTiles == 1 && kPlainScale && kWholeRows && !kDropout && !kQuantized;
 constexpr int kKeptMmaSteps =
     !kQueriesInLds || kSpareRegisters / 4 >= kMmaSteps ? kMmaSteps : kSpareRegisters / 4;
 constexpr int kQueryMmaSteps = kQueriesInLds && !kKeepsSomeQueries ? 0 : kKeptMmaSteps;
 
 // The next tile is in flight while one is computed: not with a single buffer, which asynchronous
-// copies write to.
-constexpr bool kFetchesEarly = kBuffers == 2;
+// copies write to. Quantized tiles are in flight to registers.
+constexpr bool kFetchesEarly = kBuffers == 2 || kQuantized;
 
 // True if a tile's copies are spread over the step before it: many at once hold up that step's own
 // reads of LDS. (With head_dim 64 under a causal mask the H200 is slower for it.)
-constexpr bool kSpreadsCopies =
-    kBuffers == 2 && kWholeRows && !kKeepMask && !kScattered && !(kHeadDim <= 64 && kBand);
+constexpr bool kSpreadsCopies = kBuffers == 2 && kWholeRows && !kKeepMask && !kScattered &&
+                                !(kHeadDim <= 64 && kBand) && !kQuantized;
 
 // 8 neighbouring lanes copy 128 bytes of a row at a time, so that one address serves all of a row:
 // registers that a copy waits to read must not be needed soon.
@@ -110,15 +112,66 @@ class NextTile {
   bool there_;  // there is such a tile
 };
 
+// A tile of quantized rows: from memory to registers early, to LDS a tile later, as numbers of q's
+// dtype.
+template <bool kValues>
+class StoredTile {
+ public:
+  FULMEN_DEVICE explicit StoredTile(const StageSource& source) : scales_(source) {}
+  // kMasked: values that no row attends become 0.
+  template <bool kMasked>
+  FULMEN_DEVICE void fetch(const StageSource& source, Int64 first_key) {
+    const ForwardArguments& a = source.arguments;
+    const auto rows = TileRows<kValues>::of(a, source, first_key);
+    for_pieces([&](int n, int row, int dim) {
+      const int from = rows.clamp(row);
+      if (kMasked && !source.alive(a, first_key + from)) {
+        pieces_[n] = {};
+      } else {
+        pieces_[n] = load_stored<kValues>(rows.row(from), dim, kValues ? a.head_dim_v : a.head_dim);
+      }
+    });
+    scales_.fetch(a, source, first_key);
+  }
+  FULMEN_DEVICE void publish(int at, int buffer) const {
+    for_pieces([&](int n, int row, int dim) {
+      lds_store(at + SwizzledRows<kDims>::place(row, 2 * dim),
+                piece_of<kValues, Element>(pieces_[n]));
+    });
+    scales_.publish(buffer);
+  }
+
+ private:
+  static constexpr int kDims = kValues ? kHeadDimV : kHeadDim;
+  static constexpr int kAll = kBlockN * (kDims / 8), kRounds = (kAll + kWorkgroup - 1) / kWorkgroup;
+
+  template <class Body>
+  FULMEN_DEVICE static void for_pieces(const Body& body) {
+#pragma unroll
+    for (int n = 0; n < kRounds; ++n) {
+      const unsigned index = thread_id() + n * kWorkgroup;
+      if (kAll % kWorkgroup != 0 && index >= kAll) break;
+      body(n, static_cast<int>(index / (kDims / 8)), static_cast<int>(index % (kDims / 8)) * 8);
+    }
+  }
+
+  StoredWords<kValues, 8> pieces_[kRounds];
+  StagedScales<kValues> scales_;
+};
+
 // cp.async writes to LDS by itself; memory that is not whole pieces goes through registers.
 class Stage {
  public:
-  FULMEN_DEVICE explicit Stage(const StageSource& source) : source_(source) {}
+  FULMEN_DEVICE explicit Stage(const StageSource& source)
+      : source_(source), stored_keys_(source), stored_values_(source) {}
   template <bool kClamped>
   FULMEN_DEVICE void fetch(Int64 first_key, int buffer) {
     first_key_ = first_key;
     const ForwardArguments& a = source_.arguments;
-    if constexpr (kWholeRows) {
+    if constexpr (kQuantized) {
+      stored_keys_.template fetch<false>(source_, first_key);
+      stored_values_.template fetch<kMayHide<kClamped> >(source_, first_key);
+    } else if constexpr (kWholeRows) {
       copy<kClamped, false, kHeadDim>(a.head_dim, keys_at(buffer));
       copy<kClamped, true, kHeadDimV>(a.head_dim_v, values_at(buffer));
     }
@@ -137,7 +190,12 @@ class Stage {
   FULMEN_DEVICE static void publish_values() {}
   FULMEN_DEVICE void publish(int buffer) {
     const ForwardArguments& a = source_.arguments;
-    if constexpr (kWholeRows) {
+    if constexpr (kQuantized) {
+      copy_wait<0>();                          // queries
+      if constexpr (kBuffers == 1) barrier();  // the last tile is read by now
+      stored_keys_.publish(keys_at(buffer), buffer);
+      stored_values_.publish(values_at(buffer), buffer);
+    } else if constexpr (kWholeRows) {
       copy_wait<0>();
     } else {
       through_registers<false, kHeadDim>(a.head_dim, keys_at(buffer));
@@ -222,6 +280,8 @@ class Stage {
 
   const StageSource& source_;
   Int64 first_key_ = 0;
+  StoredTile<false> stored_keys_;  // kQuantized
+  StoredTile<true> stored_values_;
 };
 
 }  // namespace fulmen::kernels

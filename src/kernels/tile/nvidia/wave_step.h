@@ -46,6 +46,7 @@ static_assert(kStepTiles == 1, "wave_step: exponentials are one key tile ahead o
 template <bool kMasked>
 FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile,
                           ScoreFragment& score, WaveRows& rows) {
+  scale_scores(rows, tile.buffer, score);
   follow<kMasked>(map, wave_row, tile.first_key, score, rows);
 #pragma unroll
   for (int f = 0; f < (kSpreadsExponentials ? 1 : kKeyTiles); ++f)
@@ -60,8 +61,12 @@ FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile
     if (kMasked && kWideHeads && kBand && kScoreTile * f >= tile.attended) break;
     if (kSpreadsExponentials && f + 1 < kKeyTiles) exponentiate_keys(map, f + 1, score, rows);
     ProbabilityOperand p[kRowTiles];
+    const auto scales = value_scales<1>(tile.buffer, f);
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) p[t] = to_operand<Element, true>(score[t][f]);
+    for (int t = 0; t < kRowTiles; ++t) {
+      scale_probabilities(scales, 0, score[t][f]);
+      p[t] = to_operand<Element, true>(score[t][f]);
+    }
     multiply_values(rows, tile.buffer, f, p);
   }
 }
