@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a Debian package has beside the files that other systems take: a changelog and a manual page,
-made of CHANGELOG.md and docs/guide/cli.md.
+"""What a Debian package has beside the files that other systems take: a changelog, made of
+CHANGELOG.md, and a manual page, made of docs/guide/cli.md.
 
     packaging/debian/make.py FOLDER     writes changelog.gz and fulmen.1.gz there; SOURCE_DATE_EPOCH
                                         has their date
