@@ -12,13 +12,24 @@ set(CPACK_PACKAGE_FILE_NAME
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libs)
-# The terms of what is compiled in.
-set(FULMEN_COPYRIGHT "" CACHE FILEPATH "What packages have in share/doc/fulmen/copyright")
-if(FULMEN_COPYRIGHT)
-  install(FILES ${FULMEN_COPYRIGHT} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/fulmen
-          RENAME copyright)
+# The terms of what is compiled in, a changelog and a manual page (packaging/debian/make.py).
+set(FULMEN_PACKAGE_FILES "" CACHE PATH
+  "A folder with copyright, changelog.gz and fulmen.1.gz, which packages have")
+if(FULMEN_PACKAGE_FILES)
+  install(FILES ${FULMEN_PACKAGE_FILES}/copyright ${FULMEN_PACKAGE_FILES}/changelog.gz
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/fulmen)
+  install(FILES ${FULMEN_PACKAGE_FILES}/fulmen.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${PROJECT_SOURCE_DIR}/packaging/debian/overrides
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/lintian/overrides RENAME fulmen)
 endif()
-# What the files need is read from them. CPack adds scripts that call ldconfig.
+set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
+  "Attention and its gradients without the matrix of scores in memory, for C++
+and C: the library, its headers, and a program that computes from files,
+explains and checks what runs. CPUs need nothing else; kernels of AMD and
+NVIDIA GPUs are compiled at run time by the compilers that are found.")
+# What the files need is read from them.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/packaging/debian/triggers)
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libopenblas0, clang-19")
 include(CPack)

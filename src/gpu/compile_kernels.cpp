@@ -2,15 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <sstream>
-#include <thread>
 
 #include "fulmen/compile.h"
 #include "fulmen/names.h"
 #include "fulmen/printable.h"
+#include "gpu/compile/at_once.h"
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/cache/cache_folder.h"
 #include "gpu/compile/report/report.h"
@@ -123,22 +122,14 @@ Result<std::vector<KernelReport>> compile_kernels(const std::string& arch,
   }
   std::vector<KernelReport> reports(kernels.size());
   std::vector<Status> failures(kernels.size());
-  std::atomic<std::size_t> next{0};
   WorkLock telling;
   std::size_t done = 0;
-  const auto work = [&] {
-    for (std::size_t n = 0; (n = next.fetch_add(1)) < kernels.size();) {
-      failures[n] = compile_one(*compiler, chip, kernels[n], options, reports[n]);
-      if (!options.on_kernel) continue;
-      const std::scoped_lock one_tells(telling);
-      options.on_kernel(++done, kernels.size());
-    }
-  };
-  // A compiler runs a second or so for each kernel.
-  std::vector<std::thread> threads(std::max(1U, std::thread::hardware_concurrency()) - 1);
-  for (std::thread& thread : threads) thread = std::thread(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
+  gpu::at_once(kernels.size(), [&](std::size_t n) {
+    failures[n] = compile_one(*compiler, chip, kernels[n], options, reports[n]);
+    if (!options.on_kernel) return;
+    const std::scoped_lock one_tells(telling);
+    options.on_kernel(++done, kernels.size());
+  });
   for (const Status& status : failures) {
     if (!status.ok()) return refused_arch(arch, chip, status);
   }

@@ -27,22 +27,29 @@ const LaunchPlan& GpuRunner::plan_for(bool whole_rows) const noexcept {
 }
 
 Result<std::vector<GpuRunner::LoadedLaunch>> GpuRunner::loaded(bool whole_rows) const {
-  std::vector<LoadedLaunch> launches;
+  std::vector<Specialisation> wanted;
+  std::vector<const KernelLaunch*> launched;
   for (const KernelLaunch& launch : plan_for(whole_rows).launches) {
     if (launch.workgroups == 0) continue;
-    Specialisation s = launch.specialisation;
+    launched.push_back(&launch);
+    Specialisation& s = wanted.emplace_back(launch.specialisation);
     s.whole_rows = s.whole_rows != 0 && whole_rows ? 1 : 0;
     s.whole_bias = s.whole_bias != 0 && whole_rows ? 1 : 0;
-    Result<KernelOnDevice> kernel = load_kernel(driver_, device_, s);
-    if (!kernel.ok()) return kernel.status();
+  }
+  Result<std::vector<KernelOnDevice>> loaded = load_kernels(driver_, device_, wanted);
+  if (!loaded.ok()) return loaded.status();
+  std::vector<LoadedLaunch> launches;
+  for (std::size_t n = 0; n < wanted.size(); ++n) {
+    const Specialisation& s = wanted[n];
+    KernelOnDevice& kernel = loaded.value()[n];
     const bool maps = s.tensor_maps != 0;
     const std::size_t bytes = s.backward ? maps ? sizeof(kernels::TmaBackwardArguments)
                                                 : sizeof(kernels::BackwardArguments)
                               : maps ? sizeof(kernels::TmaForwardArguments)
                                          : sizeof(kernels::ForwardArguments);
-    launches.push_back({kernel->function, launch.workgroups, s.workgroup, s.lds_bytes, bytes,
-                        launch.programmatic_launch, std::move(kernel->code),
-                        std::move(kernel->name), kernel->scratch_bytes, std::move(kernel->note)});
+    launches.push_back({kernel.function, launched[n]->workgroups, s.workgroup, s.lds_bytes, bytes,
+                        launched[n]->programmatic_launch, std::move(kernel.code),
+                        std::move(kernel.name), kernel.scratch_bytes, std::move(kernel.note)});
   }
   return launches;
 }

@@ -21,7 +21,7 @@ class GpuRunner final : public Runner {
   GpuRunner& operator=(const GpuRunner&) = delete;
   ~GpuRunner() override { unaligned_.destroy(); }
 
-  // Before anything else. Errors: those of load_kernel().
+  // Before anything else. Errors: those of load_kernels().
   Status load();
   // Errors: a kernel whose compiler was short of registers, by more of them than a lane has.
   Status check_scratch() const;

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
+#include "gpu/compile/at_once.h"
 #include "gpu/compile/cache/cache.h"
 #include "gpu/compile/cache/sha256.h"
 #include "gpu/compile/report/amd_metadata.h"
@@ -53,54 +57,105 @@ Result<CompiledCode> compile(const Driver& driver, const CompileRequest& request
   return other;
 }
 
-Result<Loaded> compile_and_load(const Driver& driver, const Device& device,
-                                const Specialisation& s) {
+struct Compiled {
+  std::string name;
+  Result<CompiledCode> code = Status(StatusCode::internal, "not compiled");
+  std::string note;
+};
+
+Compiled compile(const Driver& driver, const Device& device, const Specialisation& s) {
   const Result<CompileRequest> request =
       compile_request(s, device.chip, platform_of(driver, device.chip));
-  if (!request.ok()) return request.status();
-  std::string note;
-  const Result<CompiledCode> code = compile(driver, request.value(), device.chip, note);
-  if (!code.ok()) return code.status();
-  const Result<Module> module = driver.load(device.ordinal, code->code);
+  Compiled compiled;
+  if (!request.ok()) {
+    compiled.code = request.status();
+    return compiled;
+  }
+  compiled.name = request->name;
+  compiled.code = compile(driver, request.value(), device.chip, compiled.note);
+  return compiled;
+}
+
+Result<Loaded> load(const Driver& driver, const Device& device, const Specialisation& s,
+                    Compiled compiled) {
+  if (!compiled.code.ok()) return compiled.code.status();
+  const std::vector<std::byte>& code = compiled.code->code;
+  const Result<Module> module = driver.load(device.ordinal, code);
   if (!module.ok())
     return Status(module.status().code(),
-                  fmt::format("kernel \"{}\": {}", request->name, module.status().message()));
+                  fmt::format("kernel \"{}\": {}", compiled.name, module.status().message()));
   const Result<Function> function =
       driver.function(device.ordinal, module.value(), "fulmen_kernel", s.lds_bytes);
   if (!function.ok()) {
     driver.unload(device.ordinal, module.value());
     return function.status();
   }
-  KernelOnDevice kernel{function.value(), hex(sha256(code->code)), request->name, 0,
-                        std::move(note)};
-  const Result<std::vector<AmdKernelMetadata>> metadata = read_amd_metadata(code->code);
+  KernelOnDevice kernel{function.value(), hex(sha256(code)), std::move(compiled.name), 0,
+                        std::move(compiled.note)};
+  const Result<std::vector<AmdKernelMetadata>> metadata = read_amd_metadata(code);
   if (metadata.ok() && !metadata->empty()) kernel.scratch_bytes = metadata->front().scratch_bytes;
   return Loaded{module.value(), std::move(kernel)};
 }
 
+// What is loaded in this process, by device and source.
+class LoadedKernels {
+ public:
+  std::optional<KernelOnDevice> find(const std::string& key) {
+    const std::scoped_lock lock(mutex_);
+    const auto found = all_.find(key);
+    return found == all_.end() ? std::nullopt : std::optional(found->second);
+  }
+  // Another thread may have loaded the same: the first one is kept, and whether it is this one.
+  std::pair<KernelOnDevice, bool> add(const std::string& key, const KernelOnDevice& kernel) {
+    const std::scoped_lock lock(mutex_);
+    const auto [at, added] = all_.emplace(key, kernel);
+    return {at->second, added};
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<std::string, KernelOnDevice> all_;
+};
+
+LoadedKernels& loaded_kernels() {
+  constinit static MadeOnce<LoadedKernels> made;
+  return made.get();
+}
+
 }  // namespace
 
-Result<KernelOnDevice> load_kernel(const Driver& driver, const Device& device,
-                                   const Specialisation& s) {
-  constinit static Mutex mutex;
-  constinit static MadeOnce<std::map<std::string, KernelOnDevice>> made;
-  auto& all = made.get();
-  const std::string key = fmt::format("{}\n{}\n{}", device.info.name, s.entry, prelude(s));
-  {
-    const std::scoped_lock lock(mutex);
-    if (const auto found = all.find(key); found != all.end()) return found->second;
+Result<std::vector<KernelOnDevice>> load_kernels(const Driver& driver, const Device& device,
+                                                 const std::vector<Specialisation>& kernels) {
+  std::vector<std::string> keys;
+  std::map<std::string, std::size_t> missing;  // each once: its number among the kernels
+  for (const Specialisation& s : kernels) {
+    keys.push_back(fmt::format("{}\n{}\n{}", device.info.name, s.entry, prelude(s)));
+    if (!loaded_kernels().find(keys.back())) missing.emplace(keys.back(), keys.size() - 1);
   }
-  // Outside the lock: other kernels need not wait for this compilation. Two threads may load the
-  // same one; the first is kept.
-  const Result<Loaded> loaded = compile_and_load(driver, device, s);
+  std::vector<std::size_t> numbers;
+  for (const auto& [key, number] : missing) numbers.push_back(number);
+  std::sort(numbers.begin(), numbers.end());
+  // Outside any lock: other kernels need not wait for these compilations.
+  std::vector<Compiled> compiled(numbers.size());
+  at_once(numbers.size(),
+          [&](std::size_t n) { compiled[n] = compile(driver, device, kernels[numbers[n]]); });
+  for (std::size_t n = 0; n < numbers.size(); ++n) {
+    const Specialisation& s = kernels[numbers[n]];
+    const Result<Loaded> loaded = load(driver, device, s, std::move(compiled[n]));
+    if (!loaded.ok()) return loaded.status();
+    if (!loaded_kernels().add(keys[numbers[n]], loaded->kernel).second)
+      driver.unload(device.ordinal, loaded->module);
+  }
+  std::vector<KernelOnDevice> all;
+  for (const std::string& key : keys) all.push_back(loaded_kernels().find(key).value());
+  return all;
+}
+
+Result<KernelOnDevice> load_kernel(const Driver& driver, const Device& device,
+                                   const Specialisation& specialisation) {
+  Result<std::vector<KernelOnDevice>> loaded = load_kernels(driver, device, {specialisation});
   if (!loaded.ok()) return loaded.status();
-  const auto [kept, is_first] = [&] {
-    const std::scoped_lock lock(mutex);
-    const auto [at, added] = all.emplace(key, loaded->kernel);
-    return std::pair{at->second, added};
-  }();
-  if (!is_first) driver.unload(device.ordinal, loaded->module);
-  return kept;
+  return std::move(loaded.value().front());
 }
 
 }  // namespace fulmen::gpu

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "gpu/device_list.h"
 #include "gpu/driver.h"
@@ -19,9 +20,12 @@ struct KernelOnDevice {
   std::string note;           // what is to be said of its compilation
 };
 
-// Compiles (or takes from the cache) and loads. Errors: no compiler and no cached code
-// (unavailable); the words of the compiler, of all where there are two, or the driver;
-// verification_failed, the machine code breaks a rule.
+// Compiles (or takes from the cache) and loads; several kernels are compiled at once. Errors: no
+// compiler and no cached code (unavailable); the words of the compiler, of all where there are two,
+// or the driver; verification_failed, the machine code breaks a rule.
+Result<std::vector<KernelOnDevice>> load_kernels(const Driver& driver, const Device& device,
+                                                 const std::vector<Specialisation>& kernels);
+// One alone.
 Result<KernelOnDevice> load_kernel(const Driver& driver, const Device& device,
                                    const Specialisation& specialisation);
 

@@ -1,9 +1,11 @@
 """./dev release: its check that all agree on one version finds what does not, and its lists of
 parts say what is compiled in."""
 
+import importlib
 import io
 import json
 import pathlib
+import re
 import sys
 import tarfile
 import zipfile
@@ -117,3 +119,24 @@ def test_lists_of_parts(tmp_path, monkeypatch):
         sbom.check(text)
         with pytest.raises(SystemExit, match="CycloneDX refuses"):
             sbom.check(text.replace('"library"', '"nothing"'))
+
+
+def test_debian_changelog_and_manual(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "packaging/debian")
+    debian = importlib.import_module("make")
+    changes = (
+        "# Changes\n\n## Unreleased\n\n- `a`, as\n  [b](c.md) ([page](d.md)).\n\n## 0.1\n\n- Old\n"
+    )
+    assert debian.changelog(changes, "1.2.3", 0) == (
+        "fulmen (1.2.3) stable; urgency=medium\n\n  * a, as b.\n\n"
+        f" -- {debian.CONTACT}  Thu, 01 Jan 1970 00:00:00 +0000\n"
+    )
+    with pytest.raises(SystemExit, match="no list of changes"):
+        debian.changelog("# Changes\n\n## Unreleased\n\nNone.\n", "1.2.3", 0)
+    page = debian.manual((ROOT / "docs/guide/cli.md").read_text(), "1.2.3", 0)
+    assert '.TH FULMEN 1 "1970-01-01" "fulmen 1.2.3"' in page
+    # What the program itself calls its commands.
+    for source in (ROOT / "tools").rglob("*.cpp"):
+        for name in re.findall(r'\bapp\.add_subcommand\(\s*"(\w+)"', source.read_text()):
+            assert f"fulmen {name}" in page, f"docs/guide/cli.md does not list {name}"
+    assert debian.CONTACT in (ROOT / "cmake/Packages.cmake").read_text()
