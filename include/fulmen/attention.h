@@ -20,8 +20,8 @@ enum class Causal : int {
   top_left = 2,      // query i attends keys j <= i
 };
 
-// In which numbers the products are: docs/contract.md, "Products in 8 bits". Only what a caller asks
-// for is taken.
+// In which numbers the products are: docs/contract.md, "Products in 8 bits". A caller who says
+// nothing has exact ones.
 enum class Precision : int {
   exact = 0,  // those of the tensors
   int8 = 1,   // q k^T in int8; the probabilities and v as with exact

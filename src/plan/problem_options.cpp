@@ -79,9 +79,8 @@ Status check_options(const AttentionOptions& o, Problem& p) {
                                static_cast<int>(o.precision)));
   }
   if (o.precision != Precision::exact && p.pass == Pass::backward) {
-    return {StatusCode::unsupported,
-            fmt::format("precision is {}: gradients are of exact products",
-                        to_string(o.precision))};
+    return {StatusCode::unsupported, fmt::format("precision is {}: gradients are of exact products",
+                                                 to_string(o.precision))};
   }
   p.precision = o.precision;
   status = cpu::check_num_threads(o.num_threads);

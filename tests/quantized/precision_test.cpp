@@ -1,5 +1,5 @@
-// Products in 8 bits: how far they are from exact attention, what verify says of wrong ones, and what
-// is refused.
+// Products in 8 bits: how far they are from exact attention, what verify says of wrong ones, and
+// what is refused.
 #include <gtest/gtest.h>
 
 #include <algorithm>

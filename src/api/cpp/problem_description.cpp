@@ -93,8 +93,7 @@ std::string to_string(const Problem& p) {
       "{}{} b={} sq={} sk={} h={}/{} d={}", p.pass == Pass::backward ? "backward " : "",
       to_string(p.dtype), p.batch, p.seqlen_q, p.seqlen_k, p.num_heads, p.num_kv_heads, p.head_dim);
   if (p.head_dim_v != p.head_dim) text += fmt::format("/{}", p.head_dim_v);
-  if (p.precision != Precision::exact)
-    text += fmt::format(" precision={}", to_string(p.precision));
+  if (p.precision != Precision::exact) text += fmt::format(" precision={}", to_string(p.precision));
   if (p.k_dtype != p.dtype) text += fmt::format(" k={}", to_string(p.k_dtype));
   if (p.v_dtype != p.dtype) text += fmt::format(" v={}", to_string(p.v_dtype));
   text += fmt::format(" scale={:.4g}", p.softmax_scale);

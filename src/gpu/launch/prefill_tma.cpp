@@ -6,6 +6,7 @@
 #include "gpu/launch/mask_bits.h"
 #include "gpu/launch/prefill_tma_schedule.h"
 #include "gpu/launch/prefill_tma_shapes.h"
+#include "gpu/launch/work_tiles.h"
 #include "kernels/forward/prefill_tma_layout.h"
 #include "kernels/tile/nvidia/register_shares.h"
 

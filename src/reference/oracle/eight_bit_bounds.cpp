@@ -53,7 +53,8 @@ void OracleHead::add_eight_bits(const AttendedKeys& keys, const RowDropout& drop
   double of_scores = 0, largest_error = 0;
   for (int64_t j = keys.begin; j < keys.end; ++j) {
     if (!keys.contains(j)) continue;
-    const double score = scores_[static_cast<std::size_t>(j)], probability = std::exp(score - max) / sum,
+    const double score = scores_[static_cast<std::size_t>(j)],
+                 probability = std::exp(score - max) / sum,
                  weight = probability * dropout.factor(j),
                  error = std::fabs(p.softmax_scale * functions_.slope(j)) * deviation(j);
     largest_error = std::fmax(largest_error, error);

@@ -27,9 +27,8 @@ void subtract_mean(float* rows, int64_t dim, int64_t count, float* mean) noexcep
   for (int64_t d = 0; d < dim; ++d, rows += count) {
     double sum = 0;
     for (int64_t j = 0; j < count; ++j) sum += rows[j];
-    mean[d] = count > 0 && std::isfinite(sum)
-                  ? static_cast<float>(sum / static_cast<double>(count))
-                  : 0.0F;
+    mean[d] = count > 0 && std::isfinite(sum) ? static_cast<float>(sum / static_cast<double>(count))
+                                              : 0.0F;
     for (int64_t j = 0; j < count; ++j) rows[j] -= mean[d];
   }
 }

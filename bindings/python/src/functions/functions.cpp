@@ -16,8 +16,9 @@ constexpr struct {
     {"full_kv_num_blocks", &fulmen_tensors::full_kv_num_blocks},
     {"full_kv_indices", &fulmen_tensors::full_kv_indices},
 };
-constexpr const char* kOthers[] = {"score_mod",    "mask_mod",     "function_tensors", "function_gradients",
-                                   "mask_block_q", "mask_block_k", "precision"};
+constexpr const char* kOthers[] = {"score_mod",          "mask_mod",     "function_tensors",
+                                   "function_gradients", "mask_block_q", "mask_block_k",
+                                   "precision"};
 
 nb::handle value_of(const nb::kwargs& given, const char* name) {
   const nb::handle value = PyDict_GetItemString(given.ptr(), name);

@@ -16,7 +16,8 @@ class ScoreFunctions {
   // Keywords of fulmen._core's functions: score_mod and mask_mod (str), function_tensors and
   // function_gradients ({name: array}; the latter are written), kv_num_blocks, kv_indices,
   // full_kv_num_blocks and full_kv_indices (4 dims, int32), mask_block_q and mask_block_k; and
-  // precision (str), which every call may have. Each may be None. Throws TypeError and ArgumentError, which name the keyword.
+  // precision (str), which every call may have. Each may be None. Throws TypeError and
+  // ArgumentError, which name the keyword.
   explicit ScoreFunctions(const nb::kwargs& given);
   ScoreFunctions(const ScoreFunctions&) = delete;
   ScoreFunctions& operator=(const ScoreFunctions&) = delete;

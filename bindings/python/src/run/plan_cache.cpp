@@ -52,7 +52,8 @@ void read(const Planned& call, Key& key) {
       key.append(o.window_left);
   key.append(o.window_right), key.append(o.num_threads), key.append(o.verify),
       key.append(o.validate), key.append(o.dropout), key.append(o.trust_pointers);
-  key.append(o.precision), key.append(o.deterministic), key.append(o.max_seqlen_q), key.append(o.max_seqlen_k);
+  key.append(o.precision), key.append(o.deterministic), key.append(o.max_seqlen_q),
+      key.append(o.max_seqlen_k);
   for (int place = 0; place < kPlaces; ++place) {
     if ((call.places >> place & 1) == 0) continue;
     const fulmen_tensor& tensor = call.tensors.*kTensors[place].member;
