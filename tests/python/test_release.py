@@ -125,7 +125,8 @@ def test_debian_changelog_and_manual(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "packaging/debian")
     debian = importlib.import_module("make")
     changes = (
-        "# Changes\n\n## Unreleased\n\n- `a`, as\n  [b](README.md) ([page](README.md)).\n\n## 0.1\n\n- Old\n"
+        "# Changes\n\n## Unreleased\n\n- `a`, as\n  [b](README.md) ([page](README.md)).\n\n"
+        "## 0.1\n\n- Old\n"
     )
     assert debian.changelog(changes, "1.2.3", 0) == (
         "fulmen (1.2.3) stable; urgency=medium\n\n  * a, as b.\n\n"

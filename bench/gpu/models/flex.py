@@ -1,7 +1,8 @@
 """fulmen.flex_attention on an NVIDIA GPU beside torch's compiled flex_attention: masks and score
 functions of attention-gym's kinds, forward and backward, one process, in turn, medians.
 
-  python bench/gpu/models/flex.py [--rows REGEX] [--seqlen 8192] [--heads 16] [--dim 128] [--json FILE]
+  python bench/gpu/models/flex.py [--rows REGEX] [--seqlen 8192] [--heads 16] [--dim 128]
+      [--json FILE]
 
 Results are compared with torch's first. A window and a causal mask stand beside Fulmen's options of
 that name, too: what saying it as a function costs. Ratio: torch's time by ours.
@@ -142,7 +143,9 @@ def measured(name, row, arguments) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--rows", default="")
     parser.add_argument("--seqlen", type=int, default=8192)
     parser.add_argument("--heads", type=int, default=16)
