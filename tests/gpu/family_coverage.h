@@ -14,6 +14,7 @@ struct Use {
   int64_t seqlen_q, seqlen_k;
   bool backward = false, deterministic = true;
   DType dtype = DType::bf16;
+  Precision precision = Precision::exact;
 };
 
 // Names of the families for the device's chip that take none of the cases: empty where each takes

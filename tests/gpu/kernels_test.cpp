@@ -66,6 +66,7 @@ TEST_P(GpuKernels, EachFamilyServesWhatItIsFor) {
     s.seqlen_q = use.seqlen_q;
     s.seqlen_k = use.seqlen_k;
     s.backward = use.backward;
+    s.precision = use.precision;
     if (use.seqlen_k == 64) s.num_kv_heads = s.num_heads;  // boards
     return s;
   };
@@ -75,6 +76,7 @@ TEST_P(GpuKernels, EachFamilyServesWhatItIsFor) {
                               {64, 64, true},
                               {200, 200, true},
                               {200, 200, true, false},
+                              {200, 200, false, true, DType::bf16, Precision::fp8},
                               {200, 200, false, true, DType::fp32},
                               {200, 200, true, true, DType::fp32}};
   EXPECT_EQ(idle_families(device(), uses, spec_of, random, [](const gpu::Family&) { return true; }),

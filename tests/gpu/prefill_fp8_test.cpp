@@ -116,6 +116,8 @@ TEST_P(GpuPrefillFp8, RoundsAsDocumented) {
     return rounded(Case::get(t, {0, i, 0, d}), double{kLargest} / 448);
   };
   const double softmax_scale = c.problem().softmax_scale;
+  // A real GPU's sums of products in fp8 have fewer bits than fp32.
+  const double of_sums = GetParam().starts_with("cuda") ? 2e-3 : 1e-5;
   double error = 0, size = 0;
   for (int64_t i = 0; i < kQueries; ++i) {
     std::vector<double> scores(kKeys);
@@ -126,7 +128,7 @@ TEST_P(GpuPrefillFp8, RoundsAsDocumented) {
     const double max = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     for (const double score : scores) sum += std::exp(score - max);
-    EXPECT_NEAR(Case::get(c.tensors.lse, {0, 0, i, 0}), max + std::log(sum), 1e-5) << i;
+    EXPECT_NEAR(Case::get(c.tensors.lse, {0, 0, i, 0}), max + std::log(sum), of_sums) << i;
     for (int64_t d = 0; d < kDim; ++d) {
       double out = 0;
       for (int64_t j = 0; j < kKeys; ++j)

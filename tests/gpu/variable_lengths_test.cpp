@@ -176,7 +176,8 @@ TEST_P(GpuVariableLengths, EachFamilyTakesThem) {
       s.used_k = paged;
       return s;
     };
-    std::vector<Use> uses{{1, 300}, {64, 64}, {200, 200}, {200, 200, false, true, DType::fp32}};
+    std::vector<Use> uses{
+        {1, 300}, {1, 2000}, {64, 64}, {200, 200}, {200, 200, false, true, DType::fp32}};
     if (!paged)
       uses.insert(uses.end(), {{70, 70, true},
                                {200, 200, true},

@@ -28,27 +28,9 @@ struct QueryOrder {
     const int count = queries.end > queries.begin ? end - begin : 0;
     return {kTilesDown ? end - 1 : begin, count, whole_begin, whole_end};
   }
-  // Those of them in [begin, end).
-  FULMEN_DEVICE QueryOrder part(int begin, int end) const {
-    QueryOrder y = *this;
-    const int own_begin = kTilesDown ? first_tile - count + 1 : first_tile,
-              own_end = own_begin + count;
-    const int from = begin > own_begin ? begin : own_begin, to = end < own_end ? end : own_end;
-    y.count = to > from ? to - from : 0;
-    y.first_tile = kTilesDown ? to - 1 : from;
-    return y;
-  }
-  FULMEN_DEVICE bool has(int tile) const {
-    return kTilesDown ? tile <= first_tile && tile > first_tile - count
-                      : tile >= first_tile && tile < first_tile + count;
-  }
   FULMEN_DEVICE int tile(int n) const { return kTilesDown ? first_tile - n : first_tile + n; }
   FULMEN_DEVICE bool is_masked(int tile) const { return tile < whole_begin || tile >= whole_end; }
 };
-
-// Tiles before the first and behind the last one of which the mask keeps something for the block's
-// keys are left out. A pair of workgroups (backward_tma_wide.h) would have to agree.
-constexpr bool kLeavesOutTiles = kMaskBits && !kVariable && kDimGroups == 1;
 
 using Block = Either<kVariable, SequenceBlock, UniformBlock>;
 // A query's number in its sequence. Where a sequence's length is no argument but takes registers,
@@ -83,10 +65,6 @@ struct Work {
             QueryOrder::of(band.any(begin, end),
                            partial ? algorithm::KeyRange{} : band.all(begin, end), a.seqlen_q)};
   }
-  // With those that leave_out_tiles() left out.
-  FULMEN_DEVICE QueryOrder all_tiles() const {
-    return QueryOrder::of(band.any(row_begin, row_end), {}, arguments.seqlen_q);
-  }
   FULMEN_DEVICE int first_head() const { return kv_head * arguments.group_size; }
   // Visits the tiles of all query heads in order. Heads that share keys have queries, dout and dQ
   // that the L2 does not hold for all blocks that run at once: kTileByTile. Where heads come one
@@ -110,27 +88,6 @@ struct Work {
     }
   }
 };
-
-// Whether the mask keeps a key of the block for a query of the tile, in any head that shares the
-// keys.
-FULMEN_DEVICE bool keeps_some(const Work& work, int tile) {
-  constexpr int kWords = kBlockM / 32;
-  const BackwardArguments& a = work.arguments;
-  const int first_head = work.first_head();
-  const Int64 begin = Int64{tile} * kBlockN,
-              end = begin + kBlockN < a.seqlen_q ? begin + kBlockN : a.seqlen_q;
-  unsigned some = 0;
-  for (int head = first_head; head < first_head + a.group_size; ++head) {
-    const MaskedRows rows = MaskedRows::of(a, work.batch, head, begin, end);
-    for (int n = 0; n < rows.blocks; ++n) {
-      const auto words = global_load(
-          reinterpret_cast<const Words<kWords>*>(rows.any + n * rows.words + work.row_begin / 32));
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) some |= words.word[w];
-    }
-  }
-  return some != 0;
-}
 
 // The block's place in the order of additions to each tile of dQ: after the blocks of its head that
 // were taken before it.
@@ -164,29 +121,5 @@ class AddOrder {
   const Work& work_;
   int first_blocks_;
 };
-
-// Leaves out the tiles before the first and behind the last one to which the block adds something,
-// or which it stores, as the first block of a tile does. All lanes of a wave come here together.
-FULMEN_DEVICE void leave_out_tiles(Work& work) {
-  const AddOrder adds(work);
-  const QueryOrder& all = work.order;
-  const int begin = kTilesDown ? all.first_tile - all.count + 1 : all.first_tile,
-            end = begin + all.count;
-  auto first = static_cast<unsigned>(end), last_end = static_cast<unsigned>(begin);
-#pragma unroll 1
-  for (int tile = begin + lane_id(); tile < end; tile += kWaveSize) {
-    if (adds.before(tile) != 0 && !keeps_some(work, tile)) continue;
-    const auto own = static_cast<unsigned>(tile);
-    first = own < first ? own : first;
-    last_end = own + 1;
-  }
-#pragma unroll
-  for (int mask = 1; mask < kWaveSize; mask *= 2) {
-    const unsigned other_first = shuffle_xor(first, mask), other_end = shuffle_xor(last_end, mask);
-    first = other_first < first ? other_first : first;
-    last_end = other_end > last_end ? other_end : last_end;
-  }
-  work.order = all.part(static_cast<int>(first), static_cast<int>(last_end));
-}
 
 }  // namespace fulmen::kernels

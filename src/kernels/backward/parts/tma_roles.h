@@ -266,55 +266,14 @@ class Adder {
   FULMEN_DEVICE explicit Adder(int buffer) : buffer_(buffer) {}
   FULMEN_DEVICE void run(const Work& work) {
     const AddOrder order(work);
-    if (kLeavesOutTiles && work.call.adds_in_order != 0) {
-      in_order(work, order);
-    } else {
-      work.for_each_tile([&](int head, int tile) { take_turn(work, order, head, tile); });
-    }
+    work.for_each_tile([&](int head, int tile) {
+      if (turn_ == buffer_) add(work, order, head, tile);
+      turn_ = turn_ + 1 < kAdders ? turn_ + 1 : 0;
+    });
     if (lane_id() == 0) tma_wait<0>();
   }
 
  private:
-  FULMEN_DEVICE void take_turn(const Work& work, const AddOrder& order, int head, int tile) {
-    if (turn_ == buffer_) add(work, order, head, tile);
-    turn_ = turn_ + 1 < kAdders ? turn_ + 1 : 0;
-  }
-  // A tile that is left out is counted, too, when it is the block's turn.
-  FULMEN_DEVICE void in_order(const Work& work, const AddOrder& order) {
-    const int first_head = work.first_head(), end_head = first_head + work.arguments.group_size;
-    const QueryOrder all = work.all_tiles();
-    const auto visit = [&](int head, int tile) {
-      if (work.order.has(tile)) {
-        take_turn(work, order, head, tile);
-      } else if (tile % kAdders == buffer_ && lane_id() == 0) {
-        pass(work, order, head, tile);
-      }
-    };
-    if constexpr (kTileByTile) {
-#pragma unroll 1
-      for (int n = 0; n < all.count; ++n) {
-#pragma unroll 1
-        for (int head = first_head; head < end_head; ++head) visit(head, all.tile(n));
-      }
-    } else {
-#pragma unroll 1
-      for (int head = first_head; head < end_head; ++head) {
-#pragma unroll 1
-        for (int n = 0; n < all.count; ++n) visit(head, all.tile(n));
-      }
-    }
-  }
-  FULMEN_DEVICE void pass(const Work& work, const AddOrder& order, int head, int tile) const {
-    const int before = order.before(tile);
-    const QuerySums sums = QuerySums::of(work.arguments, work.batch, head);
-    const int rows =
-        at_most(sums.tiles - Int64{tile} * (kBlockN / kScoreTile), kBlockN / kScoreTile);
-    int* const counters = order.counters<kSumParts>(head, tile);
-    for (int part = 0; part < (kSumParts > 1 && rows > kPartRows ? 2 : 1); ++part) {
-      counter_wait(counters + part, before);
-      counter_pass(counters + part);
-    }
-  }
   FULMEN_DEVICE void add(const Work& work, const AddOrder& order, int head, int tile) {
     mbarrier_wait(kSumsFull + 8 * buffer_, parity_);
     parity_ ^= 1;

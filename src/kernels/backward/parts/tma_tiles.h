@@ -29,14 +29,12 @@ FULMEN_DEVICE Block take_block(const BackwardArguments& a, const Block::Finder& 
   return Block::nth(
       a, finder, counter_fetch_add(reinterpret_cast<int*>(a.query_sums + a.query_sum_floats) - 1));
 }
-// Visits a block's work. All lanes of a wave come here together.
+// Visits a block's work.
 template <class Visit>
 FULMEN_DEVICE void visit_block(const BackwardArguments& call, const Block& block,
                                const Visit& visit) {
   const BackwardArguments& a = block.sequence_in(call);
-  Work work = Work::of(call, a, block);
-  if constexpr (kLeavesOutTiles) leave_out_tiles(work);
-  visit(work);
+  visit(Work::of(call, a, block));
 }
 
 // Where a tile lies in a tensor: `row` is the sequence's own.
