@@ -206,7 +206,7 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option("--mask-mod", arguments.mask_mod, "which pairs are attended, as \"q >= k\"");
   app.add_option("--precision", arguments.precision,
                  "in which numbers the products are: exact, the default, or int8 or fp8, which are "
-                 "faster where the device has such products, and about 1 and 4 % off")
+                 "faster where the device has such products, and about 1 and 5 % off")
       ->check(CLI::IsMember({"exact", "int8", "fp8"}));
   app.add_option("--softcap", arguments.softcap,
                  "score = softcap * tanh(score / softcap); 0 is off")

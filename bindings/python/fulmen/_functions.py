@@ -246,7 +246,7 @@ def attention(
       validate: check lengths and page tables in a GPU's own memory first, which waits for copies of
         them. In host memory they always are checked.
       precision: "int8" has q k^T in int8, "fp8" both products in float8_e4m3: faster where the
-        device has such products, and about 1 and 4 % off. NumPy arrays and torch tensors, without
+        device has such products, and about 1 and 5 % off. NumPy arrays and torch tensors, without
         gradients. "exact" has the products in q's dtype.
       device: None is where q is.
       layout: "bshd" or "bhsd".
