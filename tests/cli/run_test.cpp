@@ -75,6 +75,19 @@ TEST_F(RunTest, VerifyAndForcedKernel) {
   EXPECT_LT(largest_difference(load(path("out.npy")), load(example("out.npy"))), 1e-5);
 }
 
+TEST_F(RunTest, ProductsInEightBits) {
+  for (const char* precision : {"int8", "fp8"}) {
+    const Outcome outcome = run_example({"--out", "out.npy", "--verify", "--precision", precision});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_GT(largest_difference(load(path("out.npy")), load(example("out.npy"))), 1e-3)
+        << precision << ": nothing was rounded";
+  }
+  const Outcome refused = run_example({"--out", "out.npy", "--precision", "int4"});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.err.find("--precision: int4 not in {exact,int8,fp8}"), std::string::npos)
+      << refused.err;
+}
+
 TEST_F(RunTest, BfloatOutputIsUint16AndReadsBack) {
   const Outcome outcome = run_example({"--out", "out.npy", "--dtype", "bf16"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

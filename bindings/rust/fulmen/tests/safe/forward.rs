@@ -1,7 +1,7 @@
 //! Every option and dtype of the forward pass, checked by the library's rule for right results.
 
 use fulmen::half::{bf16, f16};
-use fulmen::{Attention, AttentionBuilder, Causal, Forward, Result, Tensor, TensorMut};
+use fulmen::{Attention, AttentionBuilder, Causal, Forward, Precision, Result, Tensor, TensorMut};
 
 use crate::numbers::{numbers, product, Rounded};
 
@@ -57,6 +57,23 @@ impl Operands {
 
 fn plain<T: Rounded>(builder: AttentionBuilder) -> Result<Vec<T>> {
     verified(builder, |call, _| Ok(call))
+}
+
+#[test]
+fn products_in_8_bits() -> Result<()> {
+    let exact = verified::<f32>(Attention::builder(), |call, _| Ok(call))?;
+    for precision in [Precision::Int8, Precision::Fp8] {
+        let out = verified::<f32>(Attention::builder().precision(precision), |call, _| {
+            Ok(call)
+        })?;
+        let worst = out
+            .iter()
+            .zip(&exact)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0.0, f32::max);
+        assert!(worst > 1e-4, "{precision:?}: nothing was rounded");
+    }
+    Ok(())
 }
 
 #[test]
