@@ -90,6 +90,8 @@ struct Problem {
            q_scale.present;
   }
   bool paged() const noexcept { return block_table.present; }
+  // Whether there is a query and a key.
+  bool has_products() const noexcept { return batch > 0 && seqlen_q > 0 && seqlen_k > 0; }
   bool has_block_mask() const noexcept { return kv_indices.present; }
   // Blocks of queries and of keys of a block mask.
   int64_t query_blocks() const noexcept {

@@ -127,7 +127,8 @@ Support support_of(const Kernel& kernel, const Problem& problem, const std::stri
     return Support::no("it reads no keys and values in pages (block_table)");
   if (problem.quantized_kv() && !kernel.quantized_kv())
     return Support::no("it reads k and v of q's dtype alone, without scales");
-  if (!kernel.takes(problem.precision)) {
+  // Without a product there is none of another precision.
+  if (problem.has_products() && !kernel.takes(problem.precision)) {
     return Support::no(problem.precision == Precision::exact
                            ? "its products are in 8 bits alone (precision)"
                            : fmt::format("it has no products in {}", to_string(problem.precision)));

@@ -204,9 +204,10 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option("--score-mod", arguments.score_mod,
                  "a function of scores, as \"score - 0.1 * abs(q - k)\"");
   app.add_option("--mask-mod", arguments.mask_mod, "which pairs are attended, as \"q >= k\"");
-  app.add_option("--precision", arguments.precision,
-                 "in which numbers the products are: exact, the default, or int8 or fp8, which are "
-                 "faster where the device has such products, and about 1 and 5 % off")
+  app.add_option(
+         "--precision", arguments.precision,
+         "in which numbers the products are: exact, the default, or int8 or fp8, about 1 and "
+         "5 % off: fp8 is fast on Hopper, CPUs have plain loops of both")
       ->check(CLI::IsMember({"exact", "int8", "fp8"}));
   app.add_option("--softcap", arguments.softcap,
                  "score = softcap * tanh(score / softcap); 0 is off")

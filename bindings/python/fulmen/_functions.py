@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fulmen import _core
 from fulmen._arguments import (
-    GRADIENTS,
     LENGTHS,
     TENSOR_NAMES,
     Array,
@@ -25,6 +24,7 @@ from fulmen._arguments import (
     wanted_gradients,
     with_lengths,
 )
+from fulmen._core import ArgumentError
 from fulmen._numbers import (
     OTHER_SINKS,
     between_roundings,
@@ -213,7 +213,7 @@ def attention(
         lists.
       k_scale, v_scale: float32 or float16, factors of k's and v's numbers: [1], [kv_heads] or
         [batch, kv_heads]; for each token the shape of k and v with 1 for head_dim; k_scale also
-        [1 or batch, 1, kv_heads, head_dim]. Without gradients; on the CPU.
+        [1 or batch, 1, kv_heads, head_dim]. Without gradients.
       q_scale: [1], [kv_heads] or [batch, kv_heads]: of the queries that share a KV head.
       k_format, v_format: k or v holds blocks of 32 numbers in this format, "q8_0", "q4_0", "q4_1",
         "q5_0" or "q5_1", as quantize_kv gives them: uint8, whose last dim is bytes. NumPy arrays
@@ -245,9 +245,10 @@ def attention(
           where it is wrong.
       validate: check lengths and page tables in a GPU's own memory first, which waits for copies of
         them. In host memory they always are checked.
-      precision: "int8" has q k^T in int8, "fp8" both products in float8_e4m3: faster where the
-        device has such products, and about 1 and 5 % off. NumPy arrays and torch tensors, without
-        gradients. "exact" has the products in q's dtype.
+      precision: "int8" has q k^T in int8, "fp8" both products in float8_e4m3: about 1 and 5 % off.
+        fp8 is fast on Hopper, int8 nowhere yet; CPUs compute both by plain loops. A call that no
+        kernel of the device takes so is refused. NumPy arrays and plain torch tensors, without
+        gradients and outside of torch.compile. "exact", the default, has the products in q's dtype.
       device: None is where q is.
       layout: "bshd" or "bhsd".
 
@@ -300,35 +301,48 @@ def attention(
             break
     forward = _core.forward if framework is None else framework.forward
     if k_format is not None or v_format is not None:
-        _check_without_gradient("k_format and v_format", (q, k, v, bias, sinks))
+        _check_plain_call("k_format and v_format", tensors)
         blocks = (in_format("k", k, k_format), in_format("v", v, v_format))
         tensors, forward = (q, *blocks, *tensors[3:]), _core.forward
-    if precision != "exact":
-        _check_without_gradient(f"precision={precision!r}", (q, k, v, bias, sinks))
+    if precision is not None and precision != "exact":
+        if precision not in ("int8", "fp8"):
+            raise ArgumentError(f'precision is {precision!r}: "exact", "int8" or "fp8" is accepted')
+        beside = f"precision={precision!r}"
+        _check_plain_call(beside, tensors)
+        if dropout != 0 and dropout_seed is None and is_of_torch(q):
+            raise ArgumentError(
+                f"dropout_seed is None: with {beside} a seed, an integer, is needed"
+            )
         return _core.forward(
             tensors, scalars, device, is_bhsd(layout), return_lse, precision=precision
         )
     return forward(tensors, scalars, device, is_bhsd(layout), return_lse)
 
 
-def _check_without_gradient(beside: str, inputs: tuple[Any, ...]) -> None:
-    """Whether a call without gradients takes q, k, v, bias and sinks. beside: the argument that has
-    none."""
-    if is_of_torch(inputs[0]):
-        torch = sys.modules["torch"]
-        if not torch.is_grad_enabled():
-            return
-        for name, tensor in zip(GRADIENTS, inputs, strict=True):
-            if getattr(tensor, "requires_grad", False):
-                raise NotImplementedError(
-                    f"{name} requires a gradient: with {beside} there is none, torch.no_grad() is "
-                    "accepted"
-                )
-    elif not is_of_numpy(inputs[0]):
+def _check_plain_call(beside: str, given: Sequence[Any]) -> None:
+    """Whether a call goes straight to the kernel: arrays of NumPy, or tensors of which torch wants
+    to know nothing. beside: the argument that has no gradient."""
+    if is_of_numpy(given[0]):
+        return
+    if not is_of_torch(given[0]):
         raise TypeError(
-            f"q is of type {type(inputs[0]).__name__}: with {beside} a NumPy array or a torch "
+            f"q is of type {type(given[0]).__name__}: with {beside} a NumPy array or a torch "
             "tensor is accepted"
         )
+    others = 2  # what fulmen._core.torch_observers answers
+    if being_compiled() or _core.torch_observers(tuple(given)) == others:
+        raise NotImplementedError(
+            f"{beside}: plain tensors are accepted, outside of torch.compile, torch.export, "
+            "torch.func, autocast and modes"
+        )
+    if not sys.modules["torch"].is_grad_enabled():
+        return
+    for name, tensor in zip(TENSOR_NAMES, given, strict=False):
+        if getattr(tensor, "requires_grad", False):
+            raise NotImplementedError(
+                f"{name} requires a gradient: with {beside} there is none, torch.no_grad() is "
+                "accepted"
+            )
 
 
 def _like(gradient: Array, given: Any) -> Array:

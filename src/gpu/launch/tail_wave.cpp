@@ -34,8 +34,9 @@ TailWave tail_wave(const Problem& p, const PrefillTmaShape& shape, int64_t slots
                 rest = tiles_of_queries(p, shape.warpgroups) % slots;
   TailWave best{rest, 1, 0, rest > 0 ? 1.0 : 0.0};
   const bool has_few_rows = p.batch * p.num_heads * p.seqlen_q < std::numeric_limits<int>::max();
+  // Parts of outputs are stored by pairs of floats.
   if (rest == 0 || has_band(p) || has_masks(p) || std::max(p.head_dim, p.head_dim_v) > kMostDims ||
-      !has_few_rows)
+      p.head_dim_v % 2 != 0 || !has_few_rows)
     return best;
   const double step = 2.0 * kWarpgroupRows * shape.warpgroups * shape.block_n *
                       static_cast<double>(p.head_dim + p.head_dim_v);

@@ -358,13 +358,21 @@ FULMEN_DEVICE algorithm::KeyRange in_split(const BackwardArguments& a, int split
   range.end = range.end < end ? range.end : end;
   return range.end > range.begin ? range : algorithm::KeyRange{};
 }
+// The same from a whole tile on, as splits begin: no tile crosses the split's end, behind which
+// rows are 0 and in the band.
+FULMEN_DEVICE algorithm::KeyRange tiles_in_split(const BackwardArguments& a, int split,
+                                                 algorithm::KeyRange range) {
+  range = in_split(a, split, range);
+  if constexpr (kSplits) range.begin -= range.begin % kBlockN;
+  return range;
+}
 
 FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, const RowBlock& block, int split) {
   const Int64 length = kRowsAreKeys ? a.seqlen_k : a.seqlen_q, row_begin = block.row_begin;
   const Int64 row_end = row_begin + kBlockM < length ? row_begin + kBlockM : length;
   const algorithm::Band band =
       kBand ? column_band(a) : algorithm::Band{kRowsAreKeys ? a.seqlen_q : a.seqlen_k};
-  const algorithm::KeyRange attended = in_split(a, split, band.any(row_begin, row_end));
+  const algorithm::KeyRange attended = tiles_in_split(a, split, band.any(row_begin, row_end));
   const TileOrder order =
       TileOrder::of(tile_range(attended), in_split(a, split, band.all(row_begin, row_end)));
   const BackwardTask task{a, block.batch, band, row_begin + kScoreTile * wave_id(), row_end, 0, 0};

@@ -12,7 +12,7 @@ constexpr double kInt8Step = 1.0 / 127;        // of the largest number
 constexpr double kUniform = 0.2887;            // the standard deviation of an error in one step
 constexpr double kFp8Unit = 0x1p-4;            // unit roundoff of fp8_e4m3
 constexpr double kFp8Deviation = 0.6;          // of a product of two, in such units
-constexpr double kLeastProbability = 0x1p-18;  // half the least number where the largest is 256
+constexpr double kLeastProbability = 0x1p-16;  // half the least number where the largest is 64
 constexpr double kLeastValue = 0x1p-14;        // below this share of the largest, v is subnormal
 constexpr double kDeviations = 5;
 constexpr double kLinearError = 0.5;
@@ -47,7 +47,9 @@ void OracleHead::add_eight_bits(const AttendedKeys& keys, const RowDropout& drop
     }
     return kFp8Unit * kFp8Deviation * std::sqrt(squares);
   };
-  const double largest_v = *std::max_element(v_sizes_.begin(), v_sizes_.end());
+  double largest_v = 0;
+  for (int64_t j = 0; j < p.seqlen_k; ++j)
+    largest_v = std::fmax(largest_v, v_sizes_[static_cast<std::size_t>(j)]);
   std::vector<double>& squares = of_scores_;
   std::fill(squares.begin(), squares.end(), 0.0);
   double of_scores = 0, largest_error = 0;
@@ -65,7 +67,8 @@ void OracleHead::add_eight_bits(const AttendedKeys& keys, const RowDropout& drop
       double own = 0;
       if (fp8) {
         own = kFp8Unit * weight * (std::fabs(v[d]) + kLeastValue * largest_v);
-        rounding[d] += std::fmin(probability, kLeastProbability / sum) * std::fabs(v[d] - out[d]);
+        rounding[d] += std::fmin(probability, kLeastProbability / sum) *
+                       std::fmax(std::fabs(v[d]), std::fabs(v[d] - out[d]));
       }
       squares[static_cast<std::size_t>(d)] += error * error * moved * moved + own * own;
     }

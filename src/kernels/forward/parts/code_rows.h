@@ -34,13 +34,17 @@ struct Piece {
   }
 };
 
+// Numbers up to this are as zeros: the factor would be infinite.
+constexpr float kNoNumber = 0x1p-118F;
 // The scale of numbers up to `most`: a number is its code times the scale. Zeros have any; a scale
 // of NaN makes NaN of all that an infinity is among.
 FULMEN_DEVICE float scale_of_largest(float most) {
-  return most == 0 ? 1.0F : most < kInfinity ? most * (1.0F / kLargestCode) : kNan;
+  return most <= kNoNumber ? 1.0F : most < kInfinity ? most * (1.0F / kLargestCode) : kNan;
 }
 // What numbers are multiplied with before they are rounded.
-FULMEN_DEVICE float code_factor(float most) { return most == 0 ? 0.0F : kLargestCode / most; }
+FULMEN_DEVICE float code_factor(float most) {
+  return most <= kNoNumber ? 0.0F : kLargestCode / most;
+}
 
 // The largest number of a workgroup's lanes, in all of them. LDS: a number a wave, from 0 on.
 FULMEN_DEVICE float largest_of_workgroup(float most) {
