@@ -85,7 +85,7 @@ const std::vector<const Family*>& families() {
 }
 
 Support Family::serves(const Problem& p, const Chip& chip) const {
-  if (p.has_products() && !takes(p.precision)) {
+  if (p.has_products() && !has_products(p.precision)) {
     return Support::no(p.precision == Precision::exact
                            ? "its products are in 8 bits alone (precision)"
                            : std::string("it has no products in ") + to_string(p.precision));

@@ -82,7 +82,9 @@ class PrefillFp8 final : public Family {
  public:
   using Family::Family;
   std::string_view name() const noexcept override { return "prefill_fp8"; }
-  bool takes(Precision precision) const noexcept override { return precision == Precision::fp8; }
+  bool has_products(Precision precision) const noexcept override {
+    return precision == Precision::fp8;
+  }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0)
