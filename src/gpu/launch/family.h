@@ -93,7 +93,9 @@ class Family {
   // Keys and values in formats of their own, and their scales: Problem::quantized_kv().
   virtual bool quantized_kv() const noexcept { return false; }
   // Products of this precision.
-  virtual bool has_products(Precision precision) const noexcept { return precision == Precision::exact; }
+  virtual bool has_products(Precision precision) const noexcept {
+    return precision == Precision::exact;
+  }
   // score_mod, mask_mod and block masks: supports() asks takes_functions() for the rest.
   virtual bool score_functions() const noexcept { return false; }
   // The widest head that its tiles are made for.
