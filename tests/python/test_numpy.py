@@ -387,7 +387,7 @@ def test_numpy_booleans_are_booleans(rng):
 def test_every_argument_of_the_signature_is_known(rng, plans):
     q, k, v = qkv(rng)
     parameters = inspect.signature(fulmen.attention).parameters
-    assert list(parameters)[:3] == ["q", "k", "v"] and len(parameters) == 37
+    assert list(parameters)[:3] == ["q", "k", "v"] and len(parameters) == 38
     defaults = {
         name: parameter.default
         for name, parameter in parameters.items()

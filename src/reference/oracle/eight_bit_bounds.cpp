@@ -38,7 +38,7 @@ void OracleHead::add_eight_bits(const AttendedKeys& keys, const RowDropout& drop
     if (!fp8) {
       const double of_q = largest_q * k_norms_[static_cast<std::size_t>(j)],
                    of_k = k_range_ * std::sqrt(q_squares);
-      return kInt8Step * kUniform * std::hypot(of_q, of_k);
+      return kInt8Step * kUniform * std::sqrt(of_q * of_q + of_k * of_k);
     }
     double squares = 0;
     for (int64_t d = 0; d < p.head_dim; ++d) {
