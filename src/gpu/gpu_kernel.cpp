@@ -34,7 +34,9 @@ class GpuKernel final : public Kernel {
   bool variable_lengths() const noexcept override { return family_.variable_lengths(); }
   bool quantized_kv() const noexcept override { return family_.quantized_kv(); }
   bool score_functions() const noexcept override { return family_.score_functions(); }
-  bool takes(Precision precision) const noexcept override { return family_.has_products(precision); }
+  bool takes(Precision precision) const noexcept override {
+    return family_.has_products(precision);
+  }
   bool block_masks() const noexcept override { return family_.score_functions(); }
   bool paged() const noexcept override {
     return family_.pass() == Pass::forward && family_.variable_lengths();
