@@ -1,11 +1,9 @@
 // kernels/forward/prefill_fp8.h: prefill_tma.h's tiles, multiplied in 8 bits.
 #include <algorithm>
-#include <string>
 
-#include "gpu/launch/prefill_tma_schedule.h"
+#include "gpu/launch/prefill_tma_space.h"
 #include "kernels/forward/prefill_tma_layout.h"
 #include "kernels/tile/fp8_workspace.h"
-#include "kernels/tile/nvidia/register_shares.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -22,15 +20,7 @@ Specialisation fp8_specialisation(const Problem& p, const Target& target,
   s.head_dim = static_cast<int>(round_up(p.head_dim, kFp8Depth));
   s.head_dim_v = static_cast<int>(
       round_up(p.head_dim_v, p.head_dim_v > kMostFp8Dims ? kTwoProducts : kFp8Dims));
-  s.block_m = kWarpgroupRows * shape.warpgroups;
-  s.block_n = shape.block_n;
-  s.workgroup = kWarpgroupLanes * (shape.warpgroups + 1);  // one more, of loaders
-  s.buffers = shape.buffers;
-  s.queries_in_lds = true;
-  s.min_workgroups = shape.min_workgroups;
-  s.ping_pong = shape.ping_pong && shape.warpgroups > 1;
-  s.persistent = static_cast<int>(scheduler);
-  s.tensor_maps = true;
+  set_shape(shape, scheduler, s);
   s.precision = static_cast<int>(Precision::fp8);
   s.lds_bytes = kernels::TmaPrefillLayout::of_fp8(s.head_dim, s.head_dim_v,
                                                   static_cast<int>(round_up(s.head_dim_v, panel)),
@@ -105,49 +95,25 @@ class PrefillFp8 final : public Family {
     return fp8_plan(p, target(), chip, choose_fp8(p, compute_units), compute_units);
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    const PrefillTmaChoice usual = choose_fp8(p, compute_units);
-    const PrefillTmaShape& shape = usual.shape;
     tuning::Space space;
     space.wave_size = chip.wave_size;
-    space.parameters = {{"block_m",
-                         kWarpgroupRows * shape.warpgroups,
-                         {kWarpgroupRows, 2 * kWarpgroupRows, 3 * kWarpgroupRows}},
-                        {"block_n", shape.block_n, {32, 64, 96, 128, 192}},
-                        {"buffers", shape.buffers, {2, 3, 4}},
-                        {"min_workgroups", shape.min_workgroups, {1, 2}},
-                        {"ping_pong", shape.ping_pong ? 1 : 0, {0, 1}},
-                        {"persistent", static_cast<int>(usual.scheduler), {0, 1, 2}},
-                        {"splits_last", usual.last.splits > 1 ? 1 : 0, {0, 1}}};
+    space.parameters =
+        parameters_of(choose_fp8(p, compute_units), {.most_warpgroups = 3,
+                                                     .block_n = {32, 64, 96, 128, 192},
+                                                     .buffers = {2, 3, 4},
+                                                     .min_workgroups = {1, 2}});
     space.takes = [this, p, chip, compute_units](std::span<const int> v) -> Support {
-      const PrefillTmaShape values = shape_of_values(v);
-      if (v[6] != 0 && tail_wave(p, values, slots_of(values, compute_units)).splits == 1)
-        return Support::no("the tail wave of tiles is not worth splitting");
-      const Specialisation s =
-          fp8_specialisation(p, target(), values, static_cast<TileScheduler>(v[5]));
-      if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
-        return support;
-      if (values.warpgroups == 1 && s.min_workgroups == 1)
-        return Support::no("one warpgroup alone has no use for all registers");
-      if (values.warpgroups == 1 && v[4] != 0)
-        return Support::no("one warpgroup has none to take turns with");
+      if (Support support = takes_splits(p, v, compute_units); !support.yes) return support;
+      const PrefillTmaShape shape = shape_of_values(v);
       constexpr int kRest = 36;
-      const int had =
-          kernels::RegisterShares::of(values.warpgroups, s.min_workgroups, kernels::kTmaRegisters)
-              .consumer;
-      const int needed = s.head_dim_v / 2 + s.block_n / 2 + s.block_n / 8 + kRest;
-      if (needed <= had) return {};
-      return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " +
-                         std::to_string(had));
+      return tiles_fit(shape, fp8_specialisation(p, target(), shape, scheduler_of_values(v)), chip,
+                       shape.block_n / 8 + kRest);
     };
     return space;
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
                         std::span<const int> v) const override {
-    const PrefillTmaShape shape = shape_of_values(v);
-    const TailWave last =
-        v[6] != 0 ? tail_wave(p, shape, slots_of(shape, compute_units)) : TailWave{};
-    return fp8_plan(p, target(), chip, {shape, static_cast<TileScheduler>(v[5]), last},
-                    compute_units);
+    return fp8_plan(p, target(), chip, choice_of_values(p, v, compute_units), compute_units);
   }
 
  private:
@@ -161,9 +127,6 @@ class PrefillFp8 final : public Family {
       choice.last = tail_wave(p, choice.shape, slots_of(choice.shape, compute_units));
     }
     return choice;
-  }
-  static PrefillTmaShape shape_of_values(std::span<const int> v) {
-    return {v[0] / kWarpgroupRows, v[1], v[2], v[3], v[4] != 0};
   }
 };
 

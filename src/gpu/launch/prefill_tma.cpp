@@ -1,14 +1,11 @@
 // kernels/forward/prefill_tma.h: tiles of Hopper's warpgroup products, brought by the tensor memory
 // accelerator (TMA).
-#include <algorithm>
-#include <string>
-
 #include "gpu/launch/mask_bits.h"
 #include "gpu/launch/prefill_tma_schedule.h"
 #include "gpu/launch/prefill_tma_shapes.h"
+#include "gpu/launch/prefill_tma_space.h"
 #include "gpu/launch/work_tiles.h"
 #include "kernels/forward/prefill_tma_layout.h"
-#include "kernels/tile/nvidia/register_shares.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -25,15 +22,7 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   s.head_dim = static_cast<int>(round_up(p.head_dim, kProductDims));
   s.head_dim_v = static_cast<int>(
       round_up(p.head_dim_v, p.head_dim_v > kMostProductDims ? 2 * panel : kProductDims));
-  s.block_m = kWarpgroupRows * shape.warpgroups;
-  s.block_n = shape.block_n;
-  s.workgroup = kWarpgroupLanes * (shape.warpgroups + 1);  // one more, of loaders
-  s.buffers = shape.buffers;
-  s.queries_in_lds = true;
-  s.min_workgroups = shape.min_workgroups;
-  s.ping_pong = shape.ping_pong && shape.warpgroups > 1;
-  s.persistent = static_cast<int>(scheduler);
-  s.tensor_maps = true;
+  set_shape(shape, scheduler, s);
   s.shared_heads = shared_heads(p, s.block_m);
   s.lds_bytes = kernels::TmaPrefillLayout::of(static_cast<int>(round_up(s.head_dim, panel)),
                                               static_cast<int>(round_up(s.head_dim_v, panel)),
@@ -82,63 +71,35 @@ class PrefillTma final : public Family {
                    compute_units);
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    const PrefillTmaChoice usual = choose_tiles(p, *target().prefill_tma, compute_units);
-    const PrefillTmaShape& shape = usual.shape;
     tuning::Space space;
     space.wave_size = chip.wave_size;
-    space.parameters = {
-        {"block_m",
-         kWarpgroupRows * shape.warpgroups,
-         {kWarpgroupRows, 2 * kWarpgroupRows, 3 * kWarpgroupRows, 4 * kWarpgroupRows}},
-        {"block_n", shape.block_n, {32, 48, 64, 80, 96, 112, 128, 176}},
-        {"buffers", shape.buffers, {2, 3, 4, 6}},
-        {"min_workgroups", shape.min_workgroups, {1, 2, 3}},
-        {"ping_pong", shape.ping_pong ? 1 : 0, {0, 1}},
-        {"persistent", static_cast<int>(usual.scheduler), {0, 1, 2}},
-        {"splits_last", usual.last.splits > 1 ? 1 : 0, {0, 1}}};
+    space.parameters = parameters_of(choose_tiles(p, *target().prefill_tma, compute_units),
+                                     {.most_warpgroups = 4,
+                                      .block_n = {32, 48, 64, 80, 96, 112, 128, 176},
+                                      .buffers = {2, 3, 4, 6},
+                                      .min_workgroups = {1, 2, 3}});
     space.takes = [this, p, chip, compute_units](std::span<const int> v) -> Support {
+      const PrefillTmaShape shape = shape_of_values(v);
+      const TileScheduler scheduler = scheduler_of_values(v);
       if (p.variable_lengths() &&
-          (v[5] != static_cast<int>(TileScheduler::dynamic_persistent) || v[6] != 0))
+          (scheduler != TileScheduler::dynamic_persistent || splits_last(v)))
         return Support::no("sequences' tiles are taken by the tile counter alone");
-      if (Support support = takes_pages(p, shape_of_values(v)); !support.yes) return support;
-      if (v[6] != 0 &&
-          tail_wave(p, shape_of_values(v), slots_of(shape_of_values(v), compute_units)).splits == 1)
-        return Support::no("the tail wave of tiles is not worth splitting");
-      const Specialisation s =
-          specialisation(p, target(), shape_of_values(v), static_cast<TileScheduler>(v[5]));
-      if (Support support = takes_mask(p, shape_of_values(v)); !support.yes) return support;
-      if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
-        return support;
-      const int warpgroups = s.block_m / kWarpgroupRows;
-      if (warpgroups == 1 && s.min_workgroups == 1)
-        return Support::no("one warpgroup alone has no use for all registers");
-      if (warpgroups == 1 && v[4] != 0)
-        return Support::no("one warpgroup has none to take turns with");
+      if (Support support = takes_pages(p, shape); !support.yes) return support;
+      if (Support support = takes_splits(p, v, compute_units); !support.yes) return support;
+      if (Support support = takes_mask(p, shape); !support.yes) return support;
       constexpr int kRest = 24;
-      const int had =
-          kernels::RegisterShares::of(warpgroups, s.min_workgroups, kernels::kTmaRegisters)
-              .consumer;
-      const int needed = s.head_dim_v / 2 + s.block_n / 2 + s.block_n / 4 + kRest;
-      if (needed <= had) return {};
-      return Support::no(std::to_string(needed) + " registers of a lane are needed, a share is " +
-                         std::to_string(had));
+      return tiles_fit(shape, specialisation(p, target(), shape, scheduler), chip,
+                       shape.block_n / 4 + kRest);
     };
     return space;
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
                         std::span<const int> v) const override {
-    const PrefillTmaShape shape = shape_of_values(v);
-    const TailWave last =
-        v[6] != 0 ? tail_wave(p, shape, slots_of(shape, compute_units)) : TailWave{};
-    return plan_of(p, target(), chip, {shape, static_cast<TileScheduler>(v[5]), last},
-                   compute_units);
+    return plan_of(p, target(), chip, choice_of_values(p, v, compute_units), compute_units);
   }
 
  private:
   static constexpr int kUsualComputeUnits = 1;  // the tiles of many: the largest
-  static PrefillTmaShape shape_of_values(std::span<const int> v) {
-    return {v[0] / kWarpgroupRows, v[1], v[2], v[3], v[4] != 0};
-  }
 };
 
 }  // namespace

@@ -22,8 +22,8 @@ inline int64_t slots_of(const PrefillTmaShape& shape, int compute_units) {
 // By the target's table.
 PrefillTmaChoice choose_tiles(const Problem& problem, const PrefillTmaTiles& tiles,
                               int compute_units);
-// Of a plan with one launch: sets how many workgroups it has and what they count by, and adds the
-// launches that clear the tile counter and merge splits.
+// Schedules a plan that has one launch: sets how many workgroups it has and what they count by, and
+// adds the launches that clear the tile counter and merge splits.
 void schedule_tiles(const Problem& problem, const Chip& chip, const PrefillTmaChoice& choice,
                     int compute_units, LaunchPlan& plan);
 

@@ -12,7 +12,7 @@ namespace fulmen::gpu {
 // Yes if k and v can be operands of matrix instructions as they are stored: numbers of q's dtype,
 // int8 or fp8, which 16 bits have exactly, with scales that scores and probabilities take.
 Support multiplies_stored(const Problem& problem, const Target& target);
-// Of k and v, in tiles that products take: how many have a scale for each row.
+// How many of k and v, in tiles that products take, have a scale for each row.
 int row_scales_of_tiles(const Specialisation& s);
 // The formats of k and v, and which scales rows have.
 void specialise_kv(const Problem& problem, Specialisation& s);
