@@ -24,7 +24,7 @@ struct SharedTiles {
   FULMEN_ALGORITHM int count(Index q_len) const {
     return static_cast<int>(count(q_len, is_shared(q_len) ? queries() : rows));
   }
-  // Of how many heads each of them is listed.
+  // How many heads each of them is listed for.
   FULMEN_ALGORITHM int copies(Index q_len) const { return is_shared(q_len) ? 1 : heads; }
 
  private:

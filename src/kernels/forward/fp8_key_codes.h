@@ -9,43 +9,24 @@
 
 namespace fulmen::kernels {
 
-// Of all parts of a head.
+// The largest number of a head: of all its parts.
 FULMEN_DEVICE float largest_of_head(const Fp8Workspace& w, const float* parts) {
   float most = 0;
   for (Int64 n = lane_id(); n < w.parts; n += kWaveSize)
     most = larger(most, global_load(parts + n));
-#pragma unroll
-  for (int mask = 1; mask < kWaveSize; mask *= 2) most = larger(most, shuffle_xor(most, mask));
-  return most;
+  return largest_of_wave(most);
 }
 
 FULMEN_DEVICE void write_key_codes(const ForwardArguments& a, const Fp8Workspace& w, Int64 nth) {
-  constexpr int kPieces = kFp8Queries * kHeadDim / 8,
-                kOfLane = (kPieces + kWorkgroup - 1) / kWorkgroup;
   const Int64 blocks = tiles_of(a.seqlen_k, kFp8Queries);
   const Int64 head = nth / blocks, first = nth % blocks * kFp8Queries;
   const algorithm::KeyRange keys = band_of(a).any(0, a.seqlen_q);
-  const Element* const rows = at<Element>(a.k, head / a.num_kv_heads, 0, head % a.num_kv_heads);
-  const int rows_there = at_most(a.seqlen_k - first, kFp8Queries);
-  Piece pieces[kOfLane];
-#pragma unroll
-  for (int n = 0; n < kOfLane; ++n) {
-    const auto place = PiecePlace<kHeadDim>::of(n);
-    const Int64 row = first + place.row;
-    pieces[n] =
-        piece_of(rows, a.k.row, row, place.row < rows_there && row >= keys.begin && row < keys.end,
-                 place.dim, a.head_dim);
-  }
-  const float most = largest_of_head(w, fp8_floats(a, w.largest) + head * w.parts),
-              factor = code_factor(most);
-  unsigned char* const to = a.codes + w.k + (head * a.seqlen_k + first) * kHeadDim;
-#pragma unroll
-  for (int n = 0; n < kOfLane; ++n) {
-    const auto place = PiecePlace<kHeadDim>::of(n);
-    if (place.row < rows_there)
-      global_store(reinterpret_cast<Words<2>*>(to + place.row * kHeadDim + place.dim),
-                   pieces[n].codes(factor));
-  }
+  const int there = at_most(a.seqlen_k - first, kFp8Queries);
+  const CodedRows rows(
+      a.k, a.head_dim, at<Element>(a.k, head / a.num_kv_heads, first, head % a.num_kv_heads),
+      [&](int row) { return row < there && first + row >= keys.begin && first + row < keys.end; });
+  const float most = largest_of_head(w, fp8_floats(a, w.largest) + head * w.parts);
+  rows.store(a.codes + w.k + (head * a.seqlen_k + first) * kHeadDim, there, code_factor(most));
   if (first == 0 && thread_id() == 0)
     global_store(fp8_floats(a, w.k_scales) + head, scale_of_largest(most));
 }

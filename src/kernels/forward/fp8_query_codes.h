@@ -10,30 +10,13 @@
 namespace fulmen::kernels {
 
 FULMEN_DEVICE void write_query_codes(const ForwardArguments& a, const Fp8Workspace& w, Int64 nth) {
-  constexpr int kPieces = kFp8Queries * kHeadDim / 8,
-                kOfLane = (kPieces + kWorkgroup - 1) / kWorkgroup;
   const Int64 head = nth / w.query_blocks, first = nth % w.query_blocks * kFp8Queries;
-  const Element* const rows = at<Element>(a.q, head / a.num_heads, first, head % a.num_heads);
   const int there = at_most(a.seqlen_q - first, kFp8Queries);
-  Piece pieces[kOfLane];
-  float most = 0;
-#pragma unroll
-  for (int n = 0; n < kOfLane; ++n) {
-    const auto place = PiecePlace<kHeadDim>::of(n);
-    pieces[n] = piece_of(rows, a.q.row, place.row, place.row < there, place.dim, a.head_dim);
-  }
-#pragma unroll
-  for (int n = 0; n < kOfLane; ++n) most = larger(most, pieces[n].largest());
-  most = largest_of_workgroup(most);
-  const float factor = code_factor(most);
-  unsigned char* const to = a.codes + w.q + (head * a.seqlen_q + first) * kHeadDim;
-#pragma unroll
-  for (int n = 0; n < kOfLane; ++n) {
-    const auto place = PiecePlace<kHeadDim>::of(n);
-    if (place.row < there)
-      global_store(reinterpret_cast<Words<2>*>(to + place.row * kHeadDim + place.dim),
-                   pieces[n].codes(factor));
-  }
+  const CodedRows rows(a.q, a.head_dim,
+                       at<Element>(a.q, head / a.num_heads, first, head % a.num_heads),
+                       [&](int row) { return row < there; });
+  const float most = largest_of_workgroup(rows.largest());
+  rows.store(a.codes + w.q + (head * a.seqlen_q + first) * kHeadDim, there, code_factor(most));
   if (thread_id() == 0) global_store(fp8_floats(a, w.q_scales) + nth, scale_of_largest(most));
 }
 

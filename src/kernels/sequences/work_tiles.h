@@ -77,8 +77,8 @@ FULMEN_DEVICE int sort_run(const ForwardArguments& call, const WorkTile* run, in
   const int lane = thread_id();
   const WorkTile own = lane < count ? load_work_tile(run + lane) : WorkTile{};
   const int copies = kSharing.copies(own.q_len);
-  // Of tiles with as many keys one that heads share is done sooner. What is not there counts as
-  // less than all.
+  // A tile that heads share is done sooner than others with as many keys. What is not there counts
+  // as less than all.
   const int own_cost = 2 * own.cost + (copies > 1 ? 1 : 0);
   lds_store(kCostsAt + 4 * lane, lane < count ? own_cost : -1);
   barrier();

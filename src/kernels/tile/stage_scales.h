@@ -1,5 +1,5 @@
-// Scales of the rows of a tile of quantized keys or values, on their way to LDS: a lane has those
-// of some rows.
+// Scales of the rows of a tile of quantized keys or values, in flight to LDS: a lane has those of
+// some rows.
 #pragma once
 
 #include "tile/sources.h"

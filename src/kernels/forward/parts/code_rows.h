@@ -46,10 +46,15 @@ FULMEN_DEVICE float code_factor(float most) {
   return most <= kNoNumber ? 0.0F : kLargestCode / most;
 }
 
-// The largest number of a workgroup's lanes, in all of them. LDS: a number a wave, from 0 on.
-FULMEN_DEVICE float largest_of_workgroup(float most) {
+// The largest number of a wave's lanes, in all of them.
+FULMEN_DEVICE float largest_of_wave(float most) {
 #pragma unroll
   for (int mask = 1; mask < kWaveSize; mask *= 2) most = larger(most, shuffle_xor(most, mask));
+  return most;
+}
+// The same of a workgroup. LDS: a number a wave, from 0 on.
+FULMEN_DEVICE float largest_of_workgroup(float most) {
+  most = largest_of_wave(most);
   const int wave = wave_id();
   if (lane_id() == 0) lds_store(4 * wave, most);
   barrier();
@@ -75,5 +80,41 @@ FULMEN_DEVICE Piece piece_of(const Element* head, Int64 stride, Int64 row, bool 
                              int dims) {
   return there ? Piece{load_piece(head + row * stride, dim, dims)} : Piece{};
 }
+
+// kFp8Queries rows of q or k, of a lane: its pieces of them.
+class CodedRows {
+ public:
+  // first: of the view's head, the first one. is_there(row): the others are zeros.
+  template <class IsThere>
+  FULMEN_DEVICE CodedRows(const View& view, int dims, const Element* first,
+                          const IsThere& is_there) {
+#pragma unroll
+    for (int n = 0; n < kOfLane; ++n) {
+      const auto place = PiecePlace<kHeadDim>::of(n);
+      pieces_[n] = piece_of(first, view.row, place.row, is_there(place.row), place.dim, dims);
+    }
+  }
+  FULMEN_DEVICE float largest() const {
+    float most = 0;
+#pragma unroll
+    for (int n = 0; n < kOfLane; ++n) most = larger(most, pieces_[n].largest());
+    return most;
+  }
+  // to: the first row's codes; count: of rows that there are.
+  FULMEN_DEVICE void store(unsigned char* to, int count, float factor) const {
+#pragma unroll
+    for (int n = 0; n < kOfLane; ++n) {
+      const auto place = PiecePlace<kHeadDim>::of(n);
+      if (place.row < count)
+        global_store(reinterpret_cast<Words<2>*>(to + place.row * kHeadDim + place.dim),
+                     pieces_[n].codes(factor));
+    }
+  }
+
+ private:
+  static constexpr int kPieces = kFp8Queries * kHeadDim / 8,
+                       kOfLane = (kPieces + kWorkgroup - 1) / kWorkgroup;
+  Piece pieces_[kOfLane];
+};
 
 }  // namespace fulmen::kernels
