@@ -3,6 +3,7 @@
 #include "gpu/launch/fp32.h"
 #include "gpu/targets/portable.h"
 #include "runtime/fork_safe.h"
+#include "runtime/precision.h"
 
 namespace fulmen::gpu {
 
@@ -85,11 +86,7 @@ const std::vector<const Family*>& families() {
 }
 
 Support Family::serves(const Problem& p, const Chip& chip) const {
-  if (p.has_products() && !has_products(p.precision)) {
-    return Support::no(p.precision == Precision::exact
-                           ? "its products are in 8 bits alone (precision)"
-                           : std::string("it has no products in ") + to_string(p.precision));
-  }
+  if (Support taken = takes_precision(p, has_products(p.precision)); !taken.yes) return taken;
   const HeadDims most = most_head_dims();
   if (p.head_dim <= most.qk && p.head_dim_v <= most.v) return supports(p, chip);
   const std::string dims = std::to_string(p.head_dim),

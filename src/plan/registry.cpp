@@ -18,6 +18,7 @@
 #include "runtime/fork_safe.h"
 #include "runtime/made_problem.h"
 #include "runtime/platform/memory.h"
+#include "runtime/precision.h"
 
 namespace fulmen {
 namespace {
@@ -127,12 +128,8 @@ Support support_of(const Kernel& kernel, const Problem& problem, const std::stri
     return Support::no("it reads no keys and values in pages (block_table)");
   if (problem.quantized_kv() && !kernel.quantized_kv())
     return Support::no("it reads k and v of q's dtype alone, without scales");
-  // Without a product there is none of another precision.
-  if (problem.has_products() && !kernel.takes(problem.precision)) {
-    return Support::no(problem.precision == Precision::exact
-                           ? "its products are in 8 bits alone (precision)"
-                           : fmt::format("it has no products in {}", to_string(problem.precision)));
-  }
+  if (Support taken = takes_precision(problem, kernel.takes(problem.precision)); !taken.yes)
+    return taken;
   if (problem.deterministic && !kernel.deterministic()) {
     return Support::no(
         "it is not deterministic, it adds with atomics: options.deterministic = false allows it");
