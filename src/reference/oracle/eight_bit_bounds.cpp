@@ -15,11 +15,10 @@ constexpr double kFp8Deviation = 0.6;          // of a product of two, in such u
 constexpr double kLeastProbability = 0x1p-16;  // half the least number where the largest is 64
 constexpr double kLeastValue = 0x1p-14;        // below this share of the largest, v is subnormal
 constexpr double kDeviations = 5;
-constexpr double kLinearError = 0.5;
 
 }  // namespace
 
-void OracleHead::add_eight_bits(const AttendedKeys& keys, const RowDropout& dropout,
+void OracleHead::add_eight_bits(const AttendedKeys& keys, const RowDropout& dropout, double q_norm,
                                 const double* out, double* rounding, Bounds& bounds) noexcept {
   const Problem& p = view_.problem;
   const auto [h, i, max, sum] = last_;
@@ -28,16 +27,13 @@ void OracleHead::add_eight_bits(const AttendedKeys& keys, const RowDropout& drop
   const auto q = [&](int64_t d) {
     return static_cast<double>(load_float(view_.tensors.q.data, p.dtype, q_row + d));
   };
-  double largest_q = 0, q_squares = 0;
-  for (int64_t d = 0; d < p.head_dim; ++d) {
-    largest_q = std::fmax(largest_q, std::fabs(q(d)));
-    q_squares += q(d) * q(d);
-  }
+  double largest_q = 0;
+  for (int64_t d = 0; d < p.head_dim; ++d) largest_q = std::fmax(largest_q, std::fabs(q(d)));
   // The standard deviation of a score's error.
   const auto deviation = [&](int64_t j) {
     if (!fp8) {
       const double of_q = largest_q * k_norms_[static_cast<std::size_t>(j)],
-                   of_k = k_range_ * std::sqrt(q_squares);
+                   of_k = k_range_ * q_norm;
       return kInt8Step * kUniform * std::sqrt(of_q * of_q + of_k * of_k);
     }
     double squares = 0;
@@ -47,9 +43,6 @@ void OracleHead::add_eight_bits(const AttendedKeys& keys, const RowDropout& drop
     }
     return kFp8Unit * kFp8Deviation * std::sqrt(squares);
   };
-  double largest_v = 0;
-  for (int64_t j = 0; j < p.seqlen_k; ++j)
-    largest_v = std::fmax(largest_v, v_sizes_[static_cast<std::size_t>(j)]);
   std::vector<double>& squares = of_scores_;
   std::fill(squares.begin(), squares.end(), 0.0);
   double of_scores = 0, largest_error = 0;
@@ -66,7 +59,7 @@ void OracleHead::add_eight_bits(const AttendedKeys& keys, const RowDropout& drop
       const double moved = weight * v[d] - probability * out[d];
       double own = 0;
       if (fp8) {
-        own = kFp8Unit * weight * (std::fabs(v[d]) + kLeastValue * largest_v);
+        own = kFp8Unit * weight * (std::fabs(v[d]) + kLeastValue * largest_v_);
         rounding[d] += std::fmin(probability, kLeastProbability / sum) *
                        std::fmax(std::fabs(v[d]), std::fabs(v[d] - out[d]));
       }

@@ -9,8 +9,6 @@
 namespace fulmen::reference {
 namespace {
 
-// Beyond this the error of a score moves its probability by more than its linear part says.
-constexpr double kLinearError = 0.5;
 // Differences of scores beyond this are no probability in fp32.
 constexpr double kExponentialRange = 104;
 
@@ -29,6 +27,7 @@ double range_about_means(const std::vector<double>& rows, int64_t dim, int64_t c
 
 void OracleHead::measure_head() noexcept {
   const Problem& p = view_.problem;
+  largest_v_ = 0;
   for (int64_t j = 0; j < p.seqlen_k; ++j) {
     double squares = 0, size = 0;
     for (int64_t d = 0; d < p.head_dim; ++d) {
@@ -38,6 +37,7 @@ void OracleHead::measure_head() noexcept {
     for (int64_t d = 0; d < p.head_dim_v; ++d) size = std::fmax(size, std::fabs(v_row(j)[d]));
     k_norms_[static_cast<std::size_t>(j)] = std::sqrt(squares);
     v_sizes_[static_cast<std::size_t>(j)] = size;
+    largest_v_ = std::fmax(largest_v_, size);
   }
   if (p.precision == Precision::int8) k_range_ = range_about_means(k_, p.head_dim, p.seqlen_k);
   measured_ = true;
@@ -112,7 +112,7 @@ OracleHead::Bounds OracleHead::bounds(const double* out, double* rounding) noexc
     take_any_weights(keys, dropout, out);
   }
   for (int64_t d = 0; d < p.head_dim_v; ++d) rounding[d] += of_scores_[static_cast<std::size_t>(d)];
-  if (p.precision != Precision::exact) add_eight_bits(keys, dropout, out, rounding, bounds);
+  if (p.precision != Precision::exact) add_eight_bits(keys, dropout, q_norm, out, rounding, bounds);
   return bounds;
 }
 

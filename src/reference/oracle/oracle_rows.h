@@ -43,9 +43,11 @@ class OracleHead {
   void measure_head() noexcept;
   // a_j of docs/contract.md.
   double score_error(int64_t j, double q_norm) const noexcept;
-  // Adds what products in 8 bits may do, to the bounds of the last row().
-  void add_eight_bits(const AttendedKeys& keys, const RowDropout& dropout, const double* out,
-                      double* rounding, Bounds& bounds) noexcept;
+  // Beyond this the error of a score moves its probability by more than its linear part says.
+  static constexpr double kLinearError = 0.5;
+  // Adds what products in 8 bits may do, to the bounds of the last row(). q_norm: the query's.
+  void add_eight_bits(const AttendedKeys& keys, const RowDropout& dropout, double q_norm,
+                      const double* out, double* rounding, Bounds& bounds) noexcept;
   // Sets of_scores_ for weights of which only their range is known: the distance of the farthest
   // value from the output.
   void take_any_weights(const AttendedKeys& keys, const RowDropout& dropout,
@@ -76,6 +78,7 @@ class OracleHead {
   std::vector<double> k_norms_;    // [seqlen_k]: |k_j|
   std::vector<double> v_sizes_;    // [seqlen_k]: max_d |v_jd|
   double k_range_ = 0;             // the largest |k_jd - mean of k_d|, of int8 products
+  double largest_v_ = 0;           // of v_sizes_
   std::vector<double> of_scores_;  // [head_dim_v]: what errors of scores may do to the output
 };
 
