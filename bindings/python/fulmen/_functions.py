@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from fulmen import _core
 from fulmen._arguments import (
     LENGTHS,
+    OTHERS,
     TENSOR_NAMES,
     Array,
     Causal,
@@ -329,8 +330,7 @@ def _check_plain_call(beside: str, given: Sequence[Any]) -> None:
             f"q is of type {type(given[0]).__name__}: with {beside} a NumPy array or a torch "
             "tensor is accepted"
         )
-    others = 2  # what fulmen._core.torch_observers answers
-    if being_compiled() or _core.torch_observers(tuple(given)) == others:
+    if being_compiled() or _core.torch_observers(tuple(given)) == OTHERS:
         raise NotImplementedError(
             f"{beside}: plain tensors are accepted, outside of torch.compile, torch.export, "
             "torch.func, autocast and modes"

@@ -14,6 +14,7 @@ import torch
 from fulmen import _core, _functions
 from fulmen._arguments import (
     LONGEST,
+    OTHERS,
     PLACE_OF_LENGTHS,
     SCALARS,
     TENSOR_NAMES,
@@ -26,8 +27,6 @@ from fulmen.torch import _flops, _ops, _transforms
 
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
 _is_compiling = torch.compiler.is_compiling
-_OTHERS = 2  # what fulmen._core.torch_observers answers
-
 
 _SINKS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -297,7 +296,7 @@ def _append_kv(
     num_threads: int,
     validate: bool,
 ) -> tuple[Any, Any]:
-    if not _is_compiling() and _core.torch_observers(tensors) != _OTHERS:
+    if not _is_compiling() and _core.torch_observers(tensors) != OTHERS:
         with _profiled("append_kv", tensors):
             return _core.append_kv(tensors, device, interleaved, advance, num_threads, validate)
     interleaved, advance = (
