@@ -27,8 +27,9 @@ void OracleHead::add_eight_bits(const AttendedKeys& keys, const RowDropout& drop
   const auto q = [&](int64_t d) {
     return static_cast<double>(load_float(view_.tensors.q.data, p.dtype, q_row + d));
   };
+  // By std::max: std::fmax ends g++ 12 for ARM here (vect_transform_reduction).
   double largest_q = 0;
-  for (int64_t d = 0; d < p.head_dim; ++d) largest_q = std::fmax(largest_q, std::fabs(q(d)));
+  for (int64_t d = 0; d < p.head_dim; ++d) largest_q = std::max(largest_q, std::fabs(q(d)));
   // The standard deviation of a score's error.
   const auto deviation = [&](int64_t j) {
     if (!fp8) {
