@@ -67,6 +67,10 @@ std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::Chip& chip,
 
 class Spills : public ::testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override {
+    if (const std::string why = testing::why_not_drawn(GetParam()); !why.empty())
+      GTEST_SKIP() << why;
+  }
   static void expect_none(const gpu::Chip& chip, const std::vector<gpu::Specialisation>& kernels);
 };
 

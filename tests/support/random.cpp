@@ -13,9 +13,16 @@ uint64_t test_seed() {
   return seed;
 }
 
-bool long_run() {
-  const char* given = std::getenv("FULMEN_TEST_LONG");
+namespace {
+
+bool is_one(const char* variable) {
+  const char* given = std::getenv(variable);
   return given != nullptr && std::string_view(given) == "1";
 }
+
+}  // namespace
+
+bool long_run() { return is_one("FULMEN_TEST_LONG"); }
+bool sampled_run() { return is_one("FULMEN_TEST_SAMPLED") && !long_run(); }
 
 }  // namespace fulmen::testing

@@ -15,6 +15,10 @@ namespace fulmen::testing {
 // $FULMEN_TEST_SEED, or one from the machine's entropy; the same throughout the process.
 uint64_t test_seed();
 
+// Whether a stage of ./dev test runs this ($FULMEN_TEST_SAMPLED is 1): each test on chips takes its
+// share of them, by the seed. A test that is run by its name takes all.
+bool sampled_run();
+
 // Whether `./dev test --long` runs this ($FULMEN_TEST_LONG is 1): whole grids, where a random
 // sample of them is taken otherwise.
 bool long_run();

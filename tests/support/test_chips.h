@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -41,18 +42,23 @@ inline bool is_rdna(const gpu::Target& target) {
 inline bool extends_none(const gpu::Target& target) { return target.extends == nullptr; }
 inline bool has_warpgroups(const gpu::Target& target) { return target.panel_columns > 0; }
 
-// Why the running test is left out for this chip; empty: it is not. Of targets whose kernels are
-// another one's, each test is drawn in one run of five, by the seed. A long run takes all.
+// Why the running test is left out for this emulated chip; empty: it is not. By the seed each test
+// is drawn in one run of five for targets whose kernels are another one's, and in one of three of
+// ./dev test's for the others: three runs by seeds that follow each other take all.
 inline std::string why_not_drawn(const std::string& chip) {
-  constexpr std::size_t kOf = 5;
   const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  const std::string name = std::string(test->test_suite_name()) + test->name();
+  const std::size_t number =
+      std::hash<std::string>()(std::string(test->test_suite_name()) + test->name()) + test_seed();
+  std::vector<std::string> chips = portable_test_chips();
   for (const gpu::Target* target : gpu::targets()) {
+    chips.insert(chips.end(), target->test_chips.begin(), target->test_chips.end());
     if (long_run() || target->like == nullptr || target->chips.front().arch != chip) continue;
-    if ((std::hash<std::string>()(name) + test_seed()) % kOf != 0)
-      return "drawn in one run of five: kernels of " + std::string(target->like->name);
+    return number % 5 == 0
+               ? ""
+               : "drawn in one run of five: kernels of " + std::string(target->like->name);
   }
-  return {};
+  const bool emulated = std::find(chips.begin(), chips.end(), chip) != chips.end();
+  return sampled_run() && emulated && number % 3 != 0 ? "drawn in one run of three" : "";
 }
 
 }  // namespace fulmen::testing

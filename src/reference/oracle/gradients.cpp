@@ -14,7 +14,6 @@
 #include "runtime/threading.h"
 
 namespace fulmen::reference {
-namespace {
 
 // Each worker's part of the gradients of functions' tensors.
 template <class Real>
@@ -53,6 +52,8 @@ class FunctionSums {
   std::vector<int64_t> sizes_;
   std::vector<Part> parts_;
 };
+
+namespace {
 
 Shape shape_if(const TensorSpec& spec, const Shape& shape) noexcept {
   return spec.present ? shape : Shape{};
