@@ -10,8 +10,8 @@
 namespace fulmen::testing {
 namespace {
 
-// Whether the system knows a GPU of this backend. The libraries' own answer takes half a second, for
-// HIP's compiler and a search for CUDA's, and each test is a process.
+// Whether the system knows a GPU of this backend. The libraries' own answer takes half a second,
+// for HIP's compiler and a search for CUDA's, and each test is a process.
 bool may_have_devices(const Backend& backend) {
   const auto has = [&](const char* name, const char* device) {
     return backend.name() == name &&
