@@ -1,6 +1,8 @@
 """transformers' continuous batching with attn_implementation="fulmen" beside its own: the same
 tokens, from steps over pages and from steps of several tokens a request."""
 
+import gc
+
 import problems
 import pytest
 
@@ -35,6 +37,12 @@ MODELS = {
         {**LAYERS, "num_local_experts": 2, "num_experts_per_tok": 1},
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def nothing_collected(monkeypatch):
+    """generate_batch ends in gc.collect(), which takes most of a small model's time."""
+    monkeypatch.setattr(gc, "collect", lambda *given: 0)
 
 
 def generated(model, implementation, prompts, **settings):
