@@ -38,8 +38,9 @@ def allow(name: str) -> None:
         fast_path = initialization.ensure_decode_fast_path_is_available
     except (ImportError, AttributeError):
         return  # Another version: its generate_batch says that it does not know the name.
+    is_allowed = bool(_names)  # by an earlier name
     _names.add(name)
-    if hasattr(switch, "__wrapped__"):
+    if is_allowed:
         return
 
     @functools.wraps(switch)
