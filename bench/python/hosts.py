@@ -143,7 +143,56 @@ def comfyui() -> Host:
     )
 
 
-HOSTS = {"sd15": stable_diffusion, "vae": vae, "flux": flux, "comfyui": comfyui}
+def continuous_batching() -> Host:
+    """Continuous batching: 8 requests of up to 1,000 tokens, 32 new ones each, a Llama of 4 layers,
+    8 heads of 64 and 2 KV heads."""
+    import fulmen.transformers
+    import transformers
+
+    fulmen.transformers.register()
+    config = transformers.LlamaConfig(
+        vocab_size=1000,
+        hidden_size=512,
+        intermediate_size=1024,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+    )
+    config._attn_implementation = "sdpa"
+    model = transformers.LlamaForCausalLM(config).eval()
+    prompts = [torch.randint(2, 1000, (1000 - 120 * n,)).tolist() for n in range(8)]
+    new = transformers.GenerationConfig(max_new_tokens=32, do_sample=False, eos_token_id=-1)
+    batching = transformers.ContinuousBatchingConfig(
+        num_blocks=64, max_batch_tokens=512, max_requests_per_batch=8
+    )
+
+    def run() -> torch.Tensor:
+        found = model.generate_batch(
+            inputs=prompts,
+            generation_config=new,
+            continuous_batching_config=batching,
+            progress_bar=False,
+        )
+        return torch.tensor([one.generated_tokens for one in found.values()]).double()
+
+    @contextlib.contextmanager
+    def served() -> Iterator[None]:
+        model.set_attn_implementation("fulmen")
+        try:
+            yield
+        finally:
+            model.set_attn_implementation("sdpa")
+
+    return Host(f"transformers {transformers.__version__}", run, served)
+
+
+HOSTS = {
+    "sd15": stable_diffusion,
+    "vae": vae,
+    "flux": flux,
+    "comfyui": comfyui,
+    "transformers": continuous_batching,
+}
 
 
 def timed(run: Run) -> tuple[float, torch.Tensor]:

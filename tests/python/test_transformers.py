@@ -187,7 +187,7 @@ def test_custom_and_packed_masks(rng, monkeypatch):
 
 def test_traced(rng):
     """One graph without breaks, in which masks are read as they are."""
-    eager, model = decoder("gpt_oss", rng)
+    eager, model = decoder("gemma2", rng)
     ids, mask = tokens(rng), torch.ones(2, 19, dtype=torch.long)
     mask[1, :5] = 0
     compiled = torch.compile(model.model, backend="eager", fullgraph=True)
@@ -200,8 +200,9 @@ def test_traced(rng):
 
 
 def test_traced_static_cache(rng):
-    """Steps of generation as one graph for all: masks and the cache's length are tensors in it."""
-    eager, model = decoder("gemma2", rng)
+    """Steps of generation as one graph for all, of windows and sinks: masks and the cache's length
+    are tensors in it."""
+    eager, model = decoder("gpt_oss", rng)
     ids = tokens(rng, length=9)
     mask = torch.ones_like(ids)
     mask[1, :3] = 0

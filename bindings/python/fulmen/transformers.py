@@ -28,6 +28,7 @@ from transformers.masking_utils import (
 )
 from transformers.utils import logging
 
+from fulmen import _continuous_batching
 from fulmen._core import ArgumentError
 from fulmen._functions import attention
 from fulmen.torch._ops import last_dim_contiguous
@@ -51,9 +52,11 @@ class Band(NamedTuple):
 
 
 def register(name: str = "fulmen") -> None:
-    """Makes attn_implementation=name known to transformers. Once is enough; again does nothing."""
+    """Makes attn_implementation=name known to transformers, its continuous batching included. Once
+    is enough; again does nothing."""
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, attention_mask)
+    _continuous_batching.allow(name)
 
 
 @functools.cache
@@ -232,7 +235,8 @@ def attention_forward(
     the mask. attention_mask: bool, True attends, or added to the scores; broadcasts to [batch,
     heads, seqlen_q, seqlen_k]. softcap: None or 0 is off. s_aux: [heads], sinks. position_bias:
     added to the scores, beside either mask. kwargs: of cu_seq_lens_q, cu_seq_lens_k, max_length_q
-    and max_length_k, bounds of documents that attend themselves alone. The rest is ignored.
+    and max_length_k, bounds of documents that attend themselves alone; beside write_index, of the
+    requests of a step of continuous batching. The rest is ignored.
 
     Returns:
       ([batch, seqlen_q, heads, head_dim_v], None): there are no attention weights to return. What
@@ -256,10 +260,19 @@ def attention_forward(
             _log.warning_once(
                 f"fulmen: {reason}: torch's scaled_dot_product_attention computes such attention"
             )
+        if _continuous_batching.is_step(kwargs):
+            served = _continuous_batching.step_by_sdpa(module, query, key, value, kwargs, scaling)
+            return served, None
         given = dict(
             dropout=dropout, scaling=scaling, is_causal=is_causal, position_bias=position_bias
         )
         return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
+
+    if _continuous_batching.is_step(kwargs):
+        _refuse_beside_steps(attention_mask=attention_mask, position_bias=position_bias)
+        sinks = None if s_aux is None else s_aux.reshape(-1)
+        how = dict(softmax_scale=scaling, softcap=softcap or 0.0)
+        return _continuous_batching.step(query, key, value, kwargs, sinks, **how), None
 
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
     options: dict[str, Any] = {}
@@ -309,6 +322,14 @@ def attention_forward(
         **options,
     )
     return out.reshape(query.shape[0], seqlen_q, *out.shape[-2:]), None
+
+
+def _refuse_beside_steps(**given: torch.Tensor | None) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise NotImplementedError(
+                f"{name} is given in a step of continuous batching: None is accepted"
+            )
 
 
 def _over_keys(scores: torch.Tensor, seqlen_k: int) -> torch.Tensor:
