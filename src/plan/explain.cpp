@@ -10,6 +10,7 @@
 
 #include "fulmen/printable.h"
 #include "plan/choose.h"
+#include "plan/mask_band.h"
 #include "plan/plan_impl.h"
 #include "plan/plan_variants.h"
 #include "plan/registry.h"
@@ -27,10 +28,10 @@ std::string reason_against(const Kernel& kernel, const Plan::Impl& impl) {
     if (refused == &kernel) return printable(why);
   }
   try {
-    const Support support = support_of(kernel, impl.problem, impl.device);
+    const Support support = support_of(kernel, impl.kernel_problem, impl.device);
     if (!support.yes) return support.reason;
     if (impl.forced) return "another was forced by name";
-    const double rank = kernel.rank(impl.problem);
+    const double rank = kernel.rank(impl.kernel_problem);
     if (!(rank > 0)) return "runs only when forced by name";
     return fmt::format("rank {:g}{}", rank,
                        rank < impl.rank ? " is lower" : ", but the chosen one is registered first");
@@ -60,6 +61,8 @@ std::string explanation(const Plan::Impl& impl) {
   if (!impl.kernel->deterministic())
     text += "; it adds with atomics: gradients may differ in bits from run to run";
   text += impl.variants.explain(impl);
+  if (const std::string band = band_of_mask_mod(impl.problem, impl.kernel_problem); !band.empty())
+    text += "\n  " + band;
   if (const std::string parameters = parameters_of(impl.runner->config()); !parameters.empty())
     text += "\n  with " + parameters;
   if (const std::string& first_use = impl.runner->config().first_use; !first_use.empty())
@@ -169,7 +172,7 @@ std::string PlanVariants::explain(const Plan::Impl& plan) const {
   if (!ranged()) return {};
   const Problem& p = plan.problem;
   const auto kernel_of = [&plan](const Problem& problem) {
-    const auto kernel = kernel_for(problem, plan.device, *plan.backend, plan.asked.kernel);
+    const auto kernel = kernel_for(for_kernels(problem), plan.device, *plan.backend, plan.asked.kernel);
     return kernel.ok() ? std::string(kernel.value()->name()) : std::string("none");
   };
   std::string text;

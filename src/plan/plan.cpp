@@ -8,6 +8,7 @@
 #include "fulmen/printable.h"
 #include "plan/choose.h"
 #include "plan/explain.h"
+#include "plan/mask_band.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
 #include "runtime/environment.h"
@@ -31,14 +32,14 @@ bool makes_room(const Status& refusal, const AttentionOptions& options) {
 
 // Takes the kernel if it can be prepared.
 Status prepare(Plan::Impl& impl, const Kernel& kernel, const AttentionOptions& options) {
-  auto runner = kernel.prepare(impl.problem, impl.device, options);
+  auto runner = kernel.prepare(impl.kernel_problem, impl.device, options);
   if (!runner.ok()) return runner.status();
   if (runner.value() == nullptr) {
     return {StatusCode::internal,
             fmt::format("kernel \"{}\" prepared nothing to run", kernel.name())};
   }
   impl.kernel = &kernel;
-  impl.rank = kernel.rank(impl.problem);
+  impl.rank = kernel.rank(impl.kernel_problem);
   impl.runner = std::move(runner).value();
   log_refusals(impl);
   return {};
@@ -46,7 +47,7 @@ Status prepare(Plan::Impl& impl, const Kernel& kernel, const AttentionOptions& o
 
 Status choose_and_prepare(Plan::Impl& impl, const AttentionOptions& options) {
   const Result<const Kernel*> best =
-      kernel_for(impl.problem, impl.device, *impl.backend, options.kernel);
+      kernel_for(impl.kernel_problem, impl.device, *impl.backend, options.kernel);
   if (!best.ok()) return best.status();
   Status first;                       // refusal
   const Kernel* unwilling = nullptr;  // the first one that runs only where it is asked for by name
@@ -60,7 +61,7 @@ Status choose_and_prepare(Plan::Impl& impl, const AttentionOptions& options) {
     if (unwilling == nullptr && refusal.code() == StatusCode::unsupported) unwilling = kernel;
     impl.refused.emplace_back(kernel, sentence_of(refusal.message()));
     kernel =
-        impl.forced ? nullptr : best_kernel(*impl.backend, impl.problem, impl.device, impl.refused);
+        impl.forced ? nullptr : best_kernel(*impl.backend, impl.kernel_problem, impl.device, impl.refused);
   }
   if (unwilling != nullptr && !impl.forced) {
     AttentionOptions asked = options;
@@ -78,6 +79,7 @@ Result<std::shared_ptr<Plan::Impl>> make_impl(const Problem& problem, const std:
                                               bool vary_seqlen_k) {
   auto impl = std::make_shared<Plan::Impl>(vary_batch, vary_seqlen_k);
   impl->problem = problem;
+  impl->kernel_problem = for_kernels(problem);
   impl->device = device;
   // Nearly never: then none is looked up.
   const bool said = environment_has({"FLASH_ATTENTION_V", "FULMEN_TUNING"});

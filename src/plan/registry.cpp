@@ -14,6 +14,7 @@
 
 #include "fulmen/names.h"
 #include "fulmen/printable.h"
+#include "plan/mask_band.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/made_problem.h"
@@ -311,9 +312,10 @@ Status set_default_device(const std::string& device) {
   }
 }
 
-Result<std::vector<Candidate>> candidates(const Problem& problem, const std::string& asked_device) {
+Result<std::vector<Candidate>> candidates(const Problem& given, const std::string& asked_device) {
   try {
-    if (Status status = check_made(problem); !status.ok()) return status;
+    if (Status status = check_made(given); !status.ok()) return status;
+    const Problem problem = for_kernels(given);
     const std::string device = asked_device.empty() ? default_device() : asked_device;
     const auto backend = usable_backend_of(device);
     if (!backend.ok()) return backend.status();

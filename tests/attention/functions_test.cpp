@@ -91,6 +91,28 @@ TEST(ScoreFunctions, AreTheOptionsThatSayTheSame) {
   }
 }
 
+// Bands that kernels get of mask_mod, beside the oracle, which evaluates it: with windows of the
+// problem's own, sequences of different lengths, rows without keys, and gradients.
+TEST(ScoreFunctions, BandsOfMaskModAgreeWithTheOracle) {
+  int bands = 0;
+  for (uint64_t n = 0; n < (long_run() ? 200 : 12); ++n) {
+    Random random(6950 + n);
+    CaseSpec spec = n % 2 == 0 ? random_spec(random) : random_backward_spec(random);
+    spec.huge_bias = false;
+    Case c(spec, random);
+    Functions functions(spec, random, false);
+    c.options.mask_mod = random_band_mask(random);
+    c.tensors.function_tensors = functions.list;
+    if (spec.backward) set_forward_results(c);
+    SCOPED_TRACE(to_string(c.problem()));
+    EXPECT_GE(expect_all_kernels_verified(c), 1);
+    const auto made = plan(c.problem(), "cpu");
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    bands += made->explain().find("band from mask_mod") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_GT(bands, 0);
+}
+
 // The oracle's gradients of functions' tensors beside differences of its own forward pass.
 TEST(ScoreFunctions, GradientsOfTensorsAreDifferences) {
   for (const char* text : kScores) {

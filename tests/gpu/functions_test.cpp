@@ -155,6 +155,40 @@ TEST_P(GpuFunctions, RefusesGradientsOfTensors) {
   EXPECT_TRUE(kernels_for(c.problem(), device()).empty()) << c.options.score_mod;
 }
 
+// Bands that kernels get of mask_mod: causal masks and windows need no bits, and every family that
+// has bands serves them.
+TEST_P(GpuFunctions, BandsOfMaskMod) {
+  Random random(own_stream(9895));
+  if (!drawn(3)) return;
+  for (const bool backward : {false, true}) {
+    CaseSpec s = spec(random, backward);
+    s.causal = random.pick({Causal::none, Causal::top_left});
+    Case c(s, random);
+    Functions functions(c.spec, random, false);
+    c.options.mask_mod = random_band_mask(random);
+    c.tensors.function_tensors = functions.list;
+    check(c);
+  }
+}
+
+// What is built in, said by mask_mod: the same launches, and the same kernels.
+TEST_P(GpuFunctions, WindowsOfMaskModAreTheBuiltInOnes) {
+  Random random(own_stream(9896));
+  CaseSpec s = spec(random, random.chance(0.5));
+  s.causal = Causal::none;
+  Case c(s, random);
+  c.options.window_left = 20, c.options.window_right = 0;
+  c.options.causal = Causal::top_left;
+  const auto built_in = plan(c.problem(), device());
+  c.options = {};
+  c.options.mask_mod = "q >= k & q - k <= 20";
+  const auto by_function = plan(c.problem(), device());
+  ASSERT_TRUE(built_in.ok() && by_function.ok());
+  EXPECT_NE(by_function->explain().find("band from mask_mod"), std::string::npos);
+  EXPECT_EQ(by_function->config().kernel, built_in->config().kernel);
+  EXPECT_EQ(by_function->workspace_bytes(), built_in->workspace_bytes());
+}
+
 // Sequences of different lengths, or a keep_mask of each batch, have a plane of bits each.
 TEST_P(GpuFunctions, RefusesLargeBits) {
   Random random(own_stream(9900));
@@ -165,7 +199,7 @@ TEST_P(GpuFunctions, RefusesLargeBits) {
   s.keep_broadcast = {false, true, false};
   s.batch = 2;
   Case c(s, random);
-  c.options.mask_mod = "q >= k";
+  c.options.mask_mod = "q * 3 >= k";
   Problem p = c.problem();
   EXPECT_FALSE(kernels_for(p, device()).empty());
   p.batch = 64, p.seqlen_q = p.seqlen_k = p.padded_k = 65536;  // 512 MiB a plane

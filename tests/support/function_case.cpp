@@ -39,6 +39,14 @@ Functions::Functions(const CaseSpec& s, Random& random, bool gradients) {
   list.push_back({"shifts", 1, Tensor{shifts.data(), DType::int8, {length}, {1}}, {}});
 }
 
+std::string random_band_mask(Random& random) {
+  const std::string bound = std::to_string(random.between(-20, 60));
+  const std::string band =
+      random.pick({std::string("q >= k"), "q >= k & q - k <= " + bound, "abs(q - k) < " + bound,
+                   "k <= q + " + bound, "k - q >= " + bound, std::string("q > k")});
+  return random.chance(0.5) ? band : band + " & documents[q] == documents[k]";
+}
+
 void draw_functions(Case& c, Random& random) {
   const bool score = random.chance(0.7);
   if (score) c.options.score_mod = kScores[random.between(0, std::size(kScores) - 1)];

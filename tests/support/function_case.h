@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "support/attention_case.h"
@@ -53,6 +54,8 @@ inline constexpr FunctionExample kFunctionExamples[] = {
     {"relative bias", "score + table[h, k - q + 8]", ""},
 };
 
+// A mask_mod with a band, alone or beside a condition over these tensors.
+std::string random_band_mask(Random& random);
 // Sets a random score_mod or mask_mod of these, or both.
 void draw_functions(Case& c, Random& random);
 // What forward gives with the functions becomes a backward case's out and lse.
