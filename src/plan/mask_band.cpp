@@ -31,9 +31,11 @@ Distances widened(const Distances& wanted, int64_t diagonal) {
   return {std::min(wanted.least, diagonal), std::max(wanted.most, diagonal)};
 }
 
-// The alignment whose band is the narrowest around `wanted`, the problem's own where it will do.
-// Nothing: the problem's windows are by diagonals that only sequences know.
-std::optional<Alignment> alignment_for(const Problem& p, const Distances& wanted) {
+// The alignment whose band is the narrowest around `wanted`, the problem's own where it will do,
+// without a pair that the problem's windows leave out. Nothing: these are by diagonals that only
+// sequences know.
+std::optional<Alignment> alignment_for(const Problem& p, const Distances& wanted,
+                                       const Distances& windows_have) {
   const bool windows = p.window_left >= 0 || p.window_right >= 0,
              free = !windows || !p.variable_lengths();
   std::vector<Alignment> allowed;
@@ -43,6 +45,10 @@ std::optional<Alignment> alignment_for(const Problem& p, const Distances& wanted
     allowed.push_back({true, 0});
     if (!p.variable_lengths()) allowed.push_back({false, p.seqlen_k - p.seqlen_q});
   }
+  std::erase_if(allowed, [&](const Alignment& one) {
+    const Distances band = widened(wanted, one.diagonal);
+    return both(band, windows_have) != band;
+  });
   if (allowed.empty()) return {};
   const auto pairs = [&](const Alignment& one) {
     const Distances band = widened(wanted, one.diagonal);
@@ -78,10 +84,12 @@ Problem for_kernels(const Problem& p) {
   Distances taken = all;
   // mask_mod does not mask full blocks.
   if (!p.full_kv_indices.present && wanted != all) {
-    if (!p.variable_lengths() || p.top_left) wanted = both(wanted, window_of(p, all));
+    const Distances windows_have =
+        p.variable_lengths() && !p.top_left ? all : window_of(p, all);
+    wanted = both(wanted, windows_have);
     // Nothing is attended: the function says so.
     if (wanted.least > wanted.most) return p;
-    if (const auto alignment = alignment_for(p, wanted)) {
+    if (const auto alignment = alignment_for(p, wanted, windows_have)) {
       taken = both(all, widened(wanted, alignment->diagonal));
       set_window(*alignment, taken, all, to);
     }

@@ -95,7 +95,7 @@ TEST(ScoreFunctions, AreTheOptionsThatSayTheSame) {
 // problem's own, sequences of different lengths, rows without keys, and gradients.
 TEST(ScoreFunctions, BandsOfMaskModAgreeWithTheOracle) {
   int bands = 0;
-  for (uint64_t n = 0; n < (long_run() ? 200 : 12); ++n) {
+  for (uint64_t n = 0; n < (long_run() ? 200 : 8); ++n) {
     Random random(6950 + n);
     CaseSpec spec = n % 2 == 0 ? random_spec(random) : random_backward_spec(random);
     spec.huge_bias = false;
