@@ -172,7 +172,8 @@ std::string PlanVariants::explain(const Plan::Impl& plan) const {
   if (!ranged()) return {};
   const Problem& p = plan.problem;
   const auto kernel_of = [&plan](const Problem& problem) {
-    const auto kernel = kernel_for(for_kernels(problem), plan.device, *plan.backend, plan.asked.kernel);
+    const auto kernel =
+        kernel_for(for_kernels(problem), plan.device, *plan.backend, plan.asked.kernel);
     return kernel.ok() ? std::string(kernel.value()->name()) : std::string("none");
   };
   std::string text;

@@ -84,8 +84,7 @@ Problem for_kernels(const Problem& p) {
   Distances taken = all;
   // mask_mod does not mask full blocks.
   if (!p.full_kv_indices.present && wanted != all) {
-    const Distances windows_have =
-        p.variable_lengths() && !p.top_left ? all : window_of(p, all);
+    const Distances windows_have = p.variable_lengths() && !p.top_left ? all : window_of(p, all);
     wanted = both(wanted, windows_have);
     // Nothing is attended: the function says so.
     if (wanted.least > wanted.most) return p;
@@ -97,8 +96,8 @@ Problem for_kernels(const Problem& p) {
   const bool any = std::any_of(conjuncts.begin(), conjuncts.end(),
                                [&](const auto& one) { return holds_in(one, taken); });
   if (any) {
-    to.functions = score::with_mask(p.functions,
-                                    score::without_bands(functions->mask, conjuncts, taken));
+    to.functions =
+        score::with_mask(p.functions, score::without_bands(functions->mask, conjuncts, taken));
   }
   return to;
 }

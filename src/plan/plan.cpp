@@ -60,8 +60,9 @@ Status choose_and_prepare(Plan::Impl& impl, const AttentionOptions& options) {
     any_is_wrong = any_is_wrong || refusal.code() == StatusCode::verification_failed;
     if (unwilling == nullptr && refusal.code() == StatusCode::unsupported) unwilling = kernel;
     impl.refused.emplace_back(kernel, sentence_of(refusal.message()));
-    kernel =
-        impl.forced ? nullptr : best_kernel(*impl.backend, impl.kernel_problem, impl.device, impl.refused);
+    kernel = impl.forced
+                 ? nullptr
+                 : best_kernel(*impl.backend, impl.kernel_problem, impl.device, impl.refused);
   }
   if (unwilling != nullptr && !impl.forced) {
     AttentionOptions asked = options;

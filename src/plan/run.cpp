@@ -44,7 +44,8 @@ Status bad_out_over_q(const Plan::Impl& plan, const AttentionTensors& t) {
   }
   std::string others;
   for (const Kernel* kernel : plan.backend->kernels()) {
-    if (!kernel->out_over_q() || !support_of(*kernel, plan.kernel_problem, plan.device).yes) continue;
+    if (!kernel->out_over_q() || !support_of(*kernel, plan.kernel_problem, plan.device).yes)
+      continue;
     others += fmt::format("{}{}", others.empty() ? "" : ", ", printable(kernel->name()));
   }
   return {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "fulmen/compile.h"
 #include "gpu/gpu_devices.h"
 #include "runtime/float_formats.h"
 #include "score/evaluate.h"
@@ -374,6 +375,36 @@ TEST_P(GpuFunctionsCode, Agrees) {
   s.batch = 1, s.seqlen_q = random.between(20, 50), s.seqlen_k = random.between(40, 90);
   s.num_heads = s.num_kv_heads = 1;
   check_drawn(s, random);
+}
+
+// Loops over tiles begin and end where the mask does: of documents of 64 tokens a quarter of what a
+// mask of all pairs takes.
+TEST_P(GpuFunctionsCode, LoopsEndWithTheMask) {
+  // One chip in each run: it takes seconds.
+  const auto chips = machine_code_devices();
+  if (!long_run() && device() != chips[static_cast<std::size_t>(test_seed()) % chips.size()])
+    return;
+  Random random(own_stream(9865));
+  const bool backward = random.chance(0.5);
+  CaseSpec s = spec(random, backward);
+  s.head_dim = s.head_dim_v = 64;
+  s.batch = s.num_heads = s.num_kv_heads = 1, s.seqlen_q = s.seqlen_k = 256;
+  s.causal = Causal::none;
+  int64_t products[2] = {};
+  for (const bool all : {false, true}) {
+    Case c(s, random);
+    c.options.mask_mod = all ? "q * 3 + 256 >= k" : "q // 64 == k // 64";
+    if (backward) set_forward_results(c);
+    const auto made = plan(c.problem(), device());
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    take_executed_instructions();
+    EXPECT_TRUE(verified(c, made->config().kernel, {.device = device()}));
+    for (const ExecutedInstructions& launch : take_executed_instructions()) {
+      products[all ? 1 : 0] += launch.matrix;
+    }
+  }
+  EXPECT_GT(products[0], 0);
+  EXPECT_LE(2 * products[0], products[1]);
 }
 
 INSTANTIATE_TEST_SUITE_P(MachineCode, GpuFunctionsCode, ::testing::ValuesIn(machine_code_devices()),

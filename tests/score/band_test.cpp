@@ -2,9 +2,8 @@
 // that kernels get of it.
 #include "score/band.h"
 
-#include <gtest/gtest.h>
-
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
@@ -59,8 +58,7 @@ std::string drawn_condition(Random& random) {
 std::string drawn_mask(Random& random, int64_t most) {
   std::string text;
   for (int64_t n = random.between(1, 4); n > 0; --n) {
-    const std::string one =
-        random.chance(0.7) ? drawn_band(random, most) : drawn_condition(random);
+    const std::string one = random.chance(0.7) ? drawn_band(random, most) : drawn_condition(random);
     text += fmt::format("{}({})", text.empty() ? "" : random.chance(0.5) ? " & " : " && ", one);
   }
   return random.chance(0.2) ? fmt::format("!!({})", text) : text;
@@ -175,8 +173,7 @@ TEST(ScoreBands, OfKernelsProblemsAreTheSameRows) {
                         shorter ? random.between(0, p.seqlen_k) : p.seqlen_k};
       for (int32_t q = 0; q < one.queries; ++q) {
         for (int32_t k = 0; k < one.keys; ++k) {
-          ASSERT_EQ(attended(to, rest, one, q, k),
-                    attended(p, p.functions.impl()->mask, one, q, k))
+          ASSERT_EQ(attended(to, rest, one, q, k), attended(p, p.functions.impl()->mask, one, q, k))
               << "q " << q << " k " << k << " of " << one.queries << " x " << one.keys;
           // Full blocks know nothing of mask_mod.
           if (!p.full_kv_indices.present) continue;

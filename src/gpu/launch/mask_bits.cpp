@@ -1,6 +1,10 @@
 #include "gpu/launch/mask_bits.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "algorithm/mask_spans.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -52,6 +56,25 @@ void add_block_states(const Problem& p, const Specialisation& bits, bool empty, 
   s.kv_dtype = bits.kv_dtype;
   s.whole_rows = bits.whole_rows;
   plan.launches.insert(plan.launches.begin(), {s, empty ? 0 : rows});
+}
+
+// Kernels whose loops over tiles begin and end where the mask does (kernels/tile/mask_span.h). The
+// prefill of NVIDIA's passes over tiles by itself.
+bool reads_spans(const Specialisation& s) {
+  constexpr std::array<std::string_view, 9> kReaders{
+      "forward/prefill.h",          "forward/prefill_fp32.h",    "forward/prefill_portable.h",
+      "backward/backward.h",        "backward/backward_wgmma.h", "backward/backward_wgmma_atomic.h",
+      "backward/backward_atomic.h", "backward/backward_fp32.h",  "backward/backward_portable.h"};
+  if (s.entry.starts_with("forward/prefill") && s.target != nullptr &&
+      s.target->vendor != Vendor::amd)
+    return false;
+  return std::find(kReaders.begin(), kReaders.end(), s.entry) != kReaders.end();
+}
+
+int64_t spans_words(const LaunchPlan& plan) {
+  const kernels::MaskBits& bits = plan.arguments.mask_bits;
+  if (plan.mask_blocks_words == 0) return 0;
+  return algorithm::MaskSpans::words(bits, plan.mask_blocks_words / (bits.blocks * bits.words));
 }
 
 bool rows_are_keys(const Specialisation& s) { return (s.outputs & (kGivesDk | kGivesDv)) != 0; }
@@ -113,13 +136,26 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   // The bits are not read where there are no queries, no keys or no batch: then there may be no
   // mask either.
   const bool empty = reader->workgroups == 0 || p.seqlen_k == 0;
+  const auto spans =
+      std::any_of(plan.launches.begin(), plan.launches.end(), [&](const KernelLaunch& launch) {
+        return reads_bits(launch) && reads_spans(launch.specialisation);
+      });
+  if (spans) {
+    Specialisation table = helper_kernel(reader->specialisation, "forward/mask_spans.h", kLanes);
+    table.keep_mask = kMaskAsBits;
+    table.backward = false;
+    table.lds_bytes = 8 * (kLanes / 32);
+    table.splits = table.sinks = 0;
+    const int64_t count = all * algorithm::MaskSpans::of(bits, 0).count();
+    plan.launches.insert(plan.launches.begin(), {table, empty ? 0 : count});
+  }
   plan.launches.insert(plan.launches.begin(), {s, empty ? 0 : all * blocks * (bits.words / 4)});
   add_block_states(p, s, empty, plan);
 }
 
 int64_t mask_words(const LaunchPlan& plan) {
-  return plan.mask_rows_words + 2 * plan.mask_blocks_words + plan.mask_keys_words +
-         plan.block_states_words;
+  return plan.mask_rows_words + 2 * plan.mask_blocks_words + spans_words(plan) +
+         plan.mask_keys_words + plan.block_states_words;
 }
 
 float* set_mask_bits(const LaunchPlan& plan, float* at, kernels::ForwardArguments& arguments) {
@@ -128,7 +164,8 @@ float* set_mask_bits(const LaunchPlan& plan, float* at, kernels::ForwardArgument
   bits.by_query = reinterpret_cast<unsigned*>(at);
   bits.any = bits.by_query + plan.mask_rows_words;
   bits.all = bits.any + plan.mask_blocks_words;
-  bits.by_key = plan.mask_keys_words > 0 ? bits.all + plan.mask_blocks_words : nullptr;
+  bits.by_key =
+      plan.mask_keys_words > 0 ? bits.all + plan.mask_blocks_words + spans_words(plan) : nullptr;
   float* const end = at + mask_words(plan);
   arguments.block_mask.states = reinterpret_cast<unsigned char*>(end - plan.block_states_words);
   return end;

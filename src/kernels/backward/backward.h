@@ -175,7 +175,7 @@ FULMEN_DEVICE TileOrder order_of_columns(const BackwardArguments& a, const algor
                                          const algorithm::KeyRange& any, Int64 row_begin,
                                          Int64 row_end) {
   const algorithm::KeyRange whole =
-      kGivesDbias ? algorithm::KeyRange{} : band.all(row_begin, row_end);
+      kGivesDbias ? algorithm::KeyRange{} : whole_in_mask(band.all(row_begin, row_end), any);
   return TileOrder::of(any, kGivesDbias && !kBand && a.seqlen_k == kBlockN ? any : whole);
 }
 
@@ -197,7 +197,7 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call, Int64 batch,
   const Int64 row_end = end_of_rows(a, row_begin);
   if (kVariable && row_begin >= row_end) return;
   const algorithm::Band band = column_band(a);
-  const algorithm::KeyRange attended = band.any(row_begin, row_end),
+  const algorithm::KeyRange attended = met_columns(a, band, batch, row_head, row_begin, row_end),
                             any = columns_in_tiles(a, attended);
   const TileOrder order = order_of_columns(a, band, any, row_begin, row_end);
   const Int64 column_end = any.end;

@@ -396,7 +396,7 @@ FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, In
                                      Int64 row_begin) {
   const Int64 row_end = row_begin + kBlockM < a.seqlen_k ? row_begin + kBlockM : a.seqlen_k;
   const algorithm::Band band = column_band(a);
-  const algorithm::KeyRange attended = band.any(row_begin, row_end);
+  const algorithm::KeyRange attended = met_columns(a, band, batch, kv_head, row_begin, row_end);
   const TileOrder order = order_of_queries(a, band, row_begin, row_end, attended);
   using Task = Either<kPairs, Either<kDimGroups == 2, PairTask, QuadTask>, AtomicTask>;
   using KeyRows = Either<kPairs, PairRows, WaveRows>;

@@ -138,14 +138,15 @@ FULMEN_DEVICE void backward_fp32(const BackwardArguments& call) {
   if (row_begin >= length) return;
   const Int64 row_end = row_begin + kBlockM < length ? row_begin + kBlockM : length;
   const algorithm::Band band = column_band(a);
-  const algorithm::KeyRange attended = band.any(row_begin, row_end), any = tile_range(attended);
+  const algorithm::KeyRange attended = met_columns(a, band, batch, head, row_begin, row_end),
+                            any = tile_range(attended);
   const FloatBlock block{batch,
                          head,
                          row_begin,
                          row_end,
                          attended,
                          any.end,
-                         TileOrder::of(any, band.all(row_begin, row_end)),
+                         TileOrder::of(any, whole_in_mask(band.all(row_begin, row_end), any)),
                          kRowsAreKeys ? head * a.group_size : head,
                          kRowsAreKeys ? (head + 1) * a.group_size : head + 1};
   const int wave = wave_id() * kFloatRowTiles * kScoreTile;

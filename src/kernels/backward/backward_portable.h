@@ -170,7 +170,8 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call) {
   const RowRange rows{tile * kBlockM, kRowsAreKeys ? a.seqlen_k : a.seqlen_q};
   if (kVariable && rows.first >= rows.end) return;
   const Int64 row_end = rows.first + kBlockM < rows.end ? rows.first + kBlockM : rows.end;
-  const algorithm::KeyRange range = column_band(a).any(rows.first, row_end);
+  const algorithm::KeyRange range =
+      met_columns(a, column_band(a), batch, row_head, rows.first, row_end);
 
   const int first_head = kRowsAreKeys ? row_head * a.group_size : row_head;
   const int last_head = kRowsAreKeys ? first_head + a.group_size : first_head + 1;

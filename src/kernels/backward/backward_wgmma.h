@@ -372,9 +372,11 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& a, const RowBlock&
   const Int64 row_end = row_begin + kBlockM < length ? row_begin + kBlockM : length;
   const algorithm::Band band =
       kBand ? column_band(a) : algorithm::Band{kRowsAreKeys ? a.seqlen_q : a.seqlen_k};
-  const algorithm::KeyRange attended = tiles_in_split(a, split, band.any(row_begin, row_end));
+  const algorithm::KeyRange attended =
+      tiles_in_split(a, split, met_columns(a, band, block.batch, block.head, row_begin, row_end));
   const TileOrder order =
-      TileOrder::of(tile_range(attended), in_split(a, split, band.all(row_begin, row_end)));
+      TileOrder::of(tile_range(attended),
+                    whole_in_mask(in_split(a, split, band.all(row_begin, row_end)), attended));
   const BackwardTask task{a, block.batch, band, row_begin + kScoreTile * wave_id(), row_end, 0, 0};
   RowSums sums = {};
   if (order.count > 0) {

@@ -353,7 +353,7 @@ FULMEN_DEVICE void gradients_of_keys(const BackwardArguments& a, Int64 batch, In
                                      Int64 row_begin) {
   const Int64 row_end = row_begin + kBlockM < a.seqlen_k ? row_begin + kBlockM : a.seqlen_k;
   const algorithm::Band band = column_band(a);
-  const algorithm::KeyRange attended = band.any(row_begin, row_end);
+  const algorithm::KeyRange attended = met_columns(a, band, batch, kv_head, row_begin, row_end);
   const TileOrder order = order_of_queries(a, band, row_begin, row_end, attended);
   const int wave = wave_id();
   const BackwardTask task{a, batch, band, row_begin + row_of(wave), row_end, 0, 0};

@@ -9,6 +9,7 @@
 // Products are those of fp16 pairs where the chip has them, else of fp32.
 #include "core/dropout.h"
 #include "tile/kv_rows.h"
+#include "tile/mask_span.h"
 #include "tile/square_softmax.h"
 #include "tile/square_stage.h"
 
@@ -129,7 +130,8 @@ FULMEN_DEVICE void portable(const ForwardArguments& call) {
   const Int64 row_begin = tile * kBlockM;
   if (kVariable && row_begin >= a.seqlen_q) return;
   const Int64 row_end = row_begin + kBlockM < a.seqlen_q ? row_begin + kBlockM : a.seqlen_q;
-  const algorithm::KeyRange keys = band_of(a).any(row_begin, row_end),
+  const algorithm::KeyRange keys = keys_in_mask(a, batch, head, row_begin, row_end,
+                                                band_of(a).any(row_begin, row_end)),
                             whole = band_of(a).all(row_begin, row_end);
   const PortableTask task{a,
                           batch,

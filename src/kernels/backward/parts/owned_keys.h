@@ -37,9 +37,10 @@ FULMEN_DEVICE TileOrder order_of_queries(const BackwardArguments& a, const algor
                                          Int64 row_begin, Int64 row_end,
                                          const algorithm::KeyRange& attended) {
   constexpr int kFirst = kMaskBits ? kBlockN : 16;  // a tile's bits of the mask are whole words
-  return TileOrder::of(
-      {attended.begin / kFirst * kFirst, attended.end},
-      row_begin + kBlockM > a.seqlen_k ? algorithm::KeyRange{} : band.all(row_begin, row_end));
+  return TileOrder::of({attended.begin / kFirst * kFirst, attended.end},
+                       row_begin + kBlockM > a.seqlen_k
+                           ? algorithm::KeyRange{}
+                           : whole_in_mask(band.all(row_begin, row_end), attended));
 }
 
 // Returns true if some query attends key j. A key that none attends may be NaN, and dq takes it

@@ -5,6 +5,7 @@
 #include "core/dropout.h"
 #include "core/row_statistics.h"
 #include "core/scores.h"
+#include "tile/mask_span.h"
 
 namespace fulmen::kernels {
 
@@ -41,6 +42,16 @@ struct Side {
 FULMEN_DEVICE algorithm::Band column_band(const BackwardArguments& a) {
   return kRowsAreKeys ? algorithm::Band{a.seqlen_q, -a.diagonal, a.window_right, a.window_left}
                       : band_of(a);
+}
+
+// Columns that some of the rows [begin, end) of a head, or KV head, meet, from the first to the last.
+FULMEN_DEVICE algorithm::KeyRange met_columns(const BackwardArguments& a,
+                                              const algorithm::Band& band, Int64 batch,
+                                              Int64 row_head, Int64 begin, Int64 end) {
+  const algorithm::KeyRange columns = band.any(begin, end);
+  if constexpr (!kRowsAreKeys) return keys_in_mask(a, batch, row_head, begin, end, columns);
+  const Int64 head = row_head * a.group_size;
+  return queries_in_mask(a, batch, head, head + a.group_size, begin, end, columns);
 }
 
 struct ScoreGradient {

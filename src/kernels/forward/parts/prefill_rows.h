@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/sequence.h"
+#include "tile/mask_span.h"
 #include "tile/order.h"
 #include "tile/sources.h"
 
@@ -20,8 +21,12 @@ struct PrefillRows {
         block.row_begin + kBlockM < a.seqlen_q ? block.row_begin + kBlockM : a.seqlen_q;
     const algorithm::Band band =  // without one AMD's loops are longer
         kBand || !kCopiesToLds ? band_of(a) : algorithm::Band{a.seqlen_k, a.diagonal, -1, -1};
-    const algorithm::KeyRange keys = band.any(block.row_begin, row_end),
-                              whole = band.all(block.row_begin, row_end);
+    algorithm::KeyRange keys = band.any(block.row_begin, row_end),
+                        whole = band.all(block.row_begin, row_end);
+    if constexpr (!kCopiesToLds) {  // others pass over tiles: kKnowsTiles
+      keys = keys_in_mask(a, block.batch, block.head, block.row_begin, row_end, keys);
+      whole = whole_in_mask(whole, keys);
+    }
     return {block, row_end, band, keys, TileOrder::of(tile_range(keys), whole)};
   }
   FULMEN_DEVICE StageSource source(const ForwardArguments& a) const {
