@@ -37,8 +37,8 @@ bool holds_in(const Conjunct& conjunct, const Distances& taken) noexcept;
 // The mask without those conjuncts that hold in `taken`; without nodes where none is left.
 Graph without_bands(const Graph& mask, const std::vector<Conjunct>& conjuncts,
                     const Distances& taken);
-// The same functions, but of mask_mod only what `mask` says, which may be nothing. Without any where
-// nothing is left for a kernel to do.
+// The same functions, but of mask_mod only what `mask` says, which may be nothing. Without any
+// where nothing is left for a kernel to do.
 ScoreFunctions with_mask(const ScoreFunctions& functions, Graph mask);
 
 }  // namespace fulmen::score

@@ -377,8 +377,8 @@ TEST_P(GpuFunctionsCode, Agrees) {
   check_drawn(s, random);
 }
 
-// Loops over tiles begin and end where the mask does: of documents of 64 tokens a quarter of what a
-// mask of all pairs takes.
+// Loops over tiles begin and end where the mask does: blocks of 128 queries attend half of 256 keys
+// where documents have 64 tokens.
 TEST_P(GpuFunctionsCode, LoopsEndWithTheMask) {
   // One chip in each run: it takes seconds.
   const auto chips = machine_code_devices();

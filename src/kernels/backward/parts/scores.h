@@ -44,7 +44,8 @@ FULMEN_DEVICE algorithm::Band column_band(const BackwardArguments& a) {
                       : band_of(a);
 }
 
-// Columns that some of the rows [begin, end) of a head, or KV head, meet, from the first to the last.
+// Columns that some of the rows [begin, end) of a head, or KV head, meet: from the first to the
+// last.
 FULMEN_DEVICE algorithm::KeyRange met_columns(const BackwardArguments& a,
                                               const algorithm::Band& band, Int64 batch,
                                               Int64 row_head, Int64 begin, Int64 end) {
