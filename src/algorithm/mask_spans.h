@@ -24,9 +24,9 @@ struct MaskSpans {
   }
   // Of a plane.
   FULMEN_ALGORITHM Index count() const { return blocks + key_blocks; }
-  // Of all planes, so that what follows is aligned.
+  // Of all planes, so that what follows is aligned. The bits may have no address yet.
   FULMEN_ALGORITHM static Index words(const MaskBits& bits, Index planes) {
-    return (planes * of(bits, planes).count() * 2 + 15) / 16 * 16;
+    return (planes * of(bits, 0).count() * 2 + 15) / 16 * 16;
   }
 };
 
