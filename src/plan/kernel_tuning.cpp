@@ -4,15 +4,17 @@
 #include <new>
 
 #include "plan/choose.h"
+#include "plan/mask_band.h"
 #include "plan/registry.h"
 #include "runtime/made_problem.h"
 
 namespace fulmen {
 
-Result<KernelTuning> kernel_tuning(const Problem& problem, const std::string& asked_device,
+Result<KernelTuning> kernel_tuning(const Problem& asked, const std::string& asked_device,
                                    const AttentionOptions& options) {
   try {
-    if (Status status = check_made(problem); !status.ok()) return status;
+    if (Status status = check_made(asked); !status.ok()) return status;
+    const Problem problem = for_kernels(asked);
     const std::string device = asked_device.empty() ? default_device() : asked_device;
     const auto backend = usable_backend_of(device);
     if (!backend.ok()) return backend.status();

@@ -148,8 +148,10 @@ FULMEN_DEVICE void add_tile(const BackwardArguments& a, Int64 batch, int head, R
   RowsByColumns p = {}, ds = {};
   tile_gradients<kMasked>(a, batch, head, own, rows, other, columns, p, ds);
   const Int64 row_end = rows.first + kBlockM < rows.end ? rows.first + kBlockM : rows.end;
+  // A mask as bits may keep a key behind the last for other rows: that repeats the last one.
   const auto alive = [&](int n) {
-    return kRowsAreKeys || any_row_keeps(a, batch, head, rows.first, row_end, columns.first + n);
+    return kRowsAreKeys || ((!kMaskBits || columns.first + n < columns.end) &&
+                            any_row_keeps(a, batch, head, rows.first, row_end, columns.first + n));
   };
   if constexpr (kGivesFirst) accumulate<kMasked>(ds, other.first, columns, alive, sums.first);
   if constexpr (kGivesDv) accumulate<kMasked>(p, other.second, columns, alive, sums.second);

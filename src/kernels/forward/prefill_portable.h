@@ -101,9 +101,13 @@ struct PortableTask {
   template <bool kMasked>
   FULMEN_DEVICE void stage_tile_values(Int64 first_key, int last, int chunk) const {
     const ForwardArguments& now = kMasked ? again(a, first_key + chunk) : a;
-    stage_values<kMasked>(
-        kv_rows<true>(now, v, first_key, last), chunk * kChunk, now.head_dim_v, kLayout.columns_at,
-        [&](int n) { return any_row_keeps(now, batch, head, row_begin, row_end, first_key + n); });
+    // A mask as bits may keep a key behind the last for other rows: that repeats the last one.
+    stage_values<kMasked>(kv_rows<true>(now, v, first_key, last), chunk * kChunk, now.head_dim_v,
+                          kLayout.columns_at, [&](int n) {
+                            return (!kMaskBits || n <= last) &&
+                                   any_row_keeps(now, batch, head, row_begin, row_end,
+                                                 first_key + n);
+                          });
   }
 
   FULMEN_DEVICE void drop(int r, Int64 first_key, DropoutMask& dropout,

@@ -43,6 +43,13 @@ struct KeptKeys {
       word[w] &= below <= 0 ? ~0U : below >= 32 ? 0U : ~0U << static_cast<unsigned>(below);
     }
   }
+  FULMEN_DEVICE void drop_behind(int last) {
+#pragma unroll
+    for (int w = 0; w < (kCount + 31) / 32; ++w) {
+      const int kept = last + 1 - 32 * w;
+      word[w] &= kept <= 0 ? 0U : kept >= 32 ? ~0U : ~(~0U << static_cast<unsigned>(kept));
+    }
+  }
   // Returns `row`, of key number `key`, or 0 if no row attends the key.
   template <bool kUniform = false, int kWords>
   FULMEN_DEVICE Words<kWords> or_zero(int key, const Words<kWords>& row) const {

@@ -106,8 +106,10 @@ class Stage {
     KeptKeys<kBlockN> kept;
     if constexpr (kMaskBits && kMayHide<kClamped>) {
       kept = KeptKeys<kBlockN>::of(source_.masked_rows().attended(first_key));
-      // Bits are of more rows than the workgroup's, and those before its first key repeat that one.
+      // Bits are of more rows than the workgroup's, and keys before its first one repeat that one,
+      // as those behind its last one do where no buffer ends there.
       if constexpr (TileRows<true>::kSkips) kept.drop_before(value_rows.first);
+      if constexpr (!kWholeRows || kScattered) kept.drop_behind(value_rows.last);
     } else if constexpr (kMayHide<kClamped>) {
       kept = KeptKeys<kBlockN>::of(
           [&](int n) { return value_rows.has(n) && source_.alive(a, first_key + n); });
