@@ -136,6 +136,35 @@ def test_what_is_not_served_is_sdpas(rng, monkeypatch):
     assert {way for way, _ in seen} == {"step_by_sdpa"}
 
 
+def test_doubles(rng):
+    config = transformers.LlamaConfig(**TINY)
+    model = pair(transformers.LlamaForCausalLM, config, rng)[0].double()
+    prompts = prompts_of(rng)
+    assert generated(model, "fulmen", prompts)[0] == generated(model, "sdpa", prompts)[0]
+
+
+def test_windows_that_only_a_mask_knows(rng):
+    """Qwen2-MoE's layers do not hand their window over; generate()'s masks have it."""
+    config = transformers.Qwen2MoeConfig(
+        **TINY,
+        use_sliding_window=True,
+        sliding_window=7,
+        max_window_layers=2,
+        layer_types=["sliding_attention"] * 2,
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+    )
+    model, _ = pair(transformers.Qwen2MoeForCausalLM, config, rng)
+    prompts = prompts_of(rng)
+    found, _ = generated(model, "fulmen", prompts)
+    model.set_attn_implementation("eager")
+    for prompt, tokens in zip(prompts, found, strict=True):
+        whole = model.generate(torch.tensor([prompt]), max_new_tokens=6, do_sample=False)
+        assert whole[0, len(prompt) :].tolist() == tokens, f"{problems.SEED=}"
+
+
 def test_padded_steps_and_refusals(rng):
     """Requests that pad a step over pages have no keys and no pages: 0, and pages of others are as
     they were."""
@@ -165,6 +194,10 @@ def test_padded_steps_and_refusals(rng):
     mask = torch.zeros(1, 1, 3, 7)
     with pytest.raises(NotImplementedError, match="attention_mask is given in a step of contin"):
         ours.attention_forward(torch.nn.Module(), q, k, v, mask, **given)
-    doubles = (x.double() for x in (q, k, v))
-    with pytest.raises(NotImplementedError, match=r"max_blocks_per_request=0\) is accepted"):
-        ours.attention_forward(torch.nn.Module(), *doubles, None, **given)
+    # What Fulmen does not compute, torch does, of gathered pages.
+    given["k_cache"], given["v_cache"] = cache.double()
+    doubles, _ = ours.attention_forward(
+        torch.nn.Module(), *(x.double() for x in (q, k, v)), None, **given
+    )
+    assert (doubles[0, :2] - out[0, :2]).abs().max() < 1e-5
+    assert torch.equal(given["k_cache"].float(), cache[0])

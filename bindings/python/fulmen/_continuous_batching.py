@@ -69,7 +69,18 @@ def _serves_pages(config: Any) -> bool:
     )
 
 
+def window_of(module: torch.nn.Module, arguments: dict[str, Any]) -> int | None:
+    """The layer's sliding window. Layers of some models (Qwen2-MoE, SmolLM3) leave it to the mask,
+    of which a step has none."""
+    window, config = arguments.get("sliding_window"), getattr(module, "config", None)
+    layer_types = getattr(config, "layer_types", None)
+    if window is None and layer_types and layer_types[module.layer_idx] == "sliding_attention":
+        window = config.sliding_window
+    return window
+
+
 def step(
+    module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -80,13 +91,14 @@ def step(
     """Attention of a step: each request's queries are the last of its keys.
 
     Args:
+      module: the layer.
       query, key, value: [1, heads or kv_heads, tokens, head_dim].
       arguments: what continuous batching gives: cumulative lengths, the sliding window, and over
         pages the cache and its block table.
 
     Returns: [1, tokens, heads, head_dim].
     """
-    window = arguments.get("sliding_window")
+    window = window_of(module, arguments)
     options = {
         **options,
         "sinks": sinks,
@@ -142,10 +154,7 @@ def step_by_sdpa(
 ) -> torch.Tensor:
     """The same by torch's SDPA, which needs a mask of all tokens and keys."""
     if arguments.get("block_table") is not None:
-        raise NotImplementedError(
-            f"query has dtype {query.dtype} and a head_dim of {query.shape[-1]}, which Fulmen does "
-            "not read from pages: ContinuousBatchingConfig(max_blocks_per_request=0) is accepted"
-        )
+        return _over_gathered_pages(module, query, key, value, arguments, scaling)
     requests, behind = [], []  # of queries and keys: the request, and the keys after it
     for cu, rows in (
         (arguments["cu_seq_lens_q"], query.shape[2]),
@@ -157,6 +166,31 @@ def step_by_sdpa(
         behind.append(cu[(request + 1).clamp_max(len(cu) - 1)] - row)
     distance = behind[1] - behind[0][:, None]  # how many keys the query is behind the key
     mask = (requests[0][:, None] == requests[1]) & (distance >= 0)
-    if arguments.get("sliding_window") is not None:
-        mask &= distance < arguments["sliding_window"]
+    window = window_of(module, arguments)
+    if window is not None:
+        mask &= distance < window
     return sdpa_attention_forward(module, query, key, value, mask[None, None], scaling=scaling)[0]
+
+
+def _over_gathered_pages(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    arguments: dict[str, Any],
+    scaling: float | None,
+) -> torch.Tensor:
+    """step_by_sdpa() over pages: a request's queries are a batch element of one token."""
+    table = arguments["block_table"].clamp_min(0).long()
+    # Requests that pad a step have no keys: theirs is the first row of page 0, which is nobody's.
+    last = (arguments["cu_seq_lens_k"].diff() - 1).clamp_min(0).long()
+    gathered = []
+    for cache, new in ((arguments["k_cache"], key), (arguments["v_cache"], value)):
+        page = table.gather(1, (last // cache.shape[1])[:, None])[:, 0]
+        cache[page, last % cache.shape[1]] = new[0].transpose(0, 1).to(cache.dtype)
+        gathered.append(cache[table].flatten(1, 2).transpose(1, 2))
+    mask = torch.arange(gathered[0].shape[2], device=last.device) <= last[:, None]
+    out = sdpa_attention_forward(
+        module, query.transpose(0, 2), *gathered, mask[:, None, None], scaling=scaling
+    )[0]
+    return out.transpose(0, 1)

@@ -272,7 +272,7 @@ def attention_forward(
         _refuse_beside_steps(attention_mask=attention_mask, position_bias=position_bias)
         sinks = None if s_aux is None else s_aux.reshape(-1)
         how = dict(softmax_scale=scaling, softcap=softcap or 0.0)
-        return _continuous_batching.step(query, key, value, kwargs, sinks, **how), None
+        return _continuous_batching.step(module, query, key, value, kwargs, sinks, **how), None
 
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
     options: dict[str, Any] = {}
