@@ -13,7 +13,8 @@ struct MaskSpan {
   unsigned begin, end;
 };
 
-// Of each plane the blocks of kMaskRows queries, which are those of `any`, then of as many keys.
+// The table: in each plane the blocks of kMaskRows queries, which are those of `any`, then the
+// blocks of as many keys.
 struct MaskSpans {
   unsigned* at;  // as MaskSpan
   Index blocks, key_blocks;
@@ -22,9 +23,9 @@ struct MaskSpans {
     return {bits.all + planes * bits.blocks * bits.words, bits.blocks,
             (bits.keys + kMaskRows - 1) / kMaskRows};
   }
-  // Of a plane.
+  // Blocks of a plane.
   FULMEN_ALGORITHM Index count() const { return blocks + key_blocks; }
-  // Of all planes, so that what follows is aligned. The bits may have no address yet.
+  // Words of all planes, so many that what follows is aligned. The bits may have no address yet.
   FULMEN_ALGORITHM static Index words(const MaskBits& bits, Index planes) {
     return (planes * of(bits, 0).count() * 2 + 15) / 16 * 16;
   }

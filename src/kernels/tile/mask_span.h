@@ -39,8 +39,8 @@ FULMEN_DEVICE algorithm::KeyRange within(const MaskSpan& span, const algorithm::
                      : algorithm::KeyRange{range.begin, range.begin};
 }
 
-// Of keys that the band of queries [begin, end) has, those from the first that the mask lets one of
-// them attend to the last. Only kernels in the host's list (gpu/launch/mask_bits.cpp) have a table.
+// The keys that the band of queries [begin, end) has, from the first that the mask lets one of them
+// attend to the last. Only kernels in the host's list (gpu/launch/mask_bits.cpp) have a table.
 FULMEN_DEVICE algorithm::KeyRange keys_in_mask(const ForwardArguments& a, Int64 batch, Int64 head,
                                                Int64 begin, Int64 end,
                                                const algorithm::KeyRange& keys) {
