@@ -19,13 +19,7 @@ namespace {
 using testing::FunctionExample;
 using testing::kFunctionExamples;
 
-class FunctionSpills : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    if (const std::string why = testing::why_not_drawn(GetParam()); !why.empty())
-      GTEST_SKIP() << why;
-  }
-};
+class FunctionSpills : public testing::ChipTest {};
 
 Problem problem_of(const FunctionExample& example, int64_t head_dim, bool backward,
                    testing::Random& random) {

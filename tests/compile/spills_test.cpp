@@ -65,12 +65,8 @@ std::string what_is_wrong(const gpu::Compiler& compiler, const gpu::Chip& chip,
                      request.arch, request.name, k.vector_spills, k.scalar_spills, k.scratch_bytes);
 }
 
-class Spills : public ::testing::TestWithParam<std::string> {
+class Spills : public testing::ChipTest {
  protected:
-  void SetUp() override {
-    if (const std::string why = testing::why_not_drawn(GetParam()); !why.empty())
-      GTEST_SKIP() << why;
-  }
   static void expect_none(const gpu::Chip& chip, const std::vector<gpu::Specialisation>& kernels);
 };
 

@@ -63,4 +63,12 @@ inline std::string why_not_drawn(const std::string& chip) {
   return sampled_run() && emulated && number % 3 != 0 ? "drawn in one run of three" : "";
 }
 
+// A test of one chip, where it is drawn.
+class ChipTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_not_drawn(GetParam()); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
 }  // namespace fulmen::testing
