@@ -2,8 +2,9 @@
 // of a KV head are packed into them - and a split of the keys; its waves take tiles of the split
 // round robin, straight from memory into operands, and merge at the end through LDS. With one split
 // the result is final, else forward/decode_combine.h merges the splits.
-#include "tile/direct.h"
+#include "forward/decode_layout.h"
 #include "tile/stored_scales.h"
+#include "tile/tile_ring.h"
 
 namespace fulmen::kernels {
 
@@ -17,13 +18,19 @@ constexpr int kMmaSteps = kHeadDim / kMmaK;
 static_assert(kBlockN % kValueDepth == 0, "split_kv: keys are whole operands of P V");
 static_assert(kBlockM == kScoreTile, "split_kv: a workgroup has 16 rows");
 
-// LDS, in floats: each wave's maxima and sums, then its outputs.
+// LDS, in floats: each wave's maxima and sums, then its outputs. Before that, each wave's ring of
+// tiles.
 constexpr int kMaximaAt = 0;                         // [kWaves][16]
 constexpr int kSumsAt = kWaves * kScoreTile;         // [kWaves][16]
 constexpr int kOutputsAt = 2 * kWaves * kScoreTile;  // [kWaves][16][kHeadDimV + 4]
 constexpr int kOutputPitch = kHeadDimV + 4;
-static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kScoreTile * kOutputPitch),
-              "split_kv: the host reserves the LDS that waves merge in");
+constexpr DecodeRing kRingLayout = DecodeRing::of(kHeadDim, kStoredBytes<false>, kHeadDimV,
+                                                  kStoredBytes<true>, kBlockN);
+static_assert(kLdsBytes == decode_lds_bytes(kWaves * kDimGroups, kDimGroups, kHeadDimV, kBuffers,
+                                            kRingLayout.tile_bytes),
+              "split_kv: the host reserves the LDS of rings, in which waves merge");
+static_assert(!kTileRing || (kQuantized && kWholeRows && kDimGroups == 1),
+              "split_kv: a ring's rows are whole pieces, and each wave has all dims");
 
 // kTogether: a step's keys and values fit in registers at once, beside queries and outputs.
 constexpr int kOperandWords = kMmaSteps * kPieces * 4;
@@ -35,10 +42,10 @@ constexpr int kRoom = (kFarRows             ? 150
                        : kDimGroups > 1     ? 200
                                             : 230) -
                       (kQuantized ? 30 : 0);
-constexpr bool kTogether = 2 * kOperandWords +
-                               kGroups * kDirectKeys * kWidth * kStoredBytes<true> / 4 +
-                               kGroups * kWidth * kDirectElements <=
-                           kRoom;
+constexpr bool kTogether =
+    !kTileRing && 2 * kOperandWords + kGroups * kDirectKeys * kWidth * kStoredBytes<true> / 4 +
+                          kGroups * kWidth * kDirectElements <=
+                      kRoom;
 // Queries stay in registers, unless operands and outputs fill them: then the first cache has them.
 constexpr bool kQueriesStay = kTogether || kOperandWords < (kFarRows ? 32 : 64);
 
@@ -109,6 +116,8 @@ struct HeadScales {
 using StoredScales = Either<kQuantized, HeadScales<kKeyTiles>, NoScales>;
 
 struct SplitTask {
+  using Scales = StoredScales::Step;
+
   const ForwardArguments& a;
   const RowMap& map;
   int first_row, row_end;
@@ -131,14 +140,23 @@ struct SplitTask {
     return kQueriesStay ? queries[kQueriesStay ? d : 0] : load_query(d);
   }
 
+  // A tile whose rows and scales are read as they are multiplied.
   template <bool kMasked>
   FULMEN_DEVICE void step(const TilePlace& first, RowState& rows, DirectOutput& out) const {
+    multiply<kMasked>(first, NearKeys(keys, first), NearValues(values, first), scales_of(first),
+                      rows, out);
+  }
+  FULMEN_DEVICE Scales scales_of(const TilePlace& tile) const {
+    return scales.load(a, tile, at_most(keys.end - tile.key, kBlockN));
+  }
+
+  template <bool kMasked, class Keys, class Values>
+  FULMEN_DEVICE void multiply(const TilePlace& first, const Keys& near_keys,
+                              const Values& near_values, const Scales& step_scales,
+                              RowState& rows, DirectOutput& out) const {
     const Int64 first_key = first.key;
-    const NearKeys near_keys(keys, first);
-    const NearValues near_values(values, first);
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, first_key);
     TileRow<kKeyTiles> score = {};
-    const auto step_scales = scales.load(a, first, at_most(keys.end - first_key, kBlockN));
     StoredKeys key[kTogether ? kKeyTiles : 1][kTogether ? kMmaSteps : 1];
     DirectValues value[kTogether ? kValueSteps : 1][kTogether ? kGroups : 1];
     if constexpr (kTogether) {
@@ -162,7 +180,7 @@ struct SplitTask {
         } else {
           multiply_scores<Element>(score[f], key_operand(load_keys(near_keys, f, kMmaK * d)),
                                    query(d));
-          if (d % kStepsInFlight == kStepsInFlight - 1) schedule_fence();
+          if (!kTileRing && d % kStepsInFlight == kStepsInFlight - 1) schedule_fence();
         }
       }
     }
@@ -182,7 +200,7 @@ struct SplitTask {
         if constexpr (kTogether) {
           multiply_values(out, g, p, value[step][g]);
         } else {
-          schedule_fence();
+          if constexpr (!kTileRing) schedule_fence();
           multiply_values(out, g, p, load_direct(near_values, kept, step, g));
         }
       }
@@ -305,18 +323,50 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   rows.clear();
   DirectOutput out = {};
   const Int64 first_key = first_tile_key(begin) + wave_id() / kDimGroups * kBlockN;
-  TilePlace next{first_key, {}};
-  if (kTilesInPages && first_key < end) next = TilePlace::of(a, first_key);
-  for (Int64 key = first_key; key < end; key += kWaves * kBlockN) {
-    const TilePlace place{key, next.place};
-    // The next page's number is in flight during this step.
-    if (kTilesInPages && key + kWaves * kBlockN < end)
-      next = TilePlace::of(a, key + kWaves * kBlockN);
-    // Which tiles a mask's bits leave whole is not looked up.
-    if (!kMaskBits && key >= all.begin && key + kBlockN <= all.end && key + kBlockN <= end) {
-      task.template step<false>(place, rows, out);
-    } else {
-      task.template step<true>(place, rows, out);
+  // Which tiles a mask's bits leave whole is not looked up.
+  const auto is_whole = [&](Int64 key) {
+    return !kMaskBits && key >= all.begin && key + kBlockN <= all.end && key + kBlockN <= end;
+  };
+  constexpr int kStride = kWaves * kBlockN;  // from a wave's tile to its next one
+  if constexpr (kTileRing) {
+    const auto place_of = [&](Int64 key) {
+      return key < end ? TilePlace::of(a, key) : TilePlace{key, {}};
+    };
+    TileRing ring(wave_id());
+#pragma unroll
+    for (int n = 0; n < kBuffers; ++n)
+      ring.fetch(keys, values, place_of(first_key + Int64{n} * kStride));
+    SplitTask::Scales next = {};
+    if (first_key < end) next = task.scales_of(place_of(first_key));
+#pragma unroll 1
+    for (Int64 key = first_key; key < end; key += kStride) {
+      // The next tile's scales are in flight during this step.
+      const SplitTask::Scales now = next;
+      if (key + kStride < end) next = task.scales_of(place_of(key + kStride));
+      const RingTile tile = ring.arrived();
+      const auto near_keys = tile.rows<false>();
+      const auto near_values = tile.rows<true>();
+      if (is_whole(key)) {
+        task.template multiply<false>({key, {}}, near_keys, near_values, now, rows, out);
+      } else {
+        task.template multiply<true>({key, {}}, near_keys, near_values, now, rows, out);
+      }
+      ring.release();
+      ring.fetch(keys, values, place_of(key + Int64{kBuffers} * kStride));
+    }
+    barrier();  // waves merge where their rings were
+  } else {
+    TilePlace next{first_key, {}};
+    if (kTilesInPages && first_key < end) next = TilePlace::of(a, first_key);
+    for (Int64 key = first_key; key < end; key += kStride) {
+      const TilePlace place{key, next.place};
+      // The next page's number is in flight during this step.
+      if (kTilesInPages && key + kStride < end) next = TilePlace::of(a, key + kStride);
+      if (is_whole(key)) {
+        task.template step<false>(place, rows, out);
+      } else {
+        task.template step<true>(place, rows, out);
+      }
     }
   }
   leave_in_lds(rows, out, softmax_scale(a));

@@ -244,11 +244,15 @@ FULMEN_DEVICE unsigned multiply_halves(unsigned a, unsigned b) {
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
   return y;
 }
-// 2^23 + 128 + x, less that: conversions of integers run at a quarter of the rate.
-FULMEN_DEVICE float int8_to_float(unsigned x, int i) {
-  const unsigned code =
-      __byte_perm(x ^ 0x80808080U, 0x4B000000U, 0x7650U + static_cast<unsigned>(i));
-  return __uint_as_float(code) - 8388736.0F;
+// The low 7 bits are those of bf16's fraction: 128 + x, less 128, or less 256 where x has its sign.
+FULMEN_DEVICE unsigned int8_pair_bf16(unsigned a, int i, unsigned b, int j) {
+  const unsigned codes =
+      __byte_perm(a, b, static_cast<unsigned>(i) | (static_cast<unsigned>(j) + 4U) << 8U);
+  const unsigned numbers = (codes & 0x007F007FU) | 0x43004300U,
+                 zeros = (codes & 0x00800080U) | 0x43004300U;
+  unsigned y;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(zeros), "r"(0xBF80BF80U), "r"(numbers));
+  return y;
 }
 
 // Four numbers rounded to E4M3, to nearest and up to 448, in the order of bytes.
