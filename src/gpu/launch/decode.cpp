@@ -161,7 +161,8 @@ class SplitKv final : public Family {
     Shape shape{v[0], v[1], v[2]};
     if (v.size() > 3 && v[3] > 1) {
       shape.buffers = v[3];
-      shape.min_workgroups = ring_of(p)->min_workgroups;
+      const DecodeRingShape& usual = *ring_of(p);
+      shape.min_workgroups = std::max(1, usual.min_workgroups * usual.waves / shape.waves);
     }
     return shape;
   }
@@ -208,7 +209,8 @@ class SplitKv final : public Family {
   // second kernel that combines them.
   bool fills_unsplit(const Problem& p, const Chip& chip, int compute_units) const {
     const int waves = tiles_.unsplit_waves, dim_v = head_dim_v(p);
-    if (waves == 0 || dim_v > tiles_.unsplit_head_dim_v || !lds_fits(lds_bytes(p, {waves, tiles_.block_n, 1}), chip).yes)
+    if (waves == 0 || dim_v > tiles_.unsplit_head_dim_v ||
+        !lds_fits(lds_bytes(p, {waves, tiles_.block_n, 1}), chip).yes)
       return false;
     const bool paired = std::max(p.head_dim, p.head_dim_v) <= tiles_.paired_head_dim;
     const int64_t slots = std::max(1, compute_units) * (paired ? 2 : 1);

@@ -1,5 +1,6 @@
 // kernels/forward/prefill_tma.h: tiles of Hopper's warpgroup products, brought by the tensor memory
 // accelerator (TMA).
+#include "gpu/launch/kv_numbers.h"
 #include "gpu/launch/mask_bits.h"
 #include "gpu/launch/prefill_tma_schedule.h"
 #include "gpu/launch/prefill_tma_shapes.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr int64_t kProductDims = 16, kMostProductDims = 192;  // of one product of P V
 
+// p: in_numbers().
 Specialisation specialisation(const Problem& p, const Target& target, const PrefillTmaShape& shape,
                               TileScheduler scheduler) {
   const int64_t panel = target.panel_columns;
@@ -32,13 +34,18 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   read_mask_as_bits(p, s);
   return s;
 }
-LaunchPlan plan_of(const Problem& p, const Target& target, const Chip& chip,
+LaunchPlan plan_of(const Problem& problem, const Target& target, const Chip& chip,
                    const PrefillTmaChoice& choice, int compute_units) {
-  const Specialisation s = specialisation(p, target, choice.shape, choice.scheduler);
+  const Problem p = in_numbers(problem);
+  Specialisation s = specialisation(p, target, choice.shape, choice.scheduler);
+  specialise_numbers(problem, s);
   LaunchPlan plan = query_tile_plan(p, s);
   schedule_tiles(p, chip, choice, compute_units, plan);
   add_mask_bits(p, plan);
-  plan.unaligned = std::make_shared<LaunchPlan>(prefill_wgmma_plan(p, *s.target));
+  add_kv_numbers(problem, plan);
+  plan.unaligned = std::make_shared<LaunchPlan>(
+      problem.quantized_kv() ? prefill_plan(problem, *target.extends, chip, compute_units)
+                             : prefill_wgmma_plan(p, *s.target));
   return plan;
 }
 
@@ -48,9 +55,12 @@ class PrefillTma final : public Family {
   std::string_view name() const noexcept override { return "prefill_tma"; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
+  bool quantized_kv() const noexcept override { return true; }
   bool score_functions() const noexcept override { return true; }
-  Support supports(const Problem& p, const Chip& chip) const override {
-    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+  Support supports(const Problem& problem, const Chip& chip) const override {
+    if (Support support = takes_matrix_instructions(problem); !support.yes) return support;
+    if (Support support = writes_numbers(problem, target()); !support.yes) return support;
+    const Problem p = in_numbers(problem);
     if (Support support = tma_reads(p); !support.yes) return support;
     if (p.variable_lengths() && has_masks(p))
       return Support::no(
@@ -67,10 +77,12 @@ class PrefillTma final : public Family {
         p, specialisation(p, target(), kSmallest, TileScheduler::single_tile)));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    return plan_of(p, target(), chip, choose_tiles(p, *target().prefill_tma, compute_units),
+    return plan_of(p, target(), chip,
+                   choose_tiles(in_numbers(p), *target().prefill_tma, compute_units),
                    compute_units);
   }
-  tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
+  tuning::Space space(const Problem& problem, const Chip& chip, int compute_units) const override {
+    const Problem p = in_numbers(problem);
     tuning::Space space;
     space.wave_size = chip.wave_size;
     space.parameters = parameters_of(choose_tiles(p, *target().prefill_tma, compute_units),
@@ -95,7 +107,8 @@ class PrefillTma final : public Family {
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
                         std::span<const int> v) const override {
-    return plan_of(p, target(), chip, choice_of_values(p, v, compute_units), compute_units);
+    return plan_of(p, target(), chip, choice_of_values(in_numbers(p), v, compute_units),
+                   compute_units);
   }
 
  private:

@@ -24,8 +24,8 @@ constexpr int kMaximaAt = 0;                         // [kWaves][16]
 constexpr int kSumsAt = kWaves * kScoreTile;         // [kWaves][16]
 constexpr int kOutputsAt = 2 * kWaves * kScoreTile;  // [kWaves][16][kHeadDimV + 4]
 constexpr int kOutputPitch = kHeadDimV + 4;
-constexpr DecodeRing kRingLayout = DecodeRing::of(kHeadDim, kStoredBytes<false>, kHeadDimV,
-                                                  kStoredBytes<true>, kBlockN);
+constexpr DecodeRing kRingLayout =
+    DecodeRing::of(kHeadDim, kStoredBytes<false>, kHeadDimV, kStoredBytes<true>, kBlockN);
 static_assert(kLdsBytes == decode_lds_bytes(kWaves * kDimGroups, kDimGroups, kHeadDimV, kBuffers,
                                             kRingLayout.tile_bytes),
               "split_kv: the host reserves the LDS of rings, in which waves merge");
@@ -152,8 +152,8 @@ struct SplitTask {
 
   template <bool kMasked, class Keys, class Values>
   FULMEN_DEVICE void multiply(const TilePlace& first, const Keys& near_keys,
-                              const Values& near_values, const Scales& step_scales,
-                              RowState& rows, DirectOutput& out) const {
+                              const Values& near_values, const Scales& step_scales, RowState& rows,
+                              DirectOutput& out) const {
     const Int64 first_key = first.key;
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, first_key);
     TileRow<kKeyTiles> score = {};

@@ -2,20 +2,22 @@
 // place, what waves leave for the merge.
 #pragma once
 
+#include "algorithm/key_range.h"
+
 namespace fulmen::kernels {
 
 // A row of a wave's ring: bytes from its first one to the next row's. A lane reads 8 numbers at a
 // time, of keys 8 rows by 4 lanes, of values every second row: so no two lanes of a phase meet in a
 // bank. dims: a multiple of 32.
-constexpr int ring_key_pitch(int dims, int bytes) { return dims * bytes | 32 * bytes; }
-constexpr int ring_value_pitch(int dims, int bytes) { return dims * bytes + 16; }
+FULMEN_ALGORITHM int ring_key_pitch(int dims, int bytes) { return dims * bytes | 32 * bytes; }
+FULMEN_ALGORITHM int ring_value_pitch(int dims, int bytes) { return dims * bytes + 16; }
 
 struct DecodeRing {
   int key_pitch, value_pitch;
   int values_at, tile_bytes;  // of a tile: where values begin, and all of it
 
-  static constexpr DecodeRing of(int dims, int key_bytes, int dims_v, int value_bytes,
-                                 int block_n) {
+  FULMEN_ALGORITHM static DecodeRing of(int dims, int key_bytes, int dims_v, int value_bytes,
+                                        int block_n) {
     const int key_pitch = ring_key_pitch(dims, key_bytes),
               value_pitch = ring_value_pitch(dims_v, value_bytes);
     return {key_pitch, value_pitch, block_n * key_pitch, block_n * (key_pitch + value_pitch)};
@@ -23,7 +25,8 @@ struct DecodeRing {
 };
 
 // Bytes of a workgroup. buffers: tiles of a wave's ring, 1 where there is none.
-constexpr int decode_lds_bytes(int waves, int dim_groups, int dims_v, int buffers, int tile_bytes) {
+FULMEN_ALGORITHM int decode_lds_bytes(int waves, int dim_groups, int dims_v, int buffers,
+                                      int tile_bytes) {
   const int merge = 4 * (waves / dim_groups) * 16 * (2 + dims_v + 4),
             rings = buffers > 1 ? waves * buffers * tile_bytes : 0;
   return merge > rings ? merge : rings;

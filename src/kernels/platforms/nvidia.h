@@ -248,10 +248,27 @@ FULMEN_DEVICE unsigned multiply_halves(unsigned a, unsigned b) {
 FULMEN_DEVICE unsigned int8_pair_bf16(unsigned a, int i, unsigned b, int j) {
   const unsigned codes =
       __byte_perm(a, b, static_cast<unsigned>(i) | (static_cast<unsigned>(j) + 4U) << 8U);
-  const unsigned numbers = (codes & 0x007F007FU) | 0x43004300U,
-                 zeros = (codes & 0x00800080U) | 0x43004300U;
-  unsigned y;
+  // One instruction each; as an expression two, for an instruction has one constant.
+  unsigned numbers, zeros, y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;"
+      : "=r"(numbers)
+      : "r"(codes), "r"(0x007F007FU), "r"(0x43004300U));
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;"
+      : "=r"(zeros)
+      : "r"(codes), "r"(0x00800080U), "r"(0x43004300U));
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(zeros), "r"(0xBF80BF80U), "r"(numbers));
+  return y;
+}
+
+// Byte i of a and byte j of b, E4M3 numbers, in fp16.
+constexpr bool kConvertsE4m3 = __CUDA_ARCH__ >= 890;
+FULMEN_DEVICE unsigned e4m3_pair_half(unsigned a, int i, unsigned b, int j) {
+  unsigned y = 0;
+#if __CUDA_ARCH__ >= 890
+  const unsigned codes =
+      __byte_perm(a, b, static_cast<unsigned>(i) | (static_cast<unsigned>(j) + 4U) << 4U);
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(static_cast<unsigned short>(codes)));
+#endif
   return y;
 }
 

@@ -5,8 +5,8 @@
 
 namespace fulmen::kernels {
 
-constexpr DecodeRing kRing = DecodeRing::of(kHeadDim, kStoredBytes<false>, kHeadDimV,
-                                            kStoredBytes<true>, kBlockN);
+constexpr DecodeRing kRing =
+    DecodeRing::of(kHeadDim, kStoredBytes<false>, kHeadDimV, kStoredBytes<true>, kBlockN);
 template <bool kValues>
 constexpr int kRingPitch = kValues ? kRing.value_pitch : kRing.key_pitch;
 
@@ -74,9 +74,9 @@ class TileRing {
                          (kExactDims || byte < source.dims * kStoredBytes<kValues>);
       const KvElement* from = source.rows;
       if (there) {
-        from = (kScattered ? kv_row<kValues>(source.arguments, source.view, source.rows,
-                                             tile.key + row)
-                           : rows + row * stride) +
+        from = (kScattered
+                    ? kv_row<kValues>(source.arguments, source.view, source.rows, tile.key + row)
+                    : rows + row * stride) +
                byte;
       }
       copy_async_16(to + row * kRingPitch<kValues> + byte, from, there);

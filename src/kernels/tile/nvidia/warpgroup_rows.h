@@ -68,12 +68,38 @@ FULMEN_DEVICE void end_outputs(WaveRows& rows) {
   for (int g = 0; g < kProducts; ++g) wgmma_hold(rows.out[g]);
 }
 
+// Scores of quantized keys, or probabilities of their values, times the scales of a tile's tokens.
+// Rows behind the sequence's end have the last one's. What no row attends may have any scale.
+template <bool kValues>
+FULMEN_DEVICE void scale_tokens(const RowMap& map, Int64 first_key, TileRow<kKeyTiles>& tile) {
+  const ForwardArguments& a = map.arguments;
+  const auto* const factors =
+      static_cast<const float*>((kValues ? a.v_scale : a.k_scale).data) + first_key;
+  const int last = (at_most(a.seqlen_k - first_key, kBlockN) - 1) / 2 * 2;
+#pragma unroll
+  for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+    for (int e = 0; e < kElements; e += 4) {
+      const int column = kScoreTile * f + tile_column(e);
+      const auto two =
+          global_load(reinterpret_cast<const Words<2>*>(factors + (column < last ? column : last)));
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        float& x = tile[f][e + n];
+        const float y = x * bits_float(two.word[n % 2]);
+        x = kValues && x == 0 ? 0.0F : y;
+      }
+    }
+  }
+}
+
 // Scores become probabilities. Returns true if O must be rescaled by `factor`.
 template <bool kMasked>
 FULMEN_DEVICE bool exponentiate_tile(const RowMap& map, Int64 wave_row, RowState& state,
                                      Int64 first_key, const RowBits<kMasked>& row_bits,
                                      TileRow<kKeyTiles>& score, float (&factor)[kRowsPerLane]) {
   const float scale = softmax_scale(map.arguments);
+  if constexpr (kKvNumbers && kKeyScaleOfToken) scale_tokens<false>(map, first_key, score);
   modify_scores<kMasked>(map, wave_row, first_key, row_bits, score);
   float max[kRowsPerLane];
   const bool moves = any_lane(find_maxima(state, scale, score, max));
@@ -81,6 +107,7 @@ FULMEN_DEVICE bool exponentiate_tile(const RowMap& map, Int64 wave_row, RowState
 #pragma unroll
   for (int f = 0; f < kKeyTiles; ++f) exponentiate_keys(state, scale, score[f]);
   if constexpr (kDropout) drop(map, wave_row, first_key, score);
+  if constexpr (kKvNumbers && kValueScaleOfToken) scale_tokens<true>(map, first_key, score);
   return moves;
 }
 FULMEN_DEVICE void rescale(WaveRows& rows, const float (&factor)[kRowsPerLane]) {
@@ -136,7 +163,9 @@ FULMEN_DEVICE void end_rows(const RowMap& map, Int64 wave_row, const RowState& s
     const Int64 row = wave_row + tile_row(slot);
     const RowEnd end = end_row(a, map.head(row), row_maximum(state, softmax_scale(a), slot),
                                total(state.sum[slot]));
-    output_factor[slot] = end.output_factor * (kFp8Products ? a.value_scale : 1.0F);
+    // Outputs of no keys are 0, whatever the scale is.
+    const bool scaled = kFp8Products || (kKvNumbers && end.output_factor != 0);
+    output_factor[slot] = end.output_factor * (scaled ? a.value_scale : 1.0F);
     if (row < map.end && tile_column(0) == 0)
       store_lse(a, map.batch, map.head(row), map.query(row), end.lse);
   }
