@@ -93,8 +93,8 @@ struct HeadScales {
   StoredHead<true> values;
 
   struct Step {
-    StepScales<false, kTiles> keys;
-    StepScales<true, kTiles> values;
+    StepScales<false, kTiles, kTileRing> keys;
+    StepScales<true, kTiles, kTileRing> values;
 
     FULMEN_DEVICE void scale_keys(TileRow<kTiles>& score) const { scale_scores(keys, score); }
     FULMEN_DEVICE void scale_values(TileRow<kTiles>& probability) const {
@@ -105,8 +105,11 @@ struct HeadScales {
     return {StoredHead<false>::of(a, batch, kv_head), StoredHead<true>::of(a, batch, kv_head)};
   }
   FULMEN_DEVICE Step load(const ForwardArguments& a, const TilePlace& tile, int left) const {
-    return {StepScales<false, kTiles>::load(a, keys, tile, left),
-            StepScales<true, kTiles>::load(a, values, tile, left)};
+    return {StepScales<false, kTiles, kTileRing>::load(a, keys, tile, left),
+            StepScales<true, kTiles, kTileRing>::load(a, values, tile, left)};
+  }
+  FULMEN_DEVICE Step arrived(const RingTile& tile) const {
+    return {tile.scales<false, kTiles>(keys.factor), tile.scales<true, kTiles>(values.factor)};
   }
   // The head's scale of v; with scales of tokens: 1.
   FULMEN_DEVICE static float of_outputs(const ForwardArguments& a, Int64 batch, Int64 kv_head) {
@@ -332,27 +335,26 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
     const auto place_of = [&](Int64 key) {
       return key < end ? TilePlace::of(a, key) : TilePlace{key, {}};
     };
-    TileRing ring(wave_id());
+    TileRing ring(wave_id(), scales.keys, scales.values);
 #pragma unroll
     for (int n = 0; n < kBuffers; ++n)
       ring.fetch(keys, values, place_of(first_key + Int64{n} * kStride));
-    SplitTask::Scales next = {};
-    if (first_key < end) next = task.scales_of(place_of(first_key));
+    TilePlace next = place_of(first_key + Int64{kBuffers} * kStride);
 #pragma unroll 1
     for (Int64 key = first_key; key < end; key += kStride) {
-      // The next tile's scales are in flight during this step.
-      const SplitTask::Scales now = next;
-      if (key + kStride < end) next = task.scales_of(place_of(key + kStride));
       const RingTile tile = ring.arrived();
       const auto near_keys = tile.rows<false>();
       const auto near_values = tile.rows<true>();
+      const SplitTask::Scales step_scales = scales.arrived(tile);
       if (is_whole(key)) {
-        task.template multiply<false>({key, {}}, near_keys, near_values, now, rows, out);
+        task.template multiply<false>({key, {}}, near_keys, near_values, step_scales, rows, out);
       } else {
-        task.template multiply<true>({key, {}}, near_keys, near_values, now, rows, out);
+        task.template multiply<true>({key, {}}, near_keys, near_values, step_scales, rows, out);
       }
       ring.release();
-      ring.fetch(keys, values, place_of(key + Int64{kBuffers} * kStride));
+      ring.fetch(keys, values, next);
+      // The page's number of the tile after is in flight during the next step.
+      next = place_of(key + Int64{kBuffers + 1} * kStride);
     }
     barrier();  // waves merge where their rings were
   } else {

@@ -14,13 +14,16 @@ FULMEN_ALGORITHM int ring_value_pitch(int dims, int bytes) { return dims * bytes
 
 struct DecodeRing {
   int key_pitch, value_pitch;
-  int values_at, tile_bytes;  // of a tile: where values begin, and all of it
+  // Of a tile: where values begin, and what its keys' scales and its values' are multiplied as, and
+  // all of it.
+  int values_at, key_scales_at, value_scales_at, tile_bytes;
 
   FULMEN_ALGORITHM static DecodeRing of(int dims, int key_bytes, int dims_v, int value_bytes,
                                         int block_n) {
     const int key_pitch = ring_key_pitch(dims, key_bytes),
               value_pitch = ring_value_pitch(dims_v, value_bytes);
-    return {key_pitch, value_pitch, block_n * key_pitch, block_n * (key_pitch + value_pitch)};
+    const int rows = block_n * (key_pitch + value_pitch), scales = 4 * block_n;
+    return {key_pitch, value_pitch, block_n * key_pitch, rows, rows + scales, rows + 2 * scales};
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "forward/decode_layout.h"
+#include "tile/stored_scales.h"
 
 namespace fulmen::kernels {
 
@@ -24,22 +25,70 @@ struct RingRows {
 struct RingTile {
   int at;
 
+  template <bool kValues, int kTiles>
+  FULMEN_DEVICE StepScales<kValues, kTiles, true> scales(float factor) const {
+    return StepScales<kValues, kTiles, true>::staged(
+        at + (kValues ? kRing.value_scales_at : kRing.key_scales_at), factor);
+  }
+
   template <bool kValues>
   FULMEN_DEVICE RingRows<kValues> rows() const {
     return {kValues ? at + kRing.values_at : at};
   }
 };
 
+// The scale of a lane's row, on its way from memory: a tile later it goes to LDS.
+template <bool kValues>
+struct ScaleOnItsWay {
+  // Else the head's alone is multiplied with.
+  static constexpr bool kRows = !StepScales<kValues, 1>::kOne;
+  static_assert(kBlockN <= kWaveSize, "tile_ring: a lane a row");
+  typename StoredHead<kValues>::Scale scale;
+  bool exists;  // its page
+
+  // last: the tile's last row that is there.
+  FULMEN_DEVICE void load(const ForwardArguments& a, const StoredHead<kValues>& head,
+                          const TilePlace& tile, int last) {
+    if constexpr (!kRows) return;
+    const int row = lane_id() < last ? lane_id() : last;
+    exists = true;
+    Int64 at = (tile.key + row) * (kValues ? a.v_scale : a.k_scale).row;
+    if constexpr (kPaged) {
+      const PagedRow place = kTilesInPages ? PagedRow{uniform(tile.place.page),
+                                                      tile.place.row + static_cast<unsigned>(row)}
+                                           : PagedRow::of(a, tile.key + row);
+      exists = kValues || place.exists(a);
+      at = StoredRow<kValues>::scale_in_page(a, place);
+    }
+    if constexpr (StoredHead<kValues>::kOfToken) scale = global_load(head.scales + at);
+  }
+  FULMEN_DEVICE void store(const StoredHead<kValues>& head, int to) const {
+    if constexpr (!kRows) return;
+    float factor = head.factor;
+    if constexpr (StoredHead<kValues>::kOfToken) factor *= to_float(scale);
+    if (lane_id() < kBlockN)
+      lds_store(to + 4 * static_cast<int>(lane_id()),
+                StepScales<kValues, 1>::factor_of(exists ? factor : kNan));
+  }
+};
+
 class TileRing {
  public:
-  FULMEN_DEVICE explicit TileRing(int wave) : at_(wave * kBuffers * kRing.tile_bytes) {}
+  FULMEN_DEVICE TileRing(int wave, const StoredHead<false>& keys, const StoredHead<true>& values)
+      : at_(wave * kBuffers * kRing.tile_bytes), keys_(keys), values_(values) {}
 
   // Starts the copies of a tile, if any of its keys is there, to where the last release() was. A
   // wave fetches kBuffers tiles, and one more after each release().
   FULMEN_DEVICE void fetch(const KeySource& keys, const KeySource& values, const TilePlace& tile) {
+    const int to = at_ + filled_ * kRing.tile_bytes;
+    store_scales();
     if (tile.key < keys.end) {
-      copy_rows<false>(keys, tile, at_ + filled_ * kRing.tile_bytes);
-      copy_rows<true>(values, tile, at_ + filled_ * kRing.tile_bytes + kRing.values_at);
+      copy_rows<false>(keys, tile, to);
+      copy_rows<true>(values, tile, to + kRing.values_at);
+      const int last = at_most(keys.end - tile.key, kBlockN) - 1;
+      key_scale_.load(keys.arguments, keys_, tile, last);
+      value_scale_.load(keys.arguments, values_, tile, last);
+      scales_to_ = to;
     }
     copy_commit();
     filled_ = filled_ == kBuffers - 1 ? 0 : filled_ + 1;
@@ -83,8 +132,22 @@ class TileRing {
     }
   }
 
+  // Of the tile before: they had a step's time to arrive, and are read kBuffers - 1 steps later at
+  // the earliest.
+  FULMEN_DEVICE void store_scales() {
+    if (scales_to_ < 0) return;
+    key_scale_.store(keys_, scales_to_ + kRing.key_scales_at);
+    value_scale_.store(values_, scales_to_ + kRing.value_scales_at);
+    scales_to_ = -1;
+  }
+
   int at_;
-  int filled_ = 0;  // the tile that the next fetch fills: the oldest one, once all are
+  int filled_ = 0;      // the tile that the next fetch fills: the oldest one, once all are
+  int scales_to_ = -1;  // the tile whose scales are on their way
+  const StoredHead<false>& keys_;
+  const StoredHead<true>& values_;
+  ScaleOnItsWay<false> key_scale_;
+  ScaleOnItsWay<true> value_scale_;
 };
 
 }  // namespace fulmen::kernels
