@@ -10,9 +10,13 @@ namespace {
 constexpr int64_t kMostBytes = int64_t{1} << 31U;  // of workspace
 constexpr int kRows = 64;                          // of a workgroup
 
-bool has_token_scales(const TensorSpec& scale) { return scale.present && scale.strides[1] != 0; }
+int64_t workgroups(const Problem& p) {
+  return tiles_of(p.seqlen_k, kRows) * p.batch * p.num_kv_heads;
+}
 
 }  // namespace
+
+bool has_token_scales(const TensorSpec& scale) { return scale.present && scale.strides[1] != 0; }
 
 kernels::KvNumbers kv_numbers_of(const Problem& p) {
   return kernels::KvNumbers::of(p.packed_k() ? 1 : p.batch, p.num_kv_heads,
@@ -51,15 +55,13 @@ Support writes_numbers(const Problem& p, const Target& target) {
   if (p.paged() && p.cu_seqlens_k.present)
     return Support::no(
         "lengths of quantized k in pages are taken from seqlens_k, not cu_seqlens_k");
-  if (p.packed_k() && (has_token_scales(p.k_scale) || has_token_scales(p.v_scale)))
-    return Support::no("scales of tokens go with sequences that begin at even rows, k is packed");
   const int64_t bytes = kv_numbers_of(p).total;
   if (bytes > kMostBytes) {
     return Support::no(fmt::format(
         "k and v as numbers of {} would take {} bytes of workspace, at most {} are taken",
         to_string(p.dtype), bytes, kMostBytes));
   }
-  return grid_fits(tiles_of(kv_numbers_of(p).rows, kRows) * p.batch * p.num_kv_heads);
+  return grid_fits(workgroups(p));
 }
 
 void specialise_numbers(const Problem& p, Specialisation& s) {
@@ -99,8 +101,7 @@ void add_kv_numbers(const Problem& p, LaunchPlan& plan) {
   s.head_dim_v = static_cast<int>(p.head_dim_v);
   specialise_for(alone, s);
   const bool empty = plan.launches.front().workgroups == 0;
-  plan.launches.insert(plan.launches.begin(),
-                       {s, empty ? 0 : tiles_of(w.rows, kRows) * w.batch * p.num_kv_heads});
+  plan.launches.insert(plan.launches.begin(), {s, empty ? 0 : workgroups(p)});
 }
 
 }  // namespace fulmen::gpu

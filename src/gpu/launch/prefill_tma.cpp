@@ -13,9 +13,9 @@ namespace {
 
 constexpr int64_t kProductDims = 16, kMostProductDims = 192;  // of one product of P V
 
-// p: in_numbers().
-Specialisation specialisation(const Problem& p, const Target& target, const PrefillTmaShape& shape,
-                              TileScheduler scheduler) {
+Specialisation specialisation(const Problem& problem, const Target& target,
+                              const PrefillTmaShape& shape, TileScheduler scheduler) {
+  const Problem p = in_numbers(problem);
   const int64_t panel = target.panel_columns;
   Specialisation s;
   s.entry = "forward/prefill_tma.h";
@@ -28,17 +28,19 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   s.shared_heads = shared_heads(p, s.block_m);
   s.lds_bytes = kernels::TmaPrefillLayout::of(static_cast<int>(round_up(s.head_dim, panel)),
                                               static_cast<int>(round_up(s.head_dim_v, panel)),
-                                              s.block_m, s.block_n, s.buffers, p.variable_lengths())
+                                              s.block_m, s.block_n, s.buffers, p.variable_lengths(),
+                                              has_token_scales(problem.k_scale),
+                                              has_token_scales(problem.v_scale))
                     .total;
   specialise_for(p, s);
   read_mask_as_bits(p, s);
+  specialise_numbers(problem, s);
   return s;
 }
 LaunchPlan plan_of(const Problem& problem, const Target& target, const Chip& chip,
                    const PrefillTmaChoice& choice, int compute_units) {
   const Problem p = in_numbers(problem);
-  Specialisation s = specialisation(p, target, choice.shape, choice.scheduler);
-  specialise_numbers(problem, s);
+  const Specialisation s = specialisation(problem, target, choice.shape, choice.scheduler);
   LaunchPlan plan = query_tile_plan(p, s);
   schedule_tiles(p, chip, choice, compute_units, plan);
   add_mask_bits(p, plan);
@@ -68,13 +70,13 @@ class PrefillTma final : public Family {
     if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     const PrefillTmaShape& shape = choose_tiles(p, *target().prefill_tma, kUsualComputeUnits).shape;
     if (Support support = takes_pages(p, shape); !support.yes) return support;
-    const Specialisation s = specialisation(p, target(), shape, TileScheduler::single_tile);
+    const Specialisation s = specialisation(problem, target(), shape, TileScheduler::single_tile);
     if (Support support = takes_mask_bits(s); !support.yes) return support;
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     constexpr PrefillTmaShape kSmallest{
         .warpgroups = 1, .block_n = 64, .buffers = 2, .min_workgroups = 2};
     return grid_fits(query_tile_workgroups(
-        p, specialisation(p, target(), kSmallest, TileScheduler::single_tile)));
+        p, specialisation(problem, target(), kSmallest, TileScheduler::single_tile)));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     return plan_of(p, target(), chip,
@@ -90,7 +92,7 @@ class PrefillTma final : public Family {
                                       .block_n = {32, 48, 64, 80, 96, 112, 128, 176},
                                       .buffers = {2, 3, 4, 6},
                                       .min_workgroups = {1, 2, 3}});
-    space.takes = [this, p, chip, compute_units](std::span<const int> v) -> Support {
+    space.takes = [this, problem, p, chip, compute_units](std::span<const int> v) -> Support {
       const PrefillTmaShape shape = shape_of_values(v);
       const TileScheduler scheduler = scheduler_of_values(v);
       if (p.variable_lengths() &&
@@ -100,7 +102,7 @@ class PrefillTma final : public Family {
       if (Support support = takes_splits(p, v, compute_units); !support.yes) return support;
       if (Support support = takes_mask(p, shape); !support.yes) return support;
       constexpr int kRest = 24;
-      return tiles_fit(shape, specialisation(p, target(), shape, scheduler), chip,
+      return tiles_fit(shape, specialisation(problem, target(), shape, scheduler), chip,
                        shape.block_n / 4 + kRest);
     };
     return space;

@@ -10,21 +10,27 @@ namespace fulmen::kernels {
 // x; NaN for an infinity: as tile/stored_scales.h.
 FULMEN_DEVICE float key_factor(float x) { return x + (x - x); }
 
+// Which rows of a sequence's head a workgroup has, and where they go: as which row of all that are
+// there, head after head.
+struct Rows {
+  Int64 batch, first, to;
+  int kv_head, count;
+};
+
 template <bool kValues>
-FULMEN_DEVICE void write_rows(const ForwardArguments& a, const KvNumbers& w, Int64 batch,
-                              int kv_head, Int64 first, int count, float sign) {
+FULMEN_DEVICE void write_rows(const ForwardArguments& a, const KvNumbers& w, const Rows& rows,
+                              float sign) {
   constexpr int kFormat = kValues ? kValueFormat : kKeyFormat;
   const View& view = kValues ? a.v : a.k;
   const int dims = kValues ? a.head_dim_v : a.head_dim;
   const Int64 pitch = kValues ? w.pitch_v : w.pitch;
   const auto pieces = static_cast<unsigned>(pitch) / 8;
-  auto* const to = reinterpret_cast<Element*>(a.codes + (kValues ? w.v : w.k)) +
-                   ((batch * a.num_kv_heads + kv_head) * w.rows + first) * pitch;
-  const KvElement* const head = head_rows(view, batch, kv_head);
+  auto* const to = reinterpret_cast<Element*>(a.codes + (kValues ? w.v : w.k)) + rows.to * pitch;
+  const KvElement* const head = head_rows(view, rows.batch, rows.kv_head);
 #pragma unroll 2
-  for (unsigned n = thread_id(); n < static_cast<unsigned>(count) * pieces; n += kWorkgroup) {
+  for (unsigned n = thread_id(); n < static_cast<unsigned>(rows.count) * pieces; n += kWorkgroup) {
     const auto row = static_cast<int>(n / pieces), dim = static_cast<int>(n % pieces * 8);
-    const Int64 key = first + row;
+    const Int64 key = rows.first + row;
     float number[8];
     float factor = sign;
     if constexpr (kPaged) {
@@ -44,12 +50,11 @@ FULMEN_DEVICE void write_rows(const ForwardArguments& a, const KvNumbers& w, Int
   }
 }
 template <bool kValues>
-FULMEN_DEVICE void write_factors(const ForwardArguments& a, const KvNumbers& w, Int64 batch,
-                                 int kv_head, Int64 first, int count) {
-  const auto head = StoredHead<kValues>::of(a, batch, kv_head);
-  float* const to = row_factors<kValues>(a, w, batch, kv_head, first);
-  for (int row = thread_id(); row < count; row += kWorkgroup) {
-    const float scale = StoredRow<kValues>::of(a, head, first + row).scale;
+FULMEN_DEVICE void write_factors(const ForwardArguments& a, const KvNumbers& w, const Rows& rows) {
+  const auto head = StoredHead<kValues>::of(a, rows.batch, rows.kv_head);
+  float* const to = row_factors<kValues>(a, w, rows.to);
+  for (int row = thread_id(); row < rows.count; row += kWorkgroup) {
+    const float scale = StoredRow<kValues>::of(a, head, rows.first + row).scale;
     global_store(to + row, kValues ? (scale == scale ? scale : kNan) : key_factor(scale));
   }
 }
@@ -58,27 +63,17 @@ FULMEN_DEVICE void write_kv_numbers(const ForwardArguments& call) {
   const KvNumbers w = kv_numbers(call);
   const auto id = static_cast<unsigned>(workgroup_id()),
              heads = static_cast<unsigned>(call.num_kv_heads),
-             blocks = static_cast<unsigned>(tiles_of(w.rows, kBlockN));
-  const int kv_head = static_cast<int>(id % heads);
-  const Int64 first = static_cast<Int64>(id / heads % blocks) * kBlockN,
-              batch = id / heads / blocks;
-  // Rows of packed keys are what they are, whatever the sequence. Of others, those are left out that
-  // are behind the sequence's end.
-  const bool packed = kVariable && call.sequences.cu_seqlens_k != nullptr;
-  const auto write = [&](const ForwardArguments& a, Int64 rows) {
-    if (rows <= first) return;
-    const int count = at_most(rows - first, kBlockN);
-    write_rows<false>(a, w, batch, kv_head, first, count, HeadFactor::of(a, batch, kv_head).sign);
-    write_rows<true>(a, w, batch, kv_head, first, count, 1.0F);
-    if constexpr (kKeyScaleOfToken) write_factors<false>(a, w, batch, kv_head, first, count);
-    if constexpr (kValueScaleOfToken) write_factors<true>(a, w, batch, kv_head, first, count);
-  };
-  if (packed) {
-    write(call, w.rows);
-  } else {
-    const ForwardArguments& a = sequence_of(call, batch);
-    write(a, a.seqlen_k);
-  }
+             blocks = static_cast<unsigned>(tiles_of(call.seqlen_k, kBlockN));
+  Rows rows{id / heads / blocks, static_cast<Int64>(id / heads % blocks) * kBlockN, 0,
+            static_cast<int>(id % heads), 0};
+  const ForwardArguments& a = sequence_of(call, rows.batch);
+  if (rows.first >= a.seqlen_k) return;
+  rows.count = at_most(a.seqlen_k - rows.first, kBlockN);
+  rows.to = w.row(first_row_of(call, rows.batch), rows.kv_head) + rows.first;
+  write_rows<false>(a, w, rows, HeadFactor::of(a, rows.batch, rows.kv_head).sign);
+  write_rows<true>(a, w, rows, 1.0F);
+  if constexpr (kKeyScaleOfToken) write_factors<false>(a, w, rows);
+  if constexpr (kValueScaleOfToken) write_factors<true>(a, w, rows);
 }
 
 }  // namespace fulmen::kernels

@@ -12,12 +12,15 @@ FULMEN_DEVICE KvNumbers kv_numbers(const ForwardArguments& a) {
   return KvNumbers::of(packed ? 1 : a.batch, a.num_kv_heads, packed ? a.rows_k : a.seqlen_k,
                        a.head_dim, a.head_dim_v, kKeyScaleOfToken, kValueScaleOfToken);
 }
-// The scales of rows from `row` on, of a head.
+// Where a sequence's first row is in each head.
+FULMEN_DEVICE KvNumbers::Place first_row_of(const ForwardArguments& call, Int64 batch) {
+  if (!kVariable || call.sequences.cu_seqlens_k == nullptr) return {batch, 0};
+  return {0, PlacedSequence::of(call, batch).k_row};
+}
+// What is written of tokens' scales, from a row of all rows on.
 template <bool kValues>
-FULMEN_DEVICE float* row_factors(const ForwardArguments& a, const KvNumbers& w, Int64 batch,
-                                 Int64 kv_head, Int64 row) {
-  return reinterpret_cast<float*>(a.codes + (kValues ? w.v_factors : w.k_factors)) +
-         (batch * a.num_kv_heads + kv_head) * w.factor_rows() + row;
+FULMEN_DEVICE float* row_factors(const ForwardArguments& a, const KvNumbers& w, Int64 row) {
+  return reinterpret_cast<float*>(a.codes + (kValues ? w.v_factors : w.k_factors)) + row;
 }
 
 // The scale of a head's keys, where tokens have none: its size goes with the scale of q.k, which

@@ -11,11 +11,19 @@ namespace fulmen::kernels {
 // sequences; pages become rows one behind the other.
 //   k  [batch, num_kv_heads, rows, pitch]          codes: the scale is not in them
 //   v  [batch, num_kv_heads, rows, pitch_v]
-//   k_factors, v_factors  [batch, num_kv_heads, factor_rows()]   fp32, where each token has a scale
+//   k_factors, v_factors  [batch, num_kv_heads, rows]   fp32, where each token has a scale
 struct KvNumbers {
   using Bytes = long long;
-  Bytes batch, rows, pitch, pitch_v;  // pitches in numbers
+  Bytes batch, heads, rows, pitch, pitch_v;  // pitches in numbers
   Bytes k, v, k_factors, v_factors, total;
+
+  // A row of a head among all rows; place: its batch, 0 of packed keys, and its row there.
+  struct Place {
+    Bytes batch, row;
+  };
+  FULMEN_ALGORITHM Bytes row(const Place& place, int kv_head) const {
+    return (place.batch * heads + kv_head) * rows + place.row;
+  }
 
   FULMEN_ALGORITHM static KvNumbers of(Bytes batch, Bytes num_kv_heads, Bytes rows, int head_dim,
                                        int head_dim_v, bool token_keys, bool token_values) {
@@ -27,18 +35,16 @@ struct KvNumbers {
     const auto pieces = [](int dims) { return (dims + kPiece - 1) / kPiece * kPiece; };
     KvNumbers w{};
     w.batch = batch;
+    w.heads = num_kv_heads;
     w.rows = rows;
     w.pitch = pieces(head_dim);
     w.pitch_v = pieces(head_dim_v);
     w.v = behind(w.k, all * w.pitch * kNumber);
     w.k_factors = behind(w.v, all * w.pitch_v * kNumber);
-    const Bytes factors = batch * num_kv_heads * w.factor_rows() * kFloat;
-    w.v_factors = behind(w.k_factors, token_keys ? factors : 0);
-    w.total = behind(w.v_factors, token_values ? factors : 0);
+    w.v_factors = behind(w.k_factors, token_keys ? all * kFloat : 0);
+    w.total = behind(w.v_factors, token_values ? all * kFloat : 0);
     return w;
   }
-  // Two neighbours are read at once.
-  FULMEN_ALGORITHM Bytes factor_rows() const { return (rows + 1) / 2 * 2; }
 };
 
 }  // namespace fulmen::kernels

@@ -7,25 +7,32 @@
 namespace fulmen::kernels {
 
 // The sequence's arguments with the head's scale of k in the scale of q.k, and v's in value_scale.
-// Where tokens have scales, the view of these begins with the sequence's first row of the head.
 FULMEN_DEVICE ForwardArguments in_numbers(const QueryTile& t, const ForwardArguments& call) {
   ForwardArguments a = t.sequence(call);
   const int kv_head = t.head / call.group_size;
-  const BoxPlace place = t.keys_in_map(call);
-  const KvNumbers w = kv_numbers(call);
-  if constexpr (kKeyScaleOfToken) {
-    a.k_scale.data = row_factors<false>(call, w, place.batch, kv_head, place.row);
-  } else {
-    a.scale *= HeadFactor::of(call, t.batch, kv_head).size;
-  }
+  a.scale *= HeadFactor::of(call, t.batch, kv_head).size;
   a.value_scale = 1;
-  if constexpr (kValueScaleOfToken) {
-    a.v_scale.data = row_factors<true>(call, w, place.batch, kv_head, place.row);
-  } else {
+  if constexpr (!kValueScaleOfToken) {
     const float factor = StoredHead<true>::of(call, t.batch, kv_head).factor;
     a.value_scale = factor + (factor - factor);
   }
   return a;
 }
+
+// What forward/kv_numbers.h wrote of each token's scale: of the sequence's rows of a head, from its
+// first one on.
+struct TokenFactors {
+  const float *keys, *values;
+  Int64 rows;
+
+  FULMEN_DEVICE static TokenFactors of(const QueryTile& t, const ForwardArguments& call) {
+    const int kv_head = t.head / call.group_size;
+    const BoxPlace place = t.keys_in_map(call);
+    const KvNumbers w = kv_numbers(call);
+    const Int64 row = w.row({place.batch, place.row}, kv_head);
+    return {row_factors<false>(call, w, row), row_factors<true>(call, w, row),
+            kVariable ? t.work.k_len : call.seqlen_k};
+  }
+};
 
 }  // namespace fulmen::kernels

@@ -68,21 +68,15 @@ FULMEN_DEVICE void end_outputs(WaveRows& rows) {
   for (int g = 0; g < kProducts; ++g) wgmma_hold(rows.out[g]);
 }
 
-// Scores of quantized keys, or probabilities of their values, times the scales of a tile's tokens.
-// Rows behind the sequence's end have the last one's. What no row attends may have any scale.
+// A tile's scores, or probabilities, times what the rows of quantized keys, or values, have in LDS
+// from `at` on. What no row attends may have any scale.
 template <bool kValues>
-FULMEN_DEVICE void scale_tokens(const RowMap& map, Int64 first_key, TileRow<kKeyTiles>& tile) {
-  const ForwardArguments& a = map.arguments;
-  const auto* const factors =
-      static_cast<const float*>((kValues ? a.v_scale : a.k_scale).data) + first_key;
-  const int last = (at_most(a.seqlen_k - first_key, kBlockN) - 1) / 2 * 2;
+FULMEN_DEVICE void multiply_rows(int at, TileRow<kKeyTiles>& tile) {
 #pragma unroll
   for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll
     for (int e = 0; e < kElements; e += 4) {
-      const int column = kScoreTile * f + tile_column(e);
-      const auto two =
-          global_load(reinterpret_cast<const Words<2>*>(factors + (column < last ? column : last)));
+      const auto two = lds_load<Words<2> >(at + 4 * (kScoreTile * f + tile_column(e)));
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         float& x = tile[f][e + n];
@@ -91,6 +85,7 @@ FULMEN_DEVICE void scale_tokens(const RowMap& map, Int64 first_key, TileRow<kKey
       }
     }
   }
+  wave_barrier();  // one lane releases the buffer
 }
 
 // Scores become probabilities. Returns true if O must be rescaled by `factor`.
@@ -99,7 +94,6 @@ FULMEN_DEVICE bool exponentiate_tile(const RowMap& map, Int64 wave_row, RowState
                                      Int64 first_key, const RowBits<kMasked>& row_bits,
                                      TileRow<kKeyTiles>& score, float (&factor)[kRowsPerLane]) {
   const float scale = softmax_scale(map.arguments);
-  if constexpr (kKvNumbers && kKeyScaleOfToken) scale_tokens<false>(map, first_key, score);
   modify_scores<kMasked>(map, wave_row, first_key, row_bits, score);
   float max[kRowsPerLane];
   const bool moves = any_lane(find_maxima(state, scale, score, max));
@@ -107,7 +101,6 @@ FULMEN_DEVICE bool exponentiate_tile(const RowMap& map, Int64 wave_row, RowState
 #pragma unroll
   for (int f = 0; f < kKeyTiles; ++f) exponentiate_keys(state, scale, score[f]);
   if constexpr (kDropout) drop(map, wave_row, first_key, score);
-  if constexpr (kKvNumbers && kValueScaleOfToken) scale_tokens<true>(map, first_key, score);
   return moves;
 }
 FULMEN_DEVICE void rescale(WaveRows& rows, const float (&factor)[kRowsPerLane]) {
