@@ -1,6 +1,6 @@
 """Attention over quantized keys and values beside bf16's on an NVIDIA GPU. JSON lines to --json.
 
-  python bench/gpu/quantized.py [--only TEXT] [--tunings] [--json FILE]
+  python quantized.py [--only TEXT] [--tunings] [--json FILE]
 
 Beside each time stand the bytes of k, v and their scales that it reads a second, and the rate of a
 copy (its reads and writes) of the same run. Each result's largest error beside attention of the
@@ -26,6 +26,8 @@ CASES = {
     "decode 64 x 4k, pages of 16": (64, 1, 4096, 16),
     "decode 16 x 4 over 8k": (16, 4, 8192, 0),
     "chunk of 512, 8 x 8k": (8, 512, 8192, 0),
+    "chunk of 128, 8 x 8k": (8, 128, 8192, 0),
+    "chunk of 512, 8 x 8k, pages of 16": (8, 512, 8192, 16),
     "prompt of 4k, 4": (4, 4096, 4096, 0),
 }
 FORMATS = {
@@ -35,12 +37,8 @@ FORMATS = {
 }
 BOUND = 0.02  # of the largest output: bf16's roundings
 TUNINGS = [
-    f"waves={waves},block_n={keys},buffers={buffers}"
-    for waves, keys, buffers in (
-        *((4, 16, buffers) for buffers in (1, 2, 3, 4, 5)),
-        *((4, 32, buffers) for buffers in (2, 3)),
-        *((8, 16, buffers) for buffers in (2, 3)),
-    )
+    f"waves=4,block_n=16,buffers={buffers},num_splits={splits}"
+    for buffers, splits in itertools.product((2, 3), (1, 2, 3, 4))
 ]
 ROWS = []
 

@@ -339,7 +339,8 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
 #pragma unroll
     for (int n = 0; n < kBuffers; ++n)
       ring.fetch(keys, values, place_of(first_key + Int64{n} * kStride));
-    TilePlace next = place_of(first_key + Int64{kBuffers} * kStride);
+    TilePlace next{};
+    if constexpr (kTilesInPages) next = place_of(first_key + Int64{kBuffers} * kStride);
 #pragma unroll 1
     for (Int64 key = first_key; key < end; key += kStride) {
       const RingTile tile = ring.arrived();
@@ -352,9 +353,9 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
         task.template multiply<true>({key, {}}, near_keys, near_values, step_scales, rows, out);
       }
       ring.release();
-      ring.fetch(keys, values, next);
+      ring.fetch(keys, values, {key + Int64{kBuffers} * kStride, next.place});
       // The page's number of the tile after is in flight during the next step.
-      next = place_of(key + Int64{kBuffers + 1} * kStride);
+      if constexpr (kTilesInPages) next = place_of(key + Int64{kBuffers + 1} * kStride);
     }
     barrier();  // waves merge where their rings were
   } else {

@@ -2,7 +2,7 @@
 // operands the TMA brings: int8 and fp8 are exact in bf16 and in fp16. Scales stay apart, in fp32:
 // a head's goes with the scores and the outputs, tokens' stand beside the numbers. Pages become
 // rows one behind the other. A workgroup has kBlockN rows of a head.
-#include "core/stored_number.h"
+#include "core/stored_pairs.h"
 #include "tile/kv_numbers.h"
 
 namespace fulmen::kernels {
@@ -17,38 +17,61 @@ struct Rows {
   int kv_head, count;
 };
 
+// A lane's pieces of 8 numbers of these rows: all are asked for before the first one is used.
 template <bool kValues>
-FULMEN_DEVICE void write_rows(const ForwardArguments& a, const KvNumbers& w, const Rows& rows,
-                              float sign) {
-  constexpr int kFormat = kValues ? kValueFormat : kKeyFormat;
-  const View& view = kValues ? a.v : a.k;
-  const int dims = kValues ? a.head_dim_v : a.head_dim;
-  const Int64 pitch = kValues ? w.pitch_v : w.pitch;
-  const auto pieces = static_cast<unsigned>(pitch) / 8;
-  auto* const to = reinterpret_cast<Element*>(a.codes + (kValues ? w.v : w.k)) + rows.to * pitch;
-  const KvElement* const head = head_rows(view, rows.batch, rows.kv_head);
-#pragma unroll 2
-  for (unsigned n = thread_id(); n < static_cast<unsigned>(rows.count) * pieces; n += kWorkgroup) {
-    const auto row = static_cast<int>(n / pieces), dim = static_cast<int>(n % pieces * 8);
-    const Int64 key = rows.first + row;
-    float number[8];
-    float factor = sign;
-    if constexpr (kPaged) {
-      const PagedRow place = PagedRow::of(a, key);
-      load_numbers<kFormat>(place.in<kValues>(a, view, head), dim, dims, number);
-      if (!kValues && !place.exists(a)) factor = kNan;
-    } else {
-      load_numbers<kFormat>(head + key * view.row, dim, dims, number);
-    }
-    Words<4> words;
+class LanePieces {
+  static constexpr int kPieces = ((kValues ? kHeadDimV : kHeadDim) + 7) / 8,
+                       kOfLane = (kBlockN * kPieces + kWorkgroup - 1) / kWorkgroup;
+
+ public:
+  FULMEN_DEVICE LanePieces(const ForwardArguments& a, const Rows& rows) {
+    const View& view = kValues ? a.v : a.k;
+    const KvElement* const head = head_rows(view, rows.batch, rows.kv_head);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      words.word[e] = kValues ? pack<Element>(number[2 * e], number[2 * e + 1])
-                              : pack<Element>(number[2 * e] * factor, number[2 * e + 1] * factor);
+    for (int n = 0; n < kOfLane; ++n) {
+      const Place at = place(n);
+      if (at.row >= rows.count) continue;
+      const Int64 key = rows.first + at.row;
+      const KvElement* row = head + key * view.row;
+      if constexpr (kPaged) {
+        const PagedRow in_page = PagedRow::of(a, key);
+        row = in_page.in<kValues>(a, view, head);
+        missing_[n] = !kValues && !in_page.exists(a);
+      }
+      stored_[n] = global_load(
+          reinterpret_cast<const StoredWords<kValues, 8>*>(row + at.dim * kStoredUnits<kValues>));
     }
-    global_store(reinterpret_cast<Words<4>*>(to + row * pitch + dim), words);
   }
-}
+  // sign: 1, -1 or 0.
+  FULMEN_DEVICE void store(const ForwardArguments& a, const KvNumbers& w, const Rows& rows,
+                           float sign) const {
+    const Int64 pitch = kValues ? w.pitch_v : w.pitch;
+    auto* const to = reinterpret_cast<Element*>(a.codes + (kValues ? w.v : w.k)) + rows.to * pitch;
+    const unsigned flipped = sign < 0 ? 0x80008000U : 0U, kept = sign == 0 ? 0U : ~0U;
+#pragma unroll
+    for (int n = 0; n < kOfLane; ++n) {
+      const Place at = place(n);
+      if (at.row >= rows.count) continue;
+      Words<4> words = piece_of<kValues, Element>(stored_[n]);
+      // Keys without a page are NaN.
+      const unsigned nan = kPaged && missing_[n] ? ~0U : 0U;
+#pragma unroll
+      for (unsigned& word : words.word) word = ((word ^ flipped) & kept) | nan;
+      global_store(reinterpret_cast<Words<4>*>(to + at.row * pitch + at.dim), words);
+    }
+  }
+
+ private:
+  struct Place {
+    int row, dim;
+  };
+  FULMEN_DEVICE static Place place(int n) {
+    const int piece = n * kWorkgroup + thread_id();
+    return {piece / kPieces, piece % kPieces * 8};
+  }
+  StoredWords<kValues, 8> stored_[kOfLane];
+  bool missing_[kPaged ? kOfLane : 1];
+};
 template <bool kValues>
 FULMEN_DEVICE void write_factors(const ForwardArguments& a, const KvNumbers& w, const Rows& rows) {
   const auto head = StoredHead<kValues>::of(a, rows.batch, rows.kv_head);
@@ -70,8 +93,10 @@ FULMEN_DEVICE void write_kv_numbers(const ForwardArguments& call) {
   if (rows.first >= a.seqlen_k) return;
   rows.count = at_most(a.seqlen_k - rows.first, kBlockN);
   rows.to = w.row(first_row_of(call, rows.batch), rows.kv_head) + rows.first;
-  write_rows<false>(a, w, rows, HeadFactor::of(a, rows.batch, rows.kv_head).sign);
-  write_rows<true>(a, w, rows, 1.0F);
+  const LanePieces<false> keys(a, rows);
+  const LanePieces<true> values(a, rows);
+  keys.store(a, w, rows, HeadFactor::of(a, rows.batch, rows.kv_head).sign);
+  values.store(a, w, rows, 1.0F);
   if constexpr (kKeyScaleOfToken) write_factors<false>(a, w, rows);
   if constexpr (kValueScaleOfToken) write_factors<true>(a, w, rows);
 }

@@ -189,14 +189,21 @@ struct Consumer {
   // Where tokens have scales: of the tile in the rings' next buffers. The wait for values is that of
   // their product, too.
   FULMEN_DEVICE void multiply_keys(TileRow<kKeyTiles>& score) const {
-    if constexpr (kKeyFactors)
+    if constexpr (kKeyFactors) {
       multiply_rows<false>(kLdsLayout.key_factors_at + 4 * kBlockN * key_ring.buffer, score);
+      wave_barrier();  // one lane releases the buffer
+    }
   }
   FULMEN_DEVICE void multiply_values(TileRow<kKeyTiles>& probability) const {
     if constexpr (kValueFactors) {
       wait_values();
-      multiply_rows<true>(kLdsLayout.value_factors_at + 4 * kBlockN * value_ring.buffer,
-                          probability);
+      const int at = kLdsLayout.value_factors_at + 4 * kBlockN * value_ring.buffer;
+      if (__builtin_expect(lds_load<int>(kLdsLayout.odd_values_at + 4 * value_ring.buffer), 0)) {
+        multiply_rows<true>(at, probability);
+      } else {
+        multiply_rows<false>(at, probability);
+      }
+      wave_barrier();
     }
   }
   FULMEN_DEVICE void last(WaveRows& rows) {

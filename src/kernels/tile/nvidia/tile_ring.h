@@ -88,7 +88,7 @@ class TileRing {
       const int last = at_most(keys.end - tile.key, kBlockN) - 1;
       key_scale_.load(keys.arguments, keys_, tile, last);
       value_scale_.load(keys.arguments, values_, tile, last);
-      scales_to_ = to;
+      if constexpr (kScalesOfRows) scales_to_ = to;
     }
     copy_commit();
     filled_ = filled_ == kBuffers - 1 ? 0 : filled_ + 1;
@@ -135,12 +135,13 @@ class TileRing {
   // Of the tile before: they had a step's time to arrive, and are read kBuffers - 1 steps later at
   // the earliest.
   FULMEN_DEVICE void store_scales() {
-    if (scales_to_ < 0) return;
+    if (!kScalesOfRows || scales_to_ < 0) return;
     key_scale_.store(keys_, scales_to_ + kRing.key_scales_at);
     value_scale_.store(values_, scales_to_ + kRing.value_scales_at);
     scales_to_ = -1;
   }
 
+  static constexpr bool kScalesOfRows = ScaleOnItsWay<false>::kRows || ScaleOnItsWay<true>::kRows;
   int at_;
   int filled_ = 0;      // the tile that the next fetch fills: the oldest one, once all are
   int scales_to_ = -1;  // the tile whose scales are on their way

@@ -69,8 +69,8 @@ FULMEN_DEVICE void end_outputs(WaveRows& rows) {
 }
 
 // A tile's scores, or probabilities, times what the rows of quantized keys, or values, have in LDS
-// from `at` on. What no row attends may have any scale.
-template <bool kValues>
+// from `at` on. kKeepsZeros: a factor may be infinite or NaN, and what no row attends stays 0.
+template <bool kKeepsZeros>
 FULMEN_DEVICE void multiply_rows(int at, TileRow<kKeyTiles>& tile) {
 #pragma unroll
   for (int f = 0; f < kKeyTiles; ++f) {
@@ -81,11 +81,10 @@ FULMEN_DEVICE void multiply_rows(int at, TileRow<kKeyTiles>& tile) {
       for (int n = 0; n < 4; ++n) {
         float& x = tile[f][e + n];
         const float y = x * bits_float(two.word[n % 2]);
-        x = kValues && x == 0 ? 0.0F : y;
+        x = kKeepsZeros && x == 0 ? 0.0F : y;
       }
     }
   }
-  wave_barrier();  // one lane releases the buffer
 }
 
 // Scores become probabilities. Returns true if O must be rescaled by `factor`.
