@@ -211,6 +211,44 @@ struct SplitTask {
   }
 };
 
+// A wave's tiles from first_key on, each `stride` keys behind the one before, by a ring.
+template <class Scales, class IsWhole>
+FULMEN_DEVICE void go_over_ring(const SplitTask& task, const Scales& scales, Int64 first_key,
+                                int stride, const IsWhole& is_whole, RowState& rows,
+                                DirectOutput& out) {
+  const KeySource &keys = task.keys, &values = task.values;
+  const auto place_of = [&](Int64 key) {
+    return key < keys.end ? TilePlace::of(task.a, key) : TilePlace{key, {}};
+  };
+  TileRing ring(wave_id(), scales.keys, scales.values);
+#pragma unroll
+  for (int n = 0; n < kBuffers; ++n)
+    ring.fetch(keys, values, place_of(first_key + static_cast<Int64>(n) * stride));
+  TilePlace next{};
+  if constexpr (kTilesInPages) next = place_of(first_key + static_cast<Int64>(kBuffers) * stride);
+  // Tiles are counted by 32 bits: with keys of 64 the loop takes more registers than there are.
+  const int tiles =
+      first_key < keys.end ? static_cast<int>((keys.end - first_key - 1) / stride) + 1 : 0;
+#pragma unroll 1
+  for (int n = 0; n < tiles; ++n) {
+    const Int64 key = first_key + static_cast<Int64>(n) * stride,
+                ahead = key + static_cast<Int64>(kBuffers) * stride;
+    const RingTile tile = ring.arrived();
+    const auto near_keys = tile.template rows<false>();
+    const auto near_values = tile.template rows<true>();
+    const SplitTask::Scales step_scales = scales.arrived(tile);
+    if (is_whole(key)) {
+      task.template multiply<false>({key, {}}, near_keys, near_values, step_scales, rows, out);
+    } else {
+      task.template multiply<true>({key, {}}, near_keys, near_values, step_scales, rows, out);
+    }
+    ring.release();
+    ring.fetch(keys, values, {ahead, next.place});
+    // The page's number of the tile after is in flight during the next step.
+    if constexpr (kTilesInPages) next = place_of(ahead + stride);
+  }
+}
+
 FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, float scale) {
   const int wave = wave_id() / kDimGroups, first_dim = wave_id() % kDimGroups * kDimsOfWave;
 #pragma unroll
@@ -332,31 +370,7 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   };
   constexpr int kStride = kWaves * kBlockN;  // from a wave's tile to its next one
   if constexpr (kTileRing) {
-    const auto place_of = [&](Int64 key) {
-      return key < end ? TilePlace::of(a, key) : TilePlace{key, {}};
-    };
-    TileRing ring(wave_id(), scales.keys, scales.values);
-#pragma unroll
-    for (int n = 0; n < kBuffers; ++n)
-      ring.fetch(keys, values, place_of(first_key + Int64{n} * kStride));
-    TilePlace next{};
-    if constexpr (kTilesInPages) next = place_of(first_key + Int64{kBuffers} * kStride);
-#pragma unroll 1
-    for (Int64 key = first_key; key < end; key += kStride) {
-      const RingTile tile = ring.arrived();
-      const auto near_keys = tile.rows<false>();
-      const auto near_values = tile.rows<true>();
-      const SplitTask::Scales step_scales = scales.arrived(tile);
-      if (is_whole(key)) {
-        task.template multiply<false>({key, {}}, near_keys, near_values, step_scales, rows, out);
-      } else {
-        task.template multiply<true>({key, {}}, near_keys, near_values, step_scales, rows, out);
-      }
-      ring.release();
-      ring.fetch(keys, values, {key + Int64{kBuffers} * kStride, next.place});
-      // The page's number of the tile after is in flight during the next step.
-      if constexpr (kTilesInPages) next = place_of(key + Int64{kBuffers + 1} * kStride);
-    }
+    go_over_ring(task, scales, first_key, kStride, is_whole, rows, out);
     barrier();  // waves merge where their rings were
   } else {
     TilePlace next{first_key, {}};

@@ -197,12 +197,9 @@ struct Consumer {
   FULMEN_DEVICE void multiply_values(TileRow<kKeyTiles>& probability) const {
     if constexpr (kValueFactors) {
       wait_values();
-      const int at = kLdsLayout.value_factors_at + 4 * kBlockN * value_ring.buffer;
-      if (__builtin_expect(lds_load<int>(kLdsLayout.odd_values_at + 4 * value_ring.buffer), 0)) {
-        multiply_rows<true>(at, probability);
-      } else {
-        multiply_rows<false>(at, probability);
-      }
+      // Which keys a mask hides from all rows the loader does not know here.
+      multiply_rows<kMaskBits>(kLdsLayout.value_factors_at + 4 * kBlockN * value_ring.buffer,
+                               probability);
       wave_barrier();
     }
   }

@@ -18,8 +18,8 @@ struct TmaPrefillLayout {
   int outputs_at, output_bytes;
   int barriers_at, next_at;
   // Of each buffer what scores are multiplied with, and probabilities: fp32, where each token of
-  // quantized k, or v, has a scale; and whether one of the latter is not finite.
-  int key_factors_at, value_factors_at, odd_values_at, total;
+  // quantized k, or v, has a scale.
+  int key_factors_at, value_factors_at, total;
 
   FULMEN_ALGORITHM static TmaPrefillLayout of(int head_dim, int head_dim_v, int block_m,
                                               int block_n, int buffers, bool variable,
@@ -34,8 +34,7 @@ struct TmaPrefillLayout {
     const int factors = 4 * block_n * buffers;
     l.key_factors_at = l.total;
     l.value_factors_at = l.key_factors_at + (key_factors ? factors : 0);
-    l.odd_values_at = l.value_factors_at + (value_factors ? factors : 0);
-    l.total = l.odd_values_at + (value_factors ? 4 * buffers : 0);
+    l.total = l.value_factors_at + (value_factors ? factors : 0);
     return l;
   }
   // forward/prefill_fp8.h. Values lie transposed: a panel has `value_rows` rows of 128 bytes, of as

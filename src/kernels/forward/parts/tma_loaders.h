@@ -185,7 +185,7 @@ struct KeyLoader {
     request<kPanels>(to, arguments.k_map, t, first_key, kv_head, pages, patched ? kPatch : full);
     if (patched) patch<kPatch>(full, [&] { pages.make_missing<kPanels>(to); });
     if constexpr (kKeyFactors)
-      bring_factors<false>(factors.keys, first_key, kLdsLayout.key_factors_at, key_ring, full);
+      bring_factors<false>(t, factors.keys, first_key, kLdsLayout.key_factors_at, key_ring, full);
     key_ring.advance();
   }
   // hidden: kMaskBits, some keys of the tile are attended by no row.
@@ -211,24 +211,22 @@ struct KeyLoader {
           full, [&] { clear_hidden_values<kPanelsV>(arguments, t, to, first_key, before, after); });
     }
     if constexpr (kValueFactors)
-      bring_factors<true>(factors.values, first_key, kLdsLayout.value_factors_at, value_ring, full);
+      bring_factors<true>(t, factors.values, first_key, kLdsLayout.value_factors_at, value_ring,
+                          full);
     value_ring.advance();
   }
   // The factors of a tile's rows: a second arrival at the buffer's mbarrier. Rows that are not there
-  // have the last one's.
+  // have the last one's. Probabilities of values that no row attends are 0, and their factor may be
+  // anything: it is 0, too.
   template <bool kValues>
-  FULMEN_DEVICE void bring_factors(const float* from, Int64 first_key, int to, const TileRing& ring,
-                                   int full) const {
+  FULMEN_DEVICE void bring_factors(const QueryTile& t, const float* from, Int64 first_key, int to,
+                                   const TileRing& ring, int full) const {
     const int last = at_most(factors.rows - first_key, kBlockN) - 1;
-    bool odd = false;
     for (int row = lane_id(); row < kBlockN; row += kWaveSize) {
+      const Int64 key = first_key + row;
+      const bool hidden = kValues && (key < t.keys.begin || key >= t.keys.end);
       const float factor = global_load(from + first_key + (row < last ? row : last));
-      odd |= !(absolute(factor) < kInfinity);
-      lds_store(to + 4 * (ring.buffer * kBlockN + row), factor);
-    }
-    if constexpr (kValues) {
-      odd = any_lane(odd);
-      if (lane_id() == 0) lds_store(kLdsLayout.odd_values_at + 4 * ring.buffer, odd ? 1 : 0);
+      lds_store(to + 4 * (ring.buffer * kBlockN + row), hidden ? 0.0F : factor);
     }
     wave_barrier();
     if (lane_id() == 0) mbarrier_arrive(full);

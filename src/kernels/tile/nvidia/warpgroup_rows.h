@@ -69,7 +69,7 @@ FULMEN_DEVICE void end_outputs(WaveRows& rows) {
 }
 
 // A tile's scores, or probabilities, times what the rows of quantized keys, or values, have in LDS
-// from `at` on. kKeepsZeros: a factor may be infinite or NaN, and what no row attends stays 0.
+// from `at` on. kKeepsZeros: what is 0 stays it beside any factor.
 template <bool kKeepsZeros>
 FULMEN_DEVICE void multiply_rows(int at, TileRow<kKeyTiles>& tile) {
 #pragma unroll
