@@ -169,9 +169,10 @@ inline constexpr BackwardShapes kBackward[]{
      .split_keys = true},
 };
 
+// Two workgroups whose registers are enough took less time than three (docs/lab/nvidia_decode.md).
 inline constexpr DecodeRingShape kDecodeRings[]{
     {.max_head_dim = 64, .waves = 4, .block_n = 32, .buffers = 3, .min_workgroups = 3},
-    {.max_head_dim = 128, .waves = 4, .block_n = 16, .buffers = 3, .min_workgroups = 3},
+    {.max_head_dim = 128, .waves = 4, .block_n = 32, .buffers = 2, .min_workgroups = 2},
     {.max_head_dim = 256, .waves = 4, .block_n = 16, .buffers = 3, .min_workgroups = 2},
 };
 
