@@ -8,6 +8,7 @@
 #include "gpu/launch/mask_bits.h"
 #include "gpu/launch/quantized.h"
 #include "kernels/forward/decode_layout.h"
+#include "kernels/tile/tile_ring_layout.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -185,7 +186,7 @@ class SplitKv final : public Family {
     const auto bytes = [&](DType dtype) {
       return static_cast<int>(size_of(p.quantized_kv() ? dtype : p.dtype));
     };
-    const kernels::DecodeRing ring = kernels::DecodeRing::of(
+    const kernels::TileRingLayout ring = kernels::TileRingLayout::of(
         dims(p), bytes(p.k_dtype), head_dim_v(p), bytes(p.v_dtype), shape.block_n);
     return kernels::decode_lds_bytes(shape.waves, dim_groups(p), head_dim_v(p), shape.buffers,
                                      ring.tile_bytes);

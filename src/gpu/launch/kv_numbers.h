@@ -13,8 +13,8 @@ namespace fulmen::gpu {
 Problem in_numbers(const Problem& problem);
 // Where they are in the workspace.
 kernels::KvNumbers kv_numbers_of(const Problem& problem);
-// Yes if the launch writes the numbers of the problem's formats and scales, or nothing is quantized;
-// else why not.
+// Yes if the launch writes the numbers of the problem's formats and scales, or if nothing is
+// quantized; else why not.
 Support writes_numbers(const Problem& problem, const Target& target);
 // Whether a scale is one of each token.
 bool has_token_scales(const TensorSpec& scale);

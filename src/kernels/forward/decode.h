@@ -3,7 +3,6 @@
 // round robin, straight from memory into operands, and merge at the end through LDS. With one split
 // the result is final, else forward/decode_combine.h merges the splits.
 #include "forward/decode_layout.h"
-#include "tile/stored_scales.h"
 #include "tile/tile_ring.h"
 
 namespace fulmen::kernels {
@@ -24,13 +23,13 @@ constexpr int kMaximaAt = 0;                         // [kWaves][16]
 constexpr int kSumsAt = kWaves * kScoreTile;         // [kWaves][16]
 constexpr int kOutputsAt = 2 * kWaves * kScoreTile;  // [kWaves][16][kHeadDimV + 4]
 constexpr int kOutputPitch = kHeadDimV + 4;
-constexpr DecodeRing kRingLayout =
-    DecodeRing::of(kHeadDim, kStoredBytes<false>, kHeadDimV, kStoredBytes<true>, kBlockN);
+constexpr TileRingLayout kRingLayout =
+    TileRingLayout::of(kHeadDim, kStoredBytes<false>, kHeadDimV, kStoredBytes<true>, kBlockN);
 static_assert(kLdsBytes == decode_lds_bytes(kWaves * kDimGroups, kDimGroups, kHeadDimV, kBuffers,
                                             kRingLayout.tile_bytes),
               "split_kv: the host reserves the LDS of rings, in which waves merge");
-static_assert(!kTileRing || (kQuantized && kWholeRows && kDimGroups == 1),
-              "split_kv: a ring's rows are whole pieces, and each wave has all dims");
+static_assert(!kTileRing || (kQuantized && kWholeRows && kDimGroups == 1 && kBlockN <= kWaveSize),
+              "split_kv: a ring's rows are whole pieces, a lane a row, and each wave has all dims");
 
 // kTogether: a step's keys and values fit in registers at once, beside queries and outputs.
 constexpr int kOperandWords = kMmaSteps * kPieces * 4;

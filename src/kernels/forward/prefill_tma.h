@@ -186,8 +186,8 @@ struct Consumer {
     multiply_values(score);
     keep_probabilities(rows, score);
   }
-  // Where tokens have scales: of the tile in the rings' next buffers. The wait for values is that of
-  // their product, too.
+  // Where tokens have scales: of the tile in the rings' next buffers. The wait for values is that
+  // of their product, too.
   FULMEN_DEVICE void multiply_keys(TileRow<kKeyTiles>& score) const {
     if constexpr (kKeyFactors) {
       multiply_rows<false>(kLdsLayout.key_factors_at + 4 * kBlockN * key_ring.buffer, score);

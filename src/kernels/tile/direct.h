@@ -158,7 +158,8 @@ FULMEN_DEVICE StoredKeys load_keys(const Keys& keys, int tile, int dim) {
   StoredKeys stored;
 #pragma unroll
   for (int p = 0; p < kPieces; ++p)
-    stored.piece[p] = keys.template load<false, 8>(piece_row(p), kScoreTile * tile, dim + piece_dim(p));
+    stored.piece[p] =
+        keys.template load<false, 8>(piece_row(p), kScoreTile * tile, dim + piece_dim(p));
   return stored;
 }
 FULMEN_DEVICE RowOperand key_operand(const StoredKeys& stored) {

@@ -4,6 +4,8 @@
 #pragma once
 
 #include "tile/direct.h"
+#include "tile/stored_scales.h"
+#include "tile/tile_ring_layout.h"
 
 namespace fulmen::kernels {
 

@@ -215,9 +215,9 @@ struct KeyLoader {
                           full);
     value_ring.advance();
   }
-  // The factors of a tile's rows: a second arrival at the buffer's mbarrier. Rows that are not there
-  // have the last one's. Probabilities of values that no row attends are 0, and their factor may be
-  // anything: it is 0, too.
+  // The factors of a tile's rows: a second arrival at the buffer's mbarrier. Rows that are not
+  // there have the last one's. Probabilities of values that no row attends are 0, and their factor
+  // may be anything: it is 0, too.
   template <bool kValues>
   FULMEN_DEVICE void bring_factors(const QueryTile& t, const float* from, Int64 first_key, int to,
                                    const TileRing& ring, int full) const {

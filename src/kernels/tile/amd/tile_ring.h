@@ -1,11 +1,10 @@
-// AMD: no ring.
+// AMD: no ring. Nothing of it is called.
 #pragma once
 
+#include "tile/direct.h"
 #include "tile/stored_scales.h"
 
 namespace fulmen::kernels {
-
-static_assert(!kTileRing, "tile_ring: operands come straight from memory");
 
 struct RingTile {
   template <bool kValues, int kTiles>

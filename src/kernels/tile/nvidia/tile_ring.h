@@ -1,13 +1,14 @@
-// NVIDIA: cp.async copies rows by pieces of 16 bytes, [row][dim]. LDS: forward/decode_layout.h.
+// NVIDIA: cp.async copies rows by pieces of 16 bytes, [row][dim].
 #pragma once
 
-#include "forward/decode_layout.h"
+#include "tile/direct.h"
 #include "tile/stored_scales.h"
+#include "tile/tile_ring_layout.h"
 
 namespace fulmen::kernels {
 
-constexpr DecodeRing kRing =
-    DecodeRing::of(kHeadDim, kStoredBytes<false>, kHeadDimV, kStoredBytes<true>, kBlockN);
+constexpr TileRingLayout kRing =
+    TileRingLayout::of(kHeadDim, kStoredBytes<false>, kHeadDimV, kStoredBytes<true>, kBlockN);
 template <bool kValues>
 constexpr int kRingPitch = kValues ? kRing.value_pitch : kRing.key_pitch;
 
@@ -37,12 +38,12 @@ struct RingTile {
   }
 };
 
-// The scale of a lane's row, on its way from memory: a tile later it goes to LDS.
+// The scale of a lane's row, of which a tile has no more than lanes, on its way from memory: a tile
+// later it goes to LDS.
 template <bool kValues>
 struct ScaleOnItsWay {
   // Else the head's alone is multiplied with.
   static constexpr bool kRows = !StepScales<kValues, 1>::kOne;
-  static_assert(kBlockN <= kWaveSize, "tile_ring: a lane a row");
   typename StoredHead<kValues>::Scale scale;
   bool exists;  // its page
 
