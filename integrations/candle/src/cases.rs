@@ -32,12 +32,15 @@ pub fn small() -> Vec<Case> {
         models::quantized_llama(llama, one(), GgmlDType::Q4_0),
         // The last sequence is padding alone: all its keys count the same.
         models::bert(96, 3, 2, vec![33, 20, 1, 0]),
-        models::bert(96, 3, 2, vec![33, 20, 1]).of(DType::BF16),
         models::whisper_encoder(96, 3, 2, 50),
         models::whisper_decoder(96, 3, 2, 11, 50),
         models::clip(),
         models::unet(vec![64, 128], 4, 16),
+        models::unet(vec![64, 128], 4, 16).of(DType::F16),
         models::vae(64, 12),
+        models::vae(64, 12).of(DType::F16),
+        // A head wider than 512.
+        models::vae(608, 4).not_served(),
     ]
 }
 

@@ -16,6 +16,8 @@ pub struct Case {
     pub dtype: DType,
     /// How many tokens, or places of a picture, a run computes.
     pub tokens: usize,
+    /// Whether Fulmen has what the model asks for.
+    pub is_served: bool,
     pub load: Box<dyn Fn(Weights, DType) -> Result<Run>>,
 }
 
@@ -29,8 +31,14 @@ impl Case {
             name,
             dtype: DType::F32,
             tokens,
+            is_served: true,
             load: Box::new(load),
         }
+    }
+
+    pub fn not_served(mut self) -> Self {
+        self.is_served = false;
+        self
     }
 
     pub fn of(mut self, dtype: DType) -> Self {
@@ -103,7 +111,7 @@ impl Parts {
         match parts.as_slice() {
             [prompt] if *prompt > 1 && *before == 0 => format!("prompt of {batch}{prompt}"),
             [1, ..] => format!("{} new tokens behind {batch}{before}", parts.len()),
-            _ => format!("{batch}{parts:?} tokens behind {before}"),
+            _ => format!("parts of {batch}{parts:?}"),
         }
     }
 
@@ -303,8 +311,12 @@ pub fn unet(channels: Vec<usize>, heads: usize, side: usize) -> Case {
         };
         let vb = weights.var_builder(dtype);
         let model = unet_2d::UNet2DConditionModel::new(vb, 4, 4, false, config)?;
-        let latents = Numbers::new("latents").tensor(&[1, 4, side, side])?;
-        let text = Numbers::new("text").tensor(&[1, 77, 768])?;
+        let latents = Numbers::new("latents")
+            .tensor(&[1, 4, side, side])?
+            .to_dtype(dtype)?;
+        let text = Numbers::new("text")
+            .tensor(&[1, 77, 768])?
+            .to_dtype(dtype)?;
         Ok(Box::new(move || model.forward(&latents, 500., &text)))
     })
 }
@@ -322,7 +334,9 @@ pub fn vae(channels: usize, side: usize) -> Case {
             use_post_quant_conv: true,
         };
         let model = vae::AutoEncoderKL::new(weights.var_builder(dtype), 3, 3, config)?;
-        let latents = Numbers::new("latents").tensor(&[1, 4, side, side])?;
+        let latents = Numbers::new("latents")
+            .tensor(&[1, 4, side, side])?
+            .to_dtype(dtype)?;
         Ok(Box::new(move || model.decode(&latents)))
     })
 }

@@ -14,8 +14,8 @@ pub enum Weights {
     Exact,
     /// It stays, or becomes the fp32 number above or below it. The number is a seed.
     Neighbours(u64),
-    /// It is rounded to BF16.
-    Rounded,
+    /// It is rounded to this dtype.
+    Rounded(DType),
 }
 
 /// Splitmix64.
@@ -65,7 +65,7 @@ impl Weights {
         };
         match self {
             Self::Exact => Ok(weight),
-            Self::Rounded => weight.to_dtype(DType::BF16)?.to_dtype(DType::F32),
+            Self::Rounded(dtype) => weight.to_dtype(dtype)?.to_dtype(DType::F32),
             Self::Neighbours(seed) => {
                 let mut numbers = Numbers::new(&format!("{seed} {name}"));
                 let moved = |x: f32| match numbers.next() % 3 {
