@@ -6,9 +6,13 @@
 //! Ends with 1 where outputs differ by more than rounding does, or Fulmen serves other models than
 //! it is to serve.
 
+mod bert;
+mod case;
 mod cases;
-mod models;
+mod diffusion;
+mod llama;
 mod weights;
+mod whisper;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -16,7 +20,7 @@ use std::time::Instant;
 use candle_core::{DType, Result, Tensor};
 use candle_transformers::fulmen;
 
-use models::{Case, Run};
+use case::{Case, Run};
 use weights::Weights;
 
 /// Runs that differ by the rounding of each weight alone.

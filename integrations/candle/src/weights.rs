@@ -1,6 +1,7 @@
 //! Random weights that their names seed, and what a rounding of each of them does to a model.
 
 use std::io::Cursor;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
@@ -109,6 +110,39 @@ impl Weights {
 impl SimpleBackend for Weights {
     fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, _: &Device) -> Result<Tensor> {
         self.weight(name, s.dims())?.to_dtype(dtype)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        candle_core::bail!("{name} has no shape")
+    }
+
+    fn contains_tensor(&self, _: &str) -> bool {
+        false
+    }
+}
+
+/// Notes the names and shapes of what a model loads, which is zeros.
+#[derive(Clone, Default)]
+pub struct Recorder(Arc<Mutex<Vec<(String, Vec<usize>)>>>);
+
+impl Recorder {
+    pub fn var_builder(&self) -> VarBuilder<'static> {
+        VarBuilder::from_backend(Box::new(self.clone()), DType::F32, Device::Cpu)
+    }
+
+    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl SimpleBackend for Recorder {
+    fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.push((name.to_string(), s.dims().to_vec()));
+        Tensor::zeros(s, dtype, device)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
