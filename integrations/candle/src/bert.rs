@@ -3,12 +3,12 @@
 use candle_core::{Device, Tensor};
 use candle_transformers::models::bert;
 
-use crate::case::{Case, VOCABULARY};
+use crate::case::{self, Case, VOCABULARY};
 use crate::weights::Numbers;
 
 /// Sequences of these lengths, padded to the longest.
 pub fn padded(hidden: usize, heads: usize, layers: usize, lengths: Vec<usize>) -> Case {
-    let sizes = format!("{layers} layers of {heads} x {}", hidden / heads);
+    let sizes = case::layers(layers, heads, hidden / heads);
     let name = format!("BERT, {sizes}, sequences of {lengths:?}");
     Case::new(name, lengths.iter().sum(), move |weights, dtype| {
         let config = bert::Config {

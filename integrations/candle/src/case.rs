@@ -46,3 +46,9 @@ impl Case {
 
 /// The tokens that models know.
 pub const VOCABULARY: usize = 500;
+
+/// As in "2 layers of 12 x 64", or of 32/8 heads where 8 are keys' and values'.
+pub fn layers(layers: usize, heads: impl std::fmt::Display, head_dim: usize) -> String {
+    let plural = if layers == 1 { "" } else { "s" };
+    format!("{layers} layer{plural} of {heads} x {head_dim}")
+}

@@ -5,7 +5,7 @@ use candle_core::quantized::GgmlDType;
 use candle_core::{Device, Result, Tensor};
 use candle_transformers::models::{llama, quantized_llama};
 
-use crate::case::{Case, VOCABULARY};
+use crate::case::{self, Case, VOCABULARY};
 use crate::weights::Numbers;
 
 #[derive(Clone, Copy)]
@@ -19,11 +19,8 @@ pub struct LlamaSizes {
 
 impl LlamaSizes {
     fn name(self) -> String {
-        let head_dim = self.hidden / self.heads;
-        let Self {
-            heads, kv_heads, ..
-        } = self;
-        format!("{} layers of {heads}/{kv_heads} x {head_dim}", self.layers)
+        let heads = format!("{}/{}", self.heads, self.kv_heads);
+        case::layers(self.layers, heads, self.hidden / self.heads)
     }
 
     fn config(self) -> llama::Config {

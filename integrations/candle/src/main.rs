@@ -26,6 +26,12 @@ use weights::Weights;
 /// Runs that differ by the rounding of each weight alone.
 const ROUNDINGS: u64 = 3;
 
+/// Tokens before those of a run are computed here, by Fulmen for all runs.
+fn load(case: &Case, weights: Weights, dtype: DType) -> Result<Run> {
+    fulmen::enable(true);
+    (case.load)(weights, dtype)
+}
+
 fn outputs(run: &mut Run, with_fulmen: bool) -> Result<Tensor> {
     fulmen::enable(with_fulmen);
     run()?.to_dtype(DType::F32)
@@ -68,13 +74,13 @@ fn compare(case: &Case, run: &mut Run) -> Result<Comparison> {
         DType::F32 => {
             let mut rounding = 0f32;
             for seed in 0..ROUNDINGS {
-                let mut rounded = (case.load)(Weights::Neighbours(seed), case.dtype)?;
+                let mut rounded = load(case, Weights::Neighbours(seed), case.dtype)?;
                 rounding = rounding.max(largest(&outputs(&mut rounded, false)?, &theirs)?);
             }
             2. * rounding
         }
         _ => {
-            let mut exact = (case.load)(Weights::Rounded(case.dtype), DType::F32)?;
+            let mut exact = load(case, Weights::Rounded(case.dtype), DType::F32)?;
             let exact = outputs(&mut exact, false)?;
             return Ok(Comparison {
                 apart: largest(&ours, &exact)?,
@@ -109,7 +115,7 @@ fn row(case: &Case, rounds: Option<usize>) -> Result<bool> {
         DType::F32 => Weights::Exact,
         dtype => Weights::Rounded(dtype),
     };
-    let mut run = (case.load)(weights, case.dtype)?;
+    let mut run = load(case, weights, case.dtype)?;
     let comparison = compare(case, &mut run)?;
     let Comparison { apart, allowed } = comparison;
     let verdict = if comparison.holds() { "" } else { "  DIFFER" };
@@ -120,6 +126,13 @@ fn row(case: &Case, rounds: Option<usize>) -> Result<bool> {
     }
     println!("{verdict}");
     Ok(comparison.holds())
+}
+
+/// Whether Fulmen serves a model before anyone has turned it on or off.
+fn serves_by_default() -> Result<bool> {
+    let first = &cases::small()[0];
+    (first.load)(Weights::Exact, first.dtype)?()?;
+    Ok(fulmen::served() > 0)
 }
 
 fn main() -> ExitCode {
@@ -136,6 +149,13 @@ fn main() -> ExitCode {
                 }
             },
             _ => part = argument,
+        }
+    }
+    match serves_by_default() {
+        Ok(is_on) => println!("Fulmen is {} by default", if is_on { "on" } else { "off" }),
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
         }
     }
     let cases = if is_timed {

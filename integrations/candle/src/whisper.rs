@@ -5,7 +5,7 @@ use candle_core::{Device, Tensor};
 use candle_transformers::models::whisper;
 use candle_transformers::models::whisper::quantized_model::{VarBuilder, Whisper};
 
-use crate::case::{Case, VOCABULARY};
+use crate::case::{self, Case, VOCABULARY};
 use crate::weights::{Numbers, Recorder};
 
 fn config(hidden: usize, heads: usize, layers: usize) -> whisper::Config {
@@ -24,7 +24,7 @@ fn config(hidden: usize, heads: usize, layers: usize) -> whisper::Config {
 }
 
 pub fn encoder(hidden: usize, heads: usize, layers: usize, frames: usize) -> Case {
-    let sizes = format!("{layers} layers of {heads} x {}", hidden / heads);
+    let sizes = case::layers(layers, heads, hidden / heads);
     let name = format!("Whisper's encoder, {sizes}, {frames} positions");
     Case::new(name, frames, move |weights, dtype| {
         let config = config(hidden, heads, layers);
@@ -38,7 +38,7 @@ pub fn encoder(hidden: usize, heads: usize, layers: usize, frames: usize) -> Cas
 /// Tokens over an encoder's features, then the same and two more with the features' keys and values
 /// kept.
 pub fn decoder(hidden: usize, heads: usize, layers: usize, tokens: usize, frames: usize) -> Case {
-    let sizes = format!("{layers} layers of {heads} x {}", hidden / heads);
+    let sizes = case::layers(layers, heads, hidden / heads);
     let name = format!("Whisper's decoder, {sizes}, {tokens} tokens over {frames} positions");
     Case::new(name, 2 * tokens + 2, move |weights, dtype| {
         let config = config(hidden, heads, layers);
@@ -58,7 +58,7 @@ pub fn decoder(hidden: usize, heads: usize, layers: usize, tokens: usize, frames
 
 /// Both, of a GGUF file.
 pub fn quantized(hidden: usize, heads: usize, layers: usize, frames: usize) -> Case {
-    let sizes = format!("{layers} layers of {heads} x {}", hidden / heads);
+    let sizes = case::layers(layers, heads, hidden / heads);
     let name = format!("GGUF Whisper, {sizes}, 7 tokens over {frames} positions");
     Case::new(name, frames + 7, move |weights, _| {
         let config = config(hidden, heads, layers);
