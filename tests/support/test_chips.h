@@ -43,7 +43,7 @@ inline bool extends_none(const gpu::Target& target) { return target.extends == n
 inline bool has_warpgroups(const gpu::Target& target) { return target.panel_columns > 0; }
 
 // Why the running test is left out for this emulated chip; empty: it is not. By the seed each test
-// is drawn in one run of five for targets whose kernels are another one's, and in one of three of
+// is drawn in one run of five for targets whose kernels are another one's, and in one of six of
 // ./dev test's for the others.
 inline std::string why_not_drawn(const std::string& chip) {
   const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
@@ -60,7 +60,7 @@ inline std::string why_not_drawn(const std::string& chip) {
                : "drawn in one run of five: kernels of " + std::string(target->like->name);
   }
   const bool emulated = std::find(chips.begin(), chips.end(), chip) != chips.end();
-  return sampled_run() && emulated && number % 3 != 0 ? "drawn in one run of three" : "";
+  return sampled_run() && emulated && number % 6 != 0 ? "drawn in one run of six" : "";
 }
 
 // A test of one chip, where it is drawn.
