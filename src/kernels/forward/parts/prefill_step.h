@@ -28,23 +28,34 @@ struct PrefillTask {
         rows.queries[t][d] = Stage::query_operand(source, first_row + kScoreTile * t, d);
     }
   }
-  FULMEN_DEVICE QueryOperand queries(const WaveRows& rows, int t, int d, unsigned lane) const {
+  FULMEN_DEVICE StagedRows queries(const WaveRows& rows, int t, int d, unsigned lane) const {
     if (d < kQueryMmaSteps) return rows.queries[t][d < kQueryMmaSteps ? d : 0];
     return lds_queries(first_row + kScoreTile * t, d, lane);
   }
 
+  // kInt8Products: what belongs to the rows' codes.
+  FULMEN_DEVICE void load_code_rows(WaveRows& rows) const {
+    if constexpr (!kInt8Products) return;
+    static_assert(!kInt8Products || kRowsPerLane == 1, "int8: a lane has one row of scores");
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      const Int64 row = map.clamp(wave_row + kScoreTile * t + tile_row(0));
+      rows.code[t] = CodeRow::load(call, map.batch, map.first_head, row);
+    }
+    set_origin(rows.origin);
+  }
   template <class Copies>
   FULMEN_DEVICE void multiply(const WaveRows& rows, int buffer, ScoreFragment& score,
                               Copies& copies) const {
     const unsigned lane = operand_lane();
 #pragma unroll
     for (int d = 0; d < kMmaSteps; ++d) {
-      QueryOperand query[kRowTiles];
+      StagedRows query[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) query[t] = queries(rows, t, d, lane);
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) {
-        const KeyOperand keys = key_operand(buffer, f, d, lane);
+        const auto keys = key_operand(buffer, f, d, lane);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(score[t][f], keys, query[t]);
       }
@@ -74,6 +85,7 @@ struct PrefillTask {
   FULMEN_DEVICE void step(WaveRows& rows, const KeyTile& tile, Copies& copies,
                           const QueriesRead& queries_read) const {
     ScoreFragment score = {};
+    begin_scores(rows, score);
     multiply(rows, tile.buffer, score, copies);
     if constexpr (kValuesFollow || kStagesScales<false>) compute_now(score);
     queries_read();
