@@ -37,8 +37,8 @@ struct LaneMap {
 
 const std::vector<LaneMap>& lane_maps();
 
-// The same of int8 codes, which both emulators have in maps of their own, too. `fp16` and `bf16` are
-// null.
+// The same of int8 codes, which both emulators have in maps of their own, too. `fp16` and `bf16`
+// are null.
 struct CodeMap : LaneMap {
   const char* machine_name;
   bool chooses_signs;  // WMMA: neg_lo says which of A and B is signed; else both are

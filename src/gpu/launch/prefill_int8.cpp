@@ -9,13 +9,13 @@
 namespace fulmen::gpu {
 namespace {
 
-kernels::Int8Workspace workspace_of(const Problem& p, const Specialisation& s) {
+kernels::Int8Workspace code_workspace_of(const Problem& p, const Specialisation& s) {
   return kernels::Int8Workspace::of(p.batch, p.num_heads, p.num_kv_heads, p.seqlen_q, p.seqlen_k,
                                     s.head_dim);
 }
 
 // A launch that writes what the products read.
-KernelLaunch code_launch(const Specialisation& products, std::string_view entry, int workgroup,
+KernelLaunch int8_launch(const Specialisation& products, std::string_view entry, int workgroup,
                          int lds_bytes, int64_t workgroups) {
   Specialisation s = helper_kernel(products, entry, workgroup);
   s.target = products.target;
@@ -30,7 +30,7 @@ KernelLaunch code_launch(const Specialisation& products, std::string_view entry,
 LaunchPlan int8_plan(const Problem& p, const Specialisation& s) {
   constexpr int kLanes = 256;
   LaunchPlan plan = query_tile_plan(p, s);
-  const kernels::Int8Workspace w = workspace_of(p, s);
+  const kernels::Int8Workspace w = code_workspace_of(p, s);
   plan.code_floats = w.total / static_cast<int64_t>(sizeof(float));
   const bool empty = plan.launches.front().workgroups == 0;
   const int64_t kv_heads = p.batch * p.num_kv_heads,
@@ -38,9 +38,9 @@ LaunchPlan int8_plan(const Problem& p, const Specialisation& s) {
                 queries = p.batch * p.num_heads * tiles_of(p.seqlen_q, kernels::kCodedRows);
   plan.launches.insert(
       plan.launches.begin(),
-      {code_launch(s, "forward/int8_key_sums.h", kLanes, kernels::key_sum_bytes(kLanes),
+      {int8_launch(s, "forward/int8_key_sums.h", kLanes, kernels::key_sum_bytes(kLanes),
                    empty ? 0 : kv_heads * w.parts),
-       code_launch(s, "forward/int8_codes.h", kLanes, kernels::CodeLayout::of(s.head_dim).total,
+       int8_launch(s, "forward/int8_codes.h", kLanes, kernels::CodeLayout::of(s.head_dim).total,
                    empty ? 0 : keys + queries)});
   return plan;
 }

@@ -28,18 +28,6 @@ inline constexpr PrefillShape kPrefill[]{
 };
 
 // Operands are there twice: rows of more than 64 dims wait in LDS.
-// As kPrefill: the codes' room is left free.
-inline constexpr PrefillShape kPrefillInt8[]{
-    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 2},
-    {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
-    {.max_head_dim = 256,
-     .block_m = 64,
-     .block_n = 16,
-     .waves = 4,
-     .buffers = 1,
-     .queries_in_lds = true},
-};
-
 inline constexpr BackwardShapes kBackward[]{
     {.max_head_dim = 64,
      .queries = {.block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
@@ -125,7 +113,7 @@ inline constexpr Target kGfx11{
                                   .most_odd_keys = 64},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx11::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = gfx11::kPrefillFp32},
-    .prefill_int8 = PrefillTiles{.value_dims = 16, .shapes = gfx11::kPrefillInt8},
+    .prefill_int8 = PrefillTiles{.value_dims = 16, .shapes = usual_heads(gfx11::kPrefill)},
     .backward = BackwardTiles{.max_bias_dim = 32, .shapes = gfx11::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kGfx11BiasGradient},
     .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = gfx11::kBackwardFp32},

@@ -115,7 +115,8 @@ struct ForwardArguments {
   BlockMask block_mask;
 
   // Products in 8 bits: q, k and, in fp8, v as codes, and their scales (tile/fp8_workspace.h,
-  // tile/int8_workspace.h); of a tile what sums of P V are multiplied with, filled in on the device.
+  // tile/int8_workspace.h); of a tile what sums of P V are multiplied with, filled in on the
+  // device.
   unsigned char* codes;
   float value_scale;
 };

@@ -1,7 +1,7 @@
 // A wave's query rows in registers: S = Q K^T, the state of their softmax, O += P V.
 #pragma once
 
-#include "tile/int8.h"
+#include "tile/row_codes.h"
 #include "tile/softmax.h"
 #include "tile/stage.h"
 
@@ -15,9 +15,7 @@ struct WaveRows {
   OutputFragment out;
   StagedRows queries[kRowTiles][kQueryMmaSteps > 0 ? kQueryMmaSteps : 1];
   float key_factor;  // kQuantized: the head's scale of k, and q's
-  // kInt8Products:
-  CodeRow code[kRowTiles];
-  float origin[kElements];  // kCodeOrigin: what a tile's sums begin with
+  RowCodes codes;    // kInt8Products
 };
 
 FULMEN_DEVICE void clear(WaveRows& rows) {
@@ -25,50 +23,15 @@ FULMEN_DEVICE void clear(WaveRows& rows) {
   for (int t = 0; t < kRowTiles; ++t) rows.state[t].clear();
 }
 
-// A tile's scores before its products.
-FULMEN_DEVICE void begin_scores(const WaveRows& rows, ScoreFragment& score) {
-  if constexpr (!kInt8Products) return;
-#pragma unroll
-  for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) {
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) score[t][f][e] = rows.origin[e];
-    }
-  }
-}
-
-// Scores of codes become those of q and k. Sums of int8 products stay where a scale is all that they
-// need: it is the softmax's then.
+// Scores of codes become those of q and k.
 FULMEN_DEVICE void scale_scores(const WaveRows& rows, int buffer, ScoreFragment& score) {
-  if constexpr (kInt8Products && !kPlainScale) {
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-      for (int f = 0; f < kKeyTiles; ++f) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) score[t][f][e] = rows.code[t].score(score[t][f][e]);
-      }
-    }
-  }
+  rows.codes.finish(score);
   if constexpr (kQuantized) {
     const auto scales =
         StepScales<false, kKeyTiles, true>::staged(scales_at<false>(buffer), rows.key_factor);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) scale_scores(scales, score[t]);
   }
-}
-// Times a difference of what the softmax takes of row tile t: the exponent of 2.
-FULMEN_DEVICE float softmax_scale(const ForwardArguments& a, const WaveRows& rows, int t) {
-  return kInt8Products && kPlainScale ? rows.code[t].scale : softmax_scale(a);
-}
-// A row's maximum, as end_row() takes it.
-FULMEN_DEVICE float row_maximum(const ForwardArguments& a, const WaveRows& rows, int t, int slot) {
-  if constexpr (kInt8Products && kPlainScale) {
-    const float most = rows.state[t].reference[slot] - kCodeOrigin;
-    return most * rows.code[t].scale + rows.code[t].start - kLift;
-  }
-  return row_maximum(rows.state[t], softmax_scale(a), slot);
 }
 // Those of quantized values of kTiles key tiles, from tile `first` of a buffer on.
 template <int kTiles>

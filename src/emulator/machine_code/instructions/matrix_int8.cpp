@@ -10,10 +10,10 @@
 namespace fulmen::gpu::isa {
 namespace {
 
-constexpr int kSize = 16;
+constexpr int kBlockLanes = 16;
 
 // Lane maps: depth() gives the k of byte e of A and B, result_row() D's row in register r. They are
-// independent of targets/*; tests/support/int8_lane_maps.cpp checks both.
+// independent of targets/*; tests/support/lane_maps.cpp checks both.
 
 // RDNA3, wave32: both blocks hold the same 16 bytes.
 struct Gfx11Bytes {
@@ -36,7 +36,7 @@ struct MfmaBytes {
 };
 
 template <class Layout>
-using Factor = std::array<std::array<int32_t, kSize>, Layout::kMmaK>;  // [k][row or column]
+using Factor = std::array<std::array<int32_t, kBlockLanes>, Layout::kMmaK>;  // [k][row or column]
 
 int32_t byte_of(uint32_t word, int e, bool is_signed) {
   const auto byte = static_cast<uint8_t>(word >> (8 * (e % 4)));
@@ -52,15 +52,16 @@ void read_bytes(const Wave& w, const Operand& o, bool is_signed, Factor<Layout>&
     const uint32_t* const lanes = row<Layout::kWave>(w, o.index + e / 4);
     for (int block = 0; block < kBlocks; ++block) {
       auto& numbers = to[static_cast<std::size_t>(Layout::depth(block, e))];
-      for (int n = 0; n < kSize; ++n)
-        numbers[static_cast<std::size_t>(n)] = byte_of(lanes[block * kSize + n], e, is_signed);
+      for (int n = 0; n < kBlockLanes; ++n)
+        numbers[static_cast<std::size_t>(n)] =
+            byte_of(lanes[block * kBlockLanes + n], e, is_signed);
     }
   }
 }
 
 // D = A B + C of the wave.
 template <class Layout>
-void multiply(Wave& w, const Instruction& i, bool a_signed, bool b_signed) {
+void multiply_bytes(Wave& w, const Instruction& i, bool a_signed, bool b_signed) {
   Factor<Layout> a, b;
   read_bytes<Layout>(w, i.operand[1], a_signed, a);
   read_bytes<Layout>(w, i.operand[2], b_signed, b);
@@ -69,8 +70,8 @@ void multiply(Wave& w, const Instruction& i, bool a_signed, bool b_signed) {
   std::array<std::array<uint32_t, Layout::kWave>, Layout::kResults> sums;
   for (int r = 0; r < Layout::kResults; ++r) {
     for (int l = 0; l < Layout::kWave; ++l) {
-      const auto n = static_cast<std::size_t>(l % kSize),
-                 m = static_cast<std::size_t>(Layout::result_row(l / kSize, r));
+      const auto n = static_cast<std::size_t>(l % kBlockLanes),
+                 m = static_cast<std::size_t>(Layout::result_row(l / kBlockLanes, r));
       uint32_t sum = c.source == Operand::Source::vector ? row<Layout::kWave>(w, c.index + r)[l]
                                                          : scalar32(w, c);
       for (std::size_t k = 0; k < Layout::kMmaK; ++k)
@@ -86,7 +87,7 @@ void multiply(Wave& w, const Instruction& i, bool a_signed, bool b_signed) {
 
 // WMMA: neg_lo says that A (bit 0) and B (bit 1) are signed. The number of an operand's registers
 // tells which of the two RDNA layouts it has.
-void wmma(Wave& w, const Instruction& i) {
+void wmma_iu8(Wave& w, const Instruction& i) {
   constexpr unsigned kOfA = 1, kOfB = 2;
   if (!w.all_on()) fail("is a matrix instruction where lanes are off");
   if ((i.neg_lo & ~(kOfA | kOfB)) != 0 || i.neg_hi != 0 || i.clamp)
@@ -95,25 +96,25 @@ void wmma(Wave& w, const Instruction& i) {
   if (i.operand[1].count == 4) {
     check_halves_equal(w, i.operand[1]);
     check_halves_equal(w, i.operand[2]);
-    multiply<Gfx11Bytes>(w, i, a_signed, b_signed);
+    multiply_bytes<Gfx11Bytes>(w, i, a_signed, b_signed);
   } else {
-    multiply<Gfx12Bytes>(w, i, a_signed, b_signed);
+    multiply_bytes<Gfx12Bytes>(w, i, a_signed, b_signed);
   }
 }
 
 // MFMA: always signed.
 template <int kOfLane>
-void mfma(Wave& w, const Instruction& i) {
-  multiply<MfmaBytes<kOfLane>>(w, i, true, true);
+void mfma_i8(Wave& w, const Instruction& i) {
+  multiply_bytes<MfmaBytes<kOfLane>>(w, i, true, true);
 }
 
 }  // namespace
 
 void add_int8_matrix_instructions(Table& t) {
-  t.add("v_wmma_i32_16x16x16_iu8", {wmma, nullptr, Kind::matrix, false});
-  t.add("v_mfma_i32_16x16x32_i8", {nullptr, mfma<8>, Kind::matrix, false});
+  t.add("v_wmma_i32_16x16x16_iu8", {wmma_iu8, nullptr, Kind::matrix, false});
+  t.add("v_mfma_i32_16x16x32_i8", {nullptr, mfma_i8<8>, Kind::matrix, false});
   // As CDNA1 and CDNA2 name it.
-  t.add("v_mfma_i32_16x16x16i8", {nullptr, mfma<4>, Kind::matrix, false});
+  t.add("v_mfma_i32_16x16x16i8", {nullptr, mfma_i8<4>, Kind::matrix, false});
 }
 
 }  // namespace fulmen::gpu::isa

@@ -33,17 +33,6 @@ struct PrefillTask {
     return lds_queries(first_row + kScoreTile * t, d, lane);
   }
 
-  // kInt8Products: what belongs to the rows' codes.
-  FULMEN_DEVICE void load_code_rows(WaveRows& rows) const {
-    if constexpr (!kInt8Products) return;
-    static_assert(!kInt8Products || kRowsPerLane == 1, "int8: a lane has one row of scores");
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      const Int64 row = map.clamp(wave_row + kScoreTile * t + tile_row(0));
-      rows.code[t] = CodeRow::load(call, map.batch, map.first_head, row);
-    }
-    set_origin(rows.origin);
-  }
   template <class Copies>
   FULMEN_DEVICE void multiply(const WaveRows& rows, int buffer, ScoreFragment& score,
                               Copies& copies) const {
@@ -85,7 +74,7 @@ struct PrefillTask {
   FULMEN_DEVICE void step(WaveRows& rows, const KeyTile& tile, Copies& copies,
                           const QueriesRead& queries_read) const {
     ScoreFragment score = {};
-    begin_scores(rows, score);
+    rows.codes.begin(score);
     multiply(rows, tile.buffer, score, copies);
     if constexpr (kValuesFollow || kStagesScales<false>) compute_now(score);
     queries_read();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tile/amd/stage_values.h"
+#include "tile/amd/staged_rows.h"
 #include "tile/kept_keys.h"
 #include "tile/register_pressure.h"
 #include "tile/sources.h"
@@ -18,27 +19,6 @@ constexpr int kQueryMmaSteps = kQueriesInLds ? 0 : kMmaSteps;
 constexpr bool kWideHeads = false;
 FULMEN_DEVICE unsigned operand_lane() { return lane_id(); }
 
-// int8 codes of 16 rows.
-struct CodeOperand {
-  Words<kCodeWords> codes;
-};
-template <class T>
-FULMEN_DEVICE void multiply_scores(float (&sums)[kElements], const CodeOperand& keys,
-                                   const CodeOperand& queries) {
-  multiply_codes(sums, keys.codes, queries.codes);
-}
-// What tiles of K and Q are read as.
-template <bool kCodes>
-using RowsOf = Either<kCodes, CodeOperand, RowOperand>;
-using StagedRows = RowsOf<kInt8Products>;
-template <bool kCodes = kInt8Products>
-FULMEN_DEVICE RowsOf<kCodes> staged_rows(int at, int pitch) {
-  if constexpr (kCodes) {
-    return {lds_load<Words<kCodeWords> >(at + lane_id() % kScoreTile * pitch + code_dim())};
-  } else {
-    return lds_row_operand(at, pitch);
-  }
-}
 FULMEN_DEVICE StagedRows key_operand(int buffer, int tile, int depth, unsigned /*lane*/) {
   return staged_rows(
       keys_at(buffer) + kScoreTile * tile * kLayout.key_pitch + kCodeBytes * kTileMmaK * depth,
@@ -72,17 +52,8 @@ class Stage {
                 query_piece(source, row, piece));
     }
   }
-  template <bool kCodes = kInt8Products>
-  FULMEN_DEVICE static RowsOf<kCodes> query_operand(const QuerySource& source, int row, int d) {
-    if constexpr (kCodes) {
-      const auto* const codes =
-          reinterpret_cast<const unsigned char*>(source.row(row + lane_id() % kScoreTile));
-      return {global_load(
-          reinterpret_cast<const Words<kCodeWords>*>(codes + kTileMmaK * d + code_dim()))};
-    } else {
-      return load_row_operand(source.rows, source.stride, source.first + row, source.end, kMmaK * d,
-                              source.dims);
-    }
+  FULMEN_DEVICE static StagedRows query_operand(const QuerySource& source, int row, int d) {
+    return row_operand_of(source, row, d);
   }
   template <bool kClamped>
   FULMEN_DEVICE void fetch(Int64 first_key, int /*buffer*/) {
@@ -116,23 +87,6 @@ class Stage {
   }
 
  private:
-  // 16 bytes of a row.
-  using KeyPiece = StoredWords<false, kPieceDims>;
-  template <int kWords>
-  FULMEN_DEVICE static Words<4> staged_piece(const Words<kWords>& stored) {
-    if constexpr (kInt8Products) {
-      return stored;
-    } else {
-      return piece_of<false, Element>(stored);
-    }
-  }
-  FULMEN_DEVICE static Words<4> query_piece(const QuerySource& source, int row, int piece) {
-    if constexpr (kInt8Products) {
-      return global_load(reinterpret_cast<const Words<4>*>(source.row(row)) + piece);
-    } else {
-      return load_piece(source.row(row), 8 * piece, source.dims);
-    }
-  }
   // Rows past the end read as 0.
   template <bool kClamped, bool kKeys, bool kValues>
   FULMEN_DEVICE void load(Int64 first_key) {
