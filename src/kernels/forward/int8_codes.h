@@ -21,10 +21,13 @@ FULMEN_DEVICE float int8_scale(float most) {
 FULMEN_DEVICE float int8_factor(float most) {
   return most <= kNoNumber ? 0.0F : kLargestInt8 / most;
 }
-// The nearest integer, ties to even, in the low byte: up to 127 on both sides.
-FULMEN_DEVICE unsigned int8_code(float x) { return float_bits(x + kCodeOrigin) & 0xFFU; }
-FULMEN_DEVICE unsigned pack_int8(const float* x) {
-  return int8_code(x[0]) | int8_code(x[1]) << 8U | int8_code(x[2]) << 16U | int8_code(x[3]) << 24U;
+// The nearest integer to x times the factor, ties to even, in the low byte.
+FULMEN_DEVICE unsigned int8_code(float x, float factor) {
+  return float_bits(fused(x, factor, kCodeOrigin));
+}
+FULMEN_DEVICE unsigned pack_int8(const float* x, float factor) {
+  return byte_pair<false>(int8_code(x[0], factor), 0, int8_code(x[2], factor), 0) |
+         byte_pair<true>(int8_code(x[1], factor), 0, int8_code(x[3], factor), 0);
 }
 
 // The mean of a head's keys to LDS; returns the largest distance from it, in all lanes.
@@ -56,7 +59,11 @@ struct MeanPiece {
   FULMEN_DEVICE static MeanPiece at(int dim) {
     MeanPiece mean;
 #pragma unroll
-    for (int e = 0; e < 8; ++e) mean.number[e] = lds_load<float>(4 * (dim + e));
+    for (int half = 0; half < 2; ++half) {
+      const auto four = lds_load<Words<4> >(4 * (dim + 4 * half));
+#pragma unroll
+      for (int e = 0; e < 4; ++e) mean.number[4 * half + e] = bits_float(four.word[e]);
+    }
     return mean;
   }
 };
@@ -66,18 +73,32 @@ constexpr int kBlockPieces = kCodedRows * (kHeadDim / 8),
               kPiecesOfLane = (kBlockPieces + kWorkgroup - 1) / kWorkgroup;
 using CodePlace = PiecePlace<kHeadDim>;
 
-FULMEN_DEVICE void store_codes(unsigned char* rows, const CodePlace& place,
-                               const float (&scaled)[8]) {
-  const Words<2> codes{{pack_int8(scaled), pack_int8(scaled + 4)}};
+FULMEN_DEVICE void store_codes(unsigned char* rows, const CodePlace& place, const float (&x)[8],
+                               float factor) {
+  const Words<2> codes{{pack_int8(x, factor), pack_int8(x + 4, factor)}};
   global_store(reinterpret_cast<Words<2>*>(rows + place.row * kHeadDim + place.dim), codes);
 }
 
+// Block `nth` of all heads' rows. Divisions of 64 bits take long, and a launch has no more than
+// 2^31 - 1 workgroups.
+struct CodedBlock {
+  unsigned head;
+  Int64 first;
+
+  FULMEN_DEVICE static CodedBlock of(Int64 nth, Int64 length) {
+    const auto n = static_cast<unsigned>(nth),
+               blocks = static_cast<unsigned>(tiles_of(length, kCodedRows));
+    return {n / blocks, Int64{n % blocks} * kCodedRows};
+  }
+};
+
 FULMEN_DEVICE void write_key_codes(const ForwardArguments& a, const Int8Workspace& w, Int64 nth) {
-  const Int64 blocks = tiles_of(a.seqlen_k, kCodedRows);
-  const Int64 head = nth / blocks, first = nth % blocks * kCodedRows;
+  const auto [of_all, first] = CodedBlock::of(nth, a.seqlen_k);
+  const auto kv_heads = static_cast<unsigned>(a.num_kv_heads);
+  const Int64 head = of_all;
   const float most = find_mean(a, w, head), factor = int8_factor(most);
   const algorithm::KeyRange keys = band_of(a).any(0, a.seqlen_q);
-  const Element* const rows = at<Element>(a.k, head / a.num_kv_heads, first, head % a.num_kv_heads);
+  const Element* const rows = at<Element>(a.k, of_all / kv_heads, first, of_all % kv_heads);
   unsigned char* const to = a.codes + w.k + (head * a.seqlen_k + first) * kHeadDim;
   const int count = at_most(a.seqlen_k - first, kCodedRows);
 #pragma unroll
@@ -88,11 +109,10 @@ FULMEN_DEVICE void write_key_codes(const ForwardArguments& a, const Int8Workspac
     const bool counts = key >= keys.begin && key < keys.end;
     const Piece piece = piece_of(rows, a.k.row, place.row, counts, place.dim, a.head_dim);
     const auto mean = MeanPiece::at(place.dim);
-    float scaled[8];
+    float distance[8];
 #pragma unroll
-    for (int e = 0; e < 8; ++e)
-      scaled[e] = counts ? (piece.number(e) - mean.number[e]) * factor : 0.0F;
-    store_codes(to, place, scaled);
+    for (int e = 0; e < 8; ++e) distance[e] = piece.number(e) - mean.number[e];
+    store_codes(to, place, distance, counts ? factor : 0.0F);
   }
   if (first == 0 && thread_id() == 0)
     global_store(int8_floats(a, w.k_scales) + head, int8_scale(most));
@@ -100,9 +120,10 @@ FULMEN_DEVICE void write_key_codes(const ForwardArguments& a, const Int8Workspac
 
 FULMEN_DEVICE void write_query_codes(const ForwardArguments& a, const Int8Workspace& w, Int64 nth) {
   constexpr int kPieces = kHeadDim / 8;
-  const Int64 blocks = tiles_of(a.seqlen_q, kCodedRows);
-  const Int64 head = nth / blocks, first = nth % blocks * kCodedRows, batch = head / a.num_heads;
-  const int of_batch = static_cast<int>(head % a.num_heads);
+  const auto [of_all, first] = CodedBlock::of(nth, a.seqlen_q);
+  const auto heads = static_cast<unsigned>(a.num_heads);
+  const Int64 head = of_all, batch = of_all / heads;
+  const int of_batch = static_cast<int>(of_all % heads);
   find_mean(a, w, batch * a.num_kv_heads + of_batch / a.group_size);
   const Element* const rows = at<Element>(a.q, batch, first, of_batch);
   const int count = at_most(a.seqlen_q - first, kCodedRows);
@@ -142,10 +163,10 @@ FULMEN_DEVICE void write_query_codes(const ForwardArguments& a, const Int8Worksp
     const auto place = CodePlace::of(n);
     if (place.row >= count) continue;
     const auto factor = lds_load<float>(kCodeLayout.factors_at + 4 * place.row);
-    float scaled[8];
+    float number[8];
 #pragma unroll
-    for (int e = 0; e < 8; ++e) scaled[e] = pieces[n].number(e) * factor;
-    store_codes(to, place, scaled);
+    for (int e = 0; e < 8; ++e) number[e] = pieces[n].number(e);
+    store_codes(to, place, number, factor);
   }
 }
 

@@ -20,13 +20,14 @@ struct PieceSums {
       most[e] = most_negative[e] = -kInfinity;
     }
   }
-  FULMEN_DEVICE void add(const Piece& piece, bool there) {
+  // weight: 1, or 0 of a row that is there already.
+  FULMEN_DEVICE void add(const Piece& piece, float weight) {
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       const float x = piece.number(e);
-      sum[e] += x;  // 0 where the row is not there
-      most[e] = larger(most[e], there ? x : -kInfinity);
-      most_negative[e] = larger(most_negative[e], there ? -x : -kInfinity);
+      sum[e] = fused(x, weight, sum[e]);
+      most[e] = larger(most[e], x);
+      most_negative[e] = larger(most_negative[e], -x);
     }
   }
 };
@@ -36,25 +37,28 @@ FULMEN_DEVICE void int8_key_sums(const ForwardArguments& a) {
   static_assert(kPieces <= kWorkgroup && kLdsBytes == key_sum_bytes(kWorkgroup),
                 "int8: the host reserves the LDS that the sums need");
   const Int8Workspace w = int8_workspace(a);
-  const Int64 id = workgroup_id(), head = id / w.parts, first = id % w.parts * w.part_rows;
+  // Divisions of 64 bits take long.
+  const auto id = static_cast<unsigned>(workgroup_id()), parts = static_cast<unsigned>(w.parts),
+             kv_heads = static_cast<unsigned>(a.num_kv_heads), head = id / parts;
+  const Int64 first = id % parts * w.part_rows;
   const algorithm::KeyRange keys = band_of(a).any(0, a.seqlen_q);
-  const Int64 end = first + w.part_rows < keys.end ? first + w.part_rows : keys.end;
-  const Element* const rows = at<Element>(a.k, head / a.num_kv_heads, 0, head % a.num_kv_heads);
+  const Int64 begin = first > keys.begin ? first : keys.begin,
+              end = first + w.part_rows < keys.end ? first + w.part_rows : keys.end;
+  const Element* const rows = at<Element>(a.k, head / kv_heads, 0, head % kv_heads);
   const int row = thread_id() / kPieces, dim = thread_id() % kPieces * 8;
   PieceSums mine;
   mine.clear();
 #pragma unroll 1
-  for (Int64 next = first + row; row < kRows && next < end; next += kAtOnce * kRows) {
+  for (Int64 next = begin + row; row < kRows && next < end; next += kAtOnce * kRows) {
     Piece pieces[kAtOnce];
-    bool there[kAtOnce];
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
-      const Int64 at = next + n * kRows;
-      there[n] = at >= keys.begin && at < end;
-      pieces[n] = piece_of(rows, a.k.row, at, there[n], dim, a.head_dim);
+      // Rows past the end repeat the last one.
+      const Int64 at = next + n * kRows < end ? next + n * kRows : end - 1;
+      pieces[n] = piece_of(rows, a.k.row, at, true, dim, a.head_dim);
     }
 #pragma unroll
-    for (int n = 0; n < kAtOnce; ++n) mine.add(pieces[n], there[n]);
+    for (int n = 0; n < kAtOnce; ++n) mine.add(pieces[n], next + n * kRows < end ? 1.0F : 0.0F);
   }
   // LDS: [kKeySums][kRows][kHeadDim].
   const auto place = [](int which, int of_row, int of_dim) {
@@ -76,7 +80,7 @@ FULMEN_DEVICE void int8_key_sums(const ForwardArguments& a) {
       const float y = lds_load<float>(place(which, r, of_dim));
       x = which == 0 ? x + y : larger(x, y);
     }
-    global_store(int8_floats(a, w.sums) + id * kKeySums * kHeadDim + n, x);
+    global_store(int8_floats(a, w.sums) + Int64{id} * kKeySums * kHeadDim + n, x);
   }
 }
 
