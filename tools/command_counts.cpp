@@ -204,8 +204,8 @@ Status counts(const CountsArguments& arguments) {
   }
   if (all.empty()) {
     return {StatusCode::invalid_argument,
-            fmt::format("--family {}: prefill, prefill_int8, prefill_fp32, short, decode, backward "
-                        "and short_backward are counted",
+            fmt::format("--family {}: prefill, prefill_fp32, short, decode, backward, "
+                        "short_backward and prefill_int8 are counted",
                         printable(arguments.family))};
   }
   if (Status status = flush_standard_output(); !status.ok()) return status;
@@ -225,7 +225,7 @@ Command counts_command(CLI::App& app) {
       ->required();
   parser->add_option(
       "--family", arguments->family,
-      "one of prefill, prefill_int8, prefill_fp32, short, decode, backward, short_backward; all "
+      "one of prefill, prefill_fp32, short, decode, backward, short_backward, prefill_int8; all "
       "when not given");
   parser->add_flag("--markdown", arguments->markdown, "a table for a page");
   parser->add_option("--json", arguments->json, "write the counts as JSON");
