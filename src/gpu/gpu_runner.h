@@ -71,6 +71,8 @@ class GpuRunner final : public Runner {
   Status encode_inputs(Arguments& a, const Specialisation& s) const;
   Status encode_tensor_maps(kernels::TmaForwardArguments& a, const Specialisation& s) const;
   Status encode_codes(kernels::TmaForwardArguments& a, const Specialisation& s) const;
+  Status encode_numbers(kernels::TmaForwardArguments& arguments, const Specialisation& s) const;
+  Status encode_numbers(kernels::TmaBackwardArguments& arguments, const Specialisation& s) const;
   Status encode_tensor_maps(kernels::TmaBackwardArguments& a, const Specialisation& s) const;
   bool pointers_are_whole(const AttentionTensors& tensors) const;
   Status check_memory(const AttentionTensors& tensors, const void* workspace) const;

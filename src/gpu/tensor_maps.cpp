@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "gpu/gpu_runner.h"
+#include "gpu/launch/kv_numbers.h"
 #include "kernels/tile/fp8_workspace.h"
 
 namespace fulmen::gpu {
@@ -38,6 +39,7 @@ Status GpuRunner::encode_inputs(Arguments& a, const Specialisation& s) const {
         !status.ok())
       return status;
   }
+  if (s.quantized != 0) return encode_numbers(a, s);
   // A box lies in a page.
   const int keys =
       problem_.paged() ? static_cast<int>(std::min<int64_t>(tile, problem_.page_size)) : tile;
@@ -51,6 +53,23 @@ Status GpuRunner::encode_inputs(Arguments& a, const Specialisation& s) const {
   };
   if (Status status = encode(a.k, problem_.k_shape(), a.k_map); !status.ok()) return status;
   return encode(a.v, problem_.v_shape(), a.v_map);
+}
+
+// Quantized keys and values, as forward/kv_numbers.h writes them.
+Status GpuRunner::encode_numbers(kernels::TmaForwardArguments& a, const Specialisation& s) const {
+  const kernels::KvNumbers w = kv_numbers_of(problem_);
+  const auto encode = [&](int64_t at, int64_t pitch, int64_t dims, kernels::TensorMap& map) {
+    const kernels::View view{a.codes + at, problem_.num_kv_heads * w.rows * pitch, pitch,
+                             w.rows * pitch};
+    return encode_tensor_map(view, {w.batch, w.rows, problem_.num_kv_heads, dims}, s, s.block_n,
+                             map);
+  };
+  if (Status status = encode(w.k, w.pitch, problem_.head_dim, a.k_map); !status.ok()) return status;
+  return encode(w.v, w.pitch_v, problem_.head_dim_v, a.v_map);
+}
+Status GpuRunner::encode_numbers(kernels::TmaBackwardArguments& /*a*/,
+                                 const Specialisation& /*s*/) const {
+  return {StatusCode::internal, "the backward pass takes no quantized keys"};
 }
 
 // Codes of 8 bits, by pairs.

@@ -172,8 +172,9 @@ TEST_P(GpuPrefillFp8, RoundsAsDocumented) {
       size += out * out;
     }
   }
-  // bf16's rounding is 0.0017 of each, and few probabilities are that near to a code's bound.
-  EXPECT_LT(std::sqrt(error / size), 0.003);
+  // bf16's rounding is 0.0017 of each, and few probabilities are that near to a code's bound; of a
+  // real GPU's sums, which are off by 2e-3, some 2 in 100 are: their codes are the next ones.
+  EXPECT_LT(std::sqrt(error / size), GetParam().starts_with("cuda") ? 0.008 : 0.003);
 }
 
 // What it refuses, in words; and that it is not chosen where nobody asks for it.

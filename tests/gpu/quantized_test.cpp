@@ -102,8 +102,10 @@ TEST_P(GpuQuantized, AnyFormatsAndScales) {
   }
 }
 
+class GpuOddScales : public GpuQuantized {};
+
 // Scales that are infinite or NaN, of a token or of a head.
-TEST_P(GpuQuantized, ScalesThatAreNotFinite) {
+TEST_P(GpuOddScales, ThatAreNotFinite) {
   Random random(own_stream(9630));
   for (int n = 0; n < 3; ++n) {
     CaseSpec s;
@@ -134,7 +136,7 @@ TEST_P(GpuQuantized, ScalesThatAreNotFinite) {
 }
 
 // A sequence without keys is 0, whatever the scale of the values that there are not.
-TEST_P(GpuQuantized, ScaleOfNoKeys) {
+TEST_P(GpuOddScales, OfNoKeys) {
   Random random(own_stream(9640));
   if (!drawn(3)) return;
   CaseSpec s;
@@ -171,7 +173,43 @@ TEST_P(GpuQuantized, PagesAndLengths) {
   }
 }
 
+// Hopper's tiles: a launch before them writes numbers and scales of tokens, from rows, packed rows
+// or pages. Scales below 0 and of 0 are the head's.
+class GpuQuantizedTma : public HopperTest {
+ protected:
+  GpuQuantizedTma() : HopperTest("prefill_tma", false) {}
+};
+
+TEST_P(GpuQuantizedTma, NumbersInTheWorkspace) {
+  Random random(own_stream(9650));
+  for (int n = 0; n < 6; ++n) {
+    CaseSpec s = matrix_cache(random, true);
+    s.seqlen_q = random.between(65, 330);
+    s.seqlen_k = random.between(65, 400);
+    s.keep = false;
+    s.layout = random.pick({Layout::bshd, Layout::bhsd});
+    s.head_dim = random.pick({int64_t{64}, int64_t{72}, int64_t{128}, int64_t{192}});
+    s.head_dim_v = random.chance(0.7) ? s.head_dim : 64;
+    if (random.chance(0.3)) s.alibi = 1;
+    if (random.chance(0.4)) {
+      s.used_k = true;
+      s.page_size = random.pick({int64_t{16}, int64_t{256}, int64_t{7}});
+    } else if (random.chance(0.4)) {
+      s.packed_q = true;
+      (random.chance(0.5) ? s.packed_k : s.used_k) = true;
+    }
+    if (!drawn(3)) continue;
+    Case c(s, random);
+    if (s.k_scale == ScaleOf::batch_and_head || s.k_scale == ScaleOf::tensor)
+      Case::set(c.tensors.k_scale, {0, 0, 0, 0}, random.pick({-0.02F, 0.0F, 1e-44F}));
+    EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(s);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, GpuQuantized, ::testing::ValuesIn(gpu_devices()), test_name);
+INSTANTIATE_TEST_SUITE_P(Devices, GpuOddScales, ::testing::ValuesIn(gpu_devices()), test_name);
+INSTANTIATE_TEST_SUITE_P(Hopper, GpuOddScales, ::testing::ValuesIn(hopper_devices()), test_name);
+INSTANTIATE_TEST_SUITE_P(On, GpuQuantizedTma, ::testing::ValuesIn(hopper_devices()), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -170,10 +170,11 @@ TEST_P(GpuVariableLengths, EachFamilyTakesThem) {
       s.seqlen_q = use.seqlen_q;
       s.seqlen_k = use.seqlen_k;
       s.backward = use.backward;
-      s.packed_q = true;
-      s.packed_k = !paged;
+      // Decode by the TMA takes no packed queries.
+      s.packed_q = use.seqlen_q > 1;
+      s.packed_k = s.packed_q && !paged;
       s.page_size = paged ? 64 : 0;
-      s.used_k = paged;
+      s.used_k = !s.packed_k;
       return s;
     };
     std::vector<Use> uses{

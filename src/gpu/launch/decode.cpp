@@ -7,6 +7,7 @@
 
 #include "gpu/launch/mask_bits.h"
 #include "gpu/launch/quantized.h"
+#include "kernels/forward/decode_layout.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -44,7 +45,8 @@ class SplitKv final : public Family {
           " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
           std::to_string(kDecodeMostTiles * kDecodeRows) + " are served");
     }
-    if (Support support = lds_fits(lds_bytes(p, waves_of(p)), chip); !support.yes) return support;
+    if (Support support = lds_fits(lds_bytes(p, usual_shape(p)), chip); !support.yes)
+      return support;
     const int64_t dim = std::max(p.head_dim, p.head_dim_v);
     if (p.bias.present && dim > tiles_.most_far_bias_dim && !strides_are_whole(p)) {
       return Support::no(
@@ -59,7 +61,8 @@ class SplitKv final : public Family {
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
     tuning::Space space;
     space.wave_size = chip.wave_size;
-    const auto [usual_waves, usual_keys, usual] = choose_shape(p, chip, compute_units);
+    const Shape shape = choose_shape(p, chip, compute_units);
+    const int usual = shape.num_splits;
     const int64_t most =
         std::min<int64_t>(kMostSplits, p.seqlen_k / (waves_of(p) * tiles_.block_n));
     std::vector<int> splits;
@@ -70,35 +73,52 @@ class SplitKv final : public Family {
         splits.push_back(near);
     }
     std::sort(splits.begin(), splits.end());
-    space.parameters = {{"waves", usual_waves, {1, 2, 4, 8}},
-                        {"block_n", usual_keys, {16, 32}},
+    space.parameters = {{"waves", shape.waves, {1, 2, 4, 8}},
+                        {"block_n", shape.block_n, {16, 32}},
                         {"num_splits", usual, splits}};
+    if (ring_of(p) != nullptr)
+      space.parameters.push_back({"buffers", shape.buffers, {1, 2, 3, 4, 5, 6}});
     tuning::include_usual(space);
     space.takes = [this, p, chip](std::span<const int> v) -> Support {
       const int dim = static_cast<int>(round_up(p.head_dim, target().mma_k)),
                 dim_v = head_dim_v(p) / dim_groups(p);
       if (v[0] % dim_groups(p) != 0)
         return Support::no(std::to_string(dim_groups(p)) + " waves share the dims of v");
-      if (Support support = lds_fits(lds_bytes(p, v[0]), chip); !support.yes) return support;
+      const Shape tuned = shape_of(p, v);
+      if (Support support = lds_fits(lds_bytes(p, tuned), chip); !support.yes) return support;
       if (Support support = keys_fill_products(v[1], target()); !support.yes) return support;
       // Queries and outputs, and a step's keys and values: elements of 16 bits.
       const int64_t copies = target().operand_copies;
       const int64_t words = int64_t{kDecodeRows} * (dim * copies / 2 + dim_v) +
                             int64_t{v[1]} * (kDecodeRows + (dim + dim_v) * copies / 2);
-      return v[1] == tiles_.block_n ? Support{}
-                                    : registers_fit(words / chip.wave_size, chip, v[0], 1, 1);
+      return v[1] == tiles_.block_n || tuned.buffers > 1
+                 ? Support{}
+                 : registers_fit(words / chip.wave_size, chip, v[0], 1, 1);
     };
     return space;
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/,
                         std::span<const int> v) const override {
-    return plan_of(p, chip, {v[0], v[1], v[2]});
+    return plan_of(p, chip, shape_of(p, v));
   }
 
   struct Shape {
     int waves, block_n, num_splits;
+    int buffers = 1;  // of each wave's ring; 1: operands come from memory
+    int min_workgroups = 1;
   };
   LaunchPlan plan_of(const Problem& p, const Chip& chip, const Shape& shape) const {
+    LaunchPlan plan = launches_of(p, chip, shape);
+    if (shape.buffers == 1 || plan.launches.empty()) return plan;
+    // Where pointers are no multiples of 16.
+    Shape direct = shape;
+    direct.buffers = direct.min_workgroups = 1;
+    plan.unaligned = std::make_shared<LaunchPlan>(launches_of(p, chip, direct));
+    return plan;
+  }
+
+ private:
+  LaunchPlan launches_of(const Problem& p, const Chip& chip, const Shape& shape) const {
     Specialisation s;
     s.entry = "forward/decode.h";
     s.target = &target();
@@ -109,7 +129,9 @@ class SplitKv final : public Family {
     s.workgroup = shape.waves * chip.wave_size;
     s.packed_rows = true;
     s.dim_groups = dim_groups(p);
-    s.lds_bytes = lds_bytes(p, shape.waves);
+    s.lds_bytes = lds_bytes(p, shape);
+    s.buffers = shape.buffers;
+    s.min_workgroups = shape.min_workgroups;
     specialise_for(p, s);
     s.splits = shape.num_splits > 1;
     LaunchPlan plan =
@@ -117,8 +139,37 @@ class SplitKv final : public Family {
     add_mask_bits(p, plan);
     return plan;
   }
-
- private:
+  // Null where operands come straight from memory: pieces of 16 bytes alone are copied.
+  const DecodeRingShape* ring_of(const Problem& p) const {
+    if (!p.quantized_kv() || dim_groups(p) > 1 || !rows_are_pieces(p, p.k, p.k_dtype, p.head_dim) ||
+        !rows_are_pieces(p, p.v, p.v_dtype, p.head_dim_v) || !strides_are_whole(p))
+      return nullptr;
+    for (const DecodeRingShape& ring : tiles_.rings) {
+      if (std::max(dims(p), head_dim_v(p)) <= ring.max_head_dim) return &ring;
+    }
+    return nullptr;
+  }
+  static bool rows_are_pieces(const Problem& p, const TensorSpec& spec, DType dtype,
+                              int64_t head_dim) {
+    constexpr int64_t kPieceBytes = 16;
+    const auto bytes = static_cast<int64_t>(size_of(dtype));
+    if (head_dim * bytes % kPieceBytes != 0 || p.seqlen_k == 0) return false;
+    return std::all_of(spec.strides.begin(), spec.strides.begin() + 3,
+                       [&](int64_t stride) { return stride * bytes % kPieceBytes == 0; });
+  }
+  Shape shape_of(const Problem& p, std::span<const int> v) const {
+    Shape shape{v[0], v[1], v[2]};
+    if (v.size() > 3 && v[3] > 1) {
+      shape.buffers = v[3];
+      const DecodeRingShape& usual = *ring_of(p);
+      shape.min_workgroups = std::max(1, usual.min_workgroups * usual.waves / shape.waves);
+    }
+    return shape;
+  }
+  Shape usual_shape(const Problem& p) const { return {waves_of(p), tiles_.block_n, 1}; }
+  int dims(const Problem& p) const {
+    return static_cast<int>(round_up(p.head_dim, target().mma_k));
+  }
   // Waves that share their keys, each with as many dims of v.
   int dim_groups(const Problem& p) const {
     const int64_t dims = has_wide_heads(p) ? tiles_.wide_wave_head_dim_v : tiles_.wave_head_dim_v;
@@ -130,12 +181,25 @@ class SplitKv final : public Family {
   int head_dim_v(const Problem& p) const {
     return static_cast<int>(round_up(p.head_dim_v, int64_t{32} * dim_groups(p)));
   }
-  int lds_bytes(const Problem& p, int waves) const {
-    return 4 * (waves / dim_groups(p)) * 16 * (2 + head_dim_v(p) + 4);
+  int lds_bytes(const Problem& p, const Shape& shape) const {
+    const auto bytes = [&](DType dtype) {
+      return static_cast<int>(size_of(p.quantized_kv() ? dtype : p.dtype));
+    };
+    const kernels::DecodeRing ring = kernels::DecodeRing::of(
+        dims(p), bytes(p.k_dtype), head_dim_v(p), bytes(p.v_dtype), shape.block_n);
+    return kernels::decode_lds_bytes(shape.waves, dim_groups(p), head_dim_v(p), shape.buffers,
+                                     ring.tile_bytes);
   }
   static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }
 
   Shape choose_shape(const Problem& p, const Chip& chip, int compute_units) const {
+    if (const DecodeRingShape* ring = ring_of(p)) {
+      Shape shape{ring->waves, ring->block_n, 1, ring->buffers, ring->min_workgroups};
+      if (lds_fits(lds_bytes(p, shape), chip).yes) {
+        shape.num_splits = choose_splits(p, groups(p), tiles_.min_split_keys, compute_units);
+        return shape;
+      }
+    }
     if (fills_unsplit(p, chip, compute_units)) return {tiles_.unsplit_waves, tiles_.block_n, 1};
     return {waves_of(p), tiles_.block_n,
             choose_splits(p, groups(p), tiles_.min_split_keys, compute_units)};
@@ -145,7 +209,8 @@ class SplitKv final : public Family {
   // second kernel that combines them.
   bool fills_unsplit(const Problem& p, const Chip& chip, int compute_units) const {
     const int waves = tiles_.unsplit_waves, dim_v = head_dim_v(p);
-    if (waves == 0 || dim_v > tiles_.unsplit_head_dim_v || !lds_fits(lds_bytes(p, waves), chip).yes)
+    if (waves == 0 || dim_v > tiles_.unsplit_head_dim_v ||
+        !lds_fits(lds_bytes(p, {waves, tiles_.block_n, 1}), chip).yes)
       return false;
     const bool paired = std::max(p.head_dim, p.head_dim_v) <= tiles_.paired_head_dim;
     const int64_t slots = std::max(1, compute_units) * (paired ? 2 : 1);

@@ -3,8 +3,18 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 
 namespace fulmen::gpu {
+
+// Quantized keys and values come by a ring of tiles in LDS, each wave's own (tile/tile_ring.h).
+struct DecodeRingShape {
+  int max_head_dim;  // of k and v, rounded up
+  int waves;
+  int block_n;
+  int buffers;
+  int min_workgroups;  // that a multiprocessor has registers and LDS for
+};
 
 // A workgroup has 16 rows, and its waves take key tiles round-robin.
 struct DecodeTiles {
@@ -23,6 +33,7 @@ struct DecodeTiles {
   // Most head dim with a bias where rows are not at multiples of 16 bytes: the addresses of both
   // take registers.
   int most_far_bias_dim = std::numeric_limits<int>::max();
+  std::span<const DecodeRingShape> rings = {};  // by max_head_dim; none: operands come from memory
 };
 
 }  // namespace fulmen::gpu

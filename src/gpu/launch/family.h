@@ -152,6 +152,9 @@ const Family* make_backward_portable(const Target& target);
 
 // The plan of prefill_wgmma.h with its usual tiles: what prefill_tma.h falls back on.
 LaunchPlan prefill_wgmma_plan(const Problem& problem, const Target& target);
+// The plan of prefill.h: the same where k and v are quantized.
+LaunchPlan prefill_plan(const Problem& problem, const Target& target, const Chip& chip,
+                        int compute_units);
 
 // A tensor map has no stride of 0, and none below. Of a dimension with one element the stride says
 // nothing.

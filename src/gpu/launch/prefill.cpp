@@ -168,6 +168,11 @@ class Forward final : public Family {
 
 }  // namespace
 
+LaunchPlan prefill_plan(const Problem& problem, const Target& target, const Chip& chip,
+                        int compute_units) {
+  return Forward(target).plan(problem, chip, compute_units);
+}
+
 const Family* make_prefill(const Target& target) {
   return target.prefill ? new Forward(target) : nullptr;
 }

@@ -1,5 +1,6 @@
 // kernels/forward/prefill_tma.h: tiles of Hopper's warpgroup products, brought by the tensor memory
 // accelerator (TMA).
+#include "gpu/launch/kv_numbers.h"
 #include "gpu/launch/mask_bits.h"
 #include "gpu/launch/prefill_tma_schedule.h"
 #include "gpu/launch/prefill_tma_shapes.h"
@@ -12,8 +13,9 @@ namespace {
 
 constexpr int64_t kProductDims = 16, kMostProductDims = 192;  // of one product of P V
 
-Specialisation specialisation(const Problem& p, const Target& target, const PrefillTmaShape& shape,
-                              TileScheduler scheduler) {
+Specialisation specialisation(const Problem& problem, const Target& target,
+                              const PrefillTmaShape& shape, TileScheduler scheduler) {
+  const Problem p = in_numbers(problem);
   const int64_t panel = target.panel_columns;
   Specialisation s;
   s.entry = "forward/prefill_tma.h";
@@ -26,19 +28,26 @@ Specialisation specialisation(const Problem& p, const Target& target, const Pref
   s.shared_heads = shared_heads(p, s.block_m);
   s.lds_bytes = kernels::TmaPrefillLayout::of(static_cast<int>(round_up(s.head_dim, panel)),
                                               static_cast<int>(round_up(s.head_dim_v, panel)),
-                                              s.block_m, s.block_n, s.buffers, p.variable_lengths())
+                                              s.block_m, s.block_n, s.buffers, p.variable_lengths(),
+                                              has_token_scales(problem.k_scale),
+                                              has_token_scales(problem.v_scale))
                     .total;
   specialise_for(p, s);
   read_mask_as_bits(p, s);
+  specialise_numbers(problem, s);
   return s;
 }
-LaunchPlan plan_of(const Problem& p, const Target& target, const Chip& chip,
+LaunchPlan plan_of(const Problem& problem, const Target& target, const Chip& chip,
                    const PrefillTmaChoice& choice, int compute_units) {
-  const Specialisation s = specialisation(p, target, choice.shape, choice.scheduler);
+  const Problem p = in_numbers(problem);
+  const Specialisation s = specialisation(problem, target, choice.shape, choice.scheduler);
   LaunchPlan plan = query_tile_plan(p, s);
   schedule_tiles(p, chip, choice, compute_units, plan);
   add_mask_bits(p, plan);
-  plan.unaligned = std::make_shared<LaunchPlan>(prefill_wgmma_plan(p, *s.target));
+  add_kv_numbers(problem, plan);
+  plan.unaligned = std::make_shared<LaunchPlan>(
+      problem.quantized_kv() ? prefill_plan(problem, *target.extends, chip, compute_units)
+                             : prefill_wgmma_plan(p, *s.target));
   return plan;
 }
 
@@ -48,9 +57,12 @@ class PrefillTma final : public Family {
   std::string_view name() const noexcept override { return "prefill_tma"; }
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
+  bool quantized_kv() const noexcept override { return true; }
   bool score_functions() const noexcept override { return true; }
-  Support supports(const Problem& p, const Chip& chip) const override {
-    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+  Support supports(const Problem& problem, const Chip& chip) const override {
+    if (Support support = takes_matrix_instructions(problem); !support.yes) return support;
+    if (Support support = writes_numbers(problem, target()); !support.yes) return support;
+    const Problem p = in_numbers(problem);
     if (Support support = tma_reads(p); !support.yes) return support;
     if (p.variable_lengths() && has_masks(p))
       return Support::no(
@@ -58,19 +70,21 @@ class PrefillTma final : public Family {
     if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     const PrefillTmaShape& shape = choose_tiles(p, *target().prefill_tma, kUsualComputeUnits).shape;
     if (Support support = takes_pages(p, shape); !support.yes) return support;
-    const Specialisation s = specialisation(p, target(), shape, TileScheduler::single_tile);
+    const Specialisation s = specialisation(problem, target(), shape, TileScheduler::single_tile);
     if (Support support = takes_mask_bits(s); !support.yes) return support;
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     constexpr PrefillTmaShape kSmallest{
         .warpgroups = 1, .block_n = 64, .buffers = 2, .min_workgroups = 2};
     return grid_fits(query_tile_workgroups(
-        p, specialisation(p, target(), kSmallest, TileScheduler::single_tile)));
+        p, specialisation(problem, target(), kSmallest, TileScheduler::single_tile)));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    return plan_of(p, target(), chip, choose_tiles(p, *target().prefill_tma, compute_units),
+    return plan_of(p, target(), chip,
+                   choose_tiles(in_numbers(p), *target().prefill_tma, compute_units),
                    compute_units);
   }
-  tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
+  tuning::Space space(const Problem& problem, const Chip& chip, int compute_units) const override {
+    const Problem p = in_numbers(problem);
     tuning::Space space;
     space.wave_size = chip.wave_size;
     space.parameters = parameters_of(choose_tiles(p, *target().prefill_tma, compute_units),
@@ -78,7 +92,7 @@ class PrefillTma final : public Family {
                                       .block_n = {32, 48, 64, 80, 96, 112, 128, 176},
                                       .buffers = {2, 3, 4, 6},
                                       .min_workgroups = {1, 2, 3}});
-    space.takes = [this, p, chip, compute_units](std::span<const int> v) -> Support {
+    space.takes = [this, problem, p, chip, compute_units](std::span<const int> v) -> Support {
       const PrefillTmaShape shape = shape_of_values(v);
       const TileScheduler scheduler = scheduler_of_values(v);
       if (p.variable_lengths() &&
@@ -88,14 +102,15 @@ class PrefillTma final : public Family {
       if (Support support = takes_splits(p, v, compute_units); !support.yes) return support;
       if (Support support = takes_mask(p, shape); !support.yes) return support;
       constexpr int kRest = 24;
-      return tiles_fit(shape, specialisation(p, target(), shape, scheduler), chip,
+      return tiles_fit(shape, specialisation(problem, target(), shape, scheduler), chip,
                        shape.block_n / 4 + kRest);
     };
     return space;
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
                         std::span<const int> v) const override {
-    return plan_of(p, target(), chip, choice_of_values(p, v, compute_units), compute_units);
+    return plan_of(p, target(), chip, choice_of_values(in_numbers(p), v, compute_units),
+                   compute_units);
   }
 
  private:

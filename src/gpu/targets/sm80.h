@@ -169,6 +169,12 @@ inline constexpr BackwardShapes kBackward[]{
      .split_keys = true},
 };
 
+inline constexpr DecodeRingShape kDecodeRings[]{
+    {.max_head_dim = 64, .waves = 4, .block_n = 32, .buffers = 3, .min_workgroups = 3},
+    {.max_head_dim = 128, .waves = 4, .block_n = 16, .buffers = 3, .min_workgroups = 3},
+    {.max_head_dim = 256, .waves = 4, .block_n = 16, .buffers = 3, .min_workgroups = 2},
+};
+
 // Fewer keys or buffers serve chips with less LDS.
 inline constexpr AtomicShape kAtomic[]{
     {.max_head_dim = 64,
@@ -237,7 +243,8 @@ inline constexpr Target kSm80{
                           .unsplit_waves = 8,
                           .unsplit_head_dim_v = 128,
                           .paired_head_dim = 64,
-                          .wide_wave_head_dim_v = 128},
+                          .wide_wave_head_dim_v = 128,
+                          .rings = sm80::kDecodeRings},
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 32,
                             .shapes = sm80::kPrefill,

@@ -62,7 +62,8 @@
 //   byte_pair<kHigh>(a, i, b, j)             byte i of a and byte j of b in the low (kHigh: high)
 //                                            bytes of 16 bits each, the others 0
 //   add_halves(a, b) multiply_halves(a, b)   of two fp16 numbers each, rounded to nearest
-//   int8_to_float(x, i)                      the number of byte i
+//   int8_pair_bf16(a, i, b, j)               the numbers of byte i of a and byte j of b in bf16
+//   e4m3_pair_half(a, i, b, j)               the same of E4M3 in fp16, with kConvertsE4m3
 #pragma once
 
 #include "core/platform.h"

@@ -37,12 +37,16 @@ FULMEN_DEVICE unsigned fp8_halves(unsigned bytes) {
 template <class T, int kFormat>
 FULMEN_DEVICE unsigned number_pair(unsigned a, int i, unsigned b, int j) {
   if constexpr (kFormat == kInt8) {
-    if constexpr (!kIsHalf<T>)
-      return halves(float_bits(int8_to_float(a, i)), float_bits(int8_to_float(b, j)), true);
+    if constexpr (!kIsHalf<T>) return int8_pair_bf16(a, i, b, j);
     // 1024 + 128 + x, less that.
     return add_halves(byte_pair<false>(a, i, b, j) ^ 0x64806480U, 0xE480E480U);
   } else {
-    const unsigned both = fp8_halves<kFormat>(byte_pair<true>(a, i, b, j));
+    unsigned both = 0;
+    if constexpr (kConvertsE4m3 && kFormat == kE4m3) {
+      both = e4m3_pair_half(a, i, b, j);
+    } else {
+      both = fp8_halves<kFormat>(byte_pair<true>(a, i, b, j));
+    }
     if constexpr (kIsHalf<T>) return both;
     return halves(float_bits(half_to_float(static_cast<unsigned short>(both))),
                   float_bits(half_to_float(static_cast<unsigned short>(both >> 16U))), true);

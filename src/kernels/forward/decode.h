@@ -2,8 +2,9 @@
 // of a KV head are packed into them - and a split of the keys; its waves take tiles of the split
 // round robin, straight from memory into operands, and merge at the end through LDS. With one split
 // the result is final, else forward/decode_combine.h merges the splits.
-#include "tile/direct.h"
+#include "forward/decode_layout.h"
 #include "tile/stored_scales.h"
+#include "tile/tile_ring.h"
 
 namespace fulmen::kernels {
 
@@ -17,13 +18,19 @@ constexpr int kMmaSteps = kHeadDim / kMmaK;
 static_assert(kBlockN % kValueDepth == 0, "split_kv: keys are whole operands of P V");
 static_assert(kBlockM == kScoreTile, "split_kv: a workgroup has 16 rows");
 
-// LDS, in floats: each wave's maxima and sums, then its outputs.
+// LDS, in floats: each wave's maxima and sums, then its outputs. Before that, each wave's ring of
+// tiles.
 constexpr int kMaximaAt = 0;                         // [kWaves][16]
 constexpr int kSumsAt = kWaves * kScoreTile;         // [kWaves][16]
 constexpr int kOutputsAt = 2 * kWaves * kScoreTile;  // [kWaves][16][kHeadDimV + 4]
 constexpr int kOutputPitch = kHeadDimV + 4;
-static_assert(kLdsBytes == 4 * (kOutputsAt + kWaves * kScoreTile * kOutputPitch),
-              "split_kv: the host reserves the LDS that waves merge in");
+constexpr DecodeRing kRingLayout =
+    DecodeRing::of(kHeadDim, kStoredBytes<false>, kHeadDimV, kStoredBytes<true>, kBlockN);
+static_assert(kLdsBytes == decode_lds_bytes(kWaves * kDimGroups, kDimGroups, kHeadDimV, kBuffers,
+                                            kRingLayout.tile_bytes),
+              "split_kv: the host reserves the LDS of rings, in which waves merge");
+static_assert(!kTileRing || (kQuantized && kWholeRows && kDimGroups == 1),
+              "split_kv: a ring's rows are whole pieces, and each wave has all dims");
 
 // kTogether: a step's keys and values fit in registers at once, beside queries and outputs.
 constexpr int kOperandWords = kMmaSteps * kPieces * 4;
@@ -35,10 +42,10 @@ constexpr int kRoom = (kFarRows             ? 150
                        : kDimGroups > 1     ? 200
                                             : 230) -
                       (kQuantized ? 30 : 0);
-constexpr bool kTogether = 2 * kOperandWords +
-                               kGroups * kDirectKeys * kWidth * kStoredBytes<true> / 4 +
-                               kGroups * kWidth * kDirectElements <=
-                           kRoom;
+constexpr bool kTogether =
+    !kTileRing && 2 * kOperandWords + kGroups * kDirectKeys * kWidth * kStoredBytes<true> / 4 +
+                          kGroups * kWidth * kDirectElements <=
+                      kRoom;
 // Queries stay in registers, unless operands and outputs fill them: then the first cache has them.
 constexpr bool kQueriesStay = kTogether || kOperandWords < (kFarRows ? 32 : 64);
 
@@ -86,8 +93,8 @@ struct HeadScales {
   StoredHead<true> values;
 
   struct Step {
-    StepScales<false, kTiles> keys;
-    StepScales<true, kTiles> values;
+    StepScales<false, kTiles, kTileRing> keys;
+    StepScales<true, kTiles, kTileRing> values;
 
     FULMEN_DEVICE void scale_keys(TileRow<kTiles>& score) const { scale_scores(keys, score); }
     FULMEN_DEVICE void scale_values(TileRow<kTiles>& probability) const {
@@ -98,8 +105,11 @@ struct HeadScales {
     return {StoredHead<false>::of(a, batch, kv_head), StoredHead<true>::of(a, batch, kv_head)};
   }
   FULMEN_DEVICE Step load(const ForwardArguments& a, const TilePlace& tile, int left) const {
-    return {StepScales<false, kTiles>::load(a, keys, tile, left),
-            StepScales<true, kTiles>::load(a, values, tile, left)};
+    return {StepScales<false, kTiles, kTileRing>::load(a, keys, tile, left),
+            StepScales<true, kTiles, kTileRing>::load(a, values, tile, left)};
+  }
+  FULMEN_DEVICE Step arrived(const RingTile& tile) const {
+    return {tile.scales<false, kTiles>(keys.factor), tile.scales<true, kTiles>(values.factor)};
   }
   // The head's scale of v; with scales of tokens: 1.
   FULMEN_DEVICE static float of_outputs(const ForwardArguments& a, Int64 batch, Int64 kv_head) {
@@ -109,6 +119,8 @@ struct HeadScales {
 using StoredScales = Either<kQuantized, HeadScales<kKeyTiles>, NoScales>;
 
 struct SplitTask {
+  using Scales = StoredScales::Step;
+
   const ForwardArguments& a;
   const RowMap& map;
   int first_row, row_end;
@@ -131,14 +143,23 @@ struct SplitTask {
     return kQueriesStay ? queries[kQueriesStay ? d : 0] : load_query(d);
   }
 
+  // A tile whose rows and scales are read as they are multiplied.
   template <bool kMasked>
   FULMEN_DEVICE void step(const TilePlace& first, RowState& rows, DirectOutput& out) const {
+    multiply<kMasked>(first, NearKeys(keys, first), NearValues(values, first), scales_of(first),
+                      rows, out);
+  }
+  FULMEN_DEVICE Scales scales_of(const TilePlace& tile) const {
+    return scales.load(a, tile, at_most(keys.end - tile.key, kBlockN));
+  }
+
+  template <bool kMasked, class Keys, class Values>
+  FULMEN_DEVICE void multiply(const TilePlace& first, const Keys& near_keys,
+                              const Values& near_values, const Scales& step_scales, RowState& rows,
+                              DirectOutput& out) const {
     const Int64 first_key = first.key;
-    const NearKeys near_keys(keys, first);
-    const NearValues near_values(values, first);
     const KeptKeys<kBlockN> kept = kept_keys(map, first_row, row_end, values, first_key);
     TileRow<kKeyTiles> score = {};
-    const auto step_scales = scales.load(a, first, at_most(keys.end - first_key, kBlockN));
     StoredKeys key[kTogether ? kKeyTiles : 1][kTogether ? kMmaSteps : 1];
     DirectValues value[kTogether ? kValueSteps : 1][kTogether ? kGroups : 1];
     if constexpr (kTogether) {
@@ -162,7 +183,7 @@ struct SplitTask {
         } else {
           multiply_scores<Element>(score[f], key_operand(load_keys(near_keys, f, kMmaK * d)),
                                    query(d));
-          if (d % kStepsInFlight == kStepsInFlight - 1) schedule_fence();
+          if (!kTileRing && d % kStepsInFlight == kStepsInFlight - 1) schedule_fence();
         }
       }
     }
@@ -182,13 +203,51 @@ struct SplitTask {
         if constexpr (kTogether) {
           multiply_values(out, g, p, value[step][g]);
         } else {
-          schedule_fence();
+          if constexpr (!kTileRing) schedule_fence();
           multiply_values(out, g, p, load_direct(near_values, kept, step, g));
         }
       }
     }
   }
 };
+
+// A wave's tiles from first_key on, each `stride` keys behind the one before, by a ring.
+template <class Scales, class IsWhole>
+FULMEN_DEVICE void go_over_ring(const SplitTask& task, const Scales& scales, Int64 first_key,
+                                int stride, const IsWhole& is_whole, RowState& rows,
+                                DirectOutput& out) {
+  const KeySource &keys = task.keys, &values = task.values;
+  const auto place_of = [&](Int64 key) {
+    return key < keys.end ? TilePlace::of(task.a, key) : TilePlace{key, {}};
+  };
+  TileRing ring(wave_id(), scales.keys, scales.values);
+#pragma unroll
+  for (int n = 0; n < kBuffers; ++n)
+    ring.fetch(keys, values, place_of(first_key + static_cast<Int64>(n) * stride));
+  TilePlace next{};
+  if constexpr (kTilesInPages) next = place_of(first_key + static_cast<Int64>(kBuffers) * stride);
+  // Tiles are counted by 32 bits: with keys of 64 the loop takes more registers than there are.
+  const int tiles =
+      first_key < keys.end ? static_cast<int>((keys.end - first_key - 1) / stride) + 1 : 0;
+#pragma unroll 1
+  for (int n = 0; n < tiles; ++n) {
+    const Int64 key = first_key + static_cast<Int64>(n) * stride,
+                ahead = key + static_cast<Int64>(kBuffers) * stride;
+    const RingTile tile = ring.arrived();
+    const auto near_keys = tile.template rows<false>();
+    const auto near_values = tile.template rows<true>();
+    const SplitTask::Scales step_scales = scales.arrived(tile);
+    if (is_whole(key)) {
+      task.template multiply<false>({key, {}}, near_keys, near_values, step_scales, rows, out);
+    } else {
+      task.template multiply<true>({key, {}}, near_keys, near_values, step_scales, rows, out);
+    }
+    ring.release();
+    ring.fetch(keys, values, {ahead, next.place});
+    // The page's number of the tile after is in flight during the next step.
+    if constexpr (kTilesInPages) next = place_of(ahead + stride);
+  }
+}
 
 FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, float scale) {
   const int wave = wave_id() / kDimGroups, first_dim = wave_id() % kDimGroups * kDimsOfWave;
@@ -305,18 +364,26 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   rows.clear();
   DirectOutput out = {};
   const Int64 first_key = first_tile_key(begin) + wave_id() / kDimGroups * kBlockN;
-  TilePlace next{first_key, {}};
-  if (kTilesInPages && first_key < end) next = TilePlace::of(a, first_key);
-  for (Int64 key = first_key; key < end; key += kWaves * kBlockN) {
-    const TilePlace place{key, next.place};
-    // The next page's number is in flight during this step.
-    if (kTilesInPages && key + kWaves * kBlockN < end)
-      next = TilePlace::of(a, key + kWaves * kBlockN);
-    // Which tiles a mask's bits leave whole is not looked up.
-    if (!kMaskBits && key >= all.begin && key + kBlockN <= all.end && key + kBlockN <= end) {
-      task.template step<false>(place, rows, out);
-    } else {
-      task.template step<true>(place, rows, out);
+  // Which tiles a mask's bits leave whole is not looked up.
+  const auto is_whole = [&](Int64 key) {
+    return !kMaskBits && key >= all.begin && key + kBlockN <= all.end && key + kBlockN <= end;
+  };
+  constexpr int kStride = kWaves * kBlockN;  // from a wave's tile to its next one
+  if constexpr (kTileRing) {
+    go_over_ring(task, scales, first_key, kStride, is_whole, rows, out);
+    barrier();  // waves merge where their rings were
+  } else {
+    TilePlace next{first_key, {}};
+    if (kTilesInPages && first_key < end) next = TilePlace::of(a, first_key);
+    for (Int64 key = first_key; key < end; key += kStride) {
+      const TilePlace place{key, next.place};
+      // The next page's number is in flight during this step.
+      if (kTilesInPages && key + kStride < end) next = TilePlace::of(a, key + kStride);
+      if (is_whole(key)) {
+        task.template step<false>(place, rows, out);
+      } else {
+        task.template step<true>(place, rows, out);
+      }
     }
   }
   leave_in_lds(rows, out, softmax_scale(a));

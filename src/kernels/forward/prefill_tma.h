@@ -21,7 +21,8 @@
 // The loaders, the epilogue and what masks and splits add are in forward/parts/tma_*.h.
 //
 // LDS: up to 128 dims 2 x Q, kBuffers x K, kBuffers x V and the outputs, which the TMA stores;
-// wider heads have one Q, and their outputs go from registers to memory. Then mbarriers. Registers
+// wider heads have one Q, and their outputs go from registers to memory. Then mbarriers, and scales
+// of tokens. Registers
 // of a lane: S kBlockN / 2, O d_v / 2, P kBlockN / 4.
 #include "forward/parts/next_tile.h"
 #include "forward/parts/tma_epilogue.h"
@@ -158,8 +159,10 @@ struct Consumer {
     pass_turn();
     wgmma_wait<0>();
     wgmma_hold(score);
+    multiply_keys(score);
     release_keys();
     exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, row_bits, score, factor);
+    multiply_values(score);
     keep_probabilities(rows, score);
   }
   template <bool kMasked>
@@ -171,18 +174,37 @@ struct Consumer {
     wait_turn();
     wgmma_fence();
     begin_scores(queries, key_ring.now(), score);
-    wait_values();
+    if constexpr (!kValueFactors) wait_values();
     begin_outputs(rows, value_ring.now());
     pass_turn();
     wgmma_wait<1>();
     wgmma_hold(score);
+    multiply_keys(score);
     release_keys();
     exponentiate_and_end_outputs<kMasked>(map, wave_row, rows, first_key, row_bits, score);
     release_values();
+    multiply_values(score);
     keep_probabilities(rows, score);
   }
+  // Where tokens have scales: of the tile in the rings' next buffers. The wait for values is that of
+  // their product, too.
+  FULMEN_DEVICE void multiply_keys(TileRow<kKeyTiles>& score) const {
+    if constexpr (kKeyFactors) {
+      multiply_rows<false>(kLdsLayout.key_factors_at + 4 * kBlockN * key_ring.buffer, score);
+      wave_barrier();  // one lane releases the buffer
+    }
+  }
+  FULMEN_DEVICE void multiply_values(TileRow<kKeyTiles>& probability) const {
+    if constexpr (kValueFactors) {
+      wait_values();
+      // Which keys a mask hides from all rows the loader does not know here.
+      multiply_rows<kMaskBits>(kLdsLayout.value_factors_at + 4 * kBlockN * value_ring.buffer,
+                               probability);
+      wave_barrier();
+    }
+  }
   FULMEN_DEVICE void last(WaveRows& rows) {
-    wait_values();
+    if constexpr (!kValueFactors) wait_values();
     wgmma_fence();
     begin_outputs(rows, value_ring.now());
     end_outputs(rows);
@@ -203,9 +225,9 @@ FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
     }
 #pragma unroll
     for (int n = 0; n < kBuffers; ++n) {
-      mbarrier_init(kKeysFull + 8 * n, 1);
+      mbarrier_init(kKeysFull + 8 * n, kKeyFactors ? 2 : 1);
       mbarrier_init(kKeysEmpty + 8 * n, 4 * kWarpgroups);
-      mbarrier_init(kValuesFull + 8 * n, 1);
+      mbarrier_init(kValuesFull + 8 * n, kValueFactors ? 2 : 1);
       mbarrier_init(kValuesEmpty + 8 * n, 4 * kWarpgroups);
     }
     mbarrier_init_fence();

@@ -16,16 +16,25 @@ struct TmaPrefillLayout {
   int values_at, value_bytes;
   // None: wide heads leave no room, outputs go from registers to memory.
   int outputs_at, output_bytes;
-  int barriers_at, next_at, total;
+  int barriers_at, next_at;
+  // Of each buffer what scores are multiplied with, and probabilities: fp32, where each token of
+  // quantized k, or v, has a scale.
+  int key_factors_at, value_factors_at, total;
 
   FULMEN_ALGORITHM static TmaPrefillLayout of(int head_dim, int head_dim_v, int block_m,
-                                              int block_n, int buffers, bool variable) {
+                                              int block_n, int buffers, bool variable,
+                                              bool key_factors = false,
+                                              bool value_factors = false) {
     TmaPrefillLayout l{};
     l.query_bytes = block_m * 2 * head_dim;
     l.key_bytes = block_n * 2 * head_dim;
     l.value_bytes = block_n * 2 * head_dim_v;
     const bool wide = head_dim > 128 || head_dim_v > 128;
     l.place(wide, block_m, head_dim_v, buffers, variable);
+    const int factors = 4 * block_n * buffers;
+    l.key_factors_at = l.total;
+    l.value_factors_at = l.key_factors_at + (key_factors ? factors : 0);
+    l.total = l.value_factors_at + (value_factors ? factors : 0);
     return l;
   }
   // forward/prefill_fp8.h. Values lie transposed: a panel has `value_rows` rows of 128 bytes, of as

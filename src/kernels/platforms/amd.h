@@ -325,6 +325,12 @@ FULMEN_DEVICE float int8_to_float(unsigned x, int i) {
   // One v_bfe_i32: from a signed char clang extends the sign twice.
   return static_cast<float>(static_cast<int>(x << (24U - 8U * static_cast<unsigned>(i))) >> 24);
 }
+constexpr bool kConvertsE4m3 = false;
+FULMEN_DEVICE unsigned e4m3_pair_half(unsigned a, int i, unsigned b, int j);
+FULMEN_DEVICE unsigned int8_pair_bf16(unsigned a, int i, unsigned b, int j) {
+  return halves(__builtin_bit_cast(unsigned, int8_to_float(a, i)),
+                __builtin_bit_cast(unsigned, int8_to_float(b, j)), true);
+}
 
 // Two probabilities, rounded toward zero by one instruction (rounding to nearest takes three). They
 // come 2^kHalfShift too large, which makes up for what truncation takes on average, and leaves a 1

@@ -259,6 +259,12 @@ FULMEN_DEVICE unsigned multiply_halves(unsigned a, unsigned b) {
 FULMEN_DEVICE float int8_to_float(unsigned x, int i) {
   return static_cast<float>(static_cast<signed char>(static_cast<unsigned char>(x >> (8 * i))));
 }
+constexpr bool kConvertsE4m3 = false;
+FULMEN_DEVICE unsigned e4m3_pair_half(unsigned a, int i, unsigned b, int j);
+FULMEN_DEVICE unsigned int8_pair_bf16(unsigned a, int i, unsigned b, int j) {
+  return halves(__builtin_bit_cast(unsigned, int8_to_float(a, i)),
+                __builtin_bit_cast(unsigned, int8_to_float(b, j)), true);
+}
 
 // Two probabilities, as platforms/nvidia.h or platforms/amd.h: there toward zero.
 #if defined(FULMEN_TARGET_SM80)

@@ -246,11 +246,32 @@ FULMEN_DEVICE unsigned multiply_halves(unsigned a, unsigned b) {
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
   return y;
 }
-// 2^23 + 128 + x, less that: conversions of integers run at a quarter of the rate.
-FULMEN_DEVICE float int8_to_float(unsigned x, int i) {
-  const unsigned code =
-      __byte_perm(x ^ 0x80808080U, 0x4B000000U, 0x7650U + static_cast<unsigned>(i));
-  return __uint_as_float(code) - 8388736.0F;
+// The low 7 bits are those of bf16's fraction: 128 + x, less 128, or less 256 where x has its sign.
+FULMEN_DEVICE unsigned int8_pair_bf16(unsigned a, int i, unsigned b, int j) {
+  const unsigned codes =
+      __byte_perm(a, b, static_cast<unsigned>(i) | (static_cast<unsigned>(j) + 4U) << 8U);
+  // One instruction each; as an expression two, for an instruction has one constant.
+  unsigned numbers, zeros, y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;"
+      : "=r"(numbers)
+      : "r"(codes), "r"(0x007F007FU), "r"(0x43004300U));
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;"
+      : "=r"(zeros)
+      : "r"(codes), "r"(0x00800080U), "r"(0x43004300U));
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(zeros), "r"(0xBF80BF80U), "r"(numbers));
+  return y;
+}
+
+// Byte i of a and byte j of b, E4M3 numbers, in fp16.
+constexpr bool kConvertsE4m3 = __CUDA_ARCH__ >= 890;
+FULMEN_DEVICE unsigned e4m3_pair_half(unsigned a, int i, unsigned b, int j) {
+  unsigned y = 0;
+#if __CUDA_ARCH__ >= 890
+  const unsigned codes =
+      __byte_perm(a, b, static_cast<unsigned>(i) | (static_cast<unsigned>(j) + 4U) << 4U);
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(static_cast<unsigned short>(codes)));
+#endif
+  return y;
 }
 
 // Four numbers rounded to E4M3, to nearest and up to 448, in the order of bytes.

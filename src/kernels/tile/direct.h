@@ -153,11 +153,12 @@ using NearValues = NearRows<true>;
 struct StoredKeys {
   StoredWords<false, 8> piece[kPieces];
 };
-FULMEN_DEVICE StoredKeys load_keys(const NearKeys& keys, int tile, int dim) {
+template <class Keys>
+FULMEN_DEVICE StoredKeys load_keys(const Keys& keys, int tile, int dim) {
   StoredKeys stored;
 #pragma unroll
   for (int p = 0; p < kPieces; ++p)
-    stored.piece[p] = keys.load<false, 8>(piece_row(p), kScoreTile * tile, dim + piece_dim(p));
+    stored.piece[p] = keys.template load<false, 8>(piece_row(p), kScoreTile * tile, dim + piece_dim(p));
   return stored;
 }
 FULMEN_DEVICE RowOperand key_operand(const StoredKeys& stored) {
@@ -192,13 +193,14 @@ FULMEN_DEVICE KeptKeys<kBlockN> kept_keys(const RowMap& map, Int64 row_begin, In
 }
 
 // What the keep-mask hides from all rows becomes 0, as it may be NaN.
-FULMEN_DEVICE DirectValues load_direct(const NearValues& values, const KeptKeys<kBlockN>& kept,
+template <class Values>
+FULMEN_DEVICE DirectValues load_direct(const Values& values, const KeptKeys<kBlockN>& kept,
                                        int step, int group) {
   DirectValues loaded;
   const int dim = group * kGroupDims + direct_lane() * kWidth;
 #pragma unroll
   for (int m = 0; m < kDirectKeys; ++m) {
-    loaded.key[m] = values.load<kSameKeys, kWidth>(
+    loaded.key[m] = values.template load<kSameKeys, kWidth>(
         direct_key(0), kValueDepth * step + direct_key(m) - direct_key(0), dim);
     if constexpr (kKeepMask)
       loaded.key[m] =

@@ -1,7 +1,7 @@
 // Products in 8 bits: the scales of a warpgroup's queries, and of their keys and values.
 #pragma once
 
-#include "forward/parts/query_tiles.h"
+#include "forward/parts/number_scales.h"
 #include "tile/fp8.h"
 #include "tile/softmax.h"
 
@@ -26,6 +26,8 @@ FULMEN_DEVICE decltype(auto) arguments_of(const QueryTile& t, const ForwardArgum
                                           Int64 first_row) {
   if constexpr (kFp8Products) {
     return in_codes(call, t.batch, t.head, first_row);
+  } else if constexpr (kKvNumbers) {
+    return in_numbers(t, call);
   } else {
     return t.sequence(call);
   }

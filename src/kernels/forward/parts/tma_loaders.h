@@ -19,11 +19,14 @@ constexpr int kPanels = (kPairedDims + kPanelColumns - 1) / kPanelColumns,
               kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
 constexpr int kValuePanels = kFp8Products ? kBlockN / kFp8PanelKeys : kPanelsV,
               kValueRows = kFp8Products ? kHeadDimV : kBlockN;
+// Quantized keys and values whose tokens have scales: these come to LDS beside the tiles.
+constexpr bool kKeyFactors = kKvNumbers && kKeyScaleOfToken,
+               kValueFactors = kKvNumbers && kValueScaleOfToken;
 constexpr TmaPrefillLayout kLdsLayout =
     kFp8Products ? TmaPrefillLayout::of_fp8(kHeadDim, kHeadDimV, kPanelsV* kPanelColumns, kBlockM,
                                             kBlockN, kBuffers)
                  : TmaPrefillLayout::of(kPanels * kPanelColumns, kPanelsV* kPanelColumns, kBlockM,
-                                        kBlockN, kBuffers, kVariable);
+                                        kBlockN, kBuffers, kVariable, kKeyFactors, kValueFactors);
 static_assert(kLdsLayout.total == kLdsBytes,
               "prefill_tma: the host reserves the LDS that the tiles need");
 constexpr int kWarpgroups = kBlockM / 64;  // that multiply
@@ -121,6 +124,7 @@ struct KeyLoader {
   L2Policy again = L2Policy::evict_last();
   TileRing key_ring, value_ring;
   int patch_parity = 0;
+  TokenFactors factors = {};
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
     const int kv_head = begin(t);
@@ -165,6 +169,7 @@ struct KeyLoader {
   FULMEN_DEVICE int begin(const QueryTile& t) {
     if constexpr (kSharesTiles)
       again = t.is_alone() ? L2Policy::evict_first() : L2Policy::evict_last();
+    if constexpr (kKeyFactors || kValueFactors) factors = TokenFactors::of(t, arguments);
     return t.head / arguments.group_size;
   }
   FULMEN_DEVICE TilePages pages(const QueryTile& t, int n) const {
@@ -179,6 +184,8 @@ struct KeyLoader {
     mbarrier_wait(kKeysEmpty + 8 * key_ring.buffer, key_ring.parity ^ 1);
     request<kPanels>(to, arguments.k_map, t, first_key, kv_head, pages, patched ? kPatch : full);
     if (patched) patch<kPatch>(full, [&] { pages.make_missing<kPanels>(to); });
+    if constexpr (kKeyFactors)
+      bring_factors<false>(t, factors.keys, first_key, kLdsLayout.key_factors_at, key_ring, full);
     key_ring.advance();
   }
   // hidden: kMaskBits, some keys of the tile are attended by no row.
@@ -203,7 +210,26 @@ struct KeyLoader {
       patch<kChanged>(
           full, [&] { clear_hidden_values<kPanelsV>(arguments, t, to, first_key, before, after); });
     }
+    if constexpr (kValueFactors)
+      bring_factors<true>(t, factors.values, first_key, kLdsLayout.value_factors_at, value_ring,
+                          full);
     value_ring.advance();
+  }
+  // The factors of a tile's rows: a second arrival at the buffer's mbarrier. Rows that are not there
+  // have the last one's. Probabilities of values that no row attends are 0, and their factor may be
+  // anything: it is 0, too.
+  template <bool kValues>
+  FULMEN_DEVICE void bring_factors(const QueryTile& t, const float* from, Int64 first_key, int to,
+                                   const TileRing& ring, int full) const {
+    const int last = at_most(factors.rows - first_key, kBlockN) - 1;
+    for (int row = lane_id(); row < kBlockN; row += kWaveSize) {
+      const Int64 key = first_key + row;
+      const bool hidden = kValues && (key < t.keys.begin || key >= t.keys.end);
+      const float factor = global_load(from + first_key + (row < last ? row : last));
+      lds_store(to + 4 * (ring.buffer * kBlockN + row), hidden ? 0.0F : factor);
+    }
+    wave_barrier();
+    if (lane_id() == 0) mbarrier_arrive(full);
   }
   // Values in 8 bits: hidden ones are 0 as they are (forward/fp8_key_codes.h).
   FULMEN_DEVICE void codes_of_values(int to, const QueryTile& t, Int64 first_key, int kv_head,

@@ -28,9 +28,9 @@ FULMEN_DEVICE void for_each_pair(const ForwardArguments& a, int slot, int first,
 // outputs that nothing was divided by, their maximum, and their sum over all lanes of the row.
 FULMEN_DEVICE void store_part(const ForwardArguments& a, Int64 part, int slot, int first,
                               const WaveRows& rows, float sum) {
-  const float factor = kFp8Products ? a.value_scale : 1.0F;
+  const float factor = kFp8Products || (kKvNumbers && sum != 0) ? a.value_scale : 1.0F;
   for_each_pair(a, slot, first, rows, [&](int dim, float low, float high) {
-    if constexpr (kFp8Products) {
+    if constexpr (kFp8Products || kKvNumbers) {
       low *= factor;
       high *= factor;
     }

@@ -68,6 +68,25 @@ FULMEN_DEVICE void end_outputs(WaveRows& rows) {
   for (int g = 0; g < kProducts; ++g) wgmma_hold(rows.out[g]);
 }
 
+// A tile's scores, or probabilities, times what the rows of quantized keys, or values, have in LDS
+// from `at` on. kKeepsZeros: what is 0 stays it beside any factor.
+template <bool kKeepsZeros>
+FULMEN_DEVICE void multiply_rows(int at, TileRow<kKeyTiles>& tile) {
+#pragma unroll
+  for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+    for (int e = 0; e < kElements; e += 4) {
+      const auto two = lds_load<Words<2> >(at + 4 * (kScoreTile * f + tile_column(e)));
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        float& x = tile[f][e + n];
+        const float y = x * bits_float(two.word[n % 2]);
+        x = kKeepsZeros && x == 0 ? 0.0F : y;
+      }
+    }
+  }
+}
+
 // Scores become probabilities. Returns true if O must be rescaled by `factor`.
 template <bool kMasked>
 FULMEN_DEVICE bool exponentiate_tile(const RowMap& map, Int64 wave_row, RowState& state,
@@ -136,7 +155,9 @@ FULMEN_DEVICE void end_rows(const RowMap& map, Int64 wave_row, const RowState& s
     const Int64 row = wave_row + tile_row(slot);
     const RowEnd end = end_row(a, map.head(row), row_maximum(state, softmax_scale(a), slot),
                                total(state.sum[slot]));
-    output_factor[slot] = end.output_factor * (kFp8Products ? a.value_scale : 1.0F);
+    // Outputs of no keys are 0, whatever the scale is.
+    const bool scaled = kFp8Products || (kKvNumbers && end.output_factor != 0);
+    output_factor[slot] = end.output_factor * (scaled ? a.value_scale : 1.0F);
     if (row < map.end && tile_column(0) == 0)
       store_lse(a, map.batch, map.head(row), map.query(row), end.lse);
   }
