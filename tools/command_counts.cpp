@@ -64,6 +64,10 @@ std::vector<GridCase> counted_cases() {
     add(DType::fp32, 128, 1024, 1, dim, Feature::none, Pass::forward);
   for (const int64_t dim : {64, 128})
     add(DType::fp32, 256, 256, 1, dim, Feature::none, Pass::backward);
+  for (const int64_t dim : {64, 128, 256}) {
+    add(DType::bf16, 128, 1024, 1, dim, Feature::none, Pass::forward);
+    list.back().precision = Precision::int8;
+  }
   return list;
 }
 
@@ -124,6 +128,7 @@ nlohmann::ordered_json json_of(const Row& row) {
           {"waits", e.waits}};
 }
 
+// family: empty for any.
 bool runs_in(const std::string& family, const Problem& problem, const std::string& device) {
   const Result<std::vector<Candidate>> all = candidates(problem, device);
   if (!all.ok()) return false;
@@ -131,7 +136,8 @@ bool runs_in(const std::string& family, const Problem& problem, const std::strin
   for (const Candidate& one : all.value()) {
     if (one.support.yes && (best == nullptr || one.rank > best->rank)) best = &one;
   }
-  return best != nullptr && best->kernel.find("." + family + ".") != std::string::npos;
+  return best != nullptr &&
+         (family.empty() || best->kernel.find("." + family + ".") != std::string::npos);
 }
 
 // Returns the launches of a case; none where another family runs it. Errors: those of planning, and
@@ -141,7 +147,10 @@ Result<std::vector<Row>> count(const GridCase& grid_case, const std::string& dev
   const GridData data = make_grid_data(grid_case, pool);
   const Result<Problem> problem = problem_of(grid_case, data);
   if (!problem.ok()) return problem.status();
-  if (!family.empty() && !runs_in(family, problem.value(), device)) return std::vector<Row>();
+  // Chips without products in int8 have no row of them.
+  const bool only_some = grid_case.precision != Precision::exact;
+  if ((!family.empty() || only_some) && !runs_in(family, problem.value(), device))
+    return std::vector<Row>();
   const Result<std::unique_ptr<DeviceTensors>> there = DeviceTensors::make(device, data.tensors);
   if (!there.ok()) return there.status();
   take_executed_instructions();
@@ -195,8 +204,8 @@ Status counts(const CountsArguments& arguments) {
   }
   if (all.empty()) {
     return {StatusCode::invalid_argument,
-            fmt::format("--family {}: prefill, prefill_fp32, short, decode, backward and "
-                        "short_backward are counted",
+            fmt::format("--family {}: prefill, prefill_fp32, short, decode, backward, "
+                        "short_backward and prefill_int8 are counted",
                         printable(arguments.family))};
   }
   if (Status status = flush_standard_output(); !status.ok()) return status;
@@ -216,7 +225,8 @@ Command counts_command(CLI::App& app) {
       ->required();
   parser->add_option(
       "--family", arguments->family,
-      "one of prefill, prefill_fp32, short, decode, backward, short_backward; all when not given");
+      "one of prefill, prefill_fp32, short, decode, backward, short_backward, prefill_int8; all "
+      "when not given");
   parser->add_flag("--markdown", arguments->markdown, "a table for a page");
   parser->add_option("--json", arguments->json, "write the counts as JSON");
   return {parser, [arguments] { return counts(*arguments); }};

@@ -87,6 +87,13 @@ std::vector<Problem> main_problems() {
     triangle.dbias = triangle.bias;
     list.push_back(triangle);
   }
+  // q k^T in int8.
+  for (const int64_t dim : {64, 128, 256}) {
+    for (const bool causal : {false, true}) {
+      list.push_back(usual_problem(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal));
+      list.back().precision = Precision::int8;
+    }
+  }
   // Training with dropout.
   Problem training = usual_problem(DType::bf16, {16, 512, 512, 12, 12, 64}, false);
   training.dropout = 6554;  // 0.1

@@ -256,6 +256,8 @@ TEST_F(BadInputTest, Subcommands) {
   expect_one_sentence(fulmen({"bench", "--repeat", "0"}),
                       "not an argument of this command: --repeat 0");
   expect_one_sentence(fulmen({"verify", "--grid", "huge"}), "--grid");
+  expect_one_sentence(fulmen({"verify", "--precision", "int4"}), "--precision: int4");
+  expect_one_sentence(fulmen({"verify", "--backward", "--precision", "int8"}), "--precision int8");
   expect_one_sentence(fulmen({"verify", "--kernel", "cpu.prefill.abacus"}), "cpu.prefill.abacus");
   expect_one_sentence(fulmen({"verify", "--backward", "--kernel", "cpu.backward.abacus"}),
                       "cpu.backward.abacus");

@@ -96,6 +96,63 @@ TEST_P(MatrixInstruction, IsTheProduct) {
   }
 }
 
+class CodeMatrixInstruction : public ::testing::TestWithParam<std::size_t> {};
+
+TEST_P(CodeMatrixInstruction, IsTheProduct) {
+  const CodeMap& it = code_maps()[GetParam()];
+  ASSERT_NE(target_of(it), nullptr) << it.target;
+  const CodeProblem problem(it, 8300 + GetParam());
+  const auto size = [](int x) { return static_cast<std::size_t>(x); };
+  // Memory: d [lanes][elements], in and out; then a and b as bytes [lanes][elements].
+  const int operands_at = it.lanes * it.d_elements;
+  const DeviceArray x(4 * size(operands_at) + size(it.lanes * (it.a_elements + it.b_elements)));
+  auto* d = x.as<uint32_t>();
+  auto* a_places = reinterpret_cast<uint8_t*>(d + operands_at);
+  uint8_t* b_places = a_places + it.lanes * it.a_elements;
+  for (int k = 0; k < it.k; ++k) {
+    for (int i = 0; i < it.m; ++i) {
+      for (const LanePlace& p : it.a(i, k))
+        a_places[p.lane * it.a_elements + p.element] = problem.a[size(i * it.k + k)];
+    }
+    for (int j = 0; j < it.n; ++j) {
+      for (const LanePlace& p : it.b(k, j))
+        b_places[p.lane * it.b_elements + p.element] = problem.b[size(k * it.n + j)];
+    }
+  }
+  for (int i = 0; i < it.m; ++i) {
+    for (int j = 0; j < it.n; ++j)
+      d[it.d(i, j).lane * it.d_elements + it.d(i, j).element] = problem.c[size(i * it.n + j)];
+  }
+  const KernelText text{
+      .arch = std::string(target_of(it)->test_chips.front()),
+      .body = fmt::format(
+          "float d[{0}];\nWords<{1}> a_words, b_words;\nconst int l = lane_id();\n"
+          "auto* sums = reinterpret_cast<unsigned*>(a.x);\n"
+          "for (int e = 0; e < {0}; ++e) d[e] = bits_float(global_load(sums + l * {0} + e));\n"
+          "const auto* words = sums + {2} * {0};\n"
+          "for (int w = 0; w < {1}; ++w) a_words.word[w] = global_load(words + l * {1} + w);\n"
+          "for (int w = 0; w < {1}; ++w) b_words.word[w] = global_load(words + ({2} + l) * {1} + "
+          "w);\n"
+          "{3}(d, a_words, b_words);\n"
+          "for (int e = 0; e < {0}; ++e) global_store(sums + l * {0} + e, float_bits(d[e]));",
+          it.d_elements, it.a_elements / 4, it.lanes, it.call),
+      .headers = fmt::format("#include \"targets/{}/target.h\"\n", it.target),
+      .workgroup_size = it.lanes};
+  const Status status = run_text(text, x.data());
+  ASSERT_TRUE(status.ok()) << status.message();
+  for (int i = 0; i < it.m; ++i) {
+    for (int j = 0; j < it.n; ++j) {
+      const LanePlace p = it.d(i, j);
+      ASSERT_EQ(d[p.lane * it.d_elements + p.element], problem.expected(it, i, j, true, true))
+          << it.name << " " << i << " " << j;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CodeMatrixInstruction,
+                         ::testing::Range<std::size_t>(0, code_maps().size()),
+                         [](const auto& info) { return code_maps()[info.param].name; });
+
 INSTANTIATE_TEST_SUITE_P(All, MatrixInstruction,
                          ::testing::Combine(::testing::Range<std::size_t>(0, lane_maps().size()),
                                             ::testing::Values(DType::fp16, DType::bf16),

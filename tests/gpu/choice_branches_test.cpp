@@ -117,8 +117,7 @@ Kinds kinds_of(const gpu::Chip& chip, bool small, int draws,
                std::set<std::pair<std::string, double>>* won = nullptr) {
   Kinds kinds;
   std::mt19937_64 random(small ? 1 : 2);  // the same in every run: what the table has is held
-  for (int n = 0; n < draws; ++n) {
-    const Drawn drawn = draw(random, small);
+  const auto add = [&](const Drawn& drawn) {
     const Problem& p = drawn.problem;
     std::pair<std::string, double> best{"", -1};
     for (const gpu::Family* family : gpu::families()) {
@@ -132,6 +131,13 @@ Kinds kinds_of(const gpu::Chip& chip, bool small, int draws,
       if (!is_new && p.flops() < at->second.problem.flops()) at->second = drawn;
     }
     if (won != nullptr) won->insert(best);
+  };
+  for (int n = 0; n < draws; ++n) {
+    Drawn drawn = draw(random, small);
+    add(drawn);
+    if (drawn.spec.backward || drawn.spec.dtype == DType::fp32) continue;
+    drawn.spec.precision = drawn.problem.precision = Precision::int8;
+    add(drawn);
   }
   return kinds;
 }
@@ -158,6 +164,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"prefill.gfx11", 3},
         {"prefill.portable", 2},
         {"prefill_fp32.gfx11", 2},
+        {"prefill_int8.gfx11", 3},
         {"short.gfx11", 28},
         {"short_backward.gfx11", 6}}},
       {"gfx1201",
@@ -170,6 +177,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"prefill.gfx12", 3},
         {"prefill.portable", 2},
         {"prefill_fp32.gfx12", 2},
+        {"prefill_int8.gfx12", 3},
         {"short.gfx12", 28},
         {"short_backward.gfx12", 6}}},
       {"gfx942",
@@ -182,6 +190,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"prefill.cdna3", 3},
         {"prefill.portable", 2},
         {"prefill_fp32.cdna3", 3},
+        {"prefill_int8.cdna3", 3},
         {"short.cdna3", 28},
         {"short_backward.cdna3", 7}}},
       {"gfx950",
@@ -194,6 +203,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"prefill.cdna4", 2},
         {"prefill.portable", 2},
         {"prefill_fp32.cdna4", 3},
+        {"prefill_int8.cdna4", 2},
         {"short.cdna4", 28},
         {"short_backward.cdna4", 12}}},
       {"sm_80",

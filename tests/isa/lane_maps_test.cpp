@@ -162,6 +162,79 @@ TEST(MachineCodeLaneMaps, OfFp32) {
   }
 }
 
+// WMMA takes each of A and B as signed or not.
+class MachineCodeCodeMap : public ::testing::TestWithParam<std::size_t> {};
+
+TEST_P(MachineCodeCodeMap, IsTheProduct) {
+  if (const std::string why = why_not_executed(); !why.empty()) GTEST_SKIP() << why;
+  const CodeMap& map = code_maps()[GetParam()];
+  const int words = map.a_elements / 4, a_at = map.d_elements, b_at = a_at + 2;
+  const int b_from = words > 2 ? a_at + words : b_at;
+  const bool apart = chip_of(map) == "gfx908";
+  const int d_at = apart ? 256 : 0;
+  const std::string d = (apart ? "a" : "v") + vector_registers(0, map.d_elements).substr(1);
+  const auto operand = [&](int at) {
+    return words == 1 ? "v" + std::to_string(at) : vector_registers(at, words);
+  };
+  const std::string product = std::string(map.machine_name) + " " + d + ", " + operand(a_at) +
+                              ", " + operand(b_from) + ", ";
+  std::vector<std::string> lines{product + d};
+  if (map.chooses_signs) {
+    for (const char* signs : {"1,0", "0,1", "1,1"})
+      lines.push_back(product + d + " neg_lo:[" + signs + ",0]");
+  }
+  const bool takes_constants = !apart;
+  if (takes_constants)
+    lines.push_back(product + "0" + (map.chooses_signs ? " neg_lo:[1,1,0]" : ""));
+  const auto assembled = assemble(lines, chip_of(map));
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  ASSERT_EQ(m.size(), map.lanes);
+  m.wave().scalars[gpu::kExecLow] = 0xFFFFFFFFU;
+  m.wave().scalars[gpu::kExecLow + 1] = m.size() == 64 ? 0xFFFFFFFFU : 0;
+  const auto size = [](int x) { return static_cast<std::size_t>(x); };
+  const auto put = [&](int first, const LanePlace& place, uint8_t code) {
+    uint32_t& word = m.vector(first + place.element / 4, place.lane);
+    const int shift = 8 * (place.element % 4);
+    word = (word & ~(0xFFU << shift)) | uint32_t{code} << shift;
+  };
+  for (std::size_t n = 0; n < lines.size(); ++n) {
+    CodeProblem problem(map, 8400 + 16 * GetParam() + n);
+    const bool adds_to_zero = takes_constants && n + 1 == lines.size(),
+               both = !map.chooses_signs || adds_to_zero;
+    if (adds_to_zero) std::fill(problem.c.begin(), problem.c.end(), 0U);
+    for (int k = 0; k < map.k; ++k) {
+      for (int i = 0; i < map.m; ++i) {
+        for (const LanePlace& place : map.a(i, k)) put(a_at, place, problem.a[size(i * map.k + k)]);
+      }
+      for (int j = 0; j < map.n; ++j) {
+        for (const LanePlace& place : map.b(k, j))
+          put(b_from, place, problem.b[size(k * map.n + j)]);
+      }
+    }
+    for (int i = 0; i < map.m; ++i) {
+      for (int j = 0; j < map.n; ++j) {
+        const LanePlace place = map.d(i, j);
+        m.vector(d_at + place.element, place.lane) =
+            adds_to_zero ? 12345U : problem.c[size(i * map.n + j)];
+      }
+    }
+    ASSERT_EQ(m.run(assembled->code[n]), "");
+    for (int i = 0; i < map.m; ++i) {
+      for (int j = 0; j < map.n; ++j) {
+        const LanePlace place = map.d(i, j);
+        ASSERT_EQ(m.vector(d_at + place.element, place.lane),
+                  problem.expected(map, i, j, both || n == 1 || n == 3, both || n >= 2))
+            << lines[n] << ": " << i << " " << j;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MachineCodeCodeMap,
+                         ::testing::Range<std::size_t>(0, code_maps().size()),
+                         [](const auto& info) { return code_maps()[info.param].name; });
+
 INSTANTIATE_TEST_SUITE_P(All, MachineCodeLaneMap,
                          ::testing::Combine(::testing::Range<std::size_t>(0, amd_maps().size()),
                                             ::testing::Values(DType::fp16, DType::bf16),

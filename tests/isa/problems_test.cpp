@@ -84,6 +84,24 @@ TEST_P(IsaProblems, Prefill) {
   check(s, "prefill");
 }
 
+// q k^T in int8: scores that are scaled alone, and others.
+TEST_P(IsaProblems, PrefillInt8) {
+  Random random(2125 + std::hash<std::string>()(GetParam()) % 1000);
+  CaseSpec s = small(random.pick({DType::bf16, DType::fp16}));
+  s.precision = Precision::int8;
+  s.causal = random.pick({Causal::none, Causal::bottom_right});
+  s.sinks = random.chance(0.5);
+  check(s, "prefill_int8");
+  s = small(random.pick({DType::bf16, DType::fp16}));
+  s.precision = Precision::int8;
+  s.head_dim = random.pick({100, 128, 256});
+  s.head_dim_v = random.pick({64, 128, 256});
+  s.window_left = random.between(10, 60);
+  s.bias = random.chance(0.5);
+  s.softcap = s.bias ? 0.0F : 20.0F;
+  check(s, "prefill_int8");
+}
+
 // A miscompilation on RDNA: sums of rows, after which a branch turns half of the lanes off.
 TEST_P(IsaProblems, Decode) {
   for (const DType dtype : {DType::bf16, DType::fp16}) {

@@ -61,6 +61,66 @@ const std::vector<LaneMap>& lane_maps() {
   return maps;
 }
 
+const std::vector<CodeMap>& code_maps() {
+  using Places = std::vector<LanePlace>;
+  const auto of_16 = [](int i, int j) { return LanePlace{j + 16 * (i / 4), i % 4}; };
+  static const std::vector<CodeMap> maps{
+      {{"gfx11_wmma_i32_16x16x16", "gfx11", "wmma_i32_16x16x16", nullptr, nullptr, 16, 16, 16, 32,
+        16, 16, 8, [](int i, int k) { return Places{{i, k}, {i + 16, k}}; },
+        [](int k, int j) { return Places{{j, k}, {j + 16, k}}; },
+        [](int i, int j) { return LanePlace{j + 16 * (i % 2), i / 2}; }},
+       "v_wmma_i32_16x16x16_iu8",
+       true},
+      // k = 8 (l / 16) + e: neighbours, which elements of 16 bits are by fours.
+      {{"gfx12_wmma_i32_16x16x16", "gfx12", "wmma_i32_16x16x16", nullptr, nullptr, 16, 16, 16, 32,
+        8, 8, 8, [](int i, int k) { return Places{{i + 16 * (k / 8), k % 8}}; },
+        [](int k, int j) { return Places{{j + 16 * (k / 8), k % 8}}; },
+        [](int i, int j) { return LanePlace{j + 16 * (i / 8), i % 8}; }},
+       "v_wmma_i32_16x16x16_iu8",
+       true},
+      {{"gfx942_mfma_i32_16x16x32", "cdna3", "mfma_i32_16x16x32", nullptr, nullptr, 16, 16, 32, 64,
+        8, 8, 4, [](int i, int k) { return Places{{i + 16 * (k / 8), k % 8}}; },
+        [](int k, int j) { return Places{{j + 16 * (k / 8), k % 8}}; }, of_16},
+       "v_mfma_i32_16x16x32_i8",
+       false},
+      {{"gfx90a_mfma_i32_16x16x16", "cdna2", "mfma_i32_16x16x16", nullptr, nullptr, 16, 16, 16, 64,
+        4, 4, 4, [](int i, int k) { return Places{{i + 16 * (k / 4), k % 4}}; },
+        [](int k, int j) { return Places{{j + 16 * (k / 4), k % 4}}; }, of_16},
+       "v_mfma_i32_16x16x16i8",
+       false},
+      {{"gfx908_mfma_i32_16x16x16", "cdna1", "mfma_i32_16x16x16", nullptr, nullptr, 16, 16, 16, 64,
+        4, 4, 4, [](int i, int k) { return Places{{i + 16 * (k / 4), k % 4}}; },
+        [](int k, int j) { return Places{{j + 16 * (k / 4), k % 4}}; }, of_16},
+       "v_mfma_i32_16x16x16i8",
+       false},
+  };
+  return maps;
+}
+
+CodeProblem::CodeProblem(const LaneMap& map, uint64_t seed)
+    : a(static_cast<std::size_t>(map.m * map.k)),
+      b(static_cast<std::size_t>(map.k * map.n)),
+      c(static_cast<std::size_t>(map.m * map.n)) {
+  Random random(seed);
+  for (std::vector<uint8_t>* codes : {&a, &b}) {
+    for (uint8_t& code : *codes) code = static_cast<uint8_t>(random.between(0, 255));
+  }
+  for (uint32_t& sum : c) sum = static_cast<uint32_t>(random.between(0, 0xFFFFFFFF));
+}
+
+uint32_t CodeProblem::expected(const LaneMap& map, int i, int j, bool a_signed,
+                               bool b_signed) const {
+  const auto number = [](uint8_t code, bool is_signed) {
+    return is_signed ? int{static_cast<int8_t>(code)} : int{code};
+  };
+  uint32_t sum = c[static_cast<std::size_t>(i * map.n + j)];
+  for (int k = 0; k < map.k; ++k) {
+    sum += static_cast<uint32_t>(number(a[static_cast<std::size_t>(i * map.k + k)], a_signed) *
+                                 number(b[static_cast<std::size_t>(k * map.n + j)], b_signed));
+  }
+  return sum;
+}
+
 MatrixProblem::MatrixProblem(const LaneMap& map, DType dtype, bool subnormal, uint64_t seed)
     : a(static_cast<std::size_t>(map.m * map.k)),
       b(static_cast<std::size_t>(map.k * map.n)),

@@ -37,6 +37,23 @@ struct LaneMap {
 
 const std::vector<LaneMap>& lane_maps();
 
+// The same of int8 codes, which both emulators have in maps of their own, too. `fp16` and `bf16`
+// are null.
+struct CodeMap : LaneMap {
+  const char* machine_name;
+  bool chooses_signs;  // WMMA: neg_lo says which of A and B is signed; else both are
+};
+const std::vector<CodeMap>& code_maps();
+
+// Codes for D = A B + C, in 32 bits that wrap.
+struct CodeProblem {
+  std::vector<uint8_t> a, b;  // [m, k], [k, n]
+  std::vector<uint32_t> c;    // [m, n]
+
+  CodeProblem(const LaneMap& map, uint64_t seed);
+  uint32_t expected(const LaneMap& map, int i, int j, bool a_signed, bool b_signed) const;
+};
+
 // Numbers for D = A B + C, of A and B such as the dtype holds. subnormal: all of A; those of B are
 // so large that D is not small, and C is 0.
 struct MatrixProblem {

@@ -207,7 +207,7 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option(
          "--precision", arguments.precision,
          "in which numbers the products are: exact, the default, or int8 or fp8, about 1 and "
-         "5 % off: fp8 is fast on Hopper, CPUs have plain loops of both")
+         "5 % off: fp8 is fast on Hopper, int8 has kernels for AMD, CPUs have plain loops of both")
       ->check(CLI::IsMember({"exact", "int8", "fp8"}));
   app.add_option("--softcap", arguments.softcap,
                  "score = softcap * tanh(score / softcap); 0 is off")
@@ -235,6 +235,10 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option("--threads", arguments.threads,
                  "CPU threads; 0 takes OMP_NUM_THREADS, else all processors")
       ->transform(int_from(0));
+}
+
+Precision precision_of(const std::string& name) {
+  return name == "int8" ? Precision::int8 : name == "fp8" ? Precision::fp8 : Precision::exact;
 }
 
 Result<DType> parse_dtype(const std::string& name) {
@@ -271,9 +275,7 @@ Result<AttentionOptions> attention_options(const ProblemArguments& arguments) {
   options.mask_mod = arguments.mask_mod;
   options.dropout = arguments.dropout;
   options.deterministic = arguments.deterministic;
-  options.precision = arguments.precision == "int8"  ? Precision::int8
-                      : arguments.precision == "fp8" ? Precision::fp8
-                                                     : Precision::exact;
+  options.precision = precision_of(arguments.precision);
   options.kernel = arguments.kernel;
   options.tuning = arguments.tuning;
   options.num_threads = arguments.threads;

@@ -56,6 +56,8 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments);
 Status invalid(std::string message);
 // Names of the command line to values: Errors name the option, its value and what is accepted.
 Result<DType> parse_dtype(const std::string& name);
+// Of "int8" and "fp8"; else exact.
+Precision precision_of(const std::string& name);
 Result<AttentionOptions> attention_options(const ProblemArguments& arguments);
 std::string device_of(const ProblemArguments& arguments);
 // Checks that the device can be used and has the kernel of that name, if one is given.

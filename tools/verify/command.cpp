@@ -25,7 +25,7 @@ namespace {
 
 struct VerifyArguments {
   std::string grid = "quick";
-  std::string dtype, device, kernel;
+  std::string dtype, device, kernel, precision;
   std::optional<uint64_t> seed;
   uint64_t random = 0;
   int threads = 0;
@@ -94,6 +94,7 @@ Result<std::vector<GridCase>> chosen_grid(const VerifyArguments& arguments, Grid
         verify_grid(size, dtype, arguments.backward ? Pass::backward : Pass::forward);
     cases.insert(cases.end(), more.begin(), more.end());
   }
+  for (GridCase& one : cases) one.precision = precision_of(arguments.precision);
   return cases;
 }
 
@@ -105,6 +106,7 @@ std::string repeat_with(const VerifyArguments& a, const std::string& device, uin
   if (a.backward) text += " --backward";
   if (!a.dtype.empty()) text += " --dtype " + a.dtype;
   if (!a.kernel.empty()) text += " --kernel " + a.kernel;
+  if (!a.precision.empty()) text += " --precision " + a.precision;
   return text;
 }
 
@@ -212,8 +214,9 @@ Status verify_random(const VerifyArguments& arguments, const std::string& device
     }
     pool.generator().seed(seed + n);
     const DType dtype = dtypes[pool.generator()() % dtypes.size()];
-    const GridCase grid_case = random_case(
-        pool.generator(), dtype, arguments.backward ? Pass::backward : Pass::forward, emulated);
+    GridCase grid_case = random_case(pool.generator(), dtype,
+                                     arguments.backward ? Pass::backward : Pass::forward, emulated);
+    grid_case.precision = precision_of(arguments.precision);
     if (Status status =
             verify_case(arguments, device, grid_case, pool, threads, seed + n, findings);
         !status.ok())
@@ -230,6 +233,10 @@ Status verify(const VerifyArguments& arguments) {
   const std::string device = arguments.device.empty() ? default_device() : arguments.device;
   if (Status status = check_device_and_kernel(device, arguments.kernel); !status.ok())
     return status;
+  if (arguments.backward && precision_of(arguments.precision) != Precision::exact)
+    return {StatusCode::invalid_argument,
+            fmt::format("--precision {}: gradients are of exact products, leave out --backward",
+                        arguments.precision)};
   const bool emulated = is_emulated(device);
   if (arguments.random > 0) return verify_random(arguments, device);
   const GridSize size = arguments.grid == "full" ? GridSize::full
@@ -294,6 +301,11 @@ Command verify_command(CLI::App& app) {
   parser->add_option("--device", arguments->device, "see `fulmen devices`");
   parser->add_option("--kernel", arguments->kernel,
                      "one kernel; every one that supports a problem when not given");
+  parser
+      ->add_option("--precision", arguments->precision,
+                   "in which numbers the products are: exact, the default, int8 or fp8; kernels "
+                   "without these are left out")
+      ->check(CLI::IsMember({"exact", "int8", "fp8"}));
   parser
       ->add_option("--seed", arguments->seed,
                    "of the random inputs; a new one each time when not given")

@@ -370,18 +370,20 @@ std::string to_string(const GridCase& c) {
                         c.dropout > 0 ? fmt::format(", dropout {}", c.dropout) : "",
                         c.dlse ? ", dlse" : "",
                         c.dbias_summed > 0 ? fmt::format(", dbias sum {}", c.dbias_summed) : "");
+  const std::string precision =
+      c.precision == Precision::exact ? "" : fmt::format(", {}", to_string(c.precision));
   constexpr std::array kSequenceNames{"", ", packed", ", padded", ", paged"};
   const std::string sequences =
       kSequenceNames[static_cast<std::size_t>(c.sequences)] +
       (c.page_size > 0 ? fmt::format(" by {}", c.page_size) : std::string());
-  return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}{}, {}{}{}{}{}", to_string(c.dtype),
+  return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}{}, {}{}{}{}{}{}", to_string(c.dtype),
                      c.batch, c.seqlen_q, c.seqlen_k, c.heads, c.kv_heads, c.head_dim, c.head_dim_v,
                      c.huge_bias     ? "huge "
                      : c.shared_bias ? "shared "
                                      : "",
                      kFeatureNames[static_cast<std::size_t>(c.feature)],
                      kLayoutNames[static_cast<std::size_t>(c.layout)], sequences,
-                     c.lse ? ", lse" : "", c.large ? ", large inputs" : "", backward);
+                     c.lse ? ", lse" : "", c.large ? ", large inputs" : "", precision, backward);
 }
 
 std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
@@ -518,6 +520,7 @@ GridData make_grid_data(const GridCase& c, NormalPool& pool, int threads) {
   if (c.feature == Feature::window) o.window_right = c.window_right;
   if (has(c, Feature::softcap)) o.softcap = 15.0F;
   o.dropout = c.dropout;
+  o.precision = c.precision;
   t.dropout_seed = pool.generator()();
   t.dropout_offset = pool.generator()();
   if (c.pass == Pass::backward) add_gradients(c, pool, data, threads);

@@ -57,6 +57,7 @@ struct GridCase {
   Sequences sequences = Sequences::even;
   int64_t page_size = 0;
   float dropout = 0;
+  Precision precision = Precision::exact;
   // Backward alone: a gradient of the bias that is summed over dims of the bias.
   bool dlse = false;
   bool dbias = true;     // where there is a bias

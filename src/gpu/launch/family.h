@@ -57,7 +57,8 @@ struct LaunchPlan {
   int64_t tile_counter_floats = 0;
   // The keep-mask's bits follow: launch/mask_bits.h.
   int64_t mask_rows_words = 0, mask_blocks_words = 0, mask_keys_words = 0, block_states_words = 0;
-  int64_t code_floats = 0;  // products in 8 bits, at the very start: kernels/tile/fp8_workspace.h
+  // Products in 8 bits, at the very start: kernels/tile/{fp8,int8}_workspace.h.
+  int64_t code_floats = 0;
   int64_t row_statistics_floats = 0, row_share_floats = 0, bias_partial_floats = 0,
           query_sum_floats = 0;
   int num_splits = 0;
@@ -134,6 +135,7 @@ const Family* make_prefill(const Target& target);
 const Family* make_prefill_wgmma(const Target& target);
 const Family* make_prefill_tma(const Target& target);
 const Family* make_prefill_fp8(const Target& target);
+const Family* make_prefill_int8(const Target& target);
 const Family* make_prefill_portable(const Target& target);
 const Family* make_short(const Target& target);
 const Family* make_decode(const Target& target);

@@ -30,4 +30,12 @@ struct PrefillTiles {
   std::span<const PrefillShape> quantized_shapes{};
 };
 
+// The shapes for heads of up to 256 dims: of wider ones prefill_int8.h's sums may be beyond what a
+// float has exactly. The codes of K and Q leave free half of what the rows take.
+constexpr std::span<const PrefillShape> usual_heads(std::span<const PrefillShape> shapes) {
+  constexpr int kMostDims = 256;
+  while (shapes.back().max_head_dim > kMostDims) shapes = shapes.first(shapes.size() - 1);
+  return shapes;
+}
+
 }  // namespace fulmen::gpu

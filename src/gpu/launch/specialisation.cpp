@@ -194,7 +194,8 @@ std::string to_string(const Specialisation& s) {
   // The tensors have fewer dims than the tile: each load has a condition, which takes registers.
   if (s.exact_dims == 0 && s.target != nullptr && s.heads_in_row == 1) text += " fewer dims";
   if (s.quantized != 0) text += kv_text(s);
-  if (s.precision != 0) text += " fp8";
+  if (s.precision != 0)
+    text += fmt::format(" {}", fulmen::to_string(static_cast<Precision>(s.precision)));
   if (s.whole_rows == 0 && (s.target != nullptr || s.tensor_dtype() != DType::fp32))
     text += " any rows";
   return text;

@@ -45,6 +45,7 @@ inline constexpr Target kCdna1 = [] {
   target.prefill->shapes = cdna1::kPrefill;
   target.prefill->wave_dims = 256;  // outputs of more fill the accumulators
   target.prefill_fp32->shapes = cdna1::kPrefillFp32;
+  target.prefill_int8->shapes = usual_heads(cdna1::kPrefill);
   target.bias_gradient->shapes = cdna1::kBiasGradient;
   target.backward_fp32 = {};  // clang 19 crashes on it, or reads registers that nothing has written
   target.loop_budget = {.vector = 1600, .occupancy = 1, .keys_lds = 400};

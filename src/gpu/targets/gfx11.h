@@ -113,6 +113,7 @@ inline constexpr Target kGfx11{
                                   .most_odd_keys = 64},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx11::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = gfx11::kPrefillFp32},
+    .prefill_int8 = PrefillTiles{.value_dims = 16, .shapes = usual_heads(gfx11::kPrefill)},
     .backward = BackwardTiles{.max_bias_dim = 32, .shapes = gfx11::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kGfx11BiasGradient},
     .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = gfx11::kBackwardFp32},

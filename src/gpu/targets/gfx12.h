@@ -78,6 +78,7 @@ inline constexpr Target kGfx12{
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx12::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = gfx12::kPrefillFp32},
+    .prefill_int8 = PrefillTiles{.value_dims = 16, .shapes = usual_heads(gfx12::kPrefill)},
     .backward = BackwardTiles{.max_bias_dim = 64, .shapes = gfx12::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kGfx12BiasGradient},
     .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = gfx12::kBackwardFp32},

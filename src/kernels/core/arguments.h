@@ -114,8 +114,9 @@ struct ForwardArguments {
   FunctionTensors functions;
   BlockMask block_mask;
 
-  // Products in 8 bits: q, k and v as codes, and their scales (tile/fp8_workspace.h); of a tile
-  // what sums of P V are multiplied with, filled in on the device.
+  // Products in 8 bits: q, k and, in fp8, v as codes, and their scales (tile/fp8_workspace.h,
+  // tile/int8_workspace.h); of a tile what sums of P V are multiplied with, filled in on the
+  // device.
   unsigned char* codes;
   float value_scale;
 };

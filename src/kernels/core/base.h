@@ -40,6 +40,8 @@
 //                                            not become a branch
 //   uniform(x)                               x, which is the same in all lanes, in a scalar
 //                                            register where there are some
+//   keep_together(x)                         AMD: the floats of an array stay in neighbouring
+//                                            registers; they are not computed again
 //   global_load_unaligned<V>(p) global_store_unaligned(p, v)   AMD: at any address (of 16 bits)
 //   class Buffer(base, bytes)                AMD: load<V>(offset, fixed), 0 past the end
 //   shuffle_xor(x, mask)                     the value of lane_id() ^ mask

@@ -87,7 +87,8 @@ struct Configuration {
   // What a mask's bits are made of: the sum of 1 for the keep-mask's bytes, 2 for mask_mod, 4 for a
   // block mask. Of bytes alone forward/pack_mask.h knows, for others it is 0.
   int mask_parts = 0;
-  // fulmen::Precision of the products: 0 that of `dtype`, 2 fp8 (forward/prefill_fp8.h).
+  // fulmen::Precision of the products: 0 that of `dtype`, 1 int8 for q.k (forward/prefill_int8.h),
+  // 2 fp8 (forward/prefill_fp8.h).
   int precision = 0;
 };
 

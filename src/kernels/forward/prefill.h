@@ -102,6 +102,7 @@ FULMEN_DEVICE void prefill_rows(const ForwardArguments& call, const QueryBlock& 
   WaveRows rows = {};
   clear(rows);
   rows.key_factor = key_factor(source);
+  rows.codes.load(a, map, task.wave_row);
   const TileOrder& order = mine.order;
   const QuerySource queries = mine.queries(a);
   if constexpr (kKnowsTiles) {

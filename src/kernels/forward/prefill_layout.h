@@ -17,6 +17,7 @@ struct PrefillShape {
   bool persistent;      // NVIDIA: outputs have room of their own, as the next queries are in flight
                         // to theirs
   int row_scales = 0;  // of quantized K, of V: how many of them have a scale for each of their rows
+  int key_bytes = 2;   // AMD: of a number of K and Q: 1 where they are codes
 
   // AMD, wide heads: queries and keys fill the LDS, and a tile in flight fills the registers. So
   // values take their keys' place once all waves have the scores.
@@ -44,7 +45,7 @@ struct PrefillLayout {
     if (s.transposed_depth > 0) {
       // Rows' pieces in different groups of four banks.
       const int padding = algorithm::row_padding(s.transposed_depth, s.reads_transposed);
-      l.key_pitch = l.query_pitch = 2 * s.head_dim + padding;
+      l.key_pitch = l.query_pitch = s.key_bytes * s.head_dim + padding;
       if (s.reads_transposed) {
         l.value_pitch = 2 * s.head_dim_v + (s.head_dim_v % 32 == 0 ? padding : 0);
         l.value_bytes = s.block_n * l.value_pitch;

@@ -206,6 +206,17 @@ FULMEN_DEVICE V keep_here(V x) {
   return x;
 }
 
+template <int kCount>
+FULMEN_DEVICE void keep_together(float (&x)[kCount]) {
+  typedef float Together __attribute__((ext_vector_type(kCount)));
+  Together all;
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) all[n] = x[n];
+  all = keep_here(all);
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) x[n] = all[n];
+}
+
 FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) {
   return keep_here(static_cast<unsigned>(
       __builtin_amdgcn_ds_bpermute((lane_id() ^ mask) * 4, static_cast<int>(x))));

@@ -171,6 +171,8 @@ FULMEN_DEVICE V evaluated(V x) {
   return x;
 }
 FULMEN_DEVICE unsigned evaluated_uniform(unsigned x) { return x; }
+template <int kCount>
+FULMEN_DEVICE void keep_together(float (& /*x*/)[kCount]) {}
 FULMEN_DEVICE unsigned uniform(unsigned x) { return x; }
 // Two numbers at once, for chips with packed fp32 arithmetic.
 struct Pair {

@@ -42,4 +42,24 @@ FULMEN_DEVICE void mfma(const char* name, float (&d)[kSize * kSize / 64], const 
   }
 }
 
+// The same lanes of 16 x 16, with int8 codes. d: bits of their sums.
+template <int kWords>
+FULMEN_DEVICE void mfma_codes(const char* name, float (&d)[4], const Words<kWords>& a,
+                              const Words<kWords>& b, Position at) {
+  constexpr int kCodes = 4 * kWords;
+  struct Operands {
+    Words<kWords> a, b;
+  };
+  const Operands mine{a, b};
+  const auto* lanes = all_lanes(name, mine, at);
+  const int l = lane_id(), j = l % 16;
+  for (int e = 0; e < 4; ++e) {
+    const int i = 4 * (l / 16) + e;
+    for (int k = 0; k < 4 * kCodes; ++k) {
+      const int block = 16 * (k / kCodes), n = k % kCodes;
+      add_codes(d[e], code(lanes[i + block].a, n), code(lanes[j + block].b, n));
+    }
+  }
+}
+
 }  // namespace fulmen::kernels

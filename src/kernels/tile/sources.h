@@ -112,13 +112,16 @@ struct TileRows {
     const View& view = kValues ? a.v : a.k;
     const KvElement* const head = kValues ? source.values : source.keys;
     const TilePlace place = TilePlace::of(a, first_key);
+    // Rows of codes lie one behind the other, in the workspace.
+    constexpr bool kCodes = kInt8Products && !kValues;
+    constexpr Int64 kCodeStride = kHeadDim / 2;
     const int first =
         kSkips && first_key < source.key_begin ? static_cast<int>(source.key_begin - first_key) : 0;
     return {a,
             head,
             first_key,
-            place.row<kValues>(a, view, head),
-            place.stride<kValues>(a, view),
+            kCodes ? head + first_key * kCodeStride : place.row<kValues>(a, view, head),
+            kCodes ? kCodeStride : place.stride<kValues>(a, view),
             first,
             at_most(source.key_end - first_key, kBlockN) - 1};
   }

@@ -26,12 +26,15 @@ FULMEN_DEVICE int first_value_dim() { return part_of_wave() * kDimTiles * kScore
 // Rows of quantized keys, or values, have scales of their own, which go through LDS, too.
 template <bool kValues>
 constexpr bool kStagesScales = kQuantized && !StepScales<kValues, kKeyTiles>::kOne;
+// Of a number of K and Q in LDS.
+constexpr int kCodeBytes = kInt8Products ? 1 : 2;
 constexpr PrefillShape kShape{
     kTransposedDepth, kReadsTransposed,
     kHeadDim,         kHeadDimV,
     kBlockM,          kBlockN,
     kBuffers,         kQueriesInLds,
-    kPersistent,      int{kStagesScales<false>} + int{kStagesScales<true>}};
+    kPersistent,      int{kStagesScales<false>} + int{kStagesScales<true>},
+    kCodeBytes};
 constexpr bool kValuesFollow = kShape.values_follow();
 // Outputs alone fill half the registers: operands must not be loaded long before their use.
 constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
@@ -58,8 +61,9 @@ FULMEN_DEVICE int scales_at(int buffer) {
          (kValues && kStagesScales<false> ? 4 * kBlockN : 0);
 }
 
-constexpr int kKeyPieces = kBlockN * (kHeadDim / 8);  // of a tile
-constexpr int kRowPieces = kHeadDim / 8;
+constexpr int kPieceDims = 16 / kCodeBytes;  // of K and Q
+constexpr int kRowPieces = kHeadDim / kPieceDims;
+constexpr int kKeyPieces = kBlockN * kRowPieces;  // of a tile
 constexpr int kRowPiecesV = kHeadDimV / 8;
 
 // What a step does for the next tile between its products: nothing, where its loads are in flight

@@ -1,6 +1,7 @@
 // A wave's query rows in registers: S = Q K^T, the state of their softmax, O += P V.
 #pragma once
 
+#include "tile/row_codes.h"
 #include "tile/softmax.h"
 #include "tile/stage.h"
 
@@ -12,8 +13,9 @@ using OutputFragment = Fragment<kRowTiles, kDimTiles>;  // [kScoreTile * kRowTil
 struct WaveRows {
   RowState state[kRowTiles];
   OutputFragment out;
-  QueryOperand queries[kRowTiles][kQueryMmaSteps > 0 ? kQueryMmaSteps : 1];
+  StagedRows queries[kRowTiles][kQueryMmaSteps > 0 ? kQueryMmaSteps : 1];
   float key_factor;  // kQuantized: the head's scale of k, and q's
+  RowCodes codes;    // kInt8Products
 };
 
 FULMEN_DEVICE void clear(WaveRows& rows) {
@@ -21,8 +23,9 @@ FULMEN_DEVICE void clear(WaveRows& rows) {
   for (int t = 0; t < kRowTiles; ++t) rows.state[t].clear();
 }
 
-// Scores of q and quantized keys' codes become those of q and k.
+// Scores of codes become those of q and k.
 FULMEN_DEVICE void scale_scores(const WaveRows& rows, int buffer, ScoreFragment& score) {
+  rows.codes.finish(score);
   if constexpr (kQuantized) {
     const auto scales =
         StepScales<false, kKeyTiles, true>::staged(scales_at<false>(buffer), rows.key_factor);

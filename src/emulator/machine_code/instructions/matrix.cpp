@@ -7,6 +7,7 @@
 #include <limits>
 #include <span>
 
+#include "emulator/machine_code/instructions/matrix_operands.h"
 #include "emulator/machine_code/instructions/matrix_product.h"
 #include "emulator/machine_code/instructions/table.h"
 
@@ -85,14 +86,6 @@ void read_operand(const Wave& w, const Operand& o, float (&to)[Layout::kMmaK][La
       for (int n = 0; n < Layout::kSize; ++n)
         numbers[n] = T::number(T::kOfWord == 1 ? from[n] : from[n] >> (16 * (e % 2)) & 0xFFFFU);
     }
-  }
-}
-
-void check_halves_equal(const Wave& w, const Operand& o) {
-  for (int r = o.index; r < o.index + o.count; ++r) {
-    const uint32_t* const lanes = row<32>(w, r);
-    if (std::memcmp(lanes, lanes + 16, 16 * sizeof(uint32_t)) != 0)
-      fail("has different operands in lanes l and l + 16");
   }
 }
 
@@ -178,6 +171,14 @@ Entry mfma() {
 }
 
 }  // namespace
+
+void check_halves_equal(const Wave& w, const Operand& o) {
+  for (int r = o.index; r < o.index + o.count; ++r) {
+    const uint32_t* const lanes = row<32>(w, r);
+    if (std::memcmp(lanes, lanes + 16, 16 * sizeof(uint32_t)) != 0)
+      fail("has different operands in lanes l and l + 16");
+  }
+}
 
 void add_matrix_instructions(Table& t) {
   t.add("v_wmma_f32_16x16x16_f16", {wmma<Fp16>, nullptr, Kind::matrix, false});

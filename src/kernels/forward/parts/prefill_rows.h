@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/sequence.h"
+#include "tile/int8.h"
 #include "tile/mask_span.h"
 #include "tile/order.h"
 #include "tile/sources.h"
@@ -38,12 +39,16 @@ struct PrefillRows {
             block.head,
             block.row_begin,
             row_end,
-            head_rows(a.k, batch, kv_head),
+            kInt8Products ? key_codes(a, batch, kv_head) : head_rows(a.k, batch, kv_head),
             head_rows(a.v, batch, kv_head),
             keys.begin,
             keys.end};
   }
   FULMEN_DEVICE QuerySource queries(const ForwardArguments& a) const {
+    if constexpr (kInt8Products) {
+      return {query_codes(a, block.batch, block.head), kHeadDim / 2, block.row_begin, a.seqlen_q,
+              kHeadDim};
+    }
     return {at<Element>(a.q, block.batch, 0, block.head), a.q.row, block.row_begin, a.seqlen_q,
             a.head_dim};
   }

@@ -28,7 +28,7 @@ struct PrefillTask {
         rows.queries[t][d] = Stage::query_operand(source, first_row + kScoreTile * t, d);
     }
   }
-  FULMEN_DEVICE QueryOperand queries(const WaveRows& rows, int t, int d, unsigned lane) const {
+  FULMEN_DEVICE StagedRows queries(const WaveRows& rows, int t, int d, unsigned lane) const {
     if (d < kQueryMmaSteps) return rows.queries[t][d < kQueryMmaSteps ? d : 0];
     return lds_queries(first_row + kScoreTile * t, d, lane);
   }
@@ -39,12 +39,12 @@ struct PrefillTask {
     const unsigned lane = operand_lane();
 #pragma unroll
     for (int d = 0; d < kMmaSteps; ++d) {
-      QueryOperand query[kRowTiles];
+      StagedRows query[kRowTiles];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) query[t] = queries(rows, t, d, lane);
 #pragma unroll
       for (int f = 0; f < kKeyTiles; ++f) {
-        const KeyOperand keys = key_operand(buffer, f, d, lane);
+        const auto keys = key_operand(buffer, f, d, lane);
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) multiply_scores<Element>(score[t][f], keys, query[t]);
       }
@@ -74,6 +74,7 @@ struct PrefillTask {
   FULMEN_DEVICE void step(WaveRows& rows, const KeyTile& tile, Copies& copies,
                           const QueriesRead& queries_read) const {
     ScoreFragment score = {};
+    rows.codes.begin(score);
     multiply(rows, tile.buffer, score, copies);
     if constexpr (kValuesFollow || kStagesScales<false>) compute_now(score);
     queries_read();

@@ -17,3 +17,4 @@ constexpr bool kFlushesSubnormals = true;
 }  // namespace fulmen::kernels
 
 #include "targets/mfma.h"
+#include "targets/mfma_i32_16x16x16.h"

@@ -16,3 +16,4 @@ constexpr bool kFlushesSubnormals = false;
 }  // namespace fulmen::kernels
 
 #include "targets/mfma.h"
+#include "targets/mfma_i32_16x16x32.h"

@@ -26,6 +26,23 @@ FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<8>& a, const Wor
   }
 }
 
+// The same lanes, with 16 int8 codes each. d: bits of their sums.
+FULMEN_DEVICE void wmma_i32_16x16x16(float (&d)[8], const Words<4>& a, const Words<4>& b,
+                                     Position at = Position::here()) {
+  struct Operands {
+    Words<4> a, b;
+  };
+  const Operands mine{a, b};
+  const auto* lanes = all_lanes("wmma_i32_16x16x16", mine, at);
+  const int l = lane_id(), j = l % 16;
+  if (__builtin_memcmp(&lanes[l], &lanes[l ^ 16], sizeof(Operands)) != 0)
+    emulator->fail("wmma: lanes l and l + 16 hold different operands", at.file, at.line);
+  for (int e = 0; e < 8; ++e) {
+    const int i = 2 * e + l / 16;
+    for (int k = 0; k < 16; ++k) add_codes(d[e], code(lanes[i].a, k), code(lanes[j].b, k));
+  }
+}
+
 FULMEN_DEVICE unsigned permlanex16(unsigned x, Position at = Position::here()) {
   return all_lanes("permlanex16", x, at)[lane_id() ^ 16];
 }

@@ -8,6 +8,8 @@ namespace fulmen::kernels {
 typedef float Float8 __attribute__((ext_vector_type(8)));
 typedef _Float16 Half16 __attribute__((ext_vector_type(16)));
 typedef short Short16 __attribute__((ext_vector_type(16)));
+typedef int Codes4 __attribute__((ext_vector_type(4)));
+typedef int Sums8 __attribute__((ext_vector_type(8)));
 
 template <class T>
 FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<8>& a, const Words<8>& b) {
@@ -19,6 +21,18 @@ FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<8>& a, const Wor
     c = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(Short16, a),
                                                     __builtin_bit_cast(Short16, b), c);
   }
+#pragma unroll
+  for (int e = 0; e < 8; ++e) d[e] = c[e];
+}
+
+// d: bits of sums of int8 codes.
+FULMEN_DEVICE void wmma_i32_16x16x16(float (&d)[8], const Words<4>& a, const Words<4>& b) {
+  const Float8 sums = {d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]};
+  constexpr bool kSigned = true, kClamp = false;
+  const Float8 c = __builtin_bit_cast(
+      Float8, __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(kSigned, __builtin_bit_cast(Codes4, a),
+                                                         kSigned, __builtin_bit_cast(Codes4, b),
+                                                         __builtin_bit_cast(Sums8, sums), kClamp));
 #pragma unroll
   for (int e = 0; e < 8; ++e) d[e] = c[e];
 }

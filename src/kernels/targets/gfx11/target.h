@@ -1,5 +1,5 @@
 // RDNA3 and RDNA3.5: v_wmma_f32_16x16x16, wave32. Lanes l and l + 16 hold the same operands.
-//   operand A[i][k], B[k][j]: i, j = l % 16, k = element (16 of them)
+//   operand A[i][k], B[k][j]: i, j = l % 16, k = element (16 of them, or 16 codes of int8)
 //                                                                         accumulator D[i][j]:
 //                                                                         i = 2 e + l / 16,
 //                                                                         j = l % 16
@@ -58,6 +58,14 @@ template <class T>
 FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys,
                                    const RowOperand& queries) {
   wmma_f32_16x16x16<T>(scores, whole(keys), whole(queries));
+}
+
+// int8 codes of kTileMmaK dims.
+constexpr int kCodeWords = 4;
+FULMEN_DEVICE int code_dim() { return 0; }
+FULMEN_DEVICE void multiply_codes(float (&sums)[kElements], const Words<kCodeWords>& keys,
+                                  const Words<kCodeWords>& queries) {
+  wmma_i32_16x16x16(sums, keys, queries);
 }
 
 // The even keys, then the odd ones: what a lane has itself, and what its other half has, by four

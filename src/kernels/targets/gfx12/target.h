@@ -55,6 +55,14 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand&
   wmma_f32_16x16x16<T>(scores, keys.piece[0], queries.piece[0]);
 }
 
+// int8 codes of kTileMmaK dims.
+constexpr int kCodeWords = 2;
+FULMEN_DEVICE int code_dim() { return 8 * (lane_id() / 16); }
+FULMEN_DEVICE void multiply_codes(float (&sums)[kElements], const Words<kCodeWords>& keys,
+                                  const Words<kCodeWords>& queries) {
+  wmma_i32_16x16x16(sums, keys, queries);
+}
+
 struct ProbabilityOperand {
   Words<4> words;
 };

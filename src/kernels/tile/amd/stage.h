@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tile/amd/stage_values.h"
+#include "tile/amd/staged_rows.h"
 #include "tile/kept_keys.h"
 #include "tile/register_pressure.h"
 #include "tile/sources.h"
@@ -18,15 +19,16 @@ constexpr int kQueryMmaSteps = kQueriesInLds ? 0 : kMmaSteps;
 constexpr bool kWideHeads = false;
 FULMEN_DEVICE unsigned operand_lane() { return lane_id(); }
 
-FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned /*lane*/) {
-  return lds_row_operand(
-      keys_at(buffer) + kScoreTile * tile * kLayout.key_pitch + 2 * kTileMmaK * depth,
+FULMEN_DEVICE StagedRows key_operand(int buffer, int tile, int depth, unsigned /*lane*/) {
+  return staged_rows(
+      keys_at(buffer) + kScoreTile * tile * kLayout.key_pitch + kCodeBytes * kTileMmaK * depth,
       kLayout.key_pitch);
 }
 // Queries [row, row + 16) of the workgroup's, from LDS.
-FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned /*lane*/) {
-  return lds_row_operand(kLayout.queries_at + row * kLayout.query_pitch + 2 * kTileMmaK * depth,
-                         kLayout.query_pitch);
+FULMEN_DEVICE StagedRows lds_queries(int row, int depth, unsigned /*lane*/) {
+  return staged_rows(
+      kLayout.queries_at + row * kLayout.query_pitch + kCodeBytes * kTileMmaK * depth,
+      kLayout.query_pitch);
 }
 
 // Global memory to registers early, registers to LDS a tile later.
@@ -47,12 +49,11 @@ class Stage {
     for (int index = thread_id(); index < kBlockM * kRowPieces; index += kWorkgroup) {
       const int row = index / kRowPieces, piece = index % kRowPieces;
       lds_store(kLayout.queries_at + row * kLayout.query_pitch + 16 * piece,
-                load_piece(source.row(row), 8 * piece, source.dims));
+                query_piece(source, row, piece));
     }
   }
-  FULMEN_DEVICE static QueryOperand query_operand(const QuerySource& source, int row, int d) {
-    return load_row_operand(source.rows, source.stride, source.first + row, source.end, kMmaK * d,
-                            source.dims);
+  FULMEN_DEVICE static StagedRows query_operand(const QuerySource& source, int row, int d) {
+    return row_operand_of(source, row, d);
   }
   template <bool kClamped>
   FULMEN_DEVICE void fetch(Int64 first_key, int /*buffer*/) {
@@ -77,7 +78,7 @@ class Stage {
       if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) break;
       lds_store(keys_at(buffer) + static_cast<int>(index / kRowPieces * kLayout.key_pitch +
                                                    index % kRowPieces * 16),
-                piece_of<false, Element>(keys_[n]));
+                staged_piece(keys_[n]));
     }
     key_scales_.publish(buffer);
     if constexpr (kValuesFollow) return;
@@ -94,7 +95,7 @@ class Stage {
     const int thread = kLoadsAnew ? recompute(thread_id(), first_key) : thread_id();
     const auto key_rows = TileRows<false>::of(a, source_, first_key);
     const auto value_rows = TileRows<true>::of(a, source_, first_key);
-    const TileMemory<TileRows<false>, false> keys(key_rows, a.head_dim);
+    const TileMemory<TileRows<false>, false> keys(key_rows, kInt8Products ? kHeadDim : a.head_dim);
     const TileMemory<TileRows<true>, kClamped && TileRows<true>::kSkips> values(value_rows,
                                                                                 a.head_dim_v);
     if constexpr (kKeys) {
@@ -123,10 +124,11 @@ class Stage {
       if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) break;
       if constexpr (kWorkgroup % kRowPieces == 0) {
         // Every round the same piece of a later row.
-        keys_[n] =
-            keys.piece(n * (kWorkgroup / kRowPieces), thread / kRowPieces, thread % kRowPieces * 8);
+        keys_[n] = keys.template piece<kPieceDims>(
+            n * (kWorkgroup / kRowPieces), thread / kRowPieces, thread % kRowPieces * kPieceDims);
       } else {
-        keys_[n] = keys.piece(0, index / kRowPieces, index % kRowPieces * 8);
+        keys_[n] =
+            keys.template piece<kPieceDims>(0, index / kRowPieces, index % kRowPieces * kPieceDims);
       }
     }
   }
@@ -136,7 +138,7 @@ class Stage {
   static constexpr int kKeyRounds = (kKeyPieces + kWorkgroup - 1) / kWorkgroup;
 
   const StageSource& source_;
-  StoredWords<false, 8> keys_[kKeyRounds];
+  KeyPiece keys_[kKeyRounds];
   StagedValues<kReadsTransposed, Element> values_;
   StagedScales<false> key_scales_;
   StagedScales<true> value_scales_;

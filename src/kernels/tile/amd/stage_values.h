@@ -20,17 +20,17 @@ class TileMemory {
   FULMEN_DEVICE TileMemory(const Rows& rows, int dims)
       : rows_(rows),
         dims_(dims),
-        buffer_(rows.rows,
-                static_cast<unsigned>(rows.last * rows.stride + dims * kStoredUnits<kOfValues>) *
-                    kUnit) {}
-  // Elements [dim, dim + 8) of row `fixed + row`, where `fixed` is the same in all lanes.
-  FULMEN_DEVICE StoredWords<kOfValues, 8> piece(int fixed, int row, int dim) const {
-    if constexpr (kWholeRows && !kScattered) {
+        buffer_(rows.rows, static_cast<unsigned>(rows.last * rows.stride) * kUnit +
+                               static_cast<unsigned>(dims * kStoredBytes<kOfValues>)) {}
+  // Elements [dim, dim + kCount) of row `fixed + row`, where `fixed` is the same in all lanes.
+  template <int kCount = 8>
+  FULMEN_DEVICE StoredWords<kOfValues, kCount> piece(int fixed, int row, int dim) const {
+    if constexpr (kAreWhole) {
       const auto stride = static_cast<unsigned>(rows_.stride) * kUnit;
       const unsigned offset = static_cast<unsigned>(row) * stride +
                               kStoredBytes<kOfValues> * static_cast<unsigned>(dim);
       const bool there = (kExactDims || dim < dims_) && (!kSkips || fixed + row >= rows_.first);
-      return buffer_.template load<StoredWords<kOfValues, 8> >(
+      return buffer_.template load<StoredWords<kOfValues, kCount> >(
           there ? offset : kBeyond, static_cast<unsigned>(fixed) * stride);
     } else {
       return load_stored<kOfValues>(rows_.row(rows_.clamp(fixed + row)), dim, dims_);
@@ -38,6 +38,8 @@ class TileMemory {
   }
 
  private:
+  // Codes of keys are, wherever the tensors lie.
+  static constexpr bool kAreWhole = (kWholeRows && !kScattered) || (kInt8Products && !kOfValues);
   static constexpr unsigned kUnit = kQuantized ? 1 : 2;  // bytes that strides count
   static constexpr unsigned kBeyond = 0x80000000U;       // past every buffer's end
   const Rows& rows_;

@@ -15,7 +15,7 @@ FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
     modify_scores<kMasked>(map, wave_row + kScoreTile * t, tile.first_key, score[t]);
-    exponentiate(rows.state[t], softmax_scale(map.arguments), score[t],
+    exponentiate(rows.state[t], rows.codes.softmax_scale(map.arguments, t), score[t],
                  [&](const float(&factor)[kRowsPerLane]) { rescale(rows, t, factor); });
     if constexpr (kDropout) drop(map, wave_row + kScoreTile * t, tile.first_key, score[t]);
     scale_probabilities(value_scales<kKeyTiles>(tile.buffer, 0), score[t]);

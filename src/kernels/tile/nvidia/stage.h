@@ -17,6 +17,7 @@ static_assert(kValueParts == 1 || kDimTiles % 4 == 0,
 using ValueRows = SwizzledRows<kHeadDimV>;  // of V, and of outputs before they are stored
 // lane: lane_id(), or that computed anew where addresses that follow from it are not to stay in
 // registers.
+using StagedRows = QueryOperand;
 FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned lane) {
   return KeyRows::keys(lane, keys_at(buffer), kScoreTile * tile, depth);
 }

@@ -1,0 +1,65 @@
+// AMD: rows of K and Q on their way to LDS and from there: elements of 16 bits, or int8 codes.
+#pragma once
+
+#include "tile/rows.h"
+#include "tile/sources.h"
+#include "tile/stage_layout.h"
+#include "tile/stored_pieces.h"
+
+namespace fulmen::kernels {
+
+// int8 codes of 16 rows.
+struct CodeOperand {
+  Words<kCodeWords> codes;
+};
+template <class T>
+FULMEN_DEVICE void multiply_scores(float (&sums)[kElements], const CodeOperand& keys,
+                                   const CodeOperand& queries) {
+  multiply_codes(sums, keys.codes, queries.codes);
+}
+
+template <bool kCodes>
+using RowsOf = Either<kCodes, CodeOperand, RowOperand>;
+using StagedRows = RowsOf<kInt8Products>;
+
+// From LDS.
+template <bool kCodes = kInt8Products>
+FULMEN_DEVICE RowsOf<kCodes> staged_rows(int at, int pitch) {
+  if constexpr (kCodes) {
+    return {lds_load<Words<kCodeWords> >(at + lane_id() % kScoreTile * pitch + code_dim())};
+  } else {
+    return lds_row_operand(at, pitch);
+  }
+}
+// Queries [row, row + 16) of a workgroup's from memory, at the depth-th product.
+template <bool kCodes = kInt8Products>
+FULMEN_DEVICE RowsOf<kCodes> row_operand_of(const QuerySource& source, int row, int depth) {
+  if constexpr (kCodes) {
+    const auto* const codes =
+        reinterpret_cast<const unsigned char*>(source.row(row + lane_id() % kScoreTile));
+    return {global_load(
+        reinterpret_cast<const Words<kCodeWords>*>(codes + kTileMmaK * depth + code_dim()))};
+  } else {
+    return load_row_operand(source.rows, source.stride, source.first + row, source.end,
+                            kMmaK * depth, source.dims);
+  }
+}
+
+// 16 bytes of a row of K as it is stored, and as it lies in LDS.
+using KeyPiece = StoredWords<false, kPieceDims>;
+template <int kWords>
+FULMEN_DEVICE Words<4> staged_piece(const Words<kWords>& stored) {
+  if constexpr (kInt8Products) {
+    return stored;
+  } else {
+    return piece_of<false, Element>(stored);
+  }
+}
+// 16 bytes of row `row` of a workgroup's queries.
+FULMEN_DEVICE Words<4> query_piece(const QuerySource& source, int row, int piece) {
+  if constexpr (kInt8Products)
+    return global_load(reinterpret_cast<const Words<4>*>(source.row(row)) + piece);
+  return load_piece(source.row(row), 8 * piece, source.dims);
+}
+
+}  // namespace fulmen::kernels

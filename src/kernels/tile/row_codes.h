@@ -1,0 +1,65 @@
+// Products in int8: what belongs to the codes of a wave's query rows, and scores of their sums.
+// Nothing where products are not in int8.
+#pragma once
+
+#include "tile/int8.h"
+#include "tile/modified_scores.h"
+#include "tile/softmax.h"
+#include "tile/stage_layout.h"
+
+namespace fulmen::kernels {
+
+struct RowCodes {
+  CodeRow row[kRowTiles];
+  float origin[kElements];  // kCodeOrigin: what a tile's sums begin with
+
+  using Scores = Fragment<kRowTiles, kKeyTiles>;
+
+  // Of a wave's rows from first_row on.
+  FULMEN_DEVICE void load(const ForwardArguments& call, const RowMap& map, Int64 first_row) {
+    if constexpr (!kInt8Products) return;
+    static_assert(!kInt8Products || kRowsPerLane == 1, "int8: a lane has one row of scores");
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      const Int64 query = map.clamp(first_row + kScoreTile * t + tile_row(0));
+      row[t] = CodeRow::load(call, map.batch, map.first_head, query);
+    }
+    set_origin(origin);
+  }
+  // A tile's scores before its products.
+  FULMEN_DEVICE void begin(Scores& score) const {
+    if constexpr (!kInt8Products) return;
+    for_scores([&](int t, int f, int e) { score[t][f][e] = origin[e]; });
+  }
+  // Sums become scores; not where a scale is all that they need, which is the softmax's then.
+  FULMEN_DEVICE void finish(Scores& score) const {
+    if constexpr (!kInt8Products || kPlainScale) return;
+    for_scores([&](int t, int f, int e) { score[t][f][e] = row[t].score(score[t][f][e]); });
+  }
+  // Times a difference of what the softmax takes of row tile t: the exponent of 2.
+  FULMEN_DEVICE float softmax_scale(const ForwardArguments& a, int t) const {
+    return kInt8Products && kPlainScale ? row[t].scale : kernels::softmax_scale(a);
+  }
+  // A row's maximum, as end_row() takes it.
+  FULMEN_DEVICE float maximum(const ForwardArguments& a, const RowState& state, int t,
+                              int slot) const {
+    if constexpr (kInt8Products && kPlainScale)
+      return (state.reference[slot] - kCodeOrigin) * row[t].scale + row[t].start - kLift;
+    return row_maximum(state, kernels::softmax_scale(a), slot);
+  }
+
+ private:
+  template <class Body>
+  FULMEN_DEVICE static void for_scores(const Body& body) {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int f = 0; f < kKeyTiles; ++f) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) body(t, f, e);
+      }
+    }
+  }
+};
+
+}  // namespace fulmen::kernels
