@@ -115,9 +115,13 @@ class GpuKernel final : public Kernel {
     }
     std::erase_if(plan.launches, [](const KernelLaunch& launch) { return launch.workgroups == 0; });
     // The tiles of the first launch that has some: the backward pass begins with one that goes by
-    // rows.
+    // rows, and so do quantized keys that become numbers.
+    const bool multiplies = std::any_of(
+        plan.launches.begin(), plan.launches.end(),
+        [](const KernelLaunch& launch) { return launch.specialisation.target != nullptr; });
     for (const KernelLaunch& launch : plan.launches) {
       if (problem.pass == Pass::backward && launch.specialisation.outputs == 0) continue;
+      if (multiplies && launch.specialisation.target == nullptr) continue;
       config.block_m = launch.specialisation.block_m;
       config.block_n = launch.specialisation.block_n;
       break;

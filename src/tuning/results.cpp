@@ -262,6 +262,11 @@ std::string problem_class(const Problem& p) {
                                     {p.dbias.present, " dbias"}}) {
     if (there) text += name;
   }
+  if (p.quantized_kv()) {
+    const bool tokens = p.k_scale.strides[1] != 0 || p.v_scale.strides[1] != 0;
+    text += fmt::format(" {}/{}{}", to_string(p.k_dtype), to_string(p.v_dtype),
+                        tokens ? " tokens" : "");
+  }
   return text;
 }
 

@@ -135,7 +135,29 @@ TEST_P(GpuOddScales, ThatAreNotFinite) {
   }
 }
 
-// A sequence without keys is 0, whatever the scale of the values that there are not.
+// 0 times a NaN is NaN.
+TEST_P(GpuOddScales, OfZeroBesideNan) {
+  Random random(own_stream(9645));
+  if (!drawn(3)) return;
+  CaseSpec s;
+  s.dtype = random.pick({DType::fp16, DType::bf16});
+  s.num_heads = s.num_kv_heads = 2;
+  s.head_dim = s.head_dim_v = 64;
+  s.seqlen_q = random.pick({int64_t{2}, int64_t{70}});
+  s.seqlen_k = random.between(65, 200);
+  s.quantized = true;
+  s.k_dtype = DType::fp8_e4m3;
+  s.v_dtype = DType::int8;
+  s.k_scale = s.v_scale = ScaleOf::head;
+  Case c(s, random);
+  const int64_t key = random.between(0, s.seqlen_k - 1);
+  const auto& strides = c.tensors.k.strides;
+  static_cast<unsigned char*>(c.tensors.k.data)[key * strides[1] + strides[2] + 5] = 0x7F;
+  Case::set(c.tensors.k_scale, {0, 0, 1, 0}, 0.0F);
+  EXPECT_GT(expect_all_kernels_verified(c, {device()}), 0) << to_string(s);
+}
+
+// A sequence without keys is 0, whatever the scales of what there is not.
 TEST_P(GpuOddScales, OfNoKeys) {
   Random random(own_stream(9640));
   if (!drawn(3)) return;
@@ -144,15 +166,18 @@ TEST_P(GpuOddScales, OfNoKeys) {
   s.batch = 2;
   s.num_heads = s.num_kv_heads = 2;
   s.head_dim = s.head_dim_v = 64;
-  s.seqlen_q = random.pick({int64_t{1}, int64_t{4}});
-  s.seqlen_k = random.pick({int64_t{40}, int64_t{600}});
+  s.seqlen_q = random.pick({int64_t{1}, int64_t{4}, int64_t{70}});
+  s.seqlen_k = random.pick({int64_t{40}, int64_t{90}, int64_t{600}});
   s.used_k = true;
   s.quantized = true;
   s.k_dtype = s.v_dtype = random.pick({DType::int8, DType::fp8_e4m3});
   s.k_scale = s.v_scale = ScaleOf::batch_and_head;
   Case c(s, random);
   static_cast<int*>(c.tensors.seqlens_k.data)[1] = 0;
-  Case::set(c.tensors.v_scale, {1, 0, 1, 0}, random.pick({NAN, HUGE_VALF}));
+  const float odd = random.pick({NAN, HUGE_VALF});
+  for (Tensor* scale : {&c.tensors.k_scale, &c.tensors.v_scale}) {
+    if (random.chance(0.7)) Case::set(*scale, {1, 0, 1, 0}, odd);
+  }
   EXPECT_GT(expect_all_kernels_verified(c, {device()}), 0) << to_string(s);
 }
 

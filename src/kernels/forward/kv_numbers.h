@@ -42,21 +42,24 @@ class LanePieces {
           reinterpret_cast<const StoredWords<kValues, 8>*>(row + at.dim * kStoredUnits<kValues>));
     }
   }
-  // sign: 1, -1 or 0.
+  // sign: as of HeadFactor.
   FULMEN_DEVICE void store(const ForwardArguments& a, const KvNumbers& w, const Rows& rows,
                            float sign) const {
     const Int64 pitch = kValues ? w.pitch_v : w.pitch;
     auto* const to = reinterpret_cast<Element*>(a.codes + (kValues ? w.v : w.k)) + rows.to * pitch;
-    const unsigned flipped = sign < 0 ? 0x80008000U : 0U, kept = sign == 0 ? 0U : ~0U;
+    const unsigned flipped = sign < 0 ? 0x80008000U : 0U, nan = sign == sign ? 0U : ~0U;
 #pragma unroll
     for (int n = 0; n < kOfLane; ++n) {
       const Place at = place(n);
       if (at.row >= rows.count) continue;
       Words<4> words = piece_of<kValues, Element>(stored_[n]);
       // Keys without a page are NaN.
-      const unsigned nan = kPaged && missing_[n] ? ~0U : 0U;
+      const unsigned missing = kPaged && missing_[n] ? ~0U : nan;
 #pragma unroll
-      for (unsigned& word : words.word) word = ((word ^ flipped) & kept) | nan;
+      for (unsigned& word : words.word) {
+        if (sign == 0) word = times_zero(word);
+        word = (word ^ flipped) | missing;
+      }
       global_store(reinterpret_cast<Words<4>*>(to + at.row * pitch + at.dim), words);
     }
   }
@@ -65,6 +68,12 @@ class LanePieces {
   struct Place {
     int row, dim;
   };
+  // 0 times two numbers: NaN of what is not finite.
+  FULMEN_DEVICE static unsigned times_zero(unsigned word) {
+    constexpr unsigned kExponent = kIsHalf<Element> ? 0x7C00U : 0x7F80U;
+    const bool low = (word & kExponent) == kExponent, high = (word >> 16U & kExponent) == kExponent;
+    return (low ? 0x7FFFU : 0U) | (high ? 0x7FFF0000U : 0U);
+  }
   FULMEN_DEVICE static Place place(int n) {
     const int piece = n * kWorkgroup + thread_id();
     return {piece / kPieces, piece % kPieces * 8};

@@ -24,15 +24,17 @@ FULMEN_DEVICE float* row_factors(const ForwardArguments& a, const KvNumbers& w, 
 }
 
 // The scale of a head's keys, where tokens have none: its size goes with the scale of q.k, which
-// stays above 0, its sign with the numbers. One that makes all scores 0 makes the numbers 0.
+// stays finite and above 0, so that rows without keys are what they are; its sign goes with the
+// numbers. One that makes all scores 0 makes the numbers 0, one that is not finite makes them NaN.
 struct HeadFactor {
-  float size, sign;
+  float size, sign;  // sign: 1, -1, 0 or NaN
 
   FULMEN_DEVICE static HeadFactor of(const ForwardArguments& a, Int64 batch, Int64 kv_head) {
     if constexpr (kKeyScaleOfToken) return {1.0F, 1.0F};
     const float factor = StoredHead<false>::of(a, batch, kv_head).factor;
+    if (!(absolute(factor) < kInfinity)) return {1.0F, kNan};
     if (absolute(factor * a.scale) < 0x1p-126F) return {1.0F, 0.0F};
-    return {absolute(factor + (factor - factor)), factor < 0 ? -1.0F : 1.0F};
+    return {absolute(factor), factor < 0 ? -1.0F : 1.0F};
   }
 };
 
