@@ -25,6 +25,11 @@ class _Kept(NamedTuple):
     contents: tuple[Any, ...]
     agree: bool
 
+    def is_of(self, tensors: tuple[Any, ...], contents: tuple[Any, ...]) -> bool:
+        return self.contents == contents and all(
+            ref is None or ref() is one for ref, one in zip(self.tensors, tensors, strict=True)
+        )
+
 
 # Answers by the addresses of lists, what the mask_mod is, and sizes.
 _kept: dict[Any, _Kept] = {}
@@ -71,9 +76,8 @@ def are_implied(
     key = (*map(id, own), both.mask_mod, queries, keys, block)
     contents = tuple(map(_contents, there))
     kept = _kept.get(key)
-    if kept is not None and kept.contents == contents:
-        if all(ref is None or ref() is one for ref, one in zip(kept.tensors, own, strict=True)):
-            return kept.agree
+    if kept is not None and kept.is_of(own, contents):
+        return kept.agree
     band = band_of(both.graphs["mask_mod"], queries, keys)
     agree = (
         band is not None
