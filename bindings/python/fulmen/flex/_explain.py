@@ -9,6 +9,8 @@ from fulmen._numbers import is_of_torch
 from fulmen.flex import _kernel
 from fulmen.flex._attention import checked, host_problem, in_batch, read_options, with_names
 
+_LEFT_OUT = "  block_mask: its lists of blocks say nothing more than the band of mask_mod: left out"
+
 
 def explain(
     query: Any,
@@ -23,7 +25,8 @@ def explain(
     backward: bool = False,
 ) -> str:
     """Which kernel flex_attention runs for such arguments of torch or NumPy, and why each other
-    does not, in words; with backward: its gradients. Their data are not read.
+    does not, in words; with backward: its gradients. Of their data a call reads no more than the
+    lists of a block_mask whose mask_mod is a band.
 
     The arguments are those of flex_attention, and so are the errors.
     """
@@ -38,9 +41,11 @@ def explain(
         else:
             made, _ = host_problem(query, score_mod, block_mask, sizes)
             key, value = in_batch(key, value, sizes[0])
-        return _kernel.explain(
+        said = _kernel.explain(
             query, key, value, made, scale, options, backward, 7 if backward else 0
         )
+        first, line, rest = said.partition("\n")
+        return f"{first}\n{_LEFT_OUT}{line}{rest}" if made.left_out else said
     except (TypeError, ValueError, NotImplementedError) as error:
         with_names(error)
         raise

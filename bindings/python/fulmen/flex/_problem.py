@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fulmen._core import ArgumentError
+from fulmen.flex._band_lists import are_implied
 from fulmen.flex._block_mask import is_block_mask
 from fulmen.flex._leaves import key_and_tensors
 from fulmen.flex._lists import Kind, with_plain_rows
@@ -27,6 +28,8 @@ class Problem(NamedTuple):
     block: tuple[int, int]  # queries and keys of a block; (0, 0) without lists
     # Whether kernels read the lists; else the last tensor is their table, which mask_mod reads.
     read_by_kernel: bool
+    # Whether there are lists that say nothing more than mask_mod, and are left out.
+    left_out: bool = False
 
 
 # Traces by what tells functions apart. The tensors in it are those of the first call, and are not
@@ -145,8 +148,13 @@ def problem(
         )
     mask_mod = None if block_mask is None else block_mask.mask_mod
     both = traced(score_mod, mask_mod, like)
-    lists = () if block_mask is None else lists_of(block_mask, sizes)
-    return with_lists(both, lists, () if block_mask is None else block_mask.BLOCK_SIZE, sizes)
+    if block_mask is None:
+        return with_lists(both, (), (), sizes)
+    lists = lists_of(block_mask, sizes)
+    if are_implied(block_mask, lists, both, sizes):
+        made, both = with_lists(both, (), (), sizes)
+        return made._replace(left_out=True), both
+    return with_lists(both, lists, block_mask.BLOCK_SIZE, sizes)
 
 
 def with_lists(
