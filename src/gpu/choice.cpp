@@ -47,8 +47,8 @@ bool fills_warpgroup_tiles(const Target& target, const Problem& p) {
       int64_t{64} * target.prefill_wgmma->shape_for(larger_dim(p), p.seqlen_k).warpgroups;
   return rows <= 128 || 3 * p.seqlen_q > 2 * rows * tiles_of(p.seqlen_q, rows);
 }
-// Its tiles go by the rows that there are. For few rows quantized keys are not worth the launch that
-// writes them as numbers.
+// Its tiles go by the rows that there are. For few rows quantized keys are not worth the launch
+// that writes them as numbers.
 bool fills_tma_tiles(const Target& target, const Problem& p) {
   constexpr int64_t kFewKeys = 64, kDecodeRows = 32;
   return p.seqlen_k > kFewKeys && fills_panels(target, p) &&
