@@ -220,6 +220,23 @@ def test_more_blocks_than_needed_say_nothing():
     assert_right(mask, 80, 80, True)
 
 
+def test_short_last_blocks_may_be_called_full():
+    """Of 11 keys and of 16: the second row of blocks attends all keys that there are."""
+    counts = torch.tensor([[[5, 0, 0, 0, 0]]], dtype=torch.int32)
+    full_counts = torch.tensor([[[0, 5, 5, 5, 5]]], dtype=torch.int32)
+    indices = torch.arange(5, dtype=torch.int32).expand(1, 1, 5, 5).contiguous()
+    mask = flex.BlockMask.from_kv_blocks(
+        counts,
+        indices,
+        full_counts,
+        indices.clone(),
+        BLOCK_SIZE=16,
+        mask_mod=lambda b, h, q, k: q + 60 >= k,
+        seq_lengths=(75, 75),
+    )
+    assert_right(mask, 75, 75, True)
+
+
 def test_a_second_call_reads_nothing(reads):
     arguments = (None, None, 96, 96, "cpu", 32)
     q, k, v = inputs(96, 96)
