@@ -68,11 +68,12 @@ class GpuRunner final : public Runner {
                            int box_heads = 1) const;
   // Encodes the tensor maps of q, k and v; in the backward pass block_m counts keys.
   template <class Arguments>
-  Status encode_inputs(Arguments& a, const Specialisation& s) const;
+  Status encode_queries(Arguments& a, const Specialisation& s) const;
+  template <class Arguments>
+  Status encode_keys(Arguments& a, const Specialisation& s) const;
   Status encode_tensor_maps(kernels::TmaForwardArguments& a, const Specialisation& s) const;
   Status encode_codes(kernels::TmaForwardArguments& a, const Specialisation& s) const;
   Status encode_numbers(kernels::TmaForwardArguments& arguments, const Specialisation& s) const;
-  Status encode_numbers(kernels::TmaBackwardArguments& arguments, const Specialisation& s) const;
   Status encode_tensor_maps(kernels::TmaBackwardArguments& a, const Specialisation& s) const;
   bool pointers_are_whole(const AttentionTensors& tensors) const;
   Status check_memory(const AttentionTensors& tensors, const void* workspace) const;

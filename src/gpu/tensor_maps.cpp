@@ -29,17 +29,17 @@ Status GpuRunner::encode_tensor_map(const kernels::View& view, const Problem::Sh
 }
 
 template <class Arguments>
-Status GpuRunner::encode_inputs(Arguments& a, const Specialisation& s) const {
+Status GpuRunner::encode_queries(Arguments& a, const Specialisation& s) const {
   constexpr int kWarpgroupRows = 64;
-  const int queries = s.backward ? s.block_n : kWarpgroupRows,
-            tile = s.backward ? s.block_m : s.block_n;
   // Packed rows of q are few, and no box of a tensor: their kernel loads them.
-  if (s.packed_rows == 0) {
-    if (Status status = encode_tensor_map(a.q, problem_.q_shape(), s, queries, a.q_map);
-        !status.ok())
-      return status;
-  }
-  if (s.quantized != 0) return encode_numbers(a, s);
+  if (s.packed_rows != 0) return {};
+  return encode_tensor_map(a.q, problem_.q_shape(), s, s.backward ? s.block_n : kWarpgroupRows,
+                           a.q_map);
+}
+
+template <class Arguments>
+Status GpuRunner::encode_keys(Arguments& a, const Specialisation& s) const {
+  const int tile = s.backward ? s.block_m : s.block_n;
   // A box lies in a page.
   const int keys =
       problem_.paged() ? static_cast<int>(std::min<int64_t>(tile, problem_.page_size)) : tile;
@@ -66,10 +66,6 @@ Status GpuRunner::encode_numbers(kernels::TmaForwardArguments& a, const Speciali
   };
   if (Status status = encode(w.k, w.pitch, problem_.head_dim, a.k_map); !status.ok()) return status;
   return encode(w.v, w.pitch_v, problem_.head_dim_v, a.v_map);
-}
-Status GpuRunner::encode_numbers(kernels::TmaBackwardArguments& /*a*/,
-                                 const Specialisation& /*s*/) const {
-  return {StatusCode::internal, "the backward pass takes no quantized keys"};
 }
 
 // Codes of 8 bits, by pairs.
@@ -105,7 +101,10 @@ Status GpuRunner::encode_tensor_maps(kernels::TmaForwardArguments& a,
       return {};
     return encode_tensor_map(a.out, problem_.out_shape(), s, kWaveRows, a.out_map);
   }
-  if (Status status = encode_inputs(a, s); !status.ok() || s.packed_rows != 0) return status;
+  if (Status status = encode_queries(a, s); !status.ok()) return status;
+  if (Status status = s.quantized != 0 ? encode_numbers(a, s) : encode_keys(a, s);
+      !status.ok() || s.packed_rows != 0)
+    return status;
   if (s.shared_heads > 1) {
     constexpr int kWarpgroupRows = 64;
     kernels::View q = a.q;
@@ -121,7 +120,8 @@ Status GpuRunner::encode_tensor_maps(kernels::TmaForwardArguments& a,
 
 Status GpuRunner::encode_tensor_maps(kernels::TmaBackwardArguments& a,
                                      const Specialisation& s) const {
-  if (Status status = encode_inputs(a, s); !status.ok()) return status;
+  if (Status status = encode_queries(a, s); !status.ok()) return status;
+  if (Status status = encode_keys(a, s); !status.ok()) return status;
   return encode_tensor_map(a.dout, problem_.out_shape(), s, s.block_n, a.dout_map);
 }
 

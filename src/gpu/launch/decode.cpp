@@ -142,19 +142,19 @@ class SplitKv final : public Family {
   }
   // Null where operands come straight from memory: pieces of 16 bytes alone are copied.
   const DecodeRingShape* ring_of(const Problem& p) const {
-    if (!p.quantized_kv() || dim_groups(p) > 1 || !rows_are_pieces(p, p.k, p.k_dtype, p.head_dim) ||
-        !rows_are_pieces(p, p.v, p.v_dtype, p.head_dim_v) || !strides_are_whole(p))
+    if (!p.quantized_kv() || p.seqlen_k == 0 || dim_groups(p) > 1 || !strides_are_whole(p) ||
+        !rows_are_pieces(p.k, p.k_dtype, p.head_dim) ||
+        !rows_are_pieces(p.v, p.v_dtype, p.head_dim_v))
       return nullptr;
     for (const DecodeRingShape& ring : tiles_.rings) {
       if (std::max(dims(p), head_dim_v(p)) <= ring.max_head_dim) return &ring;
     }
     return nullptr;
   }
-  static bool rows_are_pieces(const Problem& p, const TensorSpec& spec, DType dtype,
-                              int64_t head_dim) {
+  static bool rows_are_pieces(const TensorSpec& spec, DType dtype, int64_t head_dim) {
     constexpr int64_t kPieceBytes = 16;
     const auto bytes = static_cast<int64_t>(size_of(dtype));
-    if (head_dim * bytes % kPieceBytes != 0 || p.seqlen_k == 0) return false;
+    if (head_dim * bytes % kPieceBytes != 0) return false;
     return std::all_of(spec.strides.begin(), spec.strides.begin() + 3,
                        [&](int64_t stride) { return stride * bytes % kPieceBytes == 0; });
   }

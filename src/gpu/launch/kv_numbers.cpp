@@ -16,8 +16,6 @@ int64_t workgroups(const Problem& p) {
 
 }  // namespace
 
-bool has_token_scales(const TensorSpec& scale) { return scale.present && scale.strides[1] != 0; }
-
 kernels::KvNumbers kv_numbers_of(const Problem& p) {
   return kernels::KvNumbers::of(p.packed_k() ? 1 : p.batch, p.num_kv_heads,
                                 p.packed_k() ? p.total_k : p.seqlen_k, static_cast<int>(p.head_dim),

@@ -16,8 +16,6 @@ kernels::KvNumbers kv_numbers_of(const Problem& problem);
 // Yes if the launch writes the numbers of the problem's formats and scales, or if nothing is
 // quantized; else why not.
 Support writes_numbers(const Problem& problem, const Target& target);
-// Whether a scale is one of each token.
-bool has_token_scales(const TensorSpec& scale);
 // What the products' kernel knows of the scales.
 void specialise_numbers(const Problem& problem, Specialisation& s);
 // Puts the launch before the plan's others.

@@ -37,25 +37,8 @@ class Forward final : public Family {
   }
   tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
     const Specialisation usual = specialisation(p, chip);
-    const bool amd = chip.vendor == Vendor::amd;
-    const int waves = usual.workgroup / chip.wave_size;
-    tuning::Space space;
-    space.wave_size = chip.wave_size;
-    space.parameters = {{"block_m", usual.block_m, {16, 32, 64, 128, 256}},
-                        {"block_n", usual.block_n, {16, 32, 64, 128}},
-                        {"waves", waves, {1, 2, 4, 8}},
-                        {"buffers", usual.buffers, {1, 2}},
-                        {"queries_in_lds", static_cast<int>(usual.queries_in_lds), {0, 1}},
-                        {amd ? "min_waves" : "min_workgroups",
-                         amd ? usual.min_waves : usual.min_workgroups,
-                         {1, 2, 3, 4}}};
-    tuning::include_usual(space);
-    space.takes = [this, p, chip, values = space.usual()](std::span<const int> v) -> Support {
-      return std::equal(v.begin(), v.end(), values.begin())
-                 ? Support{}
-                 : takes(p, chip, prefill_shape_of(v, chip));
-    };
-    return space;
+    return prefill_space(
+        usual, chip, [this, p, chip](const PrefillShape& shape) { return takes(p, chip, shape); });
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int compute_units,
                         std::span<const int> values) const override {
@@ -143,17 +126,7 @@ class Forward final : public Family {
     s.persistent = persistent;
     specialise_for(p, s);
     read_mask_as_bits(p, s);
-    s.lds_bytes = kernels::PrefillLayout::of({.transposed_depth = target().transposed_depth(),
-                                              .reads_transposed = target().reads_transposed,
-                                              .head_dim = s.head_dim,
-                                              .head_dim_v = s.head_dim_v,
-                                              .block_m = s.block_m,
-                                              .block_n = s.block_n,
-                                              .buffers = s.buffers,
-                                              .queries_in_lds = s.queries_in_lds != 0,
-                                              .persistent = s.persistent != 0,
-                                              .row_scales = row_scales_of_tiles(s)})
-                      .total;
+    set_prefill_lds(s);
     return s;
   }
   // One workgroup a multiprocessor: nothing hides its start and end, which are long beside few

@@ -3,7 +3,6 @@
 #include <span>
 
 #include "gpu/launch/prefill_space.h"
-#include "kernels/forward/prefill_layout.h"
 #include "kernels/tile/int8_workspace.h"
 
 namespace fulmen::gpu {
@@ -73,22 +72,9 @@ class PrefillInt8 final : public Family {
     return int8_plan(p, specialisation(p, chip));
   }
   tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
-    const Specialisation usual = specialisation(p, chip);
-    tuning::Space space;
-    space.wave_size = chip.wave_size;
-    space.parameters = {{"block_m", usual.block_m, {16, 32, 64, 128, 256}},
-                        {"block_n", usual.block_n, {16, 32, 64, 128}},
-                        {"waves", usual.workgroup / chip.wave_size, {1, 2, 4, 8}},
-                        {"buffers", usual.buffers, {1, 2}},
-                        {"queries_in_lds", static_cast<int>(usual.queries_in_lds), {0, 1}},
-                        {"min_waves", usual.min_waves, {1, 2, 3, 4}}};
-    tuning::include_usual(space);
-    space.takes = [this, p, chip, values = space.usual()](std::span<const int> v) -> Support {
-      return std::equal(v.begin(), v.end(), values.begin())
-                 ? Support{}
-                 : takes(p, chip, prefill_shape_of(v, chip));
-    };
-    return space;
+    return prefill_space(specialisation(p, chip), chip, [this, p, chip](const PrefillShape& shape) {
+      return takes(p, chip, shape);
+    });
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/,
                         std::span<const int> values) const override {
@@ -126,17 +112,7 @@ class PrefillInt8 final : public Family {
     set_shape(shape, chip, s);
     s.precision = static_cast<int>(Precision::int8);
     specialise_for(p, s);
-    s.lds_bytes = kernels::PrefillLayout::of({.transposed_depth = target().transposed_depth(),
-                                              .reads_transposed = target().reads_transposed,
-                                              .head_dim = s.head_dim,
-                                              .head_dim_v = s.head_dim_v,
-                                              .block_m = s.block_m,
-                                              .block_n = s.block_n,
-                                              .buffers = s.buffers,
-                                              .queries_in_lds = s.queries_in_lds != 0,
-                                              .persistent = false,
-                                              .key_bytes = kCodeBytes})
-                      .total;
+    set_prefill_lds(s, kCodeBytes);
     return s;
   }
   const PrefillTiles& tiles_;

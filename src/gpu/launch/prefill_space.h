@@ -1,6 +1,8 @@
-// What prefill.cpp and prefill_fp32.cpp share: a tile shape's place in a kernel and in the tuner's
-// space.
+// What prefill.cpp, prefill_int8.cpp and prefill_fp32.cpp share: a tile shape's place in a kernel
+// and in the tuner's space.
 #pragma once
+
+#include <functional>
 
 #include "gpu/launch/family.h"
 #include "gpu/launch/prefill_tiles.h"
@@ -15,5 +17,12 @@ PrefillShape prefill_shape_of(std::span<const int> values, const Chip& chip);
 Support takes_wave_rows(const PrefillShape& shape, int sharing = 1);
 Support takes_copied_rows(const PrefillShape& shape, const Chip& chip);
 void set_shape(const PrefillShape& shape, const Chip& chip, Specialisation& s);
+
+// Both of forward/prefill.h's kernel. The space about its usual shape; takes: what other shapes may
+// be.
+tuning::Space prefill_space(const Specialisation& usual, const Chip& chip,
+                            const std::function<Support(const PrefillShape&)>& takes);
+// Fills in its LDS. key_bytes: of a number of K and Q there.
+void set_prefill_lds(Specialisation& s, int key_bytes = 2);
 
 }  // namespace fulmen::gpu

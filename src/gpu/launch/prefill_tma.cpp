@@ -5,6 +5,7 @@
 #include "gpu/launch/prefill_tma_schedule.h"
 #include "gpu/launch/prefill_tma_shapes.h"
 #include "gpu/launch/prefill_tma_space.h"
+#include "gpu/launch/quantized.h"
 #include "gpu/launch/work_tiles.h"
 #include "kernels/forward/prefill_tma_layout.h"
 

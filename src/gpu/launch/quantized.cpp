@@ -19,11 +19,13 @@ constexpr int kOfToken = 1, kOfChannel = 3, kHalf = 1;
 
 }  // namespace
 
+bool has_token_scales(const TensorSpec& scale) { return scale.present && scale.strides[1] != 0; }
+
 int row_scales(const TensorSpec& scale) {
-  const int kind = !scale.present          ? 0
-                   : scale.strides[1] != 0 ? kOfToken
-                   : scale.strides[3] != 0 ? kOfChannel
-                                           : 0;
+  const int kind = !scale.present            ? 0
+                   : has_token_scales(scale) ? kOfToken
+                   : scale.strides[3] != 0   ? kOfChannel
+                                             : 0;
   return kind == 0 || scale.dtype == DType::fp32 ? kind : kind + kHalf;
 }
 
@@ -57,7 +59,7 @@ Support multiplies_stored(const Problem& p, const Target& target) {
   }
   if (p.k_scale.present && p.k_scale.strides[1] == 0 && p.k_scale.strides[3] != 0)
     return Support::no("k_scale is one for each channel, scores have one for each key");
-  if (p.v_scale.present && p.v_scale.strides[1] != 0 && p.dtype == DType::fp16) {
+  if (has_token_scales(p.v_scale) && p.dtype == DType::fp16) {
     return Support::no(
         "v_scale is one for each token, and probabilities times these may be beyond fp16's range: "
         "bf16 has it");

@@ -9,6 +9,8 @@
 
 namespace fulmen::gpu {
 
+// Returns true if it is a scale of each token.
+bool has_token_scales(const TensorSpec& scale);
 // Yes if k and v can be operands of matrix instructions as they are stored: numbers of q's dtype,
 // int8 or fp8, which 16 bits have exactly, with scales that scores and probabilities take.
 Support multiplies_stored(const Problem& problem, const Target& target);

@@ -12,6 +12,16 @@ FULMEN_DEVICE float load_scale(const View& view, Int64 batch, Int64 kv_head, boo
   return global_load(at<float>(view, batch, 0, kv_head));
 }
 
+// x; NaN for an infinity: sums of q's and k's codes are finite where those of infinite numbers of
+// either sign are not.
+FULMEN_DEVICE float finite_or_nan(float x) { return x + (x - x); }
+// What scores (kValues: probabilities) are multiplied with for a row's scale. Packing probabilities
+// adds to a NaN's bits: to those of kNan it may.
+template <bool kValues>
+FULMEN_DEVICE float factor_of_scale(float scale) {
+  return !kValues ? finite_or_nan(scale) : scale == scale ? scale : kNan;
+}
+
 // One KV head's rows of k or of v.
 template <bool kValues>
 struct StoredHead {

@@ -1,4 +1,4 @@
-// LDS of forward/decode.h: each wave's tiles of keys and values on their way, then, in the same
+// LDS of forward/decode.h: each wave's tiles of keys and values in flight, then, in the same
 // place, what waves leave for the merge.
 #pragma once
 

@@ -7,9 +7,6 @@
 
 namespace fulmen::kernels {
 
-// x; NaN for an infinity: as tile/stored_scales.h.
-FULMEN_DEVICE float key_factor(float x) { return x + (x - x); }
-
 // Which rows of a sequence's head a workgroup has, and where they go: as which row of all that are
 // there, head after head.
 struct Rows {
@@ -87,7 +84,7 @@ FULMEN_DEVICE void write_factors(const ForwardArguments& a, const KvNumbers& w, 
   float* const to = row_factors<kValues>(a, w, rows.to);
   for (int row = thread_id(); row < rows.count; row += kWorkgroup) {
     const float scale = StoredRow<kValues>::of(a, head, rows.first + row).scale;
-    global_store(to + row, kValues ? (scale == scale ? scale : kNan) : key_factor(scale));
+    global_store(to + row, factor_of_scale<kValues>(scale));
   }
 }
 

@@ -22,8 +22,7 @@
 //
 // LDS: up to 128 dims 2 x Q, kBuffers x K, kBuffers x V and the outputs, which the TMA stores;
 // wider heads have one Q, and their outputs go from registers to memory. Then mbarriers, and scales
-// of tokens. Registers
-// of a lane: S kBlockN / 2, O d_v / 2, P kBlockN / 4.
+// of tokens. Registers of a lane: S kBlockN / 2, O d_v / 2, P kBlockN / 4.
 #include "forward/parts/next_tile.h"
 #include "forward/parts/tma_epilogue.h"
 #include "forward/parts/tma_loaders.h"

@@ -17,7 +17,7 @@ struct TmaPrefillLayout {
   // None: wide heads leave no room, outputs go from registers to memory.
   int outputs_at, output_bytes;
   int barriers_at, next_at;
-  // Of each buffer what scores are multiplied with, and probabilities: fp32, where each token of
+  // What scores are multiplied with, and probabilities, of each buffer: fp32, where each token of
   // quantized k, or v, has a scale.
   int key_factors_at, value_factors_at, total;
 

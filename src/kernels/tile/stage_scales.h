@@ -62,7 +62,7 @@ class StagedScales {
       if constexpr (kOfToken) scale = to_float(scale_[n]);
       // Keys without a page are NaN.
       if constexpr (!kValues) scale = !kPaged || exists_[n] ? scale * factor_ : kNan;
-      lds_store(scales_at<kValues>(buffer) + 4 * row, StepScales<kValues, 1>::factor_of(scale));
+      lds_store(scales_at<kValues>(buffer) + 4 * row, factor_of_scale<kValues>(scale));
     }
   }
 

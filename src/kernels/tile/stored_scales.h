@@ -7,10 +7,6 @@
 
 namespace fulmen::kernels {
 
-// x; NaN for an infinity: sums of q's and k's codes are finite where those of infinite numbers of
-// either sign are not.
-FULMEN_DEVICE float finite_or_nan(float x) { return x + (x - x); }
-
 // An element of the lane's first row, with the column of element e: its second row's come two
 // later.
 static_assert(kRowsPerLane <= 2, "stored_scales: a lane has one row of scores, or two as on sm80");
@@ -29,18 +25,13 @@ FULMEN_DEVICE float scale_of_row(const ForwardArguments& a, const StoredHead<kVa
 }
 
 // What a step's scores (kValues: probabilities) are multiplied with: a lane's columns.
-// kStaged: from LDS, where they are factor_of().
+// kStaged: from LDS, where they are factor_of_scale().
 template <bool kValues, int kTiles, bool kStaged = false>
 struct StepScales {
   // The head's scale alone: values' comes to the outputs.
   static constexpr bool kOne = !StoredHead<kValues>::kOfToken && (kValues || !kPaged);
   float of[kOne ? 1 : kTiles][kOne ? 1 : kElements];
 
-  // What a row's scale is multiplied as. Packing probabilities adds to a NaN's bits: to those of
-  // kNan it may.
-  FULMEN_DEVICE static float factor_of(float scale) {
-    return !kValues ? finite_or_nan(scale) : scale == scale ? scale : kNan;
-  }
   // left: the tile's keys that are there, from its first one on.
   FULMEN_DEVICE static StepScales load(const ForwardArguments& a, const StoredHead<kValues>& head,
                                        const TilePlace& tile, int left) {
@@ -60,8 +51,8 @@ struct StepScales {
     }
     return scales;
   }
-  // The same from LDS, where factor_of() the tile's rows lie one behind the other. factor: the
-  // head's scale.
+  // The same from LDS, where factor_of_scale() of the tile's rows lie one behind the other. factor:
+  // the head's scale.
   FULMEN_DEVICE static StepScales staged(int place, float factor) {
     StepScales scales;
     if constexpr (kOne) {
@@ -83,7 +74,7 @@ struct StepScales {
   }
   FULMEN_DEVICE float at(int f, int e) const {
     const float scale = kOne ? of[0][0] : of[kOne ? 0 : f][kOne ? 0 : same_column(e)];
-    return kStaged && !kOne ? scale : factor_of(scale);
+    return kStaged && !kOne ? scale : factor_of_scale<kValues>(scale);
   }
 };
 

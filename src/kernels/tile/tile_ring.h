@@ -1,5 +1,5 @@
-// A wave's tiles of keys and values in LDS, several of them on their way from memory: so many bytes
-// that their latency does not matter, whatever the registers are. Each wave has a ring of its own
+// A wave's tiles of keys and values in LDS, several of them in flight: so many bytes that their
+// latency does not matter, whatever the registers are. Each wave has a ring of its own
 // and waits for nobody. As tile/nvidia/tile_ring.h; on AMD operands come straight from memory.
 #pragma once
 

@@ -1,4 +1,4 @@
-// LDS of tile/tile_ring.h: a wave's tiles of keys and values on their way. The same formulas for
+// LDS of tile/tile_ring.h: a wave's tiles of keys and values in flight. The same formulas for
 // the host, which reserves it, and for the kernel.
 #pragma once
 
@@ -14,8 +14,7 @@ FULMEN_ALGORITHM int ring_value_pitch(int dims, int bytes) { return dims * bytes
 
 struct TileRingLayout {
   int key_pitch, value_pitch;
-  // Of a tile: where values begin, and what its keys' scales and its values' are multiplied as, and
-  // all of it.
+  // A tile: where its values begin, what its keys and its values are multiplied with, all of it.
   int values_at, key_scales_at, value_scales_at, tile_bytes;
 
   FULMEN_ALGORITHM static TileRingLayout of(int dims, int key_bytes, int dims_v, int value_bytes,

@@ -3,6 +3,7 @@
 
 #include "forward/parts/query_tiles.h"
 #include "tile/kv_numbers.h"
+#include "tile/stored_scales.h"
 
 namespace fulmen::kernels {
 
@@ -11,11 +12,7 @@ FULMEN_DEVICE ForwardArguments in_numbers(const QueryTile& t, const ForwardArgum
   ForwardArguments a = t.sequence(call);
   const int kv_head = t.head / call.group_size;
   a.scale *= HeadFactor::of(call, t.batch, kv_head).size;
-  a.value_scale = 1;
-  if constexpr (!kValueScaleOfToken) {
-    const float factor = StoredHead<true>::of(call, t.batch, kv_head).factor;
-    a.value_scale = factor + (factor - factor);
-  }
+  a.value_scale = scale_of_outputs(call, t.batch, kv_head);
   return a;
 }
 

@@ -27,7 +27,7 @@ FULMEN_DEVICE void wmma_f32_16x16x16(float (&d)[8], const Words<4>& a, const Wor
   }
 }
 
-// Of int8 codes a lane has 8 that are neighbours: k = 8 (l / 16) + e. d: bits of their sums.
+// A lane has 8 neighbours among int8 codes: k = 8 (l / 16) + e. d: bits of their sums.
 FULMEN_DEVICE void wmma_i32_16x16x16(float (&d)[8], const Words<2>& a, const Words<2>& b,
                                      Position at = Position::here()) {
   struct Operands {

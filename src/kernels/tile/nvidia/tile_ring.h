@@ -38,10 +38,10 @@ struct RingTile {
   }
 };
 
-// The scale of a lane's row, of which a tile has no more than lanes, on its way from memory: a tile
-// later it goes to LDS.
+// The scale of a lane's row in flight: a tile later it goes to LDS. A tile has no more rows than a
+// wave has lanes.
 template <bool kValues>
-struct ScaleOnItsWay {
+struct ScaleInFlight {
   // Else the head's alone is multiplied with.
   static constexpr bool kRows = !StepScales<kValues, 1>::kOne;
   typename StoredHead<kValues>::Scale scale;
@@ -69,7 +69,7 @@ struct ScaleOnItsWay {
     if constexpr (StoredHead<kValues>::kOfToken) factor *= to_float(scale);
     if (lane_id() < kBlockN)
       lds_store(to + 4 * static_cast<int>(lane_id()),
-                StepScales<kValues, 1>::factor_of(exists ? factor : kNan));
+                factor_of_scale<kValues>(exists ? factor : kNan));
   }
 };
 
@@ -133,8 +133,8 @@ class TileRing {
     }
   }
 
-  // Of the tile before: they had a step's time to arrive, and are read kBuffers - 1 steps later at
-  // the earliest.
+  // The scales of the tile before: they had a step's time to arrive, and are read kBuffers - 1
+  // steps later at the earliest.
   FULMEN_DEVICE void store_scales() {
     if (!kScalesOfRows || scales_to_ < 0) return;
     key_scale_.store(keys_, scales_to_ + kRing.key_scales_at);
@@ -142,14 +142,14 @@ class TileRing {
     scales_to_ = -1;
   }
 
-  static constexpr bool kScalesOfRows = ScaleOnItsWay<false>::kRows || ScaleOnItsWay<true>::kRows;
+  static constexpr bool kScalesOfRows = ScaleInFlight<false>::kRows || ScaleInFlight<true>::kRows;
   int at_;
   int filled_ = 0;      // the tile that the next fetch fills: the oldest one, once all are
-  int scales_to_ = -1;  // the tile whose scales are on their way
+  int scales_to_ = -1;  // the tile whose scales are in flight
   const StoredHead<false>& keys_;
   const StoredHead<true>& values_;
-  ScaleOnItsWay<false> key_scale_;
-  ScaleOnItsWay<true> value_scale_;
+  ScaleInFlight<false> key_scale_;
+  ScaleInFlight<true> value_scale_;
 };
 
 }  // namespace fulmen::kernels

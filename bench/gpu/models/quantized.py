@@ -1,6 +1,6 @@
 """Attention over quantized keys and values beside bf16's on an NVIDIA GPU. JSON lines to --json.
 
-  python quantized.py [--only TEXT] [--tunings] [--json FILE]
+  python bench/gpu/models/quantized.py [--only TEXT] [--tunings] [--json FILE]
 
 Beside each time stand the bytes of k, v and their scales that it reads a second, and the rate of a
 copy (its reads and writes) of the same run. Each result's largest error beside attention of the
@@ -15,7 +15,7 @@ import math
 
 import fulmen
 import torch
-from timing import seconds, seconds_in_turn
+from timing import Timed, of_forward, seconds_in_turn
 
 HEADS, KV_HEADS, DIM = 32, 8, 128
 # name: batch, queries, keys, page size
@@ -40,6 +40,7 @@ TUNINGS = [
     f"waves=4,block_n={keys},buffers={buffers}"
     for keys, buffers in ((16, 1), (16, 2), (16, 3), (16, 4), (32, 2), (32, 3))
 ]
+SPANS = 5, 8.0  # so many of each, and the milliseconds of one
 ROWS = []
 
 
@@ -143,7 +144,8 @@ def calls_of(name, batch, queries, keys, page, tunings):
 
 def measure(name, size, tunings):
     calls = calls_of(name, *size, tunings)
-    times = seconds_in_turn({k: call for k, (call, _) in calls.items()}, graphs=True, rounds=5)
+    timed = {kind: of_forward(call, "cuda")[0] for kind, (call, _) in calls.items()}
+    times, _ = seconds_in_turn(timed, "cuda", *SPANS)
     for one, (_, read) in sorted(calls.items(), key=lambda item: times[item[0]]):
         report(
             case=name,
@@ -164,10 +166,12 @@ def main():
     x = torch.empty(1 << 30, device="cuda", dtype=torch.uint8)
     y = torch.empty_like(x)
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    work = {"copy": Timed(lambda: y.copy_(x)), "product": Timed(lambda: a @ b)}
+    times, _ = seconds_in_turn(work, "cuda", *SPANS)
     report(
         case="ceilings",
-        copy_tb_per_second=2 * x.nbytes / seconds(lambda: y.copy_(x)) / 1e12,
-        product_tflops=2 * 8192**3 / seconds(lambda: a @ b) / 1e12,
+        copy_tb_per_second=2 * x.nbytes / times["copy"] / 1e12,
+        product_tflops=2 * 8192**3 / times["product"] / 1e12,
     )
     for name, size in CASES.items():
         if arguments.only in name:
