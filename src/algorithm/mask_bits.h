@@ -19,6 +19,7 @@ struct MaskBits {
                            // key j
   unsigned* by_key;        // [planes][keys][query_words]: the transpose of by_query; null where no
                            // kernel reads it
+  unsigned* lists;         // algorithm/mask_tiles.h; null where no kernel reads them
   int words, query_words;  // multiples of 4
   int batch_planes, head_planes;
   Index rows;    // seqlen_q, the most that any sequence has; 1 where all queries have one row of

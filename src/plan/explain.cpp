@@ -10,7 +10,7 @@
 
 #include "fulmen/printable.h"
 #include "plan/choose.h"
-#include "plan/mask_band.h"
+#include "plan/function_options.h"
 #include "plan/plan_impl.h"
 #include "plan/plan_variants.h"
 #include "plan/registry.h"
@@ -61,7 +61,8 @@ std::string explanation(const Plan::Impl& impl) {
   if (!impl.kernel->deterministic())
     text += "; it adds with atomics: gradients may differ in bits from run to run";
   text += impl.variants.explain(impl);
-  if (const std::string band = band_of_mask_mod(impl.problem, impl.kernel_problem); !band.empty())
+  if (const std::string band = options_of_functions(impl.problem, impl.kernel_problem);
+      !band.empty())
     text += "\n  " + band;
   if (const std::string parameters = parameters_of(impl.runner->config()); !parameters.empty())
     text += "\n  with " + parameters;

@@ -4,7 +4,7 @@
 #include <new>
 
 #include "plan/choose.h"
-#include "plan/mask_band.h"
+#include "plan/function_options.h"
 #include "plan/registry.h"
 #include "runtime/made_problem.h"
 

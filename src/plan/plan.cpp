@@ -8,7 +8,7 @@
 #include "fulmen/printable.h"
 #include "plan/choose.h"
 #include "plan/explain.h"
-#include "plan/mask_band.h"
+#include "plan/function_options.h"
 #include "plan/plan_impl.h"
 #include "plan/registry.h"
 #include "runtime/environment.h"

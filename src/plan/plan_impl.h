@@ -18,7 +18,7 @@ namespace fulmen {
 
 struct Plan::Impl {
   Problem problem;
-  Problem kernel_problem;  // the same for kernels: plan/mask_band.h
+  Problem kernel_problem;  // the same for kernels: plan/function_options.h
   std::string device;
   bool verify = false;
   bool says_verified = false;  // FLASH_ATTENTION_VERIFY: a line for each result

@@ -7,6 +7,7 @@
 
 #include "runtime/tensor_checks.h"
 #include "runtime/threading.h"
+#include "score/softcap.h"
 
 namespace fulmen {
 namespace {
@@ -15,9 +16,7 @@ constexpr float kDropoutSteps = 65536;  // Problem::dropout counts in units of 1
 // Kernels fold log2(e) into the scale, and divide it by the softcap, in fp32: within this bound
 // neither overflows.
 constexpr float kMostScale = 1e18F;
-// Kernels compute tanh by exponentials, with an absolute error of up to 1e-6 that the softcap
-// multiplies: above, that is more than a result may be off. Models have 15 to 50.
-constexpr float kMostSoftcap = 1000;
+using score::kMostSoftcap;
 
 Status check_scale(float scale, Problem& p) {
   if (!(std::abs(scale) <= kMostScale)) {

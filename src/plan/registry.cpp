@@ -14,7 +14,7 @@
 
 #include "fulmen/names.h"
 #include "fulmen/printable.h"
-#include "plan/mask_band.h"
+#include "plan/function_options.h"
 #include "runtime/environment.h"
 #include "runtime/fork_safe.h"
 #include "runtime/made_problem.h"

@@ -224,10 +224,7 @@ ScoreFunctions with_mask(const ScoreFunctions& functions, Graph mask) {
   impl->mask = std::move(mask);
   impl->mask_code = compile(impl->mask);
   if (!impl->has_mask()) impl->mask_text.clear();
-  const bool gradients = std::any_of(impl->tensors.begin(), impl->tensors.end(),
-                                     [](const auto& tensor) { return tensor.has_gradient; });
-  if (!impl->has_score() && !impl->has_mask() && !gradients) return {};
-  return ScoreFunctions(std::move(impl));
+  return what_is_left(std::move(impl));
 }
 
 }  // namespace fulmen::score

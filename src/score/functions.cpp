@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -117,6 +118,13 @@ Status differentiate(Impl& impl) {
 }
 
 }  // namespace
+
+ScoreFunctions what_is_left(std::shared_ptr<ScoreFunctions::Impl> impl) {
+  const bool gradients = std::any_of(impl->tensors.begin(), impl->tensors.end(),
+                                     [](const auto& tensor) { return tensor.has_gradient; });
+  if (!impl->has_score() && !impl->has_mask() && !gradients) return {};
+  return ScoreFunctions(std::move(impl));
+}
 
 Result<ScoreFunctions> make_functions(const std::string& score_mod, const std::string& mask_mod,
                                       std::vector<ScoreFunctions::Tensor> tensors,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,10 @@ namespace score {
 Result<ScoreFunctions> make_functions(const std::string& score_mod, const std::string& mask_mod,
                                       std::vector<ScoreFunctions::Tensor> tensors,
                                       bool with_gradients);
+
+// Functions of which options have taken over a part. Without any where nothing is left for a
+// kernel.
+ScoreFunctions what_is_left(std::shared_ptr<ScoreFunctions::Impl> impl);
 
 // The elements of a call's tensors, by the problem's shapes and strides. to: kMaxTensors.
 void bind(const ScoreFunctions& functions, std::span<const FunctionTensor> tensors, Elements* to);

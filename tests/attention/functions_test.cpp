@@ -113,6 +113,26 @@ TEST(ScoreFunctions, BandsOfMaskModAgreeWithTheOracle) {
   EXPECT_GT(bands, 0);
 }
 
+// A score_mod that is a softcap, which kernels compute as the option, beside the oracle, which
+// evaluates it.
+TEST(ScoreFunctions, SoftcapsAgreeWithTheOracle) {
+  for (uint64_t n = 0; n < (long_run() ? 60 : 6); ++n) {
+    Random random(6970 + n);
+    CaseSpec spec = n % 2 == 0 ? random_spec(random) : random_backward_spec(random);
+    spec.huge_bias = spec.bias = false;
+    spec.alibi = 0;
+    spec.softcap = 0;
+    Case c(spec, random);
+    c.options.score_mod = random.pick({"30.0 * tanh(score / 30.0)", "tanh(score * 2.0) * 0.5"});
+    if (spec.backward) set_forward_results(c);
+    SCOPED_TRACE(to_string(c.problem()));
+    EXPECT_GE(expect_all_kernels_verified(c), 1);
+    const auto made = plan(c.problem(), "cpu");
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EXPECT_NE(made->explain().find(" from score_mod"), std::string::npos);
+  }
+}
+
 // The oracle's gradients of functions' tensors beside differences of its own forward pass.
 TEST(ScoreFunctions, GradientsOfTensorsAreDifferences) {
   for (const char* text : kScores) {

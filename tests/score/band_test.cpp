@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/mask_band.h"
+#include "plan/function_options.h"
 #include "score/evaluate.h"
 #include "support/functions_of.h"
 
@@ -149,7 +149,7 @@ TEST(ScoreBands, OfKernelsProblemsAreTheSameRows) {
     const Problem to = for_kernels(p);
     SCOPED_TRACE(to_string(p) + " -> " + to_string(to));
     EXPECT_EQ(to.functions.score_mod(), p.functions.score_mod());
-    EXPECT_EQ(band_of_mask_mod(p, to).empty(), p == to);
+    EXPECT_EQ(options_of_functions(p, to).empty(), p == to);
     if (p.alibi_slopes.present) {
       EXPECT_EQ(to.diagonal, p.diagonal);
       EXPECT_EQ(to.top_left, p.top_left);

@@ -74,7 +74,7 @@ class CallbackKernel final : public Kernel {
   }
   double rank(const Problem& /*problem*/) const override { return callbacks_.rank; }
   Support supports(const Problem& problem, const std::string& /*device*/) const override {
-    // The band of a mask_mod (plan/mask_band.h) may be one.
+    // The band of a mask_mod (plan/function_options.h) may be one.
     const bool windows = problem.window_left >= 0 || problem.window_right > 0;
     if (problem.top_left && windows && problem.window_right != 0)
       return Support::no("its options have no window by a top-left diagonal but a causal mask's");

@@ -44,6 +44,7 @@ class BackwardPlan {
 
  private:
   void add_bias_sum(const Specialisation& s, int64_t parts);
+  void add_rounded_rows(const Specialisation& products, const Specialisation& statistics);
 
   const Problem& p_;
   int compute_units_;

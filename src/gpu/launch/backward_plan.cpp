@@ -12,7 +12,8 @@ constexpr int64_t kFewParts = 8;
 constexpr int kSinkLanes = 256;
 // Batches: longer ones lose by an early start (docs/lab/nvidia_boards.md).
 constexpr int64_t kShortRun = 4;
-constexpr int64_t kLaneDims = 4;  // kernels/backward/parts/key_sums.h
+constexpr int64_t kLaneDims = 4;     // kernels/backward/parts/key_sums.h
+constexpr int64_t kDirectDims = 32;  // kernels/tile/direct.h: what dims are rounded up to
 
 // How many scores an element of dbias is the sum of, in terms of tiles.
 struct BiasSums {
@@ -42,6 +43,12 @@ int64_t split_queries(const Problem& p, const Specialisation& s, int compute_uni
   return std::max(least, tiles_of(tiles, slots / blocks)) * s.block_n;
 }
 
+// Whether rounded rows have a launch of matrix instructions.
+bool multiplies_rounded_rows(const Problem& p, const Specialisation& products) {
+  constexpr int64_t kMostDims = 256;  // more than registers hold
+  return products.target != nullptr && p.dtype != DType::fp32 && p.head_dim <= kMostDims;
+}
+
 int64_t bias_part_floats(const Problem& p, const BiasSums& sums, int block_m) {
   return sums.batches * sums.heads * (sums.over_queries ? block_m : p.seqlen_q) * p.seqlen_k;
 }
@@ -68,9 +75,28 @@ void BackwardPlan::add_row_statistics(const Specialisation& products) {
     s.alibi = products.alibi;
     s.softcap = products.softcap;
     s.band = products.band;
+    s.leaves_rounded = multiplies_rounded_rows(p_, products);
   }
   plan_.launches.push_back(
       {s, tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kHelperLanes / kStatisticsLanes)});
+  if (s.leaves_rounded != 0) add_rounded_rows(products, s);
+}
+
+// statistics: of the rows, whose scores it has, too.
+void BackwardPlan::add_rounded_rows(const Specialisation& products,
+                                    const Specialisation& statistics) {
+  Specialisation s = statistics;
+  s.entry = "backward/rounded_rows.h";
+  s.leaves_rounded = 0;
+  s.target = products.target;
+  s.head_dim = s.head_dim_v = static_cast<int>(round_up(p_.head_dim, kDirectDims));
+  s.exact_dims = p_.head_dim == s.head_dim;
+  s.whole_dims = products.whole_dims;
+  s.whole_bias = products.whole_bias;
+  // Two tiles of rows a wave read keys half as often; AMD's registers hold one.
+  s.block_m = products.target->vendor == Vendor::nvidia && s.head_dim <= 128 ? 128 : 64;
+  s.block_n = 64;
+  plan_.launches.push_back({s, tiles_of(p_.seqlen_q, s.block_m) * p_.batch * p_.num_heads});
 }
 
 void BackwardPlan::add_rows(Specialisation s, int outputs) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "algorithm/mask_tiles.h"
 #include "gpu/launch/backward.h"
 #include "gpu/launch/work_tiles.h"
 #include "kernels/backward/backward_tma_layout.h"
@@ -41,6 +42,10 @@ class BackwardTma final : public Family {
       return Support::no(std::to_string(rows) + " rows, a tile's place is a number of 32 bits");
     const Specialisation s = specialisation(p);
     if (Support support = takes_mask_bits(s); !support.yes) return support;
+    if (goes_over_lists(s) &&
+        std::max(tiles_of(p.seqlen_q, s.block_n), tiles_of(p.seqlen_k, tiles_.block_m)) >
+            algorithm::MaskTile::kMost)
+      return Support::no("so many rows, a mask's lists have tiles of 16 bits");
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(tiles_of(std::max(p.seqlen_q, p.seqlen_k), 16) * p.batch * p.num_heads);
   }
@@ -121,9 +126,10 @@ class BackwardTma final : public Family {
     set_buffers(s, largest <= panel ? tiles_.narrow_buffers : tiles_.buffers);
     specialise_for(p, s);
     read_mask_as_bits(p, s);
-    // Under a causal mask, and where heads share keys (docs/lab/nvidia_backward.md).
-    if (!wide && p.window_right >= 0 && p.window_left < 0)
-      s.query_order = p.group_size() > 1 ? kTileByTile : kFromLastTile;
+    // Under a causal mask, and where heads share keys (docs/lab/nvidia_backward.md). Blocks with
+    // lists of other lengths would wait for each other, head by head.
+    if (!wide && (goes_over_lists(s) || (p.window_right >= 0 && p.window_left < 0)))
+      s.query_order = p.group_size() > 1 ? kTileByTile : goes_over_lists(s) ? 0 : kFromLastTile;
     return s;
   }
   // Order of the dynamic tile scheduler, whose work tiles are blocks of keys. Heads are taken
@@ -145,6 +151,10 @@ class BackwardTma final : public Family {
                                              ? heads
                                              : tiles_of(kLastRounds * units, blocks));
     const int64_t last = unequal ? some : fill;
+    if (goes_over_lists(s)) {  // all heads whole
+      plan.arguments.section_heads = static_cast<int>(fill);
+      return;
+    }
     plan.arguments.section_heads = static_cast<int>(unequal && is_pair(s) ? 1 : fill);
     plan.backward.last_heads = static_cast<int>(last);
     plan.backward.first_blocks = static_cast<int>(unequal ? blocks / 2 : blocks);
@@ -175,6 +185,10 @@ class BackwardTma final : public Family {
     set_buffers(s, v[0]);
     s.ping_pong = v[1] != 0;
     return s;
+  }
+  // Whether a mask's lists say what tiles blocks of keys go over (kernels/backward/mask_tiles.h).
+  static bool goes_over_lists(const Specialisation& s) {
+    return s.keep_mask == kMaskAsBits && s.variable == 0;
   }
   // Wide heads: whether workgroups share blocks in pairs.
   static bool is_pair(const Specialisation& s) { return s.dim_groups > 1; }

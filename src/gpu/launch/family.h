@@ -56,7 +56,8 @@ struct LaunchPlan {
   // Behind partial results: forward/clear_tile_counter.h, sequences/work_tiles.h.
   int64_t tile_counter_floats = 0;
   // The keep-mask's bits follow: launch/mask_bits.h.
-  int64_t mask_rows_words = 0, mask_blocks_words = 0, mask_keys_words = 0, block_states_words = 0;
+  int64_t mask_rows_words = 0, mask_blocks_words = 0, mask_keys_words = 0, mask_list_words = 0,
+          block_states_words = 0;
   // Products in 8 bits, at the very start: kernels/tile/{fp8,int8}_workspace.h.
   int64_t code_floats = 0;
   int64_t row_statistics_floats = 0, row_share_floats = 0, bias_partial_floats = 0,

@@ -5,11 +5,13 @@
 #include <string_view>
 
 #include "algorithm/mask_spans.h"
+#include "algorithm/mask_tiles.h"
 
 namespace fulmen::gpu {
 namespace {
 
 constexpr int64_t kMostTile = 256;  // columns
+constexpr int kLanesOfBits = 128;   // of workgroups that make bits and tables
 
 // A row's words: tiles that begin at multiples of their columns end behind the last one.
 int64_t words_of(int64_t columns) { return round_up(tiles_of(columns + kMostTile - 1, 32), 4); }
@@ -71,10 +73,32 @@ bool reads_spans(const Specialisation& s) {
   return std::find(kReaders.begin(), kReaders.end(), s.entry) != kReaders.end();
 }
 
-int64_t spans_words(const LaunchPlan& plan) {
+// Kernels that go over a list of tiles (kernels/backward/parts/block_order.h).
+bool reads_lists(const Specialisation& s) {
+  return s.entry.starts_with("backward/backward_tma") && s.variable == 0;
+}
+
+// The tables behind the bits: launches read spans or lists.
+int64_t tables_words(const LaunchPlan& plan) {
   const kernels::MaskBits& bits = plan.arguments.mask_bits;
   if (plan.mask_blocks_words == 0) return 0;
+  if (plan.mask_list_words > 0) return plan.mask_list_words;
   return algorithm::MaskSpans::words(bits, plan.mask_blocks_words / (bits.blocks * bits.words));
+}
+
+void add_lists(const Problem& p, const KernelLaunch& reader, bool empty, LaunchPlan& plan) {
+  const kernels::MaskBits& bits = plan.arguments.mask_bits;
+  Specialisation s = helper_kernel(reader.specialisation, "backward/mask_tiles.h", kLanesOfBits);
+  s.keep_mask = kMaskAsBits;
+  s.band = reader.specialisation.band;
+  s.backward = false;
+  s.lds_bytes = 16 * (kLanesOfBits / 32);
+  s.splits = s.sinks = 0;
+  const auto table = algorithm::MaskTiles::of(p.seqlen_q, p.seqlen_k);
+  const int64_t lists =
+      (bits.batch_planes != 0 ? p.batch : 1) * (bits.head_planes != 0 ? p.num_kv_heads : 1);
+  plan.mask_list_words = table.words(lists);
+  plan.launches.insert(plan.launches.begin(), {s, empty ? 0 : lists * table.blocks});
 }
 
 bool rows_are_keys(const Specialisation& s) { return (s.outputs & (kGivesDk | kGivesDv)) != 0; }
@@ -82,7 +106,11 @@ bool rows_are_keys(const Specialisation& s) { return (s.outputs & (kGivesDk | kG
 }  // namespace
 
 void read_mask_as_bits(const Problem& p, Specialisation& s) {
-  if (s.keep_mask == 0 || has_mask_parts(p)) return;
+  if (s.keep_mask == 0) return;
+  if (has_mask_parts(p)) {  // what functions make is there as bits alone
+    s.plain_scale = scales_alone(p);
+    return;
+  }
   // A mask of one row for all queries has few bytes, and a band makes blocks of it that differ:
   // with one a head they would take far more memory. What kernels AMD's chips run may not depend on
   // a problem's size here: a small problem checks their first use.
@@ -123,7 +151,7 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   plan.mask_blocks_words = all * bits.blocks * bits.words;
   plan.mask_keys_words = by_key ? all * bits.keys * bits.query_words : 0;
 
-  constexpr int kLanes = 128, kRowBytes = 16;  // kernels/forward/pack_mask.h
+  constexpr int kLanes = kLanesOfBits, kRowBytes = 16;  // kernels/forward/pack_mask.h
   Specialisation s = helper_kernel(reader->specialisation, "forward/pack_mask.h", kLanes);
   s.keep_mask = kMaskAsBits;
   s.mask_parts = mask_parts(p);
@@ -140,6 +168,11 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
       std::any_of(plan.launches.begin(), plan.launches.end(), [&](const KernelLaunch& launch) {
         return reads_bits(launch) && reads_spans(launch.specialisation);
       });
+  const auto lists =
+      std::any_of(plan.launches.begin(), plan.launches.end(), [&](const KernelLaunch& launch) {
+        return reads_bits(launch) && reads_lists(launch.specialisation);
+      });
+  if (lists) add_lists(p, *reader, empty, plan);
   if (spans) {
     Specialisation table = helper_kernel(reader->specialisation, "forward/mask_spans.h", kLanes);
     table.keep_mask = kMaskAsBits;
@@ -154,7 +187,7 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
 }
 
 int64_t mask_words(const LaunchPlan& plan) {
-  return plan.mask_rows_words + 2 * plan.mask_blocks_words + spans_words(plan) +
+  return plan.mask_rows_words + 2 * plan.mask_blocks_words + tables_words(plan) +
          plan.mask_keys_words + plan.block_states_words;
 }
 
@@ -165,7 +198,8 @@ float* set_mask_bits(const LaunchPlan& plan, float* at, kernels::ForwardArgument
   bits.any = bits.by_query + plan.mask_rows_words;
   bits.all = bits.any + plan.mask_blocks_words;
   bits.by_key =
-      plan.mask_keys_words > 0 ? bits.all + plan.mask_blocks_words + spans_words(plan) : nullptr;
+      plan.mask_keys_words > 0 ? bits.all + plan.mask_blocks_words + tables_words(plan) : nullptr;
+  bits.lists = plan.mask_list_words > 0 ? bits.all + plan.mask_blocks_words : nullptr;
   float* const end = at + mask_words(plan);
   arguments.block_mask.states = reinterpret_cast<unsigned char*>(end - plan.block_states_words);
   return end;

@@ -22,7 +22,8 @@ namespace fulmen::kernels {
 
 // Where products are pipelined the loader fences for the others, too. They leave it 32 registers,
 // but for random numbers and softcap.
-constexpr int kLoaderRegisters = kPipelined && kSplitStatistics ? 32 : kTmaRegisters;
+constexpr int kLoaderRegisters =
+    (kPipelined || kTileLists) && kSplitStatistics ? 32 : kTmaRegisters;
 constexpr RegisterShares kRegisters =
     RegisterShares::of(kWarpgroups, kMinWorkgroups, kLoaderRegisters);
 
@@ -77,8 +78,9 @@ class Consumer {
     mbarrier_wait(kKeysFull, keys_parity_);
     keys_parity_ ^= 1;
     if constexpr (kPipelined) load_values();
-    step<true, 0>(task, head, order.tile(0));
-    bool second = kPipelined;  // is to come
+    step<kFirstMasked, 0>(task, head, order.nth(0).tile());
+    bool second = kPipelined;                                          // is to come
+    auto ahead = order.ahead(kTilesAhead && order.count > 1 ? 1 : 0);  // in flight beside a step
 #pragma unroll 1
     while (true) {
       if constexpr (kTileByTile) {
@@ -90,11 +92,13 @@ class Consumer {
         n = 0;
         if (++head == end_head) break;
       }
-      const int tile = order.tile(n);
+      const auto entry = kTilesAhead ? order.arrived(ahead) : order.nth(n);
+      if constexpr (kTilesAhead) ahead = order.ahead(n + 1 < order.count ? n + 1 : 0);
+      const int tile = entry.tile();
       if (kPipelined && second) {
-        step<true, 1>(task, head, tile);
+        step<kFirstMasked, 1>(task, head, tile);
         second = false;
-      } else if (order.is_masked(tile)) {
+      } else if (order.is_masked(entry)) {
         step<true, 2>(task, head, tile);
       } else {
         step<false, 2>(task, head, tile);

@@ -94,10 +94,11 @@ class Consumer {
   FULMEN_DEVICE void over_tiles(const Work& work, const BackwardTask& task) {
     const QueryOrder& order = work.order;
     const int first_head = work.first_head(), end_head = first_head + work.arguments.group_size;
-    int head = first_head, n = 0, tile = order.tile(0);
+    int head = first_head, n = 0, tile = order.nth(0).tile();
     mbarrier_wait(kKeysFull, keys_parity_);
     keys_parity_ ^= 1;
     begin(task, head, tile);
+    auto ahead = order.ahead(order.count > 1 ? 1 : 0);  // in flight beside a step
 #pragma unroll 1
     while (true) {
       const int last_head = head, last_tile = tile;
@@ -108,8 +109,10 @@ class Consumer {
           return;
         }
       }
-      tile = order.tile(n);
-      if (order.is_masked(tile)) {
+      const auto entry = kTilesAhead ? order.arrived(ahead) : order.nth(n);
+      if constexpr (kTilesAhead) ahead = order.ahead(n + 1 < order.count ? n + 1 : 0);
+      tile = entry.tile();
+      if (order.is_masked(entry)) {
         step<true>(task, last_head, last_tile, head, tile);
       } else {
         step<false>(task, last_head, last_tile, head, tile);
@@ -125,8 +128,10 @@ class Consumer {
     begin_own_gradients(gradient, Nothing{});
     begin_other_gradients(gradient, Nothing{});
     const Int64 first_query = Int64{tile} * kBlockN;
-    wait_for_probabilities<true, 2>(task, head, first_query, first_row(), statistics, score);
-    wait_for_gradients<true, 0>(task, head, first_query, first_row(), statistics, score, gradient);
+    wait_for_probabilities<kFirstMasked, 2>(task, head, first_query, first_row(), statistics,
+                                            score);
+    wait_for_gradients<kFirstMasked, 0>(task, head, first_query, first_row(), statistics, score,
+                                        gradient);
     arrive(kOtherQueriesEmpty);
     store_scores(score, gradient);
   }

@@ -75,6 +75,9 @@ struct Configuration {
   // (backward/parts/block_table.h); 0: it makes none.
   int block_table = 0;
 
+  // backward/parts/row_statistics.h: rounded rows are left to backward/rounded_rows.h.
+  int leaves_rounded = 0;
+
   // k and v in formats of their own (core/stored_number.h): addresses and strides of both are in
   // bytes then.
   int quantized = 0;

@@ -14,14 +14,18 @@ struct MaskPlace {
   int batch, head;
   Int64 plane, block, first_key;
 
+  // Numbers of workgroups have 32 bits; divisions of 64 would take longer than all else here.
   FULMEN_DEVICE static MaskPlace of(const ForwardArguments& call) {
     const MaskBits& bits = call.mask_bits;
-    const Int64 most = bits.by_key == nullptr ? 0 : bits.query_words / 2,
-                blocks = bits.blocks > most ? bits.blocks : most;
-    const Int64 groups = bits.words / kWords, id = workgroup_id(), plane = id / (groups * blocks);
-    const Int64 heads = bits.head_planes == 0 ? 1 : call.num_heads;
+    const auto by_query = static_cast<unsigned>(bits.blocks),
+               by_key = bits.by_key == nullptr ? 0 : static_cast<unsigned>(bits.query_words) / 2,
+               blocks = by_query > by_key ? by_query : by_key,
+               groups = static_cast<unsigned>(bits.words) / kWords,
+               heads = bits.head_planes == 0 ? 1U : static_cast<unsigned>(call.num_heads);
+    const auto id = static_cast<unsigned>(workgroup_id());
+    const unsigned row = id / groups, plane = row / blocks;
     return {static_cast<int>(plane / heads), static_cast<int>(plane % heads), plane,
-            id / groups % blocks, id % groups * kMaskKeys};
+            row - plane * blocks, Int64{id - row * groups} * kMaskKeys};
   }
 };
 
@@ -65,48 +69,71 @@ FULMEN_DEVICE unsigned bit_range(int begin, int end) {
   };
   return below(end) & ~below(begin);
 }
+// What mask_mod leaves of 16 keys, in the low bits. Those from last_key on repeat it.
+FULMEN_DEVICE unsigned keys_of_function(const ForwardArguments& a, const MaskPlace& place, int i,
+                                        int first_key, int last_key) {
+  unsigned bits = 0;
+  if constexpr (kMaskOfFunction) {
+    // Loads of the function's tensors are in flight together.
+#pragma unroll 8
+    for (int n = 0; n < 16; ++n) {
+      const int asked = first_key + n, j = asked < last_key ? asked : last_key;
+      const bool attended = mask_mod(a.functions, {0.0F, place.batch, place.head, i, j});
+      bits |= (attended ? 1U : 0U) << static_cast<unsigned>(n);
+    }
+  }
+  return bits;
+}
 // What mask_mod and the block mask leave of keys [first_key, first_key + count) of query i.
 FULMEN_DEVICE HalfRow half_row_of_functions(const ForwardArguments& a, const MaskPlace& place,
                                             Int64 i, Int64 first_key, int count) {
+  const int query = static_cast<int>(i), first = static_cast<int>(first_key);
   const BlockMask& blocks = a.block_mask;
-  const unsigned char* states = nullptr;
+  const unsigned char* state_at = nullptr;  // of the block of 16 keys
+  int in_block = 0;                         // their place in it
   if constexpr (kMaskOfBlocks) {
     const Int64 plane = place.batch * blocks.batch_planes + place.head * blocks.head_planes;
-    states = blocks.states + (plane * blocks.query_blocks + static_cast<int>(i) / blocks.block_q) *
-                                 blocks.key_blocks;
+    const int block = first / blocks.block_k;
+    in_block = first - block * blocks.block_k;
+    state_at = blocks.states +
+               (plane * blocks.query_blocks + query / blocks.block_q) * blocks.key_blocks + block;
   }
   HalfRow bits{};
-  if constexpr (kMaskOfBlocks) {
-    // Most half rows lie in one block, and most blocks are masked or full.
-    if (blocks.block_k % 64 == 0) {
-      const int state = global_load(states + static_cast<int>(first_key) / blocks.block_k);
-      if (state == kMaskedBlock) return bits;
-      if (state == kFullBlock || !kMaskOfFunction) {
-        bits.word[0] = bit_range(0, count);
-        bits.word[1] = bit_range(0, count - 32);
-        return bits;
-      }
-    }
-  }
+  const auto add = [&](int begin, unsigned keys) {
+    bits.word[0] |= begin < 32 ? keys << static_cast<unsigned>(begin) : 0;
+    bits.word[1] |= begin < 32 ? 0 : keys << static_cast<unsigned>(begin - 32);
+  };
 #pragma unroll 1
-  for (int n = 0; n < count && n < 64; ++n) {
-    const int j = static_cast<int>(first_key) + n;
-    bool attended = true;
-    int state = kPartialBlock;
+  for (int begin = 0; begin < count; begin += 16) {
+    const int state = kMaskOfBlocks ? global_load(state_at) : kPartialBlock;
+    if (kMaskOfFunction && state == kPartialBlock) {
+      add(begin, keys_of_function(a, place, query, first + begin, first + count - 1));
+    } else if (state != kMaskedBlock) {
+      add(begin, 0xFFFFU);
+    }
     if constexpr (kMaskOfBlocks) {
-      state = global_load(states + j / blocks.block_k);
-      attended = state != kMaskedBlock;
+      in_block += 16;
+      state_at += in_block == blocks.block_k ? 1 : 0;
+      in_block = in_block == blocks.block_k ? 0 : in_block;
     }
-    if constexpr (kMaskOfFunction) {
-      attended = attended &&
-                 (state == kFullBlock ||
-                  mask_mod(a.functions, {0.0F, place.batch, place.head, static_cast<int>(i), j}));
-    }
-    const unsigned bit = (attended ? 1U : 0U) << (static_cast<unsigned>(n) % 32);
-    bits.word[0] |= n < 32 ? bit : 0;
-    bits.word[1] |= n < 32 ? 0 : bit;
   }
+#pragma unroll
+  for (int w = 0; w < 2; ++w) bits.word[w] &= bit_range(0, count - 32 * w);
   return bits;
+}
+// The bits of 32 rows and 32 columns, of which a lane has row lane % 32, transposed: it gets the
+// column of that number.
+FULMEN_DEVICE unsigned transpose_bits(unsigned x) {
+  unsigned below = 0x0000FFFFU;  // bits whose number lacks `distance`
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const auto shift = static_cast<unsigned>(distance);
+    const unsigned other = shuffle_xor(x, distance);
+    x = (lane_id() & distance) == 0 ? (x & below) | (other & below) << shift
+                                    : (x & ~below) | (other & ~below) >> shift;
+    below ^= below << (shift / 2);
+  }
+  return x;
 }
 FULMEN_DEVICE int near(Int64 distance) {
   return static_cast<int>(algorithm::Band::clamp(distance, -kMaskKeys, kMaskKeys));
@@ -182,18 +209,17 @@ FULMEN_DEVICE void pack_mask(const ForwardArguments& call) {
     global_store(bits.any + to, any);
     global_store(bits.all + to, every);
   }
+  if (bits.by_key == nullptr || 2 * place.block >= bits.query_words) return;
   const Int64 key = place.first_key + thread_id();
-  if (bits.by_key != nullptr && key < bits.keys && 2 * place.block < bits.query_words) {
-    HalfRow queries{};
+  HalfRow queries;
 #pragma unroll
-    for (int r = 0; r < kMaskRows; ++r) {
-      const auto word = lds_load<unsigned>(4 * (r * kWords + thread_id() / 32));
-      queries.word[r / 32] |= (word >> (static_cast<unsigned>(thread_id()) % 32) & 1U)
-                              << (static_cast<unsigned>(r) % 32);
-    }
-    auto* to = bits.by_key + (place.plane * bits.keys + key) * bits.query_words + 2 * place.block;
-    global_store(reinterpret_cast<HalfRow*>(to), queries);
+  for (int w = 0; w < 2; ++w) {
+    const int of_row = 32 * w + thread_id() % 32;
+    queries.word[w] = transpose_bits(lds_load<unsigned>(4 * (of_row * kWords + thread_id() / 32)));
   }
+  if (key >= bits.keys) return;
+  auto* to = bits.by_key + (place.plane * bits.keys + key) * bits.query_words + 2 * place.block;
+  global_store(reinterpret_cast<HalfRow*>(to), queries);
 }
 
 }  // namespace fulmen::kernels

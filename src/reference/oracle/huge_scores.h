@@ -71,7 +71,7 @@ inline double huge_score_error(const Problem& p, const AttentionTensors& t, int6
                                int64_t i, int64_t j, double norms, double product,
                                double exact) noexcept {
   const auto nearest = [](double x) { return static_cast<double>(static_cast<float>(x)); };
-  double own = score_rounding(p, norms, product, 0, 0) + (p.softcap > 0 ? kSoftcapError : 0);
+  double own = score_rounding(p, norms, product, 0, 0) + softcap_error(p);
   const double lower = nearest(exact - own), upper = nearest(exact + own);
   if (!(upper - lower < HUGE_VAL)) return own;
   double error = own + (upper - lower);

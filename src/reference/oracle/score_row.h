@@ -11,6 +11,7 @@
 #include "fulmen/attention.h"
 #include "fulmen/problem.h"
 #include "runtime/float_formats.h"
+#include "score/softcap.h"
 
 namespace fulmen::reference {
 
@@ -76,8 +77,11 @@ void add_score_terms(const Problem& p, const AttentionTensors& t, int64_t b, int
 // exponential's two ulps, 1 / z, rescaling, dropout).
 inline constexpr double kRoundingsOfAScore = 4;
 inline constexpr double kRoundingsOfAProbability = 8;
-// What a tanh in fp32 may do to a score.
+// What a tanh in fp32 may do to a score, of the option or of a score_mod that is one.
 inline constexpr double kSoftcapError = 3e-4;
+inline double softcap_error(const Problem& p) noexcept {
+  return p.softcap > 0 || score::softcap_of_function(p) > 0 ? kSoftcapError : 0;
+}
 
 // What computing a score in fp32 may do to it: norms is |q| |k|, product scale * q.k, score what
 // bias and the like made of that.

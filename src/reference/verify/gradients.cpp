@@ -137,8 +137,7 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
        functions.empty() ? nullptr : standard_functions.data(), nullptr},
       threads);
 
-  const double slack =
-      kAbsolute * static_cast<double>(p.dropout_scale()) + (p.softcap > 0 ? kSoftcapError : 0);
+  const double slack = kAbsolute * static_cast<double>(p.dropout_scale()) + softcap_error(p);
   VerifyReport worst;
   std::vector<TensorError> gradients;
   worst.ok = true;

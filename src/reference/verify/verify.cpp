@@ -26,9 +26,9 @@ using reference::describe;
 using reference::error_of;
 using reference::finite_or_zero;
 using reference::kAbsolute;
-using reference::kSoftcapError;
 using reference::mean_of;
 using reference::OracleHead;
+using reference::softcap_error;
 using reference::StandardRows;
 using reference::Worst;
 
@@ -101,7 +101,7 @@ class Check {
     for (const double expected : expected_) row_max = std::fmax(row_max, std::fabs(expected));
     const double absolute = kAbsolute * static_cast<double>(p_.dropout_scale());
     const double of_row = std::fmax(kRelativeToRow * row_max, kRelativeToTerms * bounds.magnitude);
-    const double extra = p_.softcap > 0 ? kSoftcapError : 0;
+    const double extra = softcap_error(p_);
     const double slack = extra + (p_.dtype == DType::fp32 ? std::fmin(absolute, of_row) : absolute);
     for (int64_t d = 0; d < p_.head_dim_v; ++d) {
       double expected = expected_[static_cast<std::size_t>(d)];

@@ -11,26 +11,83 @@ namespace fulmen::kernels {
 
 // A block's tiles of queries, under a causal mask from the last one to the first: blocks that run
 // at once, which begin with different queries, then read the same ones.
-struct QueryOrder {
+struct TileRange {
   int first_tile, count;       // of the sequence's tiles
   int whole_begin, whole_end;  // tiles that need no masks
 
-  // queries: that attend some key of the block; whole: that attend all of them.
-  FULMEN_DEVICE static QueryOrder of(const algorithm::KeyRange& queries,
-                                     const algorithm::KeyRange& whole, Int64 seqlen_q) {
+  // Of keys [first, last). band: of queries, for a key.
+  FULMEN_DEVICE static TileRange of(const BackwardArguments& a, int /*batch*/, int /*kv_head*/,
+                                    int first, int last, const algorithm::Band& band) {
+    // Queries that attend some key of the block, and all of them. Keys beyond the end have no share
+    // in dQ: all tiles are masked.
+    const algorithm::KeyRange queries = band.any(first, last), whole = last - first < kBlockKeys
+                                                                           ? algorithm::KeyRange{}
+                                                                           : band.all(first, last);
     const auto begin = static_cast<int>(queries.begin / kBlockN),
                end = static_cast<int>((queries.end + kBlockN - 1) / kBlockN);
     // Rows behind the last query are 0, those of q, dout and their statistics, and add nothing. A
     // bias has no such rows.
-    const int behind = kVariable && kPlainScale && whole.end == seqlen_q ? kBlockN - 1 : 0;
+    const int behind = kVariable && kPlainScale && whole.end == a.seqlen_q ? kBlockN - 1 : 0;
     const auto whole_begin = static_cast<int>((whole.begin + kBlockN - 1) / kBlockN),
                whole_end = static_cast<int>((whole.end + behind) / kBlockN);
     const int count = queries.end > queries.begin ? end - begin : 0;
     return {kTilesDown ? end - 1 : begin, count, whole_begin, whole_end};
   }
-  FULMEN_DEVICE int tile(int n) const { return kTilesDown ? first_tile - n : first_tile + n; }
-  FULMEN_DEVICE bool is_masked(int tile) const { return tile < whole_begin || tile >= whole_end; }
+  struct Entry {
+    int number;
+    FULMEN_DEVICE int tile() const { return number; }
+  };
+  FULMEN_DEVICE Entry nth(int n) const { return {kTilesDown ? first_tile - n : first_tile + n}; }
+  FULMEN_DEVICE Entry ahead(int n) const { return nth(n); }
+  FULMEN_DEVICE static Entry arrived(const Entry& entry) { return entry; }
+  template <int kCount>
+  FULMEN_DEVICE static Words<kCount> attended(int /*word*/) {
+    return {};  // only lists know
+  }
+  FULMEN_DEVICE bool is_masked(const Entry& entry) const {
+    return entry.number < whole_begin || entry.number >= whole_end;
+  }
 };
+
+// Whether a block's first tiles are computed with masks, as any of them may need some. Listed ones
+// all need more than their bits, or none does: a band, or addresses that end with the tensors.
+constexpr bool kFirstMasked = !kTileLists || kBand || !kPlainScale;
+// Whether a wave that multiplies asks for a list's next tile a step before it.
+constexpr bool kTilesAhead = kTileLists && !kTileByTile;
+
+// Under a mask as bits, those of a list in memory (kTileLists).
+struct ListedTiles {
+  const unsigned* lists;
+  unsigned at;  // of the list
+  int count;
+
+  FULMEN_DEVICE static ListedTiles of(const BackwardArguments& a, int batch, int kv_head, int first,
+                                      int /*last*/, const algorithm::Band& /*band*/) {
+    const unsigned* const lists = a.mask_bits.lists;
+    const unsigned at = mask_tile_list(a, batch, kv_head, first / kBlockKeys);
+    return {lists, at, broadcast(static_cast<int>(global_load(lists + at)))};
+  }
+  using Entry = MaskTile;
+  FULMEN_DEVICE Entry nth(int n) const { return arrived(ahead(n)); }
+  // In flight until arrived() waits for it.
+  FULMEN_DEVICE Entry ahead(int n) const {
+    const unsigned from = at + MaskTiles::kHeadWords + static_cast<unsigned>(n);
+    return {n < count ? global_load(lists + from) : 0U};
+  }
+  // Of the block's keys [32 * word, 32 * word + 32 * kCount): which some query attends.
+  template <int kCount>
+  FULMEN_DEVICE Words<kCount> attended(int word) const {
+    const unsigned from = at + MaskTiles::kKeysAt + static_cast<unsigned>(word);
+    return global_load(reinterpret_cast<const Words<kCount>*>(lists + from));
+  }
+  FULMEN_DEVICE static Entry arrived(const Entry& entry) {
+    return {static_cast<unsigned>(broadcast(static_cast<int>(entry.word)))};
+  }
+  FULMEN_DEVICE static bool is_masked(const Entry& /*entry*/) { return kFirstMasked; }
+};
+static_assert(!kTileLists || (kBlockKeys == kMaskTileKeys && kBlockN == kMaskRows),
+              "backward_tma: lists are of these blocks and tiles");
+using QueryOrder = Either<kTileLists, ListedTiles, TileRange>;
 
 using Block = Either<kVariable, SequenceBlock, UniformBlock>;
 // A query's number in its sequence. Where a sequence's length is no argument but takes registers,
@@ -52,23 +109,16 @@ struct Work {
     const int begin = static_cast<int>(block.tile) * kBlockKeys,
               end = begin + at_most(a.seqlen_k - begin, kBlockKeys);
     const algorithm::Band band = column_band(a);
-    // Keys beyond the end have no share in dQ: all tiles are masked.
-    const bool partial = end - begin < kBlockKeys;
-    return {call,
-            a,
-            block,
-            block.batch(call),
-            block.kv_head(call),
-            begin,
-            end,
-            band,
-            QueryOrder::of(band.any(begin, end),
-                           partial ? algorithm::KeyRange{} : band.all(begin, end), a.seqlen_q)};
+    const int batch = block.batch(call), kv_head = block.kv_head(call);
+    return {call,  a,       block,
+            batch, kv_head, begin,
+            end,   band,    QueryOrder::of(a, batch, kv_head, begin, end, band)};
   }
   FULMEN_DEVICE int first_head() const { return kv_head * arguments.group_size; }
-  // Visits the tiles of all query heads in order. Heads that share keys have queries, dout and dQ
-  // that the L2 does not hold for all blocks that run at once: kTileByTile. Where heads come one
-  // after the other, compilers compute what depends on a head once.
+  // Visits the tiles of all query heads in order, as QueryOrder::nth gives them. Heads that share
+  // keys have queries, dout and dQ that the L2 does not hold for all blocks that run at once:
+  // kTileByTile. Where heads come one after the other, compilers compute what depends on a head
+  // once.
   template <class Visit>
   FULMEN_DEVICE void for_each_tile(const Visit& visit) const {
     const int first = first_head();
@@ -77,14 +127,24 @@ struct Work {
       for (int n = 0; n < order.count; ++n) {
 #pragma unroll 1
         for (int head = first; head < first + arguments.group_size; ++head)
-          visit(head, order.tile(n));
+          visit(head, order.nth(n));
       }
       return;
     }
 #pragma unroll 1
     for (int head = first; head < first + arguments.group_size; ++head) {
+      if constexpr (kTilesAhead) {
+        auto ahead = order.ahead(0);  // in flight while the tile before is visited
 #pragma unroll 1
-      for (int n = 0; n < order.count; ++n) visit(head, order.tile(n));
+        for (int n = 0; n < order.count; ++n) {
+          const auto entry = order.arrived(ahead);
+          ahead = order.ahead(n + 1);
+          visit(head, entry);
+        }
+      } else {
+#pragma unroll 1
+        for (int n = 0; n < order.count; ++n) visit(head, order.nth(n));
+      }
     }
   }
 };
@@ -94,11 +154,15 @@ struct Work {
 class AddOrder {
  public:
   FULMEN_DEVICE explicit AddOrder(const Work& work)
-      : work_(work), first_blocks_(work.block.first_blocks(work.call, work.batch, work.kv_head)) {}
+      : work_(work),
+        first_blocks_(kTileLists ? 0
+                                 : work.block.first_blocks(work.call, work.batch, work.kv_head)) {}
   // How many blocks are added to the tile before this one.
-  FULMEN_DEVICE int before(int tile) const {
+  FULMEN_DEVICE static int before(const MaskTile& entry) { return entry.before(); }
+  FULMEN_DEVICE int before(const TileRange::Entry& entry) const {
     const int block = work_.row_begin / kBlockKeys;
-    return block < first_blocks_ ? at_most(last_block(tile), first_blocks_ - 1) - block : block;
+    return block < first_blocks_ ? at_most(last_block(entry.tile()), first_blocks_ - 1) - block
+                                 : block;
   }
   // The counters of a tile's kParts parts: of the blocks that have been added.
   template <int kParts>

@@ -134,6 +134,11 @@ static_assert(FirstRows::kPitch == kBackward.first_pitch &&
                   SecondRows::kPitch == kBackward.second_pitch,
               "backward: rows are where the host's layout has them");
 
+// Masks as bits where the TMA brings tiles: lists say which tiles of queries a block of keys goes
+// over (backward/mask_tiles.h). Bits hide what is beyond the last key, too: one code of a tile
+// serves all of them.
+constexpr bool kTileLists = kMaskBits && kTensorMaps && !kVariable;
+
 // Whether probabilities leave out the shares of rounded queries, and dq is multiplied with them at
 // its end.
 constexpr bool kSharesAtEnd = kNaturalUnits && !kRowsAreKeys && !kGivesDbias;
@@ -251,6 +256,7 @@ struct BackwardTask {
         if constexpr (kRowsAreKeys) {
           tile.kept[slot] =
               TileBits::of(mask_column(m, batch, head, row), one_row ? 0 : first_column);
+          if (kTileLists && !kMasked && asked >= row_end) tile.kept[slot] = TileBits::none();
         } else {
           tile.kept[slot] = TileBits::of(
               mask_rows(m, batch, head) + (one_row ? 0 : row) * m.mask_bits.words, first_column);

@@ -157,9 +157,9 @@ class Loader {
     const unsigned early = is_first_ ? 0 : 1;
     is_first_ = false;
     unsigned asked = 0;
-    work.for_each_tile([&](int head, int tile) {
+    work.for_each_tile([&](int head, const QueryOrder::Entry& entry) {
       if (asked == early) keys(work);
-      queries(work, head, tile);
+      queries(work, head, entry.tile());
       ++asked;
     });
     if (asked <= early) keys(work);
@@ -283,7 +283,7 @@ class SenderWarp {
   FULMEN_DEVICE explicit SenderWarp(int rank) : rank_(rank) {}
   FULMEN_DEVICE void run(const Work& work) {
     const int at = kLdsLayout.gradients_at + rank_ * kLdsLayout.gradient_bytes;
-    work.for_each_tile([&](int /*head*/, int /*tile*/) {
+    work.for_each_tile([&](int /*head*/, const QueryOrder::Entry& /*entry*/) {
       if (lane_id() == 0) mbarrier_arrive_expect(kPeerWritten, kLdsLayout.gradient_bytes);
       mbarrier_wait(kGradientsWritten, parity_);
       if (lane_id() == 0) cluster_copy(1 - rank_, at, at, kLdsLayout.gradient_bytes, kPeerWritten);
@@ -303,9 +303,9 @@ class OrderingWarp {
       : in_order_(a.adds_in_order != 0), rank_(rank), counts_(counts) {}
   FULMEN_DEVICE void run(const Work& work) {
     const AddOrder order(work);
-    work.for_each_tile([&](int head, int tile) {
-      int* const counter = order.counters<kPair>(head, tile) + rank_;
-      const int before = order.before(tile);
+    work.for_each_tile([&](int head, const QueryOrder::Entry& entry) {
+      int* const counter = order.counters<kPair>(head, entry.tile()) + rank_;
+      const int before = order.before(entry);
       if (counts_) {
         // This wave has seen kSumsFull of the tile before: no phase ends unseen. It arrives when
         // that tile is counted: additions of this tile would hold up the count, which waits for all

@@ -147,9 +147,9 @@ class Loader {
     }
     const unsigned early = tiles_ == 0 ? 0 : kBuffers - 1;
     unsigned asked = 0;
-    work.for_each_tile([&](int head, int tile) {
+    work.for_each_tile([&](int head, const QueryOrder::Entry& entry) {
       if (asked == early) keys(work, tiles_ - asked);
-      queries(work, head, tile);
+      queries(work, head, entry.tile());
       ++asked;
     });
     if (asked <= early) keys(work, tiles_ - asked);
@@ -266,26 +266,28 @@ class Adder {
   FULMEN_DEVICE explicit Adder(int buffer) : buffer_(buffer) {}
   FULMEN_DEVICE void run(const Work& work) {
     const AddOrder order(work);
-    work.for_each_tile([&](int head, int tile) {
-      if (turn_ == buffer_) add(work, order, head, tile);
+    work.for_each_tile([&](int head, const QueryOrder::Entry& entry) {
+      if (turn_ == buffer_) add(work, order, head, entry);
       turn_ = turn_ + 1 < kAdders ? turn_ + 1 : 0;
     });
     if (lane_id() == 0) tma_wait<0>();
   }
 
  private:
-  FULMEN_DEVICE void add(const Work& work, const AddOrder& order, int head, int tile) {
+  FULMEN_DEVICE void add(const Work& work, const AddOrder& order, int head,
+                         const QueryOrder::Entry& entry) {
     mbarrier_wait(kSumsFull + 8 * buffer_, parity_);
     parity_ ^= 1;
     if (lane_id() == 0) {
       lds_fence_for_matrices();
-      add_to_memory(work, order, head, tile);
+      add_to_memory(work, order, head, entry);
     }
     wave_barrier();
   }
   FULMEN_DEVICE void add_to_memory(const Work& work, const AddOrder& order, int head,
-                                   int tile) const {
-    int before = order.before(tile);
+                                   const QueryOrder::Entry& entry) const {
+    const int tile = entry.tile();
+    int before = order.before(entry);
     const bool is_awaited = work.call.adds_in_order != 0 || before == 0;
     if (!is_awaited) before = 1;
     const QuerySums sums = QuerySums::of(work.arguments, work.batch, head);

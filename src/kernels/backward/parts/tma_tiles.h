@@ -64,25 +64,10 @@ class AttendedKeys {
     const BackwardArguments& a = work.arguments;
     AttendedKeys keys;
     keys.first_ = first;
-    if constexpr (kMaskBits) {
-      Words<kWords> some{};
-      const int first_head = work.first_head();
-      for (int head = first_head; head < first_head + a.group_size; ++head) {
-        const MaskedRows rows = MaskedRows::of(a, work.batch, head, 0, a.seqlen_q);
-        for (int n = lane_id(); n < rows.blocks; n += kWaveSize) {
-          const auto block = global_load(
-              reinterpret_cast<const Words<kWords>*>(rows.any + n * rows.words + first / 32));
-#pragma unroll
-          for (int w = 0; w < kWords; ++w) some.word[w] |= block.word[w];
-        }
-      }
-#pragma unroll
-      for (int w = 0; w < kWords; ++w) {
-#pragma unroll
-        for (int mask = 1; mask < kWaveSize; mask *= 2)
-          some.word[w] |= shuffle_xor(some.word[w], mask);
-      }
-      keys.some_ = some;
+    if constexpr (kTileLists) {
+      keys.some_ = work.order.attended<kWords>((static_cast<int>(first) - work.row_begin) / 32);
+    } else if constexpr (kMaskBits) {
+      keys.some_ = of_bits(work, first);
     } else {
       keys.range_ = band_of(a).any(0, a.seqlen_q);
     }
@@ -108,6 +93,27 @@ class AttendedKeys {
 
  private:
   static constexpr int kWords = kRows / 32;
+  FULMEN_DEVICE static Words<kWords> of_bits(const Work& work, Int64 first) {
+    const BackwardArguments& a = work.arguments;
+    Words<kWords> some{};
+    const int first_head = work.first_head();
+    for (int head = first_head; head < first_head + a.group_size; ++head) {
+      const MaskedRows rows = MaskedRows::of(a, work.batch, head, 0, a.seqlen_q);
+      for (int n = lane_id(); n < rows.blocks; n += kWaveSize) {
+        const auto block = global_load(
+            reinterpret_cast<const Words<kWords>*>(rows.any + n * rows.words + first / 32));
+#pragma unroll
+        for (int w = 0; w < kWords; ++w) some.word[w] |= block.word[w];
+      }
+    }
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+#pragma unroll
+      for (int mask = 1; mask < kWaveSize; mask *= 2)
+        some.word[w] |= shuffle_xor(some.word[w], mask);
+    }
+    return some;
+  }
   FULMEN_DEVICE bool has(int row) const {
     if constexpr (!kMaskBits) return first_ + row >= range_.begin && first_ + row < range_.end;
     unsigned word = 0;

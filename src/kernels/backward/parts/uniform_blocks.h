@@ -2,6 +2,7 @@
 // of keys. For others block_table.h says so.
 #pragma once
 
+#include "backward/parts/mask_tile_list.h"
 #include "backward/parts/tile.h"
 
 namespace fulmen::kernels {
@@ -28,6 +29,8 @@ struct UniformBlock {
   // follows need not wait for these blocks; and the last heads' other blocks, from more work to
   // less, which shortens the tail wave. A block adds to a tile of dQ after those of its head with
   // smaller n (AddOrder::before): it waits for none that is taken later.
+  //
+  // kTileLists: all heads whole, as mask_tiles.h says.
   FULMEN_DEVICE static UniformBlock nth(const BackwardArguments& a, const Finder& /*finder*/,
                                         int n) {
     auto id = static_cast<unsigned>(n);
@@ -92,7 +95,15 @@ struct UniformBlock {
     const unsigned section = id / (tiles * most), rest = id % (tiles * most);
     begin += section * most;
     const unsigned section_heads = end - begin < most ? end - begin : most;
-    return {begin + rest % section_heads, tiles - 1 - rest / section_heads};
+    const unsigned head = begin + rest % section_heads, nth = rest / section_heads;
+    if (kTileLists && takes_upwards(a, head)) return {head, nth};
+    return {head, tiles - 1 - nth};
+  }
+  FULMEN_DEVICE static bool takes_upwards(const BackwardArguments& a, unsigned head) {
+    const auto heads = static_cast<unsigned>(a.num_kv_heads);
+    const unsigned list =
+        mask_tile_list(a, static_cast<int>(head / heads), static_cast<int>(head % heads), 0);
+    return global_load(a.mask_bits.lists + list + MaskTiles::kUpwardsAt) != 0;
   }
   FULMEN_DEVICE static unsigned all_heads(const BackwardArguments& a) {
     return static_cast<unsigned>(a.batch) * static_cast<unsigned>(a.num_kv_heads);

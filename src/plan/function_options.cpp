@@ -1,4 +1,4 @@
-#include "plan/mask_band.h"
+#include "plan/function_options.h"
 
 #include <fmt/format.h>
 
@@ -8,6 +8,7 @@
 
 #include "score/band.h"
 #include "score/functions.h"
+#include "score/softcap.h"
 
 namespace fulmen {
 namespace {
@@ -67,9 +68,7 @@ void set_window(const Alignment& alignment, const Distances& band, const Distanc
   p.window_right = band.most >= all.most ? -1 : band.most - p.diagonal;
 }
 
-}  // namespace
-
-Problem for_kernels(const Problem& p) {
+Problem with_band(const Problem& p) {
   const ScoreFunctions::Impl* functions = p.functions.impl();
   if (functions == nullptr || !functions->has_mask() || p.seqlen_q == 0 || p.seqlen_k == 0)
     return p;
@@ -102,11 +101,29 @@ Problem for_kernels(const Problem& p) {
   return to;
 }
 
-std::string band_of_mask_mod(const Problem& p, const Problem& to) {
+}  // namespace
+
+Problem for_kernels(const Problem& p) {
+  Problem to = with_band(p);
+  if (const float softcap = score::softcap_of_function(p); softcap > 0) {
+    to.softcap = softcap;
+    to.functions = score::without_score(to.functions);
+  }
+  return to;
+}
+
+std::string options_of_functions(const Problem& p, const Problem& to) {
   if (p == to) return {};
+  std::string text;
+  if (to.softcap != p.softcap) text = fmt::format("softcap={:g} from score_mod", to.softcap);
+  const bool band = to.window_left != p.window_left || to.window_right != p.window_right ||
+                    to.diagonal != p.diagonal || to.top_left != p.top_left;
+  const bool had_mask = p.functions.impl()->has_mask();
   const auto* functions = to.functions.impl();
   const bool rest = functions != nullptr && functions->has_mask();
-  return fmt::format("band from mask_mod: window={},{} {}; {}", to.window_left, to.window_right,
+  if (!band && rest == had_mask) return text;
+  return fmt::format("{}{}band from mask_mod: window={},{} {}; {}", text, text.empty() ? "" : "; ",
+                     to.window_left, to.window_right,
                      to.variable_lengths() ? "top_left" : fmt::format("diagonal={}", to.diagonal),
                      rest ? "the rest of it is evaluated" : "nothing else is left of it");
 }

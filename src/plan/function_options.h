@@ -1,5 +1,5 @@
-// The band of a mask_mod: where conjuncts of it say what causal masks and windows say, kernels get
-// these, and of the function what is left.
+// Functions that say what options say: conjuncts of a mask_mod that are causal masks or windows,
+// and a score_mod that is a softcap. Kernels get the options, and of the functions what is left.
 #pragma once
 
 #include <string>
@@ -13,6 +13,6 @@ namespace fulmen {
 Problem for_kernels(const Problem& problem);
 
 // What for_kernels() changed, for people; empty: nothing.
-std::string band_of_mask_mod(const Problem& problem, const Problem& for_kernels);
+std::string options_of_functions(const Problem& problem, const Problem& for_kernels);
 
 }  // namespace fulmen
