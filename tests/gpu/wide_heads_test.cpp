@@ -128,8 +128,11 @@ TEST(WideHeads, AreServedByMatrixInstructionsWhereThereAreSome) {
   latent.head_dim = 576;
   CaseSpec gradients = image;
   gradients.backward = gradients.lse = true;
-  const auto chosen = [&](const CaseSpec& spec, const std::string& chip) {
-    return chosen_kernel(Case(spec, random).problem(), "emulated:" + chip);
+  const Problem of_image = Case(image, random).problem(),
+                of_latent = Case(latent, random).problem(),
+                of_gradients = Case(gradients, random).problem();
+  const auto chosen = [&](const Problem& problem, const std::string& chip) {
+    return chosen_kernel(problem, "emulated:" + chip);
   };
   if (const std::string why = why_unusable("emulated:gfx1100"); !why.empty()) GTEST_SKIP() << why;
   for (const auto& [chip, target] : {std::pair<std::string, std::string>{"gfx1100", "gfx11"},
@@ -139,11 +142,11 @@ TEST(WideHeads, AreServedByMatrixInstructionsWhereThereAreSome) {
                                      {"gfx908", "cdna1"},
                                      {"sm_80", "sm80"},
                                      {"sm_86", "sm80"}}) {
-    EXPECT_EQ(chosen(image, chip), "emulated.prefill." + target) << chip;
-    EXPECT_EQ(chosen(latent, chip), "emulated.decode." + target) << chip;
-    EXPECT_EQ(chosen(gradients, chip), "emulated.backward.portable") << chip;
+    EXPECT_EQ(chosen(of_image, chip), "emulated.prefill." + target) << chip;
+    EXPECT_EQ(chosen(of_latent, chip), "emulated.decode." + target) << chip;
+    EXPECT_EQ(chosen(of_gradients, chip), "emulated.backward.portable") << chip;
   }
-  const Result<Plan> backward = plan(Case(gradients, random).problem(), "emulated:gfx1100");
+  const Result<Plan> backward = plan(of_gradients, "emulated:gfx1100");
   ASSERT_TRUE(backward.ok()) << backward.status().message();
   EXPECT_EQ(backward->config().kernel, "emulated.backward.portable");
   EXPECT_NE(backward->explain().find("its tiles are made for heads of up to 256"),

@@ -1,4 +1,4 @@
-// The tolerance rule's forward part, row by row: what a result is compared with, and the comparison.
+// The forward part of the tolerance rule, row by row: what a result is compared with, and how.
 #pragma once
 
 #include <algorithm>
