@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "fulmen/reference.h"
+#include "reference/verify/verify.h"
 #include "support/faulty_attention.h"
 #include "support/random.h"
 #include "tools/verify/grid.h"
@@ -34,12 +34,13 @@ void expect_all_caught(DType dtype, Pass pass, Fault first, Fault end) {
     const tools::GridData data = tools::make_grid_data(c, pool);
     const Problem problem = tools::problem_of(c, data).value();
     faulty_attention(problem, data.tensors, Fault::none);
-    const VerifyReport report = verify_result(problem, data.tensors);
+    reference::Expected expected;
+    const VerifyReport report = reference::verify(problem, data.tensors, {}, &expected).value();
     EXPECT_TRUE(report.ok) << to_string(c) << ": " << report.message;
     ++right;
     std::erase_if(missed, [&](Fault fault) {
       faulty_attention(problem, data.tensors, fault);
-      return !verify_result(problem, data.tensors).ok;
+      return !reference::verify(problem, data.tensors, {}, &expected).value().ok;
     });
   }
   EXPECT_GT(right, 50);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <filesystem>
 
+#include "plan/choose.h"
+#include "plan/registry.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {
@@ -56,6 +58,13 @@ std::string why_unusable(const std::string& device) {
   return reason;
 }
 
+std::string chosen_kernel(const Problem& problem, const std::string& device) {
+  const auto backend = usable_backend_of(device);
+  if (!backend.ok()) return backend.status().message();
+  const Result<const Kernel*> best = kernel_for(problem, device, *backend.value(), "");
+  return best.ok() ? std::string(best.value()->name()) : best.status().message();
+}
+
 uint64_t GpuTest::own_stream(uint64_t stream) {
   for (const char c : device()) stream = 31 * stream + static_cast<unsigned char>(c);
   return stream;
@@ -97,9 +106,10 @@ int GpuTest::expect_all_verified(const CaseSpec& spec, Random& random, std::size
   Case c(spec, random);
   c.make_inputs_read_only();
   const std::vector<std::string> kernels = kernels_for(c.problem(), device());
+  reference::Expected expected;
   for (const std::string& kernel : kernels) {
     if (!runs_here(kernel)) continue;
-    EXPECT_TRUE(verified(c, kernel, {device(), shift}));
+    EXPECT_TRUE(verified(c, kernel, {device(), shift}, &expected));
   }
   return static_cast<int>(kernels.size());
 }

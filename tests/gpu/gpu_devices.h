@@ -21,6 +21,9 @@ std::vector<std::string> machine_code_devices();
 // "" where the device can be used, else why not.
 std::string why_unusable(const std::string& device);
 
+// The kernel that plan() would take, of which nothing is compiled, or why there is none.
+std::string chosen_kernel(const Problem& problem, const std::string& device);
+
 // A test of one device; skipped, with the reason, where it cannot be used.
 class GpuTest : public ::testing::TestWithParam<std::string> {
  protected:

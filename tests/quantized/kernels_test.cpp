@@ -17,9 +17,10 @@ constexpr DType kFormats[] = {
 
 void expect_decode_verified(Case& c) {
   int decoded = 0;
+  reference::Expected expected;
   for (const std::string& kernel : kernels_for(c.problem())) {
     if (!kernel.starts_with("cpu.decode.")) continue;
-    EXPECT_TRUE(verified(c, kernel));
+    EXPECT_TRUE(verified(c, kernel, {}, &expected));
     ++decoded;
   }
   EXPECT_GE(decoded, 1);

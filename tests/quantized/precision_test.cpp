@@ -70,8 +70,9 @@ TEST(PrecisionTest, ErrorsAreThoseOfTheRoundedNumbers) {
           Case::set(k, {0, j, 0, d}, Case::get(k, {0, j, 0, d}) + 10);
         }
       }
+      reference::Expected expected;
       for (const std::string& kernel : kernels_for(c.problem())) {
-        ASSERT_TRUE(verified(c, kernel));
+        ASSERT_TRUE(verified(c, kernel, {}, &expected));
         const double error = relative_error(c);
         EXPECT_GT(error, 1e-3) << kernel << ": nothing was rounded";
         EXPECT_LT(error, precision == Precision::int8 ? 0.02

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "plan/registry.h"
+#include "reference/verify/verify.h"
 #include "support/device_copy.h"
 
 namespace fulmen::testing {
@@ -98,7 +99,8 @@ Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options,
                                      : run_on_copies(planned.value(), c, *backend, where.shift);
 }
 
-::testing::AssertionResult verified(Case& c, const std::string& kernel, const Where& where) {
+::testing::AssertionResult verified(Case& c, const std::string& kernel, const Where& where,
+                                    reference::Expected* expected) {
   const auto failure = [&](const std::string& what) {
     const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
     const std::string filter =
@@ -110,8 +112,9 @@ Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options,
   };
   if (const Status status = run_kernel(c, kernel, where); !status.ok())
     return failure(status.message());
-  if (const VerifyReport report = verify_result(c.problem(), c.tensors); !report.ok)
-    return failure(report.message);
+  const auto report = reference::verify(c.problem(), c.tensors, {}, expected);
+  if (!report.ok()) return failure(report.status().message());
+  if (!report->ok) return failure(report->message);
   if (const std::string stray = c.stray_writes(); !stray.empty()) return failure(stray);
   return ::testing::AssertionSuccess();
 }
@@ -119,7 +122,8 @@ Status run_kernel(Case& c, const std::string& kernel, AttentionOptions options,
 int expect_all_kernels_verified(Case& c, const Where& where) {
   c.make_inputs_read_only();
   const std::vector<std::string> kernels = kernels_for(c.problem(), where.device);
-  for (const std::string& kernel : kernels) EXPECT_TRUE(verified(c, kernel, where));
+  reference::Expected expected;
+  for (const std::string& kernel : kernels) EXPECT_TRUE(verified(c, kernel, where, &expected));
   return static_cast<int>(kernels.size());
 }
 

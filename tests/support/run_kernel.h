@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "reference/verify/expected.h"
 #include "support/attention_case.h"
 
 namespace fulmen::testing {
@@ -30,8 +31,10 @@ inline Status run_kernel(Case& c, const std::string& kernel, const Where& where 
   return run_kernel(c, kernel, c.options, where);
 }
 
-// Runs, then checks the result by the tolerance rule and that no gap was written.
-::testing::AssertionResult verified(Case& c, const std::string& kernel, const Where& where = {});
+// Runs, then checks the result by the tolerance rule and that no gap was written. expected: null,
+// or one for all kernels of the case, whose inputs stay what they are.
+::testing::AssertionResult verified(Case& c, const std::string& kernel, const Where& where = {},
+                                    reference::Expected* expected = nullptr);
 
 // EXPECTs verified() for every kernel that supports the case; returns how many there were.
 int expect_all_kernels_verified(Case& c, const Where& where = {});

@@ -18,6 +18,8 @@ namespace {
 // of many, which are spread evenly, five standard deviations.
 constexpr double kSquares = 3;
 
+constexpr std::size_t kOwn = 5;  // gradients of every problem; functions' tensors follow
+
 // One gradient: what was computed, and the same in double and by standard attention.
 struct Checked {
   std::string name;
@@ -25,19 +27,17 @@ struct Checked {
   const Tensor& tensor;
   TensorSpec spec;
   Shape shape;
-  std::vector<double> exact{};
-  std::vector<float> standard{};
-  std::vector<double> squares{};  // of what roundings may do
-  RowRange rows{};                // of dim 1: those that are computed
+  Expected::Gradient expected{};
+  RowRange rows{};  // of dim 1: those that are computed
 
   void allocate() {
-    exact.resize(static_cast<std::size_t>(elements(shape)));
-    standard.resize(exact.size());
-    squares.resize(exact.size());
+    expected.exact.resize(static_cast<std::size_t>(elements(shape)));
+    expected.standard.resize(expected.exact.size());
+    expected.squares.resize(expected.exact.size());
   }
-  double* exact_data() noexcept { return spec.present ? exact.data() : nullptr; }
-  double* squares_data() noexcept { return spec.present ? squares.data() : nullptr; }
-  float* standard_data() noexcept { return spec.present ? standard.data() : nullptr; }
+  double* exact_data() noexcept { return spec.present ? expected.exact.data() : nullptr; }
+  double* squares_data() noexcept { return spec.present ? expected.squares.data() : nullptr; }
+  float* standard_data() noexcept { return spec.present ? expected.standard.data() : nullptr; }
 
   // How far it is over its bound, relative to that: the report of the worst gradient is kept.
   double judge(double slack, VerifyReport& report) const {
@@ -48,22 +48,22 @@ struct Checked {
                                          at / (shape[2] * shape[3]) % shape[1],
                                          at / shape[3] % shape[2], at % shape[3]};
       if (!rows.contains(index[1])) continue;
-      double expected = exact[static_cast<std::size_t>(at)];
-      const double nearest = round_to(spec.dtype, static_cast<float>(expected));
-      if (std::isinf(nearest)) expected = nearest;  // beyond the dtype's range infinity is right
+      double exact = expected.exact[static_cast<std::size_t>(at)];
+      const double nearest = round_to(spec.dtype, static_cast<float>(exact));
+      if (std::isinf(nearest)) exact = nearest;  // beyond the dtype's range infinity is right
       const double value = load_float(tensor.data, spec.dtype,
                                       offset_of(spec, index[0], index[1], index[2], index[3]));
       const double before =
-          kSquares * finite_or_zero(std::sqrt(squares[static_cast<std::size_t>(at)]));
-      const double rounding = before + half_ulp(spec.dtype, std::fabs(expected) + before);
-      const double error = error_of(value, expected);
-      const Worst one{error, slack, rounding, index, value, expected};
+          kSquares * finite_or_zero(std::sqrt(expected.squares[static_cast<std::size_t>(at)]));
+      const double rounding = before + half_ulp(spec.dtype, std::fabs(exact) + before);
+      const double error = error_of(value, exact);
+      const Worst one{error, slack, rounding, index, value, exact};
       if (error > worst.error) worst = one;
       sum += error;
       ++report.elements;
       if (error > rounding + slack && error > over.error) over = one;
       const double other =
-          error_of(round_to(spec.dtype, standard[static_cast<std::size_t>(at)]), expected);
+          error_of(round_to(spec.dtype, expected.standard[static_cast<std::size_t>(at)]), exact);
       if (std::isfinite(other)) standard_error = std::fmax(standard_error, other);
     }
     const bool wrong = over.error > 3 * standard_error + slack;
@@ -97,21 +97,9 @@ Checked of_function(const ScoreFunctions::Tensor& tensor, const Tensor& gradient
   return {"gradient of " + tensor.name, "its last dims", gradient, spec, shape};
 }
 
-}  // namespace
-
-VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
-                              const cpu::ThreadSettings& threads) {
-  const AttentionTensors& t = tensors;
-  const GradientShapes shapes(p);
-  std::vector<Checked> all{{"dq", "b, i, h, d", t.dq, p.dq, shapes.dq},
-                           {"dk", "b, j, h, d", t.dk, p.dk, shapes.dk},
-                           {"dv", "b, j, h, d", t.dv, p.dv, shapes.dv},
-                           {"dbias", "b, h, i, j", t.dbias, p.dbias, shapes.dbias},
-                           {"dsinks", "0, 0, 0, h", t.dsinks, p.dsinks, shapes.dsinks}};
-  constexpr std::size_t kOwn = 5;  // what follows is of functions' tensors
-  const auto functions = p.functions.tensors();
-  for (std::size_t i = 0; i < functions.size(); ++i)
-    all.push_back(of_function(functions[i], t.function_tensors[i].gradient));
+// Computes what the results are compared with.
+void expect(const Problem& p, const AttentionTensors& tensors, const cpu::ThreadSettings& threads,
+            std::vector<Checked>& all) {
   std::vector<double*> exact_functions, squares_functions;
   std::vector<float*> standard_functions;
   for (Checked& one : all) one.allocate();
@@ -120,22 +108,45 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
     squares_functions.push_back(all[i].squares_data());
     standard_functions.push_back(all[i].standard_data());
   }
+  const bool functions = all.size() > kOwn;
   Checked &dq = all[0], &dk = all[1], &dv = all[2], &dbias = all[3], &dsinks = all[4];
-  dq.rows = rows_of_queries(p, tensors);
-  dk.rows = dv.rows = rows_of_keys(p, tensors);
   compute_gradients<double>(
       p, tensors, DType::fp32,
       {dq.exact_data(), dk.exact_data(), dv.exact_data(), dbias.exact_data(), dsinks.exact_data(),
        dq.squares_data(), dk.squares_data(), dv.squares_data(), dbias.squares_data(),
-       dsinks.squares_data(), functions.empty() ? nullptr : exact_functions.data(),
-       functions.empty() ? nullptr : squares_functions.data()},
+       dsinks.squares_data(), functions ? exact_functions.data() : nullptr,
+       functions ? squares_functions.data() : nullptr},
       threads);
   compute_gradients<float>(
       p, tensors, p.dtype,
       {dq.standard_data(), dk.standard_data(), dv.standard_data(), dbias.standard_data(),
        dsinks.standard_data(), nullptr, nullptr, nullptr, nullptr, nullptr,
-       functions.empty() ? nullptr : standard_functions.data(), nullptr},
+       functions ? standard_functions.data() : nullptr, nullptr},
       threads);
+}
+
+}  // namespace
+
+VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
+                              const cpu::ThreadSettings& threads, Expected* expected) {
+  const AttentionTensors& t = tensors;
+  const GradientShapes shapes(p);
+  std::vector<Checked> all{{"dq", "b, i, h, d", t.dq, p.dq, shapes.dq},
+                           {"dk", "b, j, h, d", t.dk, p.dk, shapes.dk},
+                           {"dv", "b, j, h, d", t.dv, p.dv, shapes.dv},
+                           {"dbias", "b, h, i, j", t.dbias, p.dbias, shapes.dbias},
+                           {"dsinks", "0, 0, 0, h", t.dsinks, p.dsinks, shapes.dsinks}};
+  const auto functions = p.functions.tensors();
+  for (std::size_t i = 0; i < functions.size(); ++i)
+    all.push_back(of_function(functions[i], t.function_tensors[i].gradient));
+  all[0].rows = rows_of_queries(p, tensors);
+  all[1].rows = all[2].rows = rows_of_keys(p, tensors);
+  if (expected != nullptr && expected->known) {
+    expected->known = false;  // until they are there again
+    for (std::size_t i = 0; i < all.size(); ++i) std::swap(all[i].expected, expected->gradients[i]);
+  } else {
+    expect(p, tensors, threads, all);
+  }
 
   const double slack = kAbsolute * static_cast<double>(p.dropout_scale()) + softcap_error(p);
   VerifyReport worst;
@@ -154,6 +165,11 @@ VerifyReport verify_gradients(const Problem& p, const AttentionTensors& tensors,
       worst_excess = excess;
       worst = report;
     }
+  }
+  if (expected != nullptr) {
+    expected->gradients.resize(all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) std::swap(all[i].expected, expected->gradients[i]);
+    expected->known = true;
   }
   worst.gradients = std::move(gradients);
   worst.elements = elements;

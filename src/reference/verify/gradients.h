@@ -2,12 +2,13 @@
 #pragma once
 
 #include "fulmen/reference.h"
+#include "reference/verify/expected.h"
 #include "runtime/threading.h"
 
 namespace fulmen::reference {
 
-// Throws std::bad_alloc, and what run_workers does.
+// Throws std::bad_alloc, and what run_workers does. expected: as verify() has it.
 VerifyReport verify_gradients(const Problem& problem, const AttentionTensors& tensors,
-                              const cpu::ThreadSettings& threads);
+                              const cpu::ThreadSettings& threads, Expected* expected);
 
 }  // namespace fulmen::reference
