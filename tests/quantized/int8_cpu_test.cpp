@@ -174,6 +174,29 @@ TEST_F(Int8Cpu, MeansOfKeys) {
   }
 }
 
+// A row's offset, which matrix tiles keep, no longer serves.
+TEST_F(Int8Cpu, LaterScoresThatAreMuchLarger) {
+  Random random(48'110);
+  SCOPED_TRACE(test_seed());
+  CaseSpec spec = spec_of(40, 600, 64);
+  spec.dtype = DType::bf16;
+  spec.lse = false;
+  Case c(spec, random);
+  const Tensor k{const_cast<void*>(c.tensors.k.data), c.tensors.k.dtype, c.tensors.k.shape,
+                 c.tensors.k.strides};
+  for (int64_t j = 300; j < 600; ++j) {
+    for (int64_t d = 0; d < 64; ++d) Case::set(k, {0, j, 0, d}, 8 * Case::get(k, {0, j, 0, d}));
+  }
+  int count = 0;
+  for (const char* device : {"cpu", kEmulated}) {
+    for (const std::string& kernel : kernels(c.problem(), device)) {
+      EXPECT_TRUE(verified(c, kernel, Where{device}));
+      ++count;
+    }
+  }
+  EXPECT_GT(count, 2);
+}
+
 TEST_F(Int8Cpu, ResultsAreBitEqualForAnyNumberOfThreads) {
   Random random(48'106);
   CaseSpec spec = spec_of(200, 1300, 40);

@@ -156,8 +156,25 @@ template <class Tiles>
 struct WideAmx : Wide {
   using TileInstructions = Tiles;
   static constexpr int kGroup = 2;
-  static constexpr bool kRoundsExp2 = false;
+  static constexpr bool kRoundsExp2 = true;
 
+  template <int kCount>
+  static void exp2_to_round(Vec (&x)[kCount]) {
+    exp2(x);
+    for (Vec& vec : x)
+      vec = each([&](int i) { return reference::from_bf16(reference::to_bf16(vec.lane[i])); });
+  }
+  static Vec upper_halves(Vec a, Vec b) { return pack_pair(a, b); }
+  static Vec ones() { return pack_pair(set1(1), set1(1)); }
+  static Vec dot(Vec sum, Vec a, Vec b) {
+    uint16_t of_a[32], of_b[32];
+    std::memcpy(of_a, &a, sizeof of_a);
+    std::memcpy(of_b, &b, sizeof of_b);
+    const auto product = [&](int i) {
+      return reference::from_bf16(of_a[i]) * reference::from_bf16(of_b[i]);
+    };
+    return each([&](int i) { return sum.lane[i] + product(2 * i) + product(2 * i + 1); });
+  }
   static Vec load_words(const void* p) { return load(static_cast<const float*>(p)); }
   static Vec load_words(const void* p, int elements) {
     Vec x = zero();

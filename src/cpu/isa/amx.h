@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/isa/avx512_bf16.h"
+#include "cpu/isa/numbers_for.h"
 
 namespace fulmen::cpu {
 
@@ -126,7 +127,7 @@ struct AmxFp16 : Avx512Bf16 {
 template <class Isa, class Tiles>
 struct AmxInt8 : Isa {
   using typename Isa::Vec;
-  using Numbers = Avx512;
+  using Numbers = NumbersFor<Isa, Avx512>;
   using TileInstructions = Tiles;
   static constexpr int kGroup = 4;
   static constexpr float kKeyOffset = 0;

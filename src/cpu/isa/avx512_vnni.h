@@ -3,15 +3,16 @@
 #pragma once
 
 #include "cpu/isa/avx512.h"
-#include "cpu/isa/float_codes.h"
+#include "cpu/isa/numbers_for.h"
+#include "cpu/tile/key_codes.h"
 
 namespace fulmen::cpu {
 
-// Values: Avx512, or Avx512Bf16 for pairs of them.
+// Values: the vocabulary of values, those of fp32 or pairs of bf16.
 template <class Values>
 struct Avx512Vnni : Values {
   using typename Values::Vec;
-  using Numbers = Avx512;
+  using Numbers = NumbersFor<Avx512Vnni, Avx512>;
   static constexpr const char* kName = "avx512_vnni";
   static constexpr int kGroup = 4;
   static constexpr float kKeyOffset = 128;

@@ -4,11 +4,12 @@
 #pragma once
 
 #include "cpu/isa/avx2_int8.h"
+#include "cpu/isa/numbers_for.h"
 
 namespace fulmen::cpu {
 
-struct AvxVnni : Avx2 {
-  using Numbers = Avx2;
+struct AvxVnni : NumbersFor<struct AvxVnniSet, Avx2> {
+  using Numbers = NumbersFor<AvxVnniSet, Avx2>;
   static constexpr const char* kName = "avx_vnni";
   static constexpr int kGroup = 4;
   static constexpr float kKeyOffset = 128;

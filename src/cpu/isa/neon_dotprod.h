@@ -1,13 +1,14 @@
 // NEON with the dot products of Armv8.2: sdot adds the products of four signed bytes.
 #pragma once
 
-#include "cpu/isa/float_codes.h"
 #include "cpu/isa/neon.h"
+#include "cpu/isa/numbers_for.h"
+#include "cpu/tile/key_codes.h"
 
 namespace fulmen::cpu {
 
-struct NeonDotprod : Neon {
-  using Numbers = Neon;
+struct NeonDotprod : NumbersFor<struct NeonDotprodSet, Neon> {
+  using Numbers = NumbersFor<NeonDotprodSet, Neon>;
   static constexpr const char* kName = "neon_dotprod";
   static constexpr int kGroup = 4;
   static constexpr float kKeyOffset = 0;

@@ -7,9 +7,10 @@ namespace fulmen::cpu {
 
 // Products in int8 alone: for all others there is the set without them.
 const IsaTable& table_avx512_vnni() {
-  static constexpr IsaTable kTable{.name = Avx512Vnni<Avx512>::kName,
-                                   .lanes = Avx512Vnni<Avx512>::kLanes,
-                                   .int8 = int8_tasks<Avx512, Avx512Vnni<Avx512>>()};
+  using Values = NumbersFor<struct Avx512VnniSet, Avx512>;
+  using Int8 = Avx512Vnni<Values>;
+  static constexpr IsaTable kTable{
+      .name = Int8::kName, .lanes = Int8::kLanes, .int8 = int8_tasks<Values, Int8>()};
   return kTable;
 }
 

@@ -7,8 +7,9 @@ namespace fulmen::cpu {
 
 // Products in int8 alone: for all others there is the set without them.
 const IsaTable& table_avx_vnni() {
-  static constexpr IsaTable kTable{
-      .name = AvxVnni::kName, .lanes = AvxVnni::kLanes, .int8 = int8_tasks<Avx2, AvxVnni>()};
+  static constexpr IsaTable kTable{.name = AvxVnni::kName,
+                                   .lanes = AvxVnni::kLanes,
+                                   .int8 = int8_tasks<AvxVnni::Numbers, AvxVnni>()};
   return kTable;
 }
 

@@ -9,7 +9,7 @@ namespace fulmen::cpu {
 const IsaTable& table_neon_dotprod() {
   static constexpr IsaTable kTable{.name = NeonDotprod::kName,
                                    .lanes = NeonDotprod::kLanes,
-                                   .int8 = int8_tasks<Neon, NeonDotprod>()};
+                                   .int8 = int8_tasks<NeonDotprod::Numbers, NeonDotprod>()};
   return kTable;
 }
 
