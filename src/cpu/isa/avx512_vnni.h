@@ -18,9 +18,10 @@ struct Avx512Vnni : Values {
   static constexpr float kKeyOffset = 128;
 
   static Vec broadcast(const float* p) { return Avx512::broadcast(p); }
-  // a: of queries; b: of keys.
+  // a: of queries; b: of keys. By assembly: around its intrinsic g++ 12 copies each sum twice.
   static Vec dot(Vec sum, Vec a, Vec b) {
-    return _mm512_castsi512_ps(_mm512_dpbusd_epi32(bits(sum), bits(b), bits(a)));
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(b), "v"(a));
+    return sum;
   }
   static Vec number(Vec sum) { return _mm512_cvtepi32_ps(bits(sum)); }
   static Vec code(Vec rounded) { return Values::sub(rounded, Values::set1(kCodeOrigin)); }

@@ -14,10 +14,10 @@ struct AvxVnni : NumbersFor<struct AvxVnniSet, Avx2> {
   static constexpr int kGroup = 4;
   static constexpr float kKeyOffset = 128;
 
-  // a: of queries; b: of keys.
+  // a: of queries; b: of keys. By assembly: around its intrinsic g++ 12 copies each sum twice.
   static Vec dot(Vec sum, Vec a, Vec b) {
-    return Avx2Int8::floats(
-        _mm256_dpbusd_avx_epi32(Avx2Int8::bits(sum), Avx2Int8::bits(b), Avx2Int8::bits(a)));
+    asm("{vex} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(b), "x"(a));
+    return sum;
   }
   static Vec number(Vec sum) { return Avx2Int8::number(sum); }
   static Vec code(Vec rounded) { return Avx2Int8::code(rounded); }
