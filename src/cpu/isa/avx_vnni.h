@@ -16,7 +16,7 @@ struct AvxVnni : NumbersFor<struct AvxVnniSet, Avx2> {
 
   // a: of queries; b: of keys. By assembly: around its intrinsic g++ 12 copies each sum twice.
   static Vec dot(Vec sum, Vec a, Vec b) {
-    asm("{vex} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(b), "x"(a));
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(b), "x"(a));
     return sum;
   }
   static Vec number(Vec sum) { return Avx2Int8::number(sum); }
