@@ -42,6 +42,7 @@ TESTS = [
     ),
     (r"src/cpu/backward/", CPU + r".*([Bb]ackward|Gradient)"),
     (r"src/cpu/(kv_cache/)", r"^api\..*(AppendKv|KvCache)|^attention\."),
+    (r"src/cpu/(prefill_int8/|coded_keys|tile/key_codes)", r"^(quantized|amx|avx512_bf16)\."),
     (r"src/(cpu|algorithm)/", CPU),
     (r"src/score/", r"^score\.|^attention\..*(Function|BlockMask)|^api\..*Function"),
     (r"src/reference/", r"^attention\.|^cli\..*(Faults|Verify)"),

@@ -59,6 +59,7 @@ LAYERS = (
     ("cpu/amx", "cpu/kv_cache"),
     ("cpu",),
     ("cpu/backward", "cpu/decode", "cpu/prefill", "cpu/short"),
+    ("cpu/prefill_int8",),
     ("cpu/isa/tables", "gpu/libraries", "gpu/targets"),
     ("gpu/compile",),
     ("gpu/launch",),

@@ -8,11 +8,14 @@ set(_amx "${_avx512} -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8")
 set(FULMEN_INSTRUCTION_SETS
   "any|scalar|"
   "x86|avx2|-mavx2 -mfma -mf16c"
+  "x86|avx_vnni|-mavx2 -mfma -mf16c -mavxvnni"
   "x86|avx512|${_avx512}"
-  "x86|avx512_bf16|${_avx512} -mavx512bf16"
+  "x86|avx512_vnni|${_avx512} -mavx512vnni"
+  "x86|avx512_bf16|${_avx512} -mavx512bf16 -mavx512vnni"
   "x86|amx|${_amx}"
   "x86|amx_fp16|${_amx}"
-  "arm|neon|-march=armv8-a")
+  "arm|neon|-march=armv8-a"
+  "arm|neon_dotprod|-march=armv8.2-a+dotprod")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(FULMEN_ARCHITECTURE x86)
@@ -28,11 +31,11 @@ set(FULMEN_ONLY_INSTRUCTION_SETS "" CACHE
   STRING "Instruction sets to build beside scalar, as a list; native: this machine's; empty: all")
 set(FULMEN_WANTED_SETS scalar ${FULMEN_ONLY_INSTRUCTION_SETS})
 if(FULMEN_ONLY_INSTRUCTION_SETS STREQUAL "native")
-  set(FULMEN_WANTED_SETS scalar neon)
+  set(FULMEN_WANTED_SETS scalar neon neon_dotprod)
   file(STRINGS /proc/cpuinfo _cpuinfo REGEX "^flags" LIMIT_COUNT 1)
   # An instruction set and its flag in /proc/cpuinfo.
-  foreach(_row "avx2 avx2" "avx512 avx512bw" "avx512_bf16 avx512_bf16" "amx amx_bf16"
-    "amx_fp16 amx_fp16")
+  foreach(_row "avx2 avx2" "avx_vnni avx_vnni" "avx512 avx512bw" "avx512_vnni avx512_vnni"
+    "avx512_bf16 avx512_bf16" "amx amx_bf16" "amx_fp16 amx_fp16")
     separate_arguments(_row)
     list(GET _row 1 _flag)
     if("${_cpuinfo} " MATCHES " ${_flag} ")

@@ -58,6 +58,9 @@ constexpr Preference kPreferences[]{
     {"prefill", 10, always},
     // The tiles of prefill are filled, and their arithmetic is faster: below all of its sets.
     {"decode", 9, always, true},
+    // The only one with products in int8, where they are asked for: a problem without products
+    // leaves it behind the others.
+    {"prefill_int8", 1, always},
 
     // Gradients.
     {"backward", 10, always},

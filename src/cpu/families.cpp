@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cpu/choice.h"
+#include "cpu/coded_keys.h"
 
 namespace fulmen::cpu {
 namespace {
@@ -14,6 +15,7 @@ Support any_problem(const Problem& /*problem*/) { return {}; }
 constexpr Family kFamilies[]{
     {.name = "prefill",
      .pass = Pass::forward,
+     .precision = Precision::exact,
      .dropout = true,
      .variable_lengths = true,
      .paged = true,
@@ -24,8 +26,22 @@ constexpr Family kFamilies[]{
                   int dtype) { return table.prefill_task[dtype] != nullptr; },
      .takes = any_problem,
      .make = make_prefill_kernel},
+    {.name = "prefill_int8",
+     .pass = Pass::forward,
+     .precision = Precision::int8,
+     .dropout = true,
+     .variable_lengths = true,
+     .paged = false,
+     .quantized_kv = true,
+     .out_over_q = true,
+     .functions = true,
+     .serves = [](const IsaTable& table,
+                  int dtype) { return table.int8.prefill_task[dtype] != nullptr; },
+     .takes = codes_fit,
+     .make = make_prefill_kernel},
     {.name = "short",
      .pass = Pass::forward,
+     .precision = Precision::exact,
      .dropout = false,
      .variable_lengths = true,
      .paged = false,
@@ -37,6 +53,7 @@ constexpr Family kFamilies[]{
      .make = make_short_kernel},
     {.name = "decode",
      .pass = Pass::forward,
+     .precision = Precision::exact,
      .dropout = false,
      .variable_lengths = true,
      .paged = true,
@@ -48,6 +65,7 @@ constexpr Family kFamilies[]{
      .make = make_decode_kernel},
     {.name = "backward",
      .pass = Pass::backward,
+     .precision = Precision::exact,
      .dropout = true,
      .variable_lengths = true,
      .paged = false,

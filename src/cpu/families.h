@@ -14,6 +14,7 @@ namespace fulmen::cpu {
 struct Family {
   const char* name;  // its folder: "prefill" is "cpu.prefill.<instruction set>"
   Pass pass;
+  Precision precision;                                              // of its products
   bool dropout, variable_lengths, paged, quantized_kv, out_over_q;  // as in Kernel
   // Of sets that work on vectors: score_functions and block_masks of Kernel.
   bool functions;
@@ -38,6 +39,7 @@ class FamilyKernel : public Kernel {
   bool variable_lengths() const noexcept final { return family_.variable_lengths; }
   bool paged() const noexcept final { return family_.paged; }
   bool quantized_kv() const noexcept final { return family_.quantized_kv; }
+  bool takes(Precision precision) const noexcept final { return precision == family_.precision; }
   bool score_functions() const noexcept final {
     return family_.functions && !isa_.table->amx_tiles;
   }

@@ -50,6 +50,7 @@ TileRunner::TileRunner(const Problem& problem, std::string name, const ThreadSet
   call_.fetch_batches = tasks.fetch_batches;
   call_.fetch_into_l2 = tasks.fetch_into_l2;
   if (tasks.summarises_mask) mask_ = MaskTiles(problem_, threads_.num_threads);
+  if (tasks.int8 != nullptr) coded_keys_ = CodedKeys(problem_, *tasks.int8, tasks.lanes);
   if (problem.variable_lengths()) {
     const int64_t most = problem.batch * blocks_;
     most_tasks_ =
@@ -66,7 +67,7 @@ void TileRunner::set_parameters(tuning::Choice choice) {
 std::size_t TileRunner::workspace_bytes() const noexcept {
   return static_cast<std::size_t>(scratch_floats_) * sizeof(float) *
              static_cast<std::size_t>(threads_.num_threads) +
-         static_cast<std::size_t>(mask_.bytes()) +
+         static_cast<std::size_t>(mask_.bytes()) + static_cast<std::size_t>(coded_keys_.bytes()) +
          static_cast<std::size_t>(most_tasks_) * sizeof(SequenceTask);
 }
 
@@ -80,9 +81,12 @@ Status TileRunner::run(void* /*stream*/, const AttentionTensors& tensors, void* 
   call.score_function = functions.score();
   call.mask_function = functions.mask();
   call.mask = mask_.summarise(tensors, threads_, call.mask_function, behind_scratch);
+  char* behind_mask = behind_scratch + mask_.bytes();
+  call.codes = coded_keys_.at(behind_mask);
+  coded_keys_.write(call, threads_, scratch, scratch_floats_);
   if (problem_.variable_lengths()) {
     run_sequences(tensors, call, scratch,
-                  reinterpret_cast<SequenceTask*>(behind_scratch + mask_.bytes()));
+                  reinterpret_cast<SequenceTask*>(behind_mask + coded_keys_.bytes()));
     return {};
   }
   const int64_t count = problem_.batch * problem_.num_heads * blocks_;

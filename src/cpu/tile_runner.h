@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cpu/coded_keys.h"
 #include "cpu/isa/table.h"
 #include "cpu/mask_tiles.h"
 #include "cpu/tile/call.h"
@@ -35,7 +36,9 @@ struct TileTasks {
   int64_t scratch_floats = 0;  // of a worker
   int64_t run_length = 1;      // tasks that a worker takes at once (tile/task_runs.h)
   bool summarises_mask = false;
-  bool stream_output = false;  // these three: of ForwardCall
+  const Int8Tasks* int8 = nullptr;  // where keys are coded before
+  int lanes = 1;                    // for them
+  bool stream_output = false;       // these three: of ForwardCall
   bool fetch_batches = false;
   bool fetch_into_l2 = false;
 };
@@ -66,6 +69,7 @@ class TileRunner final : public Runner {
   int64_t blocks_;          // of a head: tasks; 0 for no queries
   int64_t most_tasks_ = 0;  // of sequences of different lengths
   MaskTiles mask_;
+  CodedKeys coded_keys_;
 };
 
 }  // namespace fulmen::cpu

@@ -21,6 +21,7 @@ class EmulatedBackend final : public CpuBackend {
         fp16_{&emulated_amx_fp16_table(), 1, true, "", true} {
     for (const cpu::InstructionSet* isa : {&bf16_, &fp16_}) {
       add(cpu::make_kernel("prefill", *isa));
+      add(cpu::make_kernel("prefill_int8", *isa));
       add(cpu::make_kernel("short", *isa));
       add(cpu::make_kernel("decode", *isa));
     }

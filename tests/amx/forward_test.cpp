@@ -45,6 +45,23 @@ TEST_F(EmulatedAmxForward, Shapes) {
   }
 }
 
+TEST_F(EmulatedAmxForward, ProductsInInt8) {
+  Random random(13);
+  SCOPED_TRACE(test_seed());
+  for (const int64_t head_dim : {1, 16, 31, 40, 64, 96, 111, 128, 256}) {
+    for (const auto& [seqlen_q, seqlen_k] : {std::pair{1, 147}, {64, 64}, {70, 300}, {200, 700}}) {
+      CaseSpec spec = two_heads(seqlen_q, seqlen_k, head_dim);
+      spec.precision = Precision::int8;
+      spec.causal = random.pick({Causal::none, Causal::bottom_right, Causal::top_left});
+      spec.lse = random.chance(0.5);
+      spec.softcap = random.pick({0.0F, 0.0F, 20.0F});
+      spec.bias = random.chance(0.3);
+      spec.dropout = random.pick({0.0F, 0.0F, 0.2F});
+      check(spec, random);
+    }
+  }
+}
+
 // More keys than are packed at once.
 TEST_F(EmulatedAmxForward, SeveralChunksOfKeys) {
   Random random(7);

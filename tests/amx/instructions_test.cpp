@@ -5,8 +5,8 @@
 #include <array>
 #include <bit>
 
-#include "amx/emulated_tiles.h"
 #include "cpu/isa/amx_support.h"
+#include "support/emulated_tiles.h"
 #include "support/random.h"
 
 namespace fulmen::testing {

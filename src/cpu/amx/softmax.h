@@ -22,6 +22,26 @@ struct UnitState {
   int columns;
 };
 
+// A unit's sums of codes -> q . k.
+template <class Isa, class Product>
+__attribute__((noinline)) void number_unit(float* scores, int keys, const float* scale,
+                                           const float* start) {
+  typename Isa::Vec scales[kUnitTiles], starts[kUnitTiles];
+#pragma GCC unroll 2
+  for (int column = 0; column < kUnitTiles; ++column) {
+    scales[column] = Isa::load(scale + column * kTile);
+    starts[column] = Isa::load(start + column * kTile);
+  }
+  for (int key = 0; key < keys; ++key) {
+    float* row = scores + unit_row(key);
+#pragma GCC unroll 2
+    for (int column = 0; column < kUnitTiles; ++column) {
+      float* at = row + column * kTileFloats;
+      Isa::store(at, Isa::fused(Product::number(Isa::load(at)), scales[column], starts[column]));
+    }
+  }
+}
+
 // Raw products -> scores, and each query's maximum. additive: [keys][kBlockM], for other kinds than
 // plain.
 template <class Isa, ScoreKind kKind>

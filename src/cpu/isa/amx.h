@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/isa/avx512_bf16.h"
+#include "cpu/isa/numbers_for.h"
 
 namespace fulmen::cpu {
 
@@ -72,6 +73,14 @@ struct AmxFp16Instructions : AmxTiles<Fp16> {
   }
 };
 
+// Products of codes of int8, which are exact in 32 bits.
+struct AmxInt8Instructions : AmxTiles<int8_t> {
+  template <int kC, int kA, int kB>
+  static void dot() {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+  }
+};
+
 // Words of bf16. Tiles: AmxInstructions, or an emulation of them where the processor has none;
 // Pairs likewise.
 template <class Tiles, class Pairs = Avx512Bf16>
@@ -112,6 +121,24 @@ struct AmxFp16 : Avx512Bf16 {
     return _mm512_castsi512_ps(
         _mm512_inserti64x4(_mm512_castsi256_si512(narrow_fp16(a)), narrow_fp16(b), 1));
   }
+};
+
+// Words of four codes beside values of Isa.
+template <class Isa, class Tiles>
+struct AmxInt8 : Isa {
+  using typename Isa::Vec;
+  using Numbers = NumbersFor<Isa, Avx512>;
+  using TileInstructions = Tiles;
+  static constexpr int kGroup = 4;
+  static constexpr float kKeyOffset = 0;
+
+  static Vec number(Vec sum) { return _mm512_cvtepi32_ps(_mm512_castps_si512(sum)); }
+  // The lowest byte of a rounded number is its code.
+  static void store_codes(float* to, Vec rounded) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm512_cvtepi32_epi8(_mm512_castps_si512(rounded)));
+  }
+  static void store_key_codes(float* to, Vec rounded) { store_codes(to, rounded); }
 };
 
 }  // namespace fulmen::cpu

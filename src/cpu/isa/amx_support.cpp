@@ -12,12 +12,13 @@ namespace fulmen::cpu {
 #if defined(__x86_64__)
 namespace {
 
-constexpr unsigned kAmxBf16 = 1U << 22U, kAmxTile = 1U << 24U;  // CPUID leaf 7, EDX
+constexpr unsigned kAmxBf16 = 1U << 22U, kAmxTile = 1U << 24U,
+                   kAmxInt8 = 1U << 25U;  // CPUID leaf 7, EDX
 
 bool ask() noexcept {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-  constexpr unsigned kNeeded = kAmxBf16 | kAmxTile;
+  constexpr unsigned kNeeded = kAmxBf16 | kAmxTile | kAmxInt8;
   return (edx & kNeeded) == kNeeded && platform::request_amx();
 }
 

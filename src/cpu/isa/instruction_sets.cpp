@@ -1,5 +1,9 @@
 #include "cpu/isa/instruction_sets.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "cpu/isa/tables.h"
 #include "runtime/fork_safe.h"
 #include "runtime/platform/system.h"
@@ -15,13 +19,22 @@ namespace {
   return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
          __builtin_cpu_supports("f16c") != 0;
 }
+[[maybe_unused]] bool has_avx_vnni() {
+  constexpr unsigned kAvxVnni = 1U << 4U;  // CPUID leaf 7, subleaf 1, EAX
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return has_avx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 &&
+         (eax & kAvxVnni) != 0;
+}
 [[maybe_unused]] bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") != 0 &&
          __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
          __builtin_cpu_supports("avx512vl") != 0;
 }
+[[maybe_unused]] bool has_avx512_vnni() {
+  return has_avx512() && __builtin_cpu_supports("avx512vnni") != 0;
+}
 [[maybe_unused]] bool has_avx512_bf16() {
-  return has_avx512() && __builtin_cpu_supports("avx512bf16") != 0;
+  return has_avx512_vnni() && __builtin_cpu_supports("avx512bf16") != 0;
 }
 // Intel's cores run a bf16 dot product at a quarter of the rate of an FMA, for twice its products
 // (measured on Sapphire Rapids, which has AMX for them), so there widening bf16 is faster.
@@ -41,8 +54,14 @@ std::vector<InstructionSet> make_instruction_sets() {
 #ifdef FULMEN_HAVE_ISA_NEON
   sets.push_back({&table_neon(), 2, true, ""});
 #endif
+#ifdef FULMEN_HAVE_ISA_NEON_DOTPROD
+  sets.push_back({&table_neon_dotprod(), 3, platform::has_arm_dot_products(), "dot products"});
+#endif
 #ifdef FULMEN_HAVE_ISA_AVX2
   sets.push_back({&table_avx2(), 3, has_avx2(), "AVX2, FMA and F16C", false, fetches_batches()});
+#endif
+#ifdef FULMEN_HAVE_ISA_AVX_VNNI
+  sets.push_back({&table_avx_vnni(), 4, has_avx_vnni(), "AVX-VNNI"});
 #endif
 #ifdef FULMEN_HAVE_ISA_AVX512
   sets.push_back({&table_avx512(), 5, has_avx512(), "AVX-512 F, BW, DQ and VL", fetches_blocks(),
@@ -50,7 +69,10 @@ std::vector<InstructionSet> make_instruction_sets() {
 #endif
 #ifdef FULMEN_HAVE_ISA_AVX512_BF16
   sets.push_back({&table_avx512_bf16(), has_fast_bf16_dot() ? 6 : 4, has_avx512_bf16(),
-                  "AVX-512 BF16", fetches_blocks(), fetches_batches()});
+                  "AVX-512 BF16 and VNNI", fetches_blocks(), fetches_batches()});
+#endif
+#ifdef FULMEN_HAVE_ISA_AVX512_VNNI
+  sets.push_back({&table_avx512_vnni(), 6, has_avx512_vnni(), "AVX-512 VNNI"});
 #endif
 #ifdef FULMEN_HAVE_ISA_AMX
   sets.push_back({&table_amx(), 7, has_avx512_bf16() && amx_ready(),

@@ -12,9 +12,19 @@ struct ForwardCall;
 struct PrefillRows;
 struct DecodeTask;
 struct BackwardCall;
+struct KeyCodesTask;
 enum class BackwardStep : int;
 
 constexpr int kNumFloatTypes = 3;  // indexed by DType: fp32, fp16, bf16
+
+// Prefill with q k^T in int8.
+struct Int8Tasks {
+  int codes = 0;  // of a word
+  void (*prefill_task[kNumFloatTypes])(const ForwardCall&, const PrefillRows&, float* scratch) = {};
+  void (*code_keys[kNumFloatTypes])(const ForwardCall&, const KeyCodesTask&, float* scratch) = {};
+  // Floats of a worker's scratch.
+  int64_t (*scratch_floats)(const Problem&, int block_n, int tiles) = nullptr;
+};
 
 // An instruction set's kernels. A null entry: this set does not serve that dtype.
 struct IsaTable {
@@ -40,6 +50,7 @@ struct IsaTable {
   BackwardFunction backward[kNumFloatTypes] = {};
   // Floats of a worker's scratch for it; null: backward_scratch.
   int64_t (*backward_floats)(const Problem&, int block_n, int64_t held_keys) = nullptr;
+  Int8Tasks int8 = {};
   bool amx_tiles = false;  // its products are on matrix tiles, and have memory's sums as results
 };
 

@@ -22,6 +22,7 @@ struct AmxScratch : TileScratch {
   int chunk_blocks;
 };
 
+// group: elements of a word of q k^T.
 FULMEN_INLINE AmxScratch amx_scratch(const Problem& problem, int group, int block_n, int tiles) {
   AmxScratch s{};
   const int64_t words = round_up((problem.head_dim + group - 1) / group, kTile);
@@ -44,18 +45,20 @@ FULMEN_INLINE AmxScratch amx_scratch(const Problem& problem, int group, int bloc
   return s;
 }
 
-template <class Isa, class T>
-class AmxPrefillTask : private PrefillTask<Isa, T> {
-  using Base = PrefillTask<Isa, T>;
+// Product: the vocabulary of q k^T, another one where it is of codes of int8; Base loads what it
+// reads.
+template <class Isa, class T, class Product = Isa, class Base = PrefillTask<Isa, T>>
+class AmxPrefillTask : private Base {
   using Piece = typename Base::Piece;
   using Tiles = typename Isa::TileInstructions;
 
  public:
+  template <class... Places>
   AmxPrefillTask(const ForwardCall& call, const PrefillRows& task, float* scratch,
-                 const AmxScratch& layout)
-      : Base(call, task, scratch, layout),
+                 const AmxScratch& layout, const Places&... places)
+      : Base(call, task, scratch, layout, places...),
         matrix_(layout),
-        word_tiles_(tiles_of(words_of<Isa>(problem_.head_dim))) {}
+        word_tiles_(tiles_of(words_of<Product>(problem_.head_dim))) {}
 
   void run() {
     Tiles::configure();
@@ -84,7 +87,7 @@ class AmxPrefillTask : private PrefillTask<Isa, T> {
   using Base::call_, Base::problem_, Base::layout_, Base::scratch_, Base::tiles_;
 
   void load_queries() {
-    if (words_of<Isa>(problem_.head_dim) % kTile != 0) {  // whole tiles of words
+    if (words_of<Product>(problem_.head_dim) % kTile != 0) {  // whole tiles of words
       float* queries = scratch_ + layout_.queries;
       for (int64_t i = 0; i < layout_.query_tile * tiles_; i += Isa::kLanes)
         Isa::store(queries + i, Isa::zero());
@@ -96,10 +99,15 @@ class AmxPrefillTask : private PrefillTask<Isa, T> {
     for (int block = 0; first < end; ++block, first += call_.block_n) {
       if (this->next_attended(first, first + call_.block_n) != first) continue;
       const int count = keys_of_block(first, end);
-      this->with_rows(first, count, [&](auto k, auto v) {
-        pack_key_tiles<Isa>(k, count, problem_.head_dim, keys(block));
-        this->load_values(v, first, count);
-      });
+      if constexpr (kIsOfCodes<Product>) {
+        this->pack_code_tiles(first, count, keys(block));
+        this->load_values_of(first, count);
+      } else {
+        this->with_rows(first, count, [&](auto k, auto v) {
+          pack_key_tiles<Isa>(k, count, problem_.head_dim, keys(block));
+          this->load_values(v, first, count);
+        });
+      }
       transpose_value_tiles<Isa>(scratch_ + layout_.values, layout_.value_stride,
                                  words_of<Isa>(count), transposed(block),
                                  call_.block_n / 2 / kTile);
@@ -136,6 +144,7 @@ class AmxPrefillTask : private PrefillTask<Isa, T> {
     fetch_any_rows<Isa>(this->ahead_, this->ahead_rows_);
     const Piece p = this->piece(unit / kUnitsPerTile, row, rows, first, keys_of_block(first, end));
     if (p.count == 0) return;
+    if constexpr (kIsOfCodes<Product>) this->scale_rows(p);
     multiply_keys(unit, p, block);
     // A unit whose rows all have a maximum keeps it, unless the scores leave it far behind.
     if (!keeps_offsets() || p.additive || (settled_ >> unit & 1ULL) == 0) {
@@ -152,8 +161,14 @@ class AmxPrefillTask : private PrefillTask<Isa, T> {
   float* scores() { return scratch_ + layout_.scores; }
 
   void multiply_keys(int unit, const Piece& p, int block) {
-    UnitProduct<Tiles, false>::run(keys(block), static_cast<int64_t>(word_tiles_) * kTileFloats,
-                                   queries(unit), scores(), tiles_of(p.count), word_tiles_);
+    UnitProduct<typename Product::TileInstructions, false>::run(
+        keys(block), static_cast<int64_t>(word_tiles_) * kTileFloats, queries(unit), scores(),
+        tiles_of(p.count), word_tiles_);
+    if constexpr (kIsOfCodes<Product>) {
+      const int row = unit % kUnitsPerTile * kUnitRows;
+      number_unit<Isa, Product>(scores(), p.count, this->query_codes_.scale + row,
+                                this->query_codes_.start + row);
+    }
   }
 
   void multiply_values(int unit, const Piece& p, int block) {

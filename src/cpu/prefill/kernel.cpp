@@ -13,17 +13,32 @@ namespace {
 // values have to share L1 and a part of L2: both measured best on Zen 5.
 int choose_block_n(const Problem& p, int group) { return has_narrow_rows(p, group) ? 128 : 64; }
 
-TileTasks tile_tasks(const Problem& problem, const IsaTable& table, int block_n, int tiles) {
+TileTasks int8_tile_tasks(const Problem& problem, const IsaTable& table, int block_n, int tiles) {
+  TileTasks tasks;
+  tasks.function = table.int8.prefill_task[static_cast<int>(problem.dtype)];
+  tasks.int8 = &table.int8;
+  tasks.lanes = table.lanes;
+  tasks.scratch_floats = table.int8.scratch_floats(problem, block_n, tiles);
+  return tasks;
+}
+
+// precision: the family's.
+TileTasks tile_tasks(const Problem& problem, Precision precision, const IsaTable& table,
+                     int block_n, int tiles) {
   const int dtype = static_cast<int>(problem.dtype);
   TileTasks tasks;
   tasks.function = table.prefill_task[dtype];
+  if (precision == Precision::int8) {
+    tasks = int8_tile_tasks(problem, table, block_n, tiles);
+  } else {
+    tasks.scratch_floats =
+        table.scratch_floats != nullptr
+            ? table.scratch_floats(problem, block_n, tiles)
+            : tile_scratch(problem, table.lanes, table.group[dtype], block_n, tiles).total;
+  }
   tasks.block_n = block_n;
   tasks.tiles_per_task = tiles;
   tasks.summarises_mask = true;
-  tasks.scratch_floats =
-      table.scratch_floats != nullptr
-          ? table.scratch_floats(problem, block_n, tiles)
-          : tile_scratch(problem, table.lanes, table.group[dtype], block_n, tiles).total;
   return tasks;
 }
 
@@ -47,8 +62,9 @@ class PrefillKernel final : public FamilyKernel {
       block_n = choice.values[0];
       tiles = choice.values[1];
     }
-    auto runner = std::make_unique<TileRunner>(problem, name_, settings,
-                                               tile_tasks(problem, *isa_.table, block_n, tiles));
+    auto runner = std::make_unique<TileRunner>(
+        problem, name_, settings,
+        tile_tasks(problem, family_.precision, *isa_.table, block_n, tiles));
     runner->set_parameters(std::move(choice));
     return std::unique_ptr<Runner>(std::move(runner));
   }

@@ -20,8 +20,9 @@
 namespace fulmen::cpu {
 
 // A task's tiles, as far as they do not depend on the dtype of Q, K, V and O: compiled once for an
-// instruction set. Their state lives in the worker's scratch.
-template <class Isa>
+// instruction set. Their state lives in the worker's scratch. Product: the vocabulary of q k^T,
+// another one where it is of codes of int8.
+template <class Isa, class Product = Isa>
 class PrefillTiles {
  protected:
   __attribute__((noinline)) PrefillTiles(const ForwardCall& call, const PrefillRows& task,
@@ -89,8 +90,13 @@ class PrefillTiles {
     const auto row_bytes = [unpacked](DType dtype, int64_t dim, int64_t size) {
       return (unpacked ? row_elements(dtype, dim) : dim) * size;
     };
-    ahead_[0] = fetch_rows(k, problem_.k.strides[1] * k_size,
-                           row_bytes(problem_.k_dtype, problem_.head_dim, k_size), count);
+    if constexpr (kIsOfCodes<Product>) {
+      const int64_t bytes = call_.codes.key_stride * static_cast<int64_t>(sizeof(float));
+      ahead_[0] = fetch_rows(key_words(first), bytes, bytes, count);
+    } else {
+      ahead_[0] = fetch_rows(k, problem_.k.strides[1] * k_size,
+                             row_bytes(problem_.k_dtype, problem_.head_dim, k_size), count);
+    }
     ahead_[1] = fetch_rows(v, problem_.v.strides[1] * v_size,
                            row_bytes(problem_.v_dtype, problem_.head_dim_v, v_size), count);
     ahead_rows_ = static_cast<int>((2 * most + times - 1) / times);
@@ -99,7 +105,7 @@ class PrefillTiles {
   // What a query tile fetches of the next key tile: the first one all of it, over the products of
   // all; a page each where pages are smaller.
   void fetch_part(int64_t next, int64_t end, int tile) {
-    const int steps = call_.block_n / Isa::kQkKeys;
+    const int steps = call_.block_n / Product::kQkKeys;
     const int64_t page = call_.pages.pages == nullptr ? call_.block_n : call_.pages.page_size;
     if (page >= call_.block_n) {
       if (tile == 0) fetch_ahead(next, end, call_.block_n, tiles_ * steps);
@@ -160,6 +166,7 @@ class PrefillTiles {
     const Piece p = piece(tile, first, loaded);
     if (p.count == 0) return;
     if (p.additive) add(p);
+    if constexpr (kIsOfCodes<Product>) scale_rows(p);
     if (problem_.softcap > 0.0F) {
       score<ScoreKind::softcap>(p);
     } else if (p.additive) {
@@ -184,11 +191,33 @@ class PrefillTiles {
 
   template <ScoreKind kKind>
   void score(const Piece& p) {
-    const QueryLaneScores<Isa, kKind> epilogue{
-        call_.scale, scratch_ + layout_.additive, scratch_ + layout_.scores, tile_max(), ahead_,
-        ahead_rows_};
-    score_tile<Isa>(queries(p.tile), p.rows, scratch_ + layout_.keys, layout_.key_stride,
-                    words_of<Isa>(problem_.head_dim), p.count, epilogue);
+    const QueryLaneScores<Product, kKind> epilogue{call_.scale,
+                                                   scratch_ + layout_.additive,
+                                                   scratch_ + layout_.scores,
+                                                   tile_max(),
+                                                   ahead_,
+                                                   ahead_rows_,
+                                                   {query_codes_.scale, query_codes_.start}};
+    score_tile<Product>(queries(p.tile), p.rows, key_words(p.first),
+                        kIsOfCodes<Product> ? call_.codes.key_stride : layout_.key_stride,
+                        words_of<Product>(problem_.head_dim), p.count, epilogue);
+  }
+  // Of the key tile at hand, or the codes of any.
+  const float* key_words(int64_t first) const {
+    if constexpr (kIsOfCodes<Product>) return call_.codes.words_of(task_.batch, kv_head_, first);
+    return scratch_ + layout_.keys;
+  }
+
+  // What makes numbers of a tile's sums of codes, from what its queries have and the keys' scale.
+  __attribute__((noinline)) void scale_rows(const Piece& p) {
+    const auto of_keys = Isa::broadcast(call_.codes.scale_of(task_.batch, kv_head_, p.first));
+    const int64_t tile = static_cast<int64_t>(p.tile) * kBlockM;
+    for (int row = 0; row < kBlockM; row += Isa::kLanes) {
+      const int64_t at = tile + row;
+      const auto offset = Isa::mul(Isa::load(query_codes_.offsets + at), of_keys);
+      Isa::store(query_codes_.scale + row, Isa::mul(Isa::load(query_codes_.scales + at), of_keys));
+      Isa::store(query_codes_.start + row, Isa::sub(Isa::load(query_codes_.starts + at), offset));
+    }
   }
 
   bool softmax(const Piece& p) {
@@ -293,20 +322,26 @@ class PrefillTiles {
   float alibi_slope_;
   RowPrefetch ahead_[2];
   int ahead_rows_ = 0;
-  unsigned started_ = 0;  // bit per tile: its output holds something
+  unsigned started_ = 0;    // bit per tile: its output holds something
+  QueryCodes query_codes_;  // where products are of codes
 };
 
-template <class Isa, class T>
-class PrefillTask : protected PrefillTiles<Isa> {
-  using Base = PrefillTiles<Isa>;
+template <class Isa, class T, class Product = Isa>
+class PrefillTask : protected PrefillTiles<Isa, Product> {
+  using Base = PrefillTiles<Isa, Product>;
 
  public:
   PrefillTask(const ForwardCall& call, const PrefillRows& task, float* scratch,
               const TileScratch& layout)
       : Base(call, task, scratch, layout, sizeof(T)) {}
 
-  void run() {
-    load_queries();
+  void run() { run_as(*this); }
+
+ protected:
+  // task: this, as the class that says how queries, keys and values are loaded.
+  template <class Task>
+  FULMEN_INLINE void run_as(Task& task) {
+    task.load_queries();
     const auto keys = call_.band.any(task_.row_begin, task_.row_end);
     // Key tiles begin at multiples of block_n, so that a row's result does not depend on which rows
     // share its task.
@@ -315,7 +350,7 @@ class PrefillTask : protected PrefillTiles<Isa> {
       const int64_t first = next;
       const int count =
           static_cast<int>(keys.end - first < call_.block_n ? keys.end - first : call_.block_n);
-      load_keys_and_values(first, count);
+      task.load_keys_and_values(first, count);
       next = this->next_attended(first + call_.block_n, keys.end);
       for (int tile = 0; tile < tiles_; ++tile) {
         this->fetch_part(next, keys.end, tile);
@@ -328,7 +363,6 @@ class PrefillTask : protected PrefillTiles<Isa> {
     }
   }
 
- protected:
   using Base::call_, Base::problem_, Base::tensors_, Base::task_, Base::kv_head_, Base::layout_,
       Base::scratch_, Base::tiles_;
 
@@ -352,11 +386,22 @@ class PrefillTask : protected PrefillTiles<Isa> {
       load_values(v, first, count);
     });
   }
+  // Without the keys.
+  void load_values_of(int64_t first, int count) {
+    if constexpr (Isa::kGroup == 1) {
+      if (problem_.quantized_kv()) return unpack_values(first, count);
+    }
+    with_rows(first, count, [&](auto, auto v) { load_values(v, first, count); });
+  }
   void unpack_keys_and_values(int64_t first, int count) {
+    NoLinesAhead none;
+    UnpackedRows<Isa>(call_, UnpackedRows<Isa>::Of::k, task_.batch, kv_head_)
+        .load(first, count, scratch_ + layout_.keys, layout_.key_stride, nullptr, none);
+    unpack_values(first, count);
+  }
+  void unpack_values(int64_t first, int count) {
     using Source = UnpackedRows<Isa>;
     NoLinesAhead none;
-    Source(call_, Source::Of::k, task_.batch, kv_head_)
-        .load(first, count, scratch_ + layout_.keys, layout_.key_stride, nullptr, none);
     uint8_t alive[kMaxBlockN];
     Source(call_, Source::Of::v, task_.batch, kv_head_)
         .load(first, count, scratch_ + layout_.values, layout_.value_stride,

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "algorithm/key_range.h"
+#include "cpu/tile/key_codes.h"
 #include "cpu/tile/key_rows.h"
 #include "cpu/tile/mask_summary.h"
 #include "cpu/tile/tile.h"
@@ -35,6 +36,7 @@ struct ForwardCall {
                                // one before it; 0: no such block
   int block_multiple = 64;     // decode: a block's keys are a multiple of it
   PageTable pages;             // of the sequence at hand, where keys and values are paged
+  KeyCodes codes;              // prefill_int8
 };
 
 // Rows [row_begin, row_end) of one head, at most tiles_per_task tiles.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cpu/tile/key_codes.h"
 #include "cpu/tile/row_prefetch.h"
 #include "cpu/tile/step_prefetch.h"
 #include "cpu/tile/tile.h"
@@ -116,12 +117,14 @@ struct QueryLaneScores {
   float* tile_max;        // [kBlockM]
   RowPrefetch* ahead;     // two of them, the second after the first
   int ahead_rows;         // rows fetched at a register block
+  CodeRows codes;         // where products are of codes
 
   template <int kVecs>
   struct Block {
     static constexpr int kStepWords = kWholeBlock;
     using Vec = typename Isa::Vec;
-    FULMEN_INLINE Block(const QueryLaneScores& tile, int at) : tile_(tile), at_(at) {
+    FULMEN_INLINE Block(const QueryLaneScores& tile, int at)
+        : tile_(tile), at_(at), codes_(tile.codes) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) max_[v] = Isa::set1(-__builtin_inff());
     }
@@ -133,7 +136,7 @@ struct QueryLaneScores {
     FULMEN_INLINE void row(const Vec (&sum)[kVecs], int key) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) {
-        Vec score = sum[v];
+        Vec score = product_of(sum[v], at_ + v * Isa::kLanes);
         const int to = key * kBlockM + at_ + v * Isa::kLanes;
         if constexpr (kKind != ScoreKind::plain)
           score = finished_score<Isa, kKind>(score, Isa::load(tile_.additive + to), tile_.scale);
@@ -145,8 +148,18 @@ struct QueryLaneScores {
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) Isa::store(tile_.tile_max + at_ + v * Isa::kLanes, max_[v]);
     }
+    // A sum -> q . k.
+    FULMEN_INLINE Vec product_of(Vec sum, [[maybe_unused]] int row) const {
+      if constexpr (kIsOfCodes<Isa>) {
+        return Isa::fused(Isa::number(sum), Isa::load(codes_.scale + row),
+                          Isa::load(codes_.start + row));
+      } else {
+        return sum;
+      }
+    }
     const QueryLaneScores& tile_;
     int at_;
+    const CodeRows codes_;  // a copy: the scores' stores do not change it
     Vec max_[kVecs];
   };
 };

@@ -50,6 +50,7 @@ inline void call_sequence(const Problem& problem, const AttentionTensors& tensor
   call.problem = &p;
   call.tensors = &view.tensors;
   call.band = {p.seqlen_k, p.diagonal, p.window_left, p.window_right};
+  if (problem.packed_k()) call.codes.select_packed(b, view.k_row, p.seqlen_k);
   if (problem.paged()) {
     const algorithm::SequenceTable table = sequence_table(problem, tensors);
     call.pages = {table.block_table + b * table.table_stride, table.page_size, view.first_row};

@@ -39,6 +39,8 @@ std::int64_t cache_bytes(int level) noexcept;
 // Asks for the use of AMX's tiles, which begins at the first request. False where the system does
 // not give it.
 bool request_amx() noexcept;
+// An ARM processor's dot products of bytes; false of others.
+bool has_arm_dot_products() noexcept;
 
 // The user who runs this process; empty: unknown.
 std::string user_name();

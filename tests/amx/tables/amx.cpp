@@ -1,20 +1,21 @@
-#include "amx/emulated_tiles.h"
 #include "cpu/isa/tables/amx_table.h"
 #include "support/emulated_pairs.h"
+#include "support/emulated_tiles.h"
 
 namespace fulmen::testing {
 
 // The tile kernels over emulated tiles, and what AVX-512 BF16 adds to AVX-512 emulated, too.
 const cpu::IsaTable& emulated_amx_table() {
   static constexpr cpu::IsaTable kTable =
-      cpu::amx_table<cpu::Amx<EmulatedTiles, EmulatedPairs>, cpu::Bf16>("amx_emulated",
-                                                                        DType::bf16);
+      cpu::amx_table<cpu::Amx<EmulatedTiles, EmulatedPairs>, cpu::Bf16, EmulatedInt8Tiles>(
+          "amx_emulated", DType::bf16);
   return kTable;
 }
 
 const cpu::IsaTable& emulated_amx_fp16_table() {
   static constexpr cpu::IsaTable kTable =
-      cpu::amx_table<cpu::AmxFp16<EmulatedFp16Tiles>, cpu::Fp16>("amx_fp16_emulated", DType::fp16);
+      cpu::amx_table<cpu::AmxFp16<EmulatedFp16Tiles>, cpu::Fp16, EmulatedInt8Tiles>(
+          "amx_fp16_emulated", DType::fp16);
   return kTable;
 }
 

@@ -4,7 +4,8 @@
 namespace fulmen::cpu {
 
 const IsaTable& table_amx() {
-  static constexpr IsaTable kTable = amx_table<Amx<AmxInstructions>, Bf16>("amx", DType::bf16);
+  static constexpr IsaTable kTable =
+      amx_table<Amx<AmxInstructions>, Bf16, AmxInt8Instructions>("amx", DType::bf16);
   return kTable;
 }
 

@@ -10,6 +10,7 @@
 #include "cpu/isa/amx.h"
 #include "cpu/isa/table.h"
 #include "cpu/prefill/amx.h"
+#include "cpu/prefill_int8/amx.h"
 #include "cpu/short/amx.h"
 
 namespace fulmen::cpu {
@@ -34,8 +35,14 @@ int64_t amx_backward_floats(const Problem& problem, int block_n, int64_t held_ke
   return amx_backward_scratch(problem, Isa::kGroup, block_n, held_keys).total;
 }
 
-// Isa: Amx or AmxFp16 over some tiles; T and dtype: the elements of its words.
-template <class Isa, class T>
+template <class Isa, class Product>
+int64_t amx_int8_floats(const Problem& problem, int block_n, int tiles) {
+  return amx_int8_scratch(problem, Isa::kLanes, Product::kGroup, block_n, tiles).total;
+}
+
+// Isa: Amx or AmxFp16 over some tiles; T and dtype: the elements of its words; Int8Tiles: as
+// AmxInt8Instructions.
+template <class Isa, class T, class Int8Tiles>
 constexpr IsaTable amx_table(const char* name, DType dtype) {
   IsaTable table{.name = name,
                  .lanes = Isa::kLanes,
@@ -51,6 +58,11 @@ constexpr IsaTable amx_table(const char* name, DType dtype) {
   table.short_task[index] = amx_short_task<Isa, T>;
   table.decode_task[index] = amx_decode_task<Isa, T>;
   table.decode_combine[index] = decode_combine<Isa, T>;
+  using Product = AmxInt8<Isa, Int8Tiles>;
+  table.int8.codes = Product::kGroup;
+  table.int8.prefill_task[index] = amx_prefill_int8_task<Isa, T, Product>;
+  table.int8.code_keys[index] = code_keys<Isa, T, Product>;
+  table.int8.scratch_floats = amx_int8_floats<Isa, Product>;
   // Backward's vectors between the products know pairs of bf16 alone.
   if constexpr (std::is_same_v<T, Bf16>) {
     table.backward[index] = backward_step<Isa, T, AmxBackwardTask<Isa, T>>;

@@ -1,10 +1,10 @@
-#include "cpu/isa/avx2.h"
-
 #include "cpu/backward/steps.h"
 #include "cpu/decode/combine.h"
 #include "cpu/decode/vector.h"
+#include "cpu/isa/avx2_int8.h"
 #include "cpu/isa/tables.h"
 #include "cpu/prefill/vector.h"
+#include "cpu/prefill_int8/vector.h"
 #include "cpu/short/vector.h"
 
 namespace fulmen::cpu {
@@ -20,7 +20,8 @@ const IsaTable& table_avx2() {
       .decode_combine = {decode_combine<Avx2, float>, decode_combine<Avx2, Fp16>,
                          decode_combine<Avx2, Bf16>},
       .backward = {backward_step<Avx2, float>, backward_step<Avx2, Fp16>,
-                   backward_step<Avx2, Bf16>}};
+                   backward_step<Avx2, Bf16>},
+      .int8 = int8_tasks<Avx2, Avx2Int8>()};
   return kTable;
 }
 

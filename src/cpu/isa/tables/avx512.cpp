@@ -3,8 +3,10 @@
 #include "cpu/backward/steps.h"
 #include "cpu/decode/combine.h"
 #include "cpu/decode/vector.h"
+#include "cpu/isa/float_codes.h"
 #include "cpu/isa/tables.h"
 #include "cpu/prefill/vector.h"
+#include "cpu/prefill_int8/vector.h"
 #include "cpu/short/vector.h"
 
 namespace fulmen::cpu {
@@ -21,7 +23,8 @@ const IsaTable& table_avx512() {
       .decode_combine = {decode_combine<Avx512, float>, decode_combine<Avx512, Fp16>,
                          decode_combine<Avx512, Bf16>},
       .backward = {backward_step<Avx512, float>, backward_step<Avx512, Fp16>,
-                   backward_step<Avx512, Bf16>}};
+                   backward_step<Avx512, Bf16>},
+      .int8 = int8_tasks<Avx512, FloatCodes<Avx512>>()};
   return kTable;
 }
 

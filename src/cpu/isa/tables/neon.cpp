@@ -3,8 +3,10 @@
 #include "cpu/backward/steps.h"
 #include "cpu/decode/combine.h"
 #include "cpu/decode/vector.h"
+#include "cpu/isa/float_codes.h"
 #include "cpu/isa/tables.h"
 #include "cpu/prefill/vector.h"
+#include "cpu/prefill_int8/vector.h"
 #include "cpu/short/vector.h"
 
 namespace fulmen::cpu {
@@ -20,7 +22,8 @@ const IsaTable& table_neon() {
       .decode_combine = {decode_combine<Neon, float>, decode_combine<Neon, Fp16>,
                          decode_combine<Neon, Bf16>},
       .backward = {backward_step<Neon, float>, backward_step<Neon, Fp16>,
-                   backward_step<Neon, Bf16>}};
+                   backward_step<Neon, Bf16>},
+      .int8 = int8_tasks<Neon, FloatCodes<Neon>>()};
   return kTable;
 }
 

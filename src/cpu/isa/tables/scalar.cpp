@@ -3,8 +3,10 @@
 #include "cpu/backward/steps.h"
 #include "cpu/decode/combine.h"
 #include "cpu/decode/vector.h"
+#include "cpu/isa/float_codes.h"
 #include "cpu/isa/tables.h"
 #include "cpu/prefill/vector.h"
+#include "cpu/prefill_int8/vector.h"
 #include "cpu/short/vector.h"
 
 namespace fulmen::cpu {
@@ -21,7 +23,8 @@ const IsaTable& table_scalar() {
       .decode_combine = {decode_combine<Scalar, float>, decode_combine<Scalar, Fp16>,
                          decode_combine<Scalar, Bf16>},
       .backward = {backward_step<Scalar, float>, backward_step<Scalar, Fp16>,
-                   backward_step<Scalar, Bf16>}};
+                   backward_step<Scalar, Bf16>},
+      .int8 = int8_tasks<Scalar, FloatCodes<Scalar>>()};
   return kTable;
 }
 

@@ -29,6 +29,15 @@ std::int64_t cache_bytes([[maybe_unused]] int level) noexcept {
 #endif
 }
 
+bool has_arm_dot_products() noexcept {
+#if defined(__aarch64__)
+  constexpr unsigned long kDotProducts = 1UL << 20U;  // HWCAP_ASIMDDP
+  return (::getauxval(AT_HWCAP) & kDotProducts) != 0;
+#else
+  return false;
+#endif
+}
+
 bool request_amx() noexcept {
 #if defined(__x86_64__)
   constexpr long kRequestPermission = 0x1023;  // arch_prctl's ARCH_REQ_XCOMP_PERM

@@ -27,5 +27,10 @@ std::int64_t cache_bytes(int level) noexcept {
 }
 
 bool request_amx() noexcept { return false; }
+bool has_arm_dot_products() noexcept {
+  int has = 0;
+  std::size_t size = sizeof has;
+  return ::sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has != 0;
+}
 
 }  // namespace fulmen::platform

@@ -1,4 +1,4 @@
-#include "amx/emulated_tiles.h"
+#include "support/emulated_tiles.h"
 
 #include <cmath>
 #include <cstdio>
@@ -63,6 +63,21 @@ void EmulatedTiles::dot(Tile& c, const Tile& a, const Tile& b, bool fp16) {
       std::memcpy(&total, &c.word[i][j], sizeof total);
       total = flush(flush(total) + flush(sum[0][j] + sum[1][j]));
       std::memcpy(&c.word[i][j], &total, sizeof total);
+    }
+  }
+}
+
+void EmulatedTiles::dot_bytes(Tile& c, const Tile& a, const Tile& b) {
+  const auto byte = [](uint32_t word, int i) {
+    return static_cast<int32_t>(static_cast<int8_t>(word >> 8 * i & 0xFFU));
+  };
+  for (int i = 0; i < 16; ++i) {
+    for (int w = 0; w < 16; ++w) {
+      for (int j = 0; j < 16; ++j) {
+        int32_t sum = 0;
+        for (int e = 0; e < 4; ++e) sum += byte(a.word[i][w], e) * byte(b.word[w][j], e);
+        c.word[i][j] += static_cast<uint32_t>(sum);
+      }
     }
   }
 }

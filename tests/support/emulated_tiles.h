@@ -46,6 +46,7 @@ struct EmulatedTiles {
   // The thread's tiles; stops the test where they are not configured, as the processor would.
   static State& usable();
   static void dot(Tile& c, const Tile& a, const Tile& b, bool fp16);
+  static void dot_bytes(Tile& c, const Tile& a, const Tile& b);
 };
 
 struct EmulatedFp16Tiles : EmulatedTiles {
@@ -53,6 +54,15 @@ struct EmulatedFp16Tiles : EmulatedTiles {
   static void dot() {
     State& state = usable();
     EmulatedTiles::dot(state.tile[kC], state.tile[kA], state.tile[kB], true);
+  }
+};
+
+// TDPBSSD.
+struct EmulatedInt8Tiles : EmulatedTiles {
+  template <int kC, int kA, int kB>
+  static void dot() {
+    State& state = usable();
+    dot_bytes(state.tile[kC], state.tile[kA], state.tile[kB]);
   }
 };
 
