@@ -86,8 +86,10 @@ class PrefillInt8 final : public Family {
   Support takes(const Problem& p, const Chip& chip, const PrefillShape& shape) const {
     if (Support support = takes_wave_rows(shape); !support.yes) return support;
     if (Support support = keys_fill_products(shape.block_n, target()); !support.yes) return support;
+    if (Support support = takes_copied_rows(shape, chip); !support.yes) return support;
     const Specialisation s = specialisation(p, shape, chip);
-    if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
+    if (Support support = lds_fits(int64_t{s.lds_bytes} * s.min_workgroups, chip); !support.yes)
+      return support;
     const int queries = shape.queries_in_lds ? 0 : s.head_dim / 4;
     return registers_fit(int64_t{shape.block_m / shape.waves} *
                              (s.head_dim_v + s.block_n + queries) / chip.wave_size,
@@ -97,7 +99,7 @@ class PrefillInt8 final : public Family {
     for (const PrefillShape& shape : tiles_.shapes) {
       if (std::max(p.head_dim, p.head_dim_v) > shape.max_head_dim) continue;
       const Specialisation s = specialisation(p, shape, chip);
-      if (s.lds_bytes <= chip.lds_bytes) return s;
+      if (s.min_workgroups * s.lds_bytes <= chip.lds_bytes) return s;
     }
     return specialisation(p, tiles_.shapes.back(), chip);
   }

@@ -17,7 +17,7 @@ struct PrefillShape {
   bool persistent;      // NVIDIA: outputs have room of their own, as the next queries are in flight
                         // to theirs
   int row_scales = 0;  // of quantized K, of V: how many of them have a scale for each of their rows
-  int key_bytes = 2;   // AMD: of a number of K and Q: 1 where they are codes
+  int key_bytes = 2;   // of a number of K and Q: 1 where they are codes
 
   // AMD, wide heads: queries and keys fill the LDS, and a tile in flight fills the registers. So
   // values take their keys' place once all waves have the scores.
@@ -56,7 +56,7 @@ struct PrefillLayout {
       }
       if (s.queries_in_lds) query_bytes = s.block_m * l.query_pitch;
     } else {
-      l.key_pitch = 2 * s.head_dim;
+      l.key_pitch = s.key_bytes * s.head_dim;
       l.value_pitch = 2 * s.head_dim_v;
       l.value_bytes = s.block_n * l.value_pitch;
       // Queries, and outputs before they are stored.

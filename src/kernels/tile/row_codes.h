@@ -10,7 +10,7 @@
 namespace fulmen::kernels {
 
 struct RowCodes {
-  CodeRow row[kRowTiles];
+  CodeRow row[kRowTiles][kRowsPerLane];
   float origin[kElements];  // kCodeOrigin: what a tile's sums begin with
 
   using Scores = Fragment<kRowTiles, kKeyTiles>;
@@ -18,11 +18,13 @@ struct RowCodes {
   // Of a wave's rows from first_row on.
   FULMEN_DEVICE void load(const ForwardArguments& call, const RowMap& map, Int64 first_row) {
     if constexpr (!kInt8Products) return;
-    static_assert(!kInt8Products || kRowsPerLane == 1, "int8: a lane has one row of scores");
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
-      const Int64 query = map.clamp(first_row + kScoreTile * t + tile_row(0));
-      row[t] = CodeRow::load(call, map.batch, map.first_head, query);
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) {
+        const Int64 query = map.clamp(first_row + kScoreTile * t + tile_row(slot));
+        row[t][slot] = CodeRow::load(call, map.batch, map.first_head, query);
+      }
     }
     set_origin(origin);
   }
@@ -34,17 +36,24 @@ struct RowCodes {
   // Sums become scores; not where a scale is all that they need, which is the softmax's then.
   FULMEN_DEVICE void finish(Scores& score) const {
     if constexpr (!kInt8Products || kPlainScale) return;
-    for_scores([&](int t, int f, int e) { score[t][f][e] = row[t].score(score[t][f][e]); });
+    for_scores([&](int t, int f, int e) { score[t][f][e] = row[t][row_slot(e)].score(score[t][f][e]); });
   }
   // Times a difference of what the softmax takes of row tile t: the exponent of 2.
-  FULMEN_DEVICE float softmax_scale(const ForwardArguments& a, int t) const {
-    return kInt8Products && kPlainScale ? row[t].scale : kernels::softmax_scale(a);
+  FULMEN_DEVICE auto softmax_scale(const ForwardArguments& a, int t) const {
+    if constexpr (kInt8Products && kPlainScale) {
+      RowScales scales;
+#pragma unroll
+      for (int slot = 0; slot < kRowsPerLane; ++slot) scales.of_row[slot] = row[t][slot].scale;
+      return scales;
+    } else {
+      return kernels::softmax_scale(a);
+    }
   }
   // A row's maximum, as end_row() takes it.
   FULMEN_DEVICE float maximum(const ForwardArguments& a, const RowState& state, int t,
                               int slot) const {
     if constexpr (kInt8Products && kPlainScale)
-      return (state.reference[slot] - kCodeOrigin) * row[t].scale + row[t].start - kLift;
+      return (state.reference[slot] - kCodeOrigin) * row[t][slot].scale + row[t][slot].start - kLift;
     return row_maximum(state, kernels::softmax_scale(a), slot);
   }
 

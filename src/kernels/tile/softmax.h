@@ -47,9 +47,16 @@ FULMEN_DEVICE float row_maximum(const RowState& rows, float scale, int slot) {
   return kNaturalUnits ? rows.reference[slot] - kLift * kLn2 : rows.reference[slot] * scale - kLift;
 }
 
+// Scales that differ between a lane's rows; else a float is all of them.
+struct RowScales {
+  float of_row[kRowsPerLane];
+};
+FULMEN_DEVICE float scale_of_row(float scale, int /*slot*/) { return scale; }
+FULMEN_DEVICE float scale_of_row(const RowScales& scales, int slot) { return scales.of_row[slot]; }
+
 // The rows' maxima of a tile's scores, and whether the reference is to follow one of this lane's.
-template <int kTiles>
-FULMEN_DEVICE bool find_maxima(const RowState& rows, float scale, const TileRow<kTiles>& score,
+template <class Scale, int kTiles>
+FULMEN_DEVICE bool find_maxima(const RowState& rows, const Scale& scales, const TileRow<kTiles>& score,
                                float (&max)[kRowsPerLane]) {
   bool moves = false;
 #pragma unroll
@@ -63,6 +70,7 @@ FULMEN_DEVICE bool find_maxima(const RowState& rows, float scale, const TileRow<
       }
     }
     max[slot] = row_max(tile_max);
+    const float scale = scale_of_row(scales, slot);
     if constexpr (kNaturalUnits) {
       moves = moves || max[slot] > rows.reference[slot] + kNaturalSlack;
     } else {
@@ -73,12 +81,14 @@ FULMEN_DEVICE bool find_maxima(const RowState& rows, float scale, const TileRow<
 }
 
 // The references follow the maxima. factor: the online softmax's rescale of the rows' outputs.
-FULMEN_DEVICE void follow_maxima(RowState& rows, float scale, const float (&max)[kRowsPerLane],
-                                 float (&factor)[kRowsPerLane]) {
+template <class Scale>
+FULMEN_DEVICE void follow_maxima(RowState& rows, const Scale& scales,
+                                 const float (&max)[kRowsPerLane], float (&factor)[kRowsPerLane]) {
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const float moved = larger(rows.reference[slot], max[slot]);
-    factor[slot] = exp2((rows.reference[slot] - (moved == -kInfinity ? 0.0F : moved)) * scale);
+    factor[slot] = exp2((rows.reference[slot] - (moved == -kInfinity ? 0.0F : moved)) *
+                        scale_of_row(scales, slot));
     rows.reference[slot] = moved;
     rows.sum[slot] *= factor[slot];
   }
@@ -103,10 +113,12 @@ FULMEN_DEVICE Pair exponents(Pair score, float scale, float shift) {
 }
 
 // Scores of 16 keys become probabilities.
-FULMEN_DEVICE void exponentiate_keys(RowState& rows, float scale, float (&score)[kElements]) {
+template <class Scale>
+FULMEN_DEVICE void exponentiate_keys(RowState& rows, const Scale& scales,
+                                     float (&score)[kElements]) {
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const float shift = exponent_shift(rows, scale, slot);
+    const float scale = scale_of_row(scales, slot), shift = exponent_shift(rows, scale, slot);
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       if (row_slot(e) != slot) continue;
@@ -118,18 +130,18 @@ FULMEN_DEVICE void exponentiate_keys(RowState& rows, float scale, float (&score)
 
 // Scores become probabilities. Calls rescale(factor), with a factor for each slot, if O must be
 // rescaled.
-template <int kTiles, class Rescale>
-FULMEN_DEVICE void exponentiate(RowState& rows, float scale, TileRow<kTiles>& score,
+template <class Scale, int kTiles, class Rescale>
+FULMEN_DEVICE void exponentiate(RowState& rows, const Scale& scales, TileRow<kTiles>& score,
                                 const Rescale& rescale) {
   float max[kRowsPerLane];
-  if (__builtin_expect(any_lane(find_maxima(rows, scale, score, max)), 0)) {
+  if (__builtin_expect(any_lane(find_maxima(rows, scales, score, max)), 0)) {
     float factor[kRowsPerLane];
-    follow_maxima(rows, scale, max, factor);
+    follow_maxima(rows, scales, max, factor);
     FULMEN_INLINED rescale(factor);
   }
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const float shift = exponent_shift(rows, scale, slot);
+    const float scale = scale_of_row(scales, slot), shift = exponent_shift(rows, scale, slot);
     Pair sum{0, 0};
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {

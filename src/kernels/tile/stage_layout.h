@@ -20,7 +20,8 @@ FULMEN_DEVICE int part_of_wave() {
 FULMEN_DEVICE int first_row_of_wave() { return wave_id() / kValueParts * kRowTiles * kScoreTile; }
 constexpr int kKeyTiles = kBlockN / kScoreTile;
 constexpr int kValueSteps = kKeyTiles / kStepTiles;  // products of P V
-constexpr int kMmaSteps = kHeadDim / kTileMmaK;
+constexpr int kStepDims = kInt8Products ? kCodeMmaK : kTileMmaK;  // of a product of q.k
+constexpr int kMmaSteps = kHeadDim / kStepDims;
 constexpr int kDimTiles = kHeadDimV / kScoreTile / kValueParts;  // of a wave
 FULMEN_DEVICE int first_value_dim() { return part_of_wave() * kDimTiles * kScoreTile; }
 // Rows of quantized keys, or values, have scales of their own, which go through LDS, too.
@@ -43,7 +44,7 @@ constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
 constexpr int kTightSteps = kValuesFollow ? 1 : 2;
 static_assert(kBlockM == kRowTiles * kScoreTile * kWaves,
               "prefill: block_m is a multiple of 16 rows a wave");
-static_assert(kBlockN % kValueDepth == 0 && kHeadDim % kTileMmaK == 0 &&
+static_assert(kBlockN % kValueDepth == 0 && kHeadDim % kStepDims == 0 &&
                   kHeadDimV % (kScoreTile * kValueParts) == 0,
               "prefill: tiles are whole operands");
 

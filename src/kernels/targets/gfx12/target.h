@@ -55,7 +55,8 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand&
   wmma_f32_16x16x16<T>(scores, keys.piece[0], queries.piece[0]);
 }
 
-// int8 codes of kTileMmaK dims.
+// int8 codes of kCodeMmaK dims.
+constexpr int kCodeMmaK = kTileMmaK;
 constexpr int kCodeWords = 2;
 FULMEN_DEVICE int code_dim() { return 8 * (lane_id() / 16); }
 FULMEN_DEVICE void multiply_codes(float (&sums)[kElements], const Words<kCodeWords>& keys,

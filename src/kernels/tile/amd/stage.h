@@ -21,13 +21,13 @@ FULMEN_DEVICE unsigned operand_lane() { return lane_id(); }
 
 FULMEN_DEVICE StagedRows key_operand(int buffer, int tile, int depth, unsigned /*lane*/) {
   return staged_rows(
-      keys_at(buffer) + kScoreTile * tile * kLayout.key_pitch + kCodeBytes * kTileMmaK * depth,
+      keys_at(buffer) + kScoreTile * tile * kLayout.key_pitch + kCodeBytes * kStepDims * depth,
       kLayout.key_pitch);
 }
 // Queries [row, row + 16) of the workgroup's, from LDS.
 FULMEN_DEVICE StagedRows lds_queries(int row, int depth, unsigned /*lane*/) {
   return staged_rows(
-      kLayout.queries_at + row * kLayout.query_pitch + kCodeBytes * kTileMmaK * depth,
+      kLayout.queries_at + row * kLayout.query_pitch + kCodeBytes * kStepDims * depth,
       kLayout.query_pitch);
 }
 

@@ -38,7 +38,7 @@ FULMEN_DEVICE RowsOf<kCodes> row_operand_of(const QuerySource& source, int row, 
     const auto* const codes =
         reinterpret_cast<const unsigned char*>(source.row(row + lane_id() % kScoreTile));
     return {global_load(
-        reinterpret_cast<const Words<kCodeWords>*>(codes + kTileMmaK * depth + code_dim()))};
+        reinterpret_cast<const Words<kCodeWords>*>(codes + kStepDims * depth + code_dim()))};
   } else {
     return load_row_operand(source.rows, source.stride, source.first + row, source.end,
                             kMmaK * depth, source.dims);
