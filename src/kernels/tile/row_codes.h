@@ -36,28 +36,41 @@ struct RowCodes {
   // Sums become scores; not where a scale is all that they need, which is the softmax's then.
   FULMEN_DEVICE void finish(Scores& score) const {
     if constexpr (!kInt8Products || kPlainScale) return;
-    for_scores([&](int t, int f, int e) { score[t][f][e] = row[t][row_slot(e)].score(score[t][f][e]); });
+    for_scores(
+        [&](int t, int f, int e) { score[t][f][e] = row[t][row_slot(e)].score(score[t][f][e]); });
   }
   // Times a difference of what the softmax takes of row tile t: the exponent of 2.
   FULMEN_DEVICE auto softmax_scale(const ForwardArguments& a, int t) const {
     if constexpr (kInt8Products && kPlainScale) {
-      RowScales scales;
-#pragma unroll
-      for (int slot = 0; slot < kRowsPerLane; ++slot) scales.of_row[slot] = row[t][slot].scale;
-      return scales;
+      return scales_of(row[t]);
     } else {
       return kernels::softmax_scale(a);
     }
   }
-  // A row's maximum, as end_row() takes it.
-  FULMEN_DEVICE float maximum(const ForwardArguments& a, const RowState& state, int t,
-                              int slot) const {
-    if constexpr (kInt8Products && kPlainScale)
-      return (state.reference[slot] - kCodeOrigin) * row[t][slot].scale + row[t][slot].start - kLift;
+  // The maximum of a row, the query-th one, as end_row() takes it.
+  FULMEN_DEVICE float maximum(const ForwardArguments& a, const RowMap& map, const RowState& state,
+                              Int64 query, int t, int slot) const {
+    if constexpr (kInt8Products && kPlainScale) {
+      const CodeRow codes = kLoadsAgain
+                                ? CodeRow::load(a, map.batch, map.first_head, map.clamp(query))
+                                : row[t][slot];
+      const float shift = state.reference[slot];
+      if (shift == kNoShift) return -kInfinity;
+      return fused(-kCodeOrigin, codes.scale, kShift - kLift - shift) + codes.start;
+    }
     return row_maximum(state, kernels::softmax_scale(a), slot);
   }
 
  private:
+  // NVIDIA: what is added at the end takes no registers until then, of which two rows a lane leave
+  // none.
+  static constexpr bool kLoadsAgain = kRowsPerLane > 1;
+  FULMEN_DEVICE static RowScales scales_of(const CodeRow (&codes)[kRowsPerLane]) {
+    RowScales scales;
+#pragma unroll
+    for (int slot = 0; slot < kRowsPerLane; ++slot) scales.of_row[slot] = codes[slot].scale;
+    return scales;
+  }
   template <class Body>
   FULMEN_DEVICE static void for_scores(const Body& body) {
 #pragma unroll

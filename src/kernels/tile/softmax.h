@@ -13,6 +13,10 @@ namespace fulmen::kernels {
 constexpr float kSlack = kLosesSmall<Element> || kFp8Products ? 2.0F : 8.0F;
 // In natural units. 2^5.8 takes no register on AMD.
 constexpr float kNaturalSlack = kLosesSmall<Element> || kFp8Products ? 1.0F : 4.0F;
+// Rows with scales of their own: it is kept as what exponents are shifted by, kShift less the
+// reference times the scale, which is fewer operations; kNoShift before the first key.
+constexpr bool kKeepsShift = kInt8Products && kPlainScale;
+constexpr float kNoShift = 0x1p127F;
 struct RowState {
   float reference[kRowsPerLane];
   float sum[kRowsPerLane];
@@ -20,7 +24,7 @@ struct RowState {
   FULMEN_DEVICE void clear() {
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      reference[slot] = -kInfinity;
+      reference[slot] = kKeepsShift ? kNoShift : -kInfinity;
       sum[slot] = 0;
     }
   }
@@ -56,8 +60,8 @@ FULMEN_DEVICE float scale_of_row(const RowScales& scales, int slot) { return sca
 
 // The rows' maxima of a tile's scores, and whether the reference is to follow one of this lane's.
 template <class Scale, int kTiles>
-FULMEN_DEVICE bool find_maxima(const RowState& rows, const Scale& scales, const TileRow<kTiles>& score,
-                               float (&max)[kRowsPerLane]) {
+FULMEN_DEVICE bool find_maxima(const RowState& rows, const Scale& scales,
+                               const TileRow<kTiles>& score, float (&max)[kRowsPerLane]) {
   bool moves = false;
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
@@ -71,7 +75,9 @@ FULMEN_DEVICE bool find_maxima(const RowState& rows, const Scale& scales, const 
     }
     max[slot] = row_max(tile_max);
     const float scale = scale_of_row(scales, slot);
-    if constexpr (kNaturalUnits) {
+    if constexpr (kKeepsShift) {
+      moves = moves || fused(max[slot], scale, rows.reference[slot]) > kShift + kSlack;
+    } else if constexpr (kNaturalUnits) {
       moves = moves || max[slot] > rows.reference[slot] + kNaturalSlack;
     } else {
       moves = moves || max[slot] * scale > rows.reference[slot] * scale + kSlack;
@@ -86,6 +92,14 @@ FULMEN_DEVICE void follow_maxima(RowState& rows, const Scale& scales,
                                  const float (&max)[kRowsPerLane], float (&factor)[kRowsPerLane]) {
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    if constexpr (kKeepsShift) {
+      const float needed = fused(max[slot], -scale_of_row(scales, slot), kShift),
+                  shift = -larger(-rows.reference[slot], -needed);
+      factor[slot] = exp2(shift - rows.reference[slot]);
+      rows.reference[slot] = shift;
+      rows.sum[slot] *= factor[slot];
+      continue;
+    }
     const float moved = larger(rows.reference[slot], max[slot]);
     factor[slot] = exp2((rows.reference[slot] - (moved == -kInfinity ? 0.0F : moved)) *
                         scale_of_row(scales, slot));
@@ -96,6 +110,7 @@ FULMEN_DEVICE void follow_maxima(RowState& rows, const Scale& scales,
 
 // What exponent() takes of a row.
 FULMEN_DEVICE float exponent_shift(const RowState& rows, float scale, int slot) {
+  if constexpr (kKeepsShift) return rows.reference[slot];
   if constexpr (kNaturalUnits)
     return rows.reference[slot] == -kInfinity ? 0.0F : -rows.reference[slot];
   const float offset = rows.reference[slot] == -kInfinity ? 0.0F : rows.reference[slot] * scale;

@@ -19,7 +19,7 @@ FULMEN_DEVICE int part_of_wave() {
 }
 FULMEN_DEVICE int first_row_of_wave() { return wave_id() / kValueParts * kRowTiles * kScoreTile; }
 constexpr int kKeyTiles = kBlockN / kScoreTile;
-constexpr int kValueSteps = kKeyTiles / kStepTiles;  // products of P V
+constexpr int kValueSteps = kKeyTiles / kStepTiles;               // products of P V
 constexpr int kStepDims = kInt8Products ? kCodeMmaK : kTileMmaK;  // of a product of q.k
 constexpr int kMmaSteps = kHeadDim / kStepDims;
 constexpr int kDimTiles = kHeadDimV / kScoreTile / kValueParts;  // of a wave

@@ -36,8 +36,8 @@ FULMEN_DEVICE void finish(const PrefillTask& task, const WaveRows& rows) {
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
       const RowState& state = rows.state[t];
       const Int64 i = task.wave_row + kScoreTile * t + tile_row(slot);
-      RowEnd end =
-          end_row(a, map.first_head, rows.codes.maximum(a, state, t, slot), total(state.sum[slot]));
+      RowEnd end = end_row(a, map.first_head, rows.codes.maximum(a, map, state, i, t, slot),
+                           total(state.sum[slot]));
       // Outputs of no keys are 0, whatever the scale is.
       if constexpr (kQuantized) end.output_factor *= total(state.sum[slot]) == 0 ? 1.0F : of_values;
       if constexpr (kStoresThroughLds && kPersistent) {

@@ -218,7 +218,8 @@ class Stage {
       stored_values_.publish(values_at(buffer), buffer);
     } else {
       if constexpr (!kWholeKeys) through_registers<false, kHeadDim>(a.head_dim, keys_at(buffer));
-      if constexpr (!kWholeRows) through_registers<true, kHeadDimV>(a.head_dim_v, values_at(buffer));
+      if constexpr (!kWholeRows)
+        through_registers<true, kHeadDimV>(a.head_dim_v, values_at(buffer));
       if constexpr (kWholeKeys) copy_wait<0>();
     }
   }

@@ -20,7 +20,8 @@ FULMEN_DEVICE void follow(const RowMap& map, Int64 wave_row, Int64 first_key, Sc
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
     modify_scores<kMasked>(map, wave_row + kScoreTile * t, first_key, score[t]);
-    const bool these = find_maxima(rows.state[t], rows.codes.softmax_scale(map.arguments, t), score[t], max[t]);
+    const bool these =
+        find_maxima(rows.state[t], rows.codes.softmax_scale(map.arguments, t), score[t], max[t]);
     moves = moves || these;
   }
   if (__builtin_expect(any_lane(moves), 0)) {
