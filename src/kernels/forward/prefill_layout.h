@@ -18,6 +18,7 @@ struct PrefillShape {
                         // to theirs
   int row_scales = 0;  // of quantized K, of V: how many of them have a scale for each of their rows
   int key_bytes = 2;   // of a number of K and Q: 1 where they are codes
+  bool value_codes = false;  // AMD: values are codes of 8 bits, transposed
 
   // AMD, wide heads: queries and keys fill the LDS, and a tile in flight fills the registers. So
   // values take their keys' place once all waves have the scores.
@@ -45,7 +46,11 @@ struct PrefillLayout {
       // Rows' pieces in different groups of four banks.
       const int padding = algorithm::row_padding(s.transposed_depth, s.reads_transposed);
       l.key_pitch = l.query_pitch = s.key_bytes * s.head_dim + padding;
-      if (s.reads_transposed) {
+      if (s.value_codes) {
+        // 16 rows' pieces of 8 bytes in different banks.
+        l.value_pitch = s.block_n + 8;
+        l.value_bytes = (s.head_dim_v * l.value_pitch + 15) / 16 * 16;
+      } else if (s.reads_transposed) {
         l.value_pitch = 2 * s.head_dim_v + (s.head_dim_v % 32 == 0 ? padding : 0);
         l.value_bytes = s.block_n * l.value_pitch;
       } else {

@@ -40,3 +40,5 @@ FULMEN_DEVICE void multiply_codes(float (&sums)[kElements], const Words<kCodeWor
 }
 
 }  // namespace fulmen::kernels
+
+#include "targets/no_e4m3.h"

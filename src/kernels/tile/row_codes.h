@@ -1,5 +1,5 @@
-// Products in int8: what belongs to the codes of a wave's query rows, and scores of their sums.
-// Nothing where products are not in int8.
+// Products in 8 bits: what belongs to the codes of a wave's query rows, and scores of their sums.
+// Nothing where keys are no codes.
 #pragma once
 
 #include "tile/int8.h"
@@ -9,6 +9,12 @@
 
 namespace fulmen::kernels {
 
+// Sums of codes of probabilities and values, times this, are outputs that a row's sum divides.
+FULMEN_DEVICE float scale_of_value_codes(const ForwardArguments& a, Int64 batch, Int64 head) {
+  const Int64 kv_head = batch * a.num_kv_heads + head / a.group_size;
+  return kFp8Unshift * global_load(fp8_floats(a, fp8_workspace(a).v_scales) + kv_head);
+}
+
 struct RowCodes {
   CodeRow row[kRowTiles][kRowsPerLane];
   float origin[kElements];  // kCodeOrigin: what a tile's sums begin with
@@ -17,7 +23,7 @@ struct RowCodes {
 
   // Of a wave's rows from first_row on.
   FULMEN_DEVICE void load(const ForwardArguments& call, const RowMap& map, Int64 first_row) {
-    if constexpr (!kInt8Products) return;
+    if constexpr (!kCodeKeys) return;
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -26,7 +32,7 @@ struct RowCodes {
         row[t][slot] = CodeRow::load(call, map.batch, map.first_head, query);
       }
     }
-    set_origin(origin);
+    if constexpr (kInt8Products) set_origin(origin);
   }
   // A tile's scores before its products.
   FULMEN_DEVICE void begin(Scores& score) const {
@@ -35,13 +41,13 @@ struct RowCodes {
   }
   // Sums become scores; not where a scale is all that they need, which is the softmax's then.
   FULMEN_DEVICE void finish(Scores& score) const {
-    if constexpr (!kInt8Products || kPlainScale) return;
+    if constexpr (!kCodeKeys || kPlainScale) return;
     for_scores(
         [&](int t, int f, int e) { score[t][f][e] = row[t][row_slot(e)].score(score[t][f][e]); });
   }
   // Times a difference of what the softmax takes of row tile t: the exponent of 2.
   FULMEN_DEVICE auto softmax_scale(const ForwardArguments& a, int t) const {
-    if constexpr (kInt8Products && kPlainScale) {
+    if constexpr (kKeepsShift) {
       return scales_of(row[t]);
     } else {
       return kernels::softmax_scale(a);
@@ -50,7 +56,7 @@ struct RowCodes {
   // The maximum of a row, the query-th one, as end_row() takes it.
   FULMEN_DEVICE float maximum(const ForwardArguments& a, const RowMap& map, const RowState& state,
                               Int64 query, int t, int slot) const {
-    if constexpr (kInt8Products && kPlainScale) {
+    if constexpr (kKeepsShift) {
       const CodeRow codes = kLoadsAgain
                                 ? CodeRow::load(a, map.batch, map.first_head, map.clamp(query))
                                 : row[t][slot];

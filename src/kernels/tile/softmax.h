@@ -15,7 +15,7 @@ constexpr float kSlack = kLosesSmall<Element> || kFp8Products ? 2.0F : 8.0F;
 constexpr float kNaturalSlack = kLosesSmall<Element> || kFp8Products ? 1.0F : 4.0F;
 // Rows with scales of their own: it is kept as what exponents are shifted by, kShift less the
 // reference times the scale, which is fewer operations; kNoShift before the first key.
-constexpr bool kKeepsShift = kInt8Products && kPlainScale;
+constexpr bool kKeepsShift = kCodeKeys && kPlainScale;
 constexpr float kNoShift = 0x1p127F;
 struct RowState {
   float reference[kRowsPerLane];
@@ -34,7 +34,7 @@ struct RowState {
 // of it where subnormal numbers are lost: what is lost is then below 2^-27 of the largest one.
 constexpr float kLift = kLosesSmall<Element> ? 13.0F : 0.0F;
 // In E4M3 the largest ones are 2^6 to 2^8, of at most 448: what is lost is below 2^-16 of these.
-constexpr float kFp8Shift = 6, kFp8Unshift = 1.0F / 64;
+constexpr float kFp8Shift = kFnuzCodes ? 5 : 6, kFp8Unshift = kFnuzCodes ? 1.0F / 32 : 1.0F / 64;
 constexpr float kShift = kFp8Products ? kFp8Shift : kIsHalf<Element> ? kLift + kHalfShift : 0.0F;
 // A row's sum, still 2^kLift too large.
 FULMEN_DEVICE float total(float sum) {

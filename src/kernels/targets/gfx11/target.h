@@ -127,3 +127,5 @@ FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const Probabil
 }
 
 }  // namespace fulmen::kernels
+
+#include "targets/no_e4m3.h"

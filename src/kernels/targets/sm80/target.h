@@ -129,6 +129,13 @@ FULMEN_DEVICE void multiply_codes(float (&sums)[kElements], const Words<4>& keys
   }
 }
 
+// The order of kCodeDepth keys of transposed values in 8 bits: a lane's four neighbours in the A
+// operand of a product are the keys that it has of an accumulator.
+constexpr int kCodeDepth = 16;
+FULMEN_DEVICE constexpr int code_key(int position) {
+  return position % 4 / 2 * 8 + position / 4 * 2 + position % 2;
+}
+
 constexpr int kValueDepth = 16;
 struct ProbabilityOperand {
   Words<4> words;

@@ -31,6 +31,7 @@ FULMEN_DEVICE void multiply_scores(float (&sums)[kElements], const KeyCodes& key
 }
 using StagedKeys = Either<kInt8Products, KeyCodes, KeyOperand>;
 using StagedRows = Either<kInt8Products, QueryCodes, QueryOperand>;
+using StagedProbabilities = ProbabilityOperand;
 // lane: lane_id(), or that computed anew where addresses that follow from it are not to stay in
 // registers.
 FULMEN_DEVICE StagedKeys key_operand(int buffer, int tile, int depth, unsigned lane) {
