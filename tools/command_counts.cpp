@@ -64,9 +64,11 @@ std::vector<GridCase> counted_cases() {
     add(DType::fp32, 128, 1024, 1, dim, Feature::none, Pass::forward);
   for (const int64_t dim : {64, 128})
     add(DType::fp32, 256, 256, 1, dim, Feature::none, Pass::backward);
-  for (const int64_t dim : {64, 128, 256}) {
-    add(DType::bf16, 128, 1024, 1, dim, Feature::none, Pass::forward);
-    list.back().precision = Precision::int8;
+  for (const Precision precision : {Precision::int8, Precision::fp8}) {
+    for (const int64_t dim : {64, 128, 256}) {
+      add(DType::bf16, 128, 1024, 1, dim, Feature::none, Pass::forward);
+      list.back().precision = precision;
+    }
   }
   return list;
 }
@@ -147,7 +149,7 @@ Result<std::vector<Row>> count(const GridCase& grid_case, const std::string& dev
   const GridData data = make_grid_data(grid_case, pool);
   const Result<Problem> problem = problem_of(grid_case, data);
   if (!problem.ok()) return problem.status();
-  // Chips without products in int8 have no row of them.
+  // Chips without products in 8 bits have no row of them.
   const bool only_some = grid_case.precision != Precision::exact;
   if ((!family.empty() || only_some) && !runs_in(family, problem.value(), device))
     return std::vector<Row>();
@@ -205,7 +207,7 @@ Status counts(const CountsArguments& arguments) {
   if (all.empty()) {
     return {StatusCode::invalid_argument,
             fmt::format("--family {}: prefill, prefill_fp32, short, decode, backward, "
-                        "short_backward and prefill_int8 are counted",
+                        "short_backward, prefill_int8 and prefill_e4m3 are counted",
                         printable(arguments.family))};
   }
   if (Status status = flush_standard_output(); !status.ok()) return status;
@@ -225,8 +227,8 @@ Command counts_command(CLI::App& app) {
       ->required();
   parser->add_option(
       "--family", arguments->family,
-      "one of prefill, prefill_fp32, short, decode, backward, short_backward, prefill_int8; all "
-      "when not given");
+      "one of prefill, prefill_fp32, short, decode, backward, short_backward, prefill_int8, "
+      "prefill_e4m3; all when not given");
   parser->add_flag("--markdown", arguments->markdown, "a table for a page");
   parser->add_option("--json", arguments->json, "write the counts as JSON");
   return {parser, [arguments] { return counts(*arguments); }};

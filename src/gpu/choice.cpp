@@ -128,6 +128,7 @@ constexpr Preference kPreferences[]{
     {"decode_tma", 16, always},
     // Products in 8 bits, where they are asked for.
     {"prefill_fp8", 15, always},
+    {"prefill_e4m3", 15, always},
     {"prefill_int8", 15, always},
     // 16 bits without matrix instructions, on chips that have none.
     {"decode", 12, always},

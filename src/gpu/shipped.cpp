@@ -87,11 +87,13 @@ std::vector<Problem> main_problems() {
     triangle.dbias = triangle.bias;
     list.push_back(triangle);
   }
-  // q k^T in int8.
-  for (const int64_t dim : {64, 128, 256}) {
-    for (const bool causal : {false, true}) {
-      list.push_back(usual_problem(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal));
-      list.back().precision = Precision::int8;
+  // Products in 8 bits.
+  for (const Precision precision : {Precision::int8, Precision::fp8}) {
+    for (const int64_t dim : {64, 128, 256}) {
+      for (const bool causal : {false, true}) {
+        list.push_back(usual_problem(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal));
+        list.back().precision = precision;
+      }
     }
   }
   // Training with dropout.

@@ -126,16 +126,16 @@ TEST_P(CodeMatrixInstruction, IsTheProduct) {
   const KernelText text{
       .arch = std::string(target_of(it)->test_chips.front()),
       .body = fmt::format(
-          "float d[{0}];\nWords<{1}> a_words, b_words;\nconst int l = lane_id();\n"
+          "float d[{0}];\nWords<{1}> a_words;\nWords<{2}> b_words;\nconst int l = lane_id();\n"
           "auto* sums = reinterpret_cast<unsigned*>(a.x);\n"
           "for (int e = 0; e < {0}; ++e) d[e] = bits_float(global_load(sums + l * {0} + e));\n"
-          "const auto* words = sums + {2} * {0};\n"
+          "const auto* words = sums + {3} * {0};\n"
           "for (int w = 0; w < {1}; ++w) a_words.word[w] = global_load(words + l * {1} + w);\n"
-          "for (int w = 0; w < {1}; ++w) b_words.word[w] = global_load(words + ({2} + l) * {1} + "
-          "w);\n"
-          "{3}(d, a_words, b_words);\n"
+          "words += {3} * {1};\n"
+          "for (int w = 0; w < {2}; ++w) b_words.word[w] = global_load(words + l * {2} + w);\n"
+          "{4}(d, a_words, b_words);\n"
           "for (int e = 0; e < {0}; ++e) global_store(sums + l * {0} + e, float_bits(d[e]));",
-          it.d_elements, it.a_elements / 4, it.lanes, it.call),
+          it.d_elements, it.a_elements / 4, it.b_elements / 4, it.lanes, it.call),
       .headers = fmt::format("#include \"targets/{}/target.h\"\n", it.target),
       .workgroup_size = it.lanes};
   const Status status = run_text(text, x.data());

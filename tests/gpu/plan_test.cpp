@@ -248,6 +248,7 @@ TEST(GpuTargets, FamiliesWithoutTilesSaySo) {
                                                          {"decode", ""},
                                                          {"prefill", none},
                                                          {"prefill_fp32", none},
+                                                         {"prefill_e4m3", none},
                                                          {"prefill_int8", none},
                                                          {"short", none},
                                                          {"short_backward", none}}));

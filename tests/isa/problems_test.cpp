@@ -102,6 +102,27 @@ TEST_P(IsaProblems, PrefillInt8) {
   check(s, "prefill_int8");
 }
 
+// Both products in fp8, where the chip has them.
+TEST_P(IsaProblems, PrefillE4m3) {
+  const std::string chip = GetParam();
+  if (chip != "gfx942" && chip != "gfx950" && !chip.starts_with("gfx12"))
+    GTEST_SKIP() << chip << " multiplies no fp8";
+  Random random(2225 + std::hash<std::string>()(chip) % 1000);
+  CaseSpec s = small(random.pick({DType::bf16, DType::fp16}));
+  s.precision = Precision::fp8;
+  s.causal = random.pick({Causal::none, Causal::bottom_right});
+  s.sinks = random.chance(0.5);
+  check(s, "prefill_e4m3");
+  s = small(random.pick({DType::bf16, DType::fp16}));
+  s.precision = Precision::fp8;
+  s.head_dim = random.pick({100, 128, 256});
+  s.head_dim_v = random.pick({64, 128, 256});
+  s.window_left = random.between(10, 60);
+  s.bias = random.chance(0.5);
+  s.softcap = s.bias ? 0.0F : 20.0F;
+  check(s, "prefill_e4m3");
+}
+
 // A miscompilation on RDNA: sums of rows, after which a branch turns half of the lanes off.
 TEST_P(IsaProblems, Decode) {
   for (const DType dtype : {DType::bf16, DType::fp16}) {

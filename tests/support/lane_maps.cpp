@@ -93,6 +93,15 @@ const std::vector<CodeMap>& code_maps() {
         [](int k, int j) { return Places{{j + 16 * (k / 4), k % 4}}; }, of_16},
        "v_mfma_i32_16x16x16i8",
        false},
+      {{"sm80_mma_s32_16x8x32", "sm80", "mma_s32_16x8x32", nullptr, nullptr, 16, 8, 32, 32, 16, 8,
+        4,
+        [](int i, int k) {
+          return Places{{i % 8 * 4 + k % 16 / 4, k % 4 + 4 * (i / 8) + 8 * (k / 16)}};
+        },
+        [](int k, int j) { return Places{{j * 4 + k % 16 / 4, k % 4 + 4 * (k / 16)}}; },
+        [](int i, int j) { return LanePlace{i % 8 * 4 + j / 2, j % 2 + 2 * (i / 8)}; }},
+       nullptr,
+       false},
   };
   return maps;
 }

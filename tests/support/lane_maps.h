@@ -1,8 +1,8 @@
 // One lane map a matrix instruction, as data, in the words of the documents: AMD's matrix
 // instruction calculator (lane and register of each A[i][k], B[k][j], D[i][j]) and the PTX manual
-// (row and column of each register of mma.m16n8k16). The source emulator (targets/*/emulated.h) and
-// the machine-code emulator (instructions/matrix.cpp) have maps of their own, so that neither
-// repeats the other's mistake. Both are compared with these.
+// (row and column of each register of mma.m16n8k16 and m16n8k32). The source emulator
+// (targets/*/emulated.h) and the machine-code emulator (instructions/matrix.cpp) have maps of their
+// own, so that neither repeats the other's mistake. Both are compared with these.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ const std::vector<LaneMap>& lane_maps();
 // The same of int8 codes, which both emulators have in maps of their own, too. `fp16` and `bf16`
 // are null.
 struct CodeMap : LaneMap {
-  const char* machine_name;
-  bool chooses_signs;  // WMMA: neg_lo says which of A and B is signed; else both are
+  const char* machine_name;  // AMD's
+  bool chooses_signs;        // WMMA: neg_lo says which of A and B is signed; else both are
 };
 const std::vector<CodeMap>& code_maps();
 

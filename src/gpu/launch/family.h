@@ -136,6 +136,7 @@ const Family* make_prefill(const Target& target);
 const Family* make_prefill_wgmma(const Target& target);
 const Family* make_prefill_tma(const Target& target);
 const Family* make_prefill_fp8(const Target& target);
+const Family* make_prefill_e4m3(const Target& target);
 const Family* make_prefill_int8(const Target& target);
 const Family* make_prefill_portable(const Target& target);
 const Family* make_short(const Target& target);

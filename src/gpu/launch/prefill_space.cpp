@@ -61,7 +61,7 @@ tuning::Space prefill_space(const Specialisation& usual, const Chip& chip,
   return space;
 }
 
-void set_prefill_lds(Specialisation& s, int key_bytes) {
+void set_prefill_lds(Specialisation& s, int key_bytes, bool value_codes) {
   s.lds_bytes = kernels::PrefillLayout::of({.transposed_depth = s.target->transposed_depth(),
                                             .reads_transposed = s.target->reads_transposed,
                                             .head_dim = s.head_dim,
@@ -72,7 +72,8 @@ void set_prefill_lds(Specialisation& s, int key_bytes) {
                                             .queries_in_lds = s.queries_in_lds != 0,
                                             .persistent = s.persistent != 0,
                                             .row_scales = row_scales_of_tiles(s),
-                                            .key_bytes = key_bytes})
+                                            .key_bytes = key_bytes,
+                                            .value_codes = value_codes})
                     .total;
 }
 

@@ -22,7 +22,7 @@ void set_shape(const PrefillShape& shape, const Chip& chip, Specialisation& s);
 // be.
 tuning::Space prefill_space(const Specialisation& usual, const Chip& chip,
                             const std::function<Support(const PrefillShape&)>& takes);
-// Fills in its LDS. key_bytes: of a number of K and Q there.
-void set_prefill_lds(Specialisation& s, int key_bytes = 2);
+// Fills in its LDS. key_bytes: of a number of K and Q there; value_codes: values have 8 bits, too.
+void set_prefill_lds(Specialisation& s, int key_bytes = 2, bool value_codes = false);
 
 }  // namespace fulmen::gpu

@@ -23,6 +23,7 @@ inline constexpr Target kCdna2 = [] {
   Target target = kCdna3;
   target.name = "cdna2";
   target.like = &kCdna3;
+  target.prefill_e4m3 = {};  // no codes of fp8 are multiplied
   target.flushes_subnormals = true;
   target.chips = cdna2::kChips;
   target.test_chips = cdna2::kTestChips;

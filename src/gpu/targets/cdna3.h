@@ -58,6 +58,7 @@ inline constexpr Target kCdna3{
     .prefill = PrefillTiles{.value_dims = 16, .wave_dims = 576, .shapes = cdna3::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = cdna3::kPrefillFp32},
     .prefill_int8 = PrefillTiles{.value_dims = 16, .shapes = usual_heads(cdna3::kPrefill)},
+    .prefill_e4m3 = PrefillTiles{.value_dims = 16, .shapes = usual_heads(cdna3::kPrefill)},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = cdna3::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kCdna3BiasGradient},
     .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = cdna3::kBackwardFp32},

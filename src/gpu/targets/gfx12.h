@@ -27,6 +27,18 @@ inline constexpr PrefillShape kPrefill[]{
      .queries_in_lds = true},
 };
 
+// Codes: a tile of 32 keys in flight takes the registers of 16 keys of 16 bits.
+inline constexpr PrefillShape kPrefillE4m3[]{
+    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 2},
+    {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
+    {.max_head_dim = 256,
+     .block_m = 64,
+     .block_n = 32,
+     .waves = 4,
+     .buffers = 1,
+     .queries_in_lds = true},
+};
+
 inline constexpr BackwardShapes kBackward[]{
     {.max_head_dim = 64,
      .queries = {.block_m = 128, .block_n = 32, .waves = 8, .buffers = 1},
@@ -79,6 +91,7 @@ inline constexpr Target kGfx12{
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx12::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = gfx12::kPrefillFp32},
     .prefill_int8 = PrefillTiles{.value_dims = 16, .shapes = usual_heads(gfx12::kPrefill)},
+    .prefill_e4m3 = PrefillTiles{.value_dims = 16, .shapes = gfx12::kPrefillE4m3},
     .backward = BackwardTiles{.max_bias_dim = 64, .shapes = gfx12::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kGfx12BiasGradient},
     .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = gfx12::kBackwardFp32},

@@ -252,6 +252,7 @@ inline constexpr Target kSm80{
                             .board_shapes = sm80::kPrefillBoards,
                             .quantized_shapes = sm80::kPrefillQuantized},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 32, .shapes = sm80::kPrefillFp32},
+    .prefill_int8 = PrefillTiles{.value_dims = 32, .shapes = usual_heads(sm80::kPrefill)},
     .boards = BoardTiles{.shapes = sm80::kBoards},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = sm80::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kSm80BiasGradient},

@@ -85,6 +85,7 @@ struct Target {
   std::optional<PrefillTmaTiles> prefill_tma{};
   std::optional<PrefillTmaTiles> prefill_fp8{};  // products in 8 bits
   std::optional<PrefillTiles> prefill_int8{};    // q k^T in int8
+  std::optional<PrefillTiles> prefill_e4m3{};    // both products in fp8, by these tiles
   std::optional<BoardTiles> boards{};
   std::optional<BackwardTiles> backward{};
   std::optional<BiasGradientTiles> bias_gradient{};

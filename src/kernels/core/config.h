@@ -70,6 +70,9 @@ constexpr bool kMaskOfBytes = (kConfig.mask_parts & 1) != 0,
                kMaskOfFunction = (kConfig.mask_parts & 2) != 0,
                kMaskOfBlocks = (kConfig.mask_parts & 4) != 0;
 constexpr bool kInt8Products = kConfig.precision == 1, kFp8Products = kConfig.precision == 2;
+// Keys and queries are codes of 8 bits, in kernels whose lanes load operands; with fp8 values and
+// probabilities are, too.
+constexpr bool kCodeValues = kFp8Products && !kTensorMaps, kCodeKeys = kInt8Products || kCodeValues;
 // Quantized keys and values come by the TMA as numbers of q's dtype (forward/kv_numbers.h).
 constexpr bool kKvNumbers = kConfig.quantized != 0 && kConfig.tensor_maps != 0;
 constexpr int kTableBlockKeys = kMakesBlockTable ? kConfig.block_table : 1;

@@ -9,7 +9,7 @@ namespace fulmen::kernels {
 // Bytes of a number of k, or of v, as matrix kernels read them.
 template <bool kValues>
 constexpr int kStoredBytes =
-    (kInt8Products && !kValues) || (kQuantized && (kValues ? kValueFormat : kKeyFormat) >= kInt8)
+    (kCodeKeys && !kValues) || (kQuantized && (kValues ? kValueFormat : kKeyFormat) >= kInt8)
         ? 1
         : 2;
 // Strides' units in a number.

@@ -3,7 +3,7 @@
 //   k8[64, d] = round(k[64, d] * 448 / max |k|)                         workgroups of keys
 //   v8[d_v, kFp8PanelKeys] = round(v[kFp8PanelKeys, d_v] * 448 / max |v|)^T   of values
 //
-// Maxima are of a head. In a row of v8 each 16 keys are in the order of fp8_key(), so that the
+// Maxima are of a head. In a row of v8 keys are in the order of key_of_position(), so that the
 // accumulators of Q K^T are the operand of P V as they are. Keys that no query attends are 0.
 #include "forward/parts/code_rows.h"
 
@@ -48,7 +48,7 @@ FULMEN_DEVICE void write_value_codes(const ForwardArguments& a, const Fp8Workspa
     Piece pieces[2][4];
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      const Int64 row = first + four / 4 * 16 + fp8_key(four % 4 * 4 + n);
+      const Int64 row = first + key_of_position(4 * four + n);
       const bool there = row >= keys.begin && row < keys.end;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

@@ -17,7 +17,8 @@ struct PrefillShape {
   bool persistent;      // NVIDIA: outputs have room of their own, as the next queries are in flight
                         // to theirs
   int row_scales = 0;  // of quantized K, of V: how many of them have a scale for each of their rows
-  int key_bytes = 2;   // AMD: of a number of K and Q: 1 where they are codes
+  int key_bytes = 2;   // of a number of K and Q: 1 where they are codes
+  bool value_codes = false;  // AMD: values are codes of 8 bits, transposed
 
   // AMD, wide heads: queries and keys fill the LDS, and a tile in flight fills the registers. So
   // values take their keys' place once all waves have the scores.
@@ -34,8 +35,7 @@ struct PrefillLayout {
   int query_pitch;             // AMD
   int key_bytes, value_bytes;  // a tile's
   int values_at, queries_at;   // K tiles first, then V tiles, then Q
-  int outputs_at;              // NVIDIA: outputs before they are stored, in place of Q unless the
-                               // kernel is persistent
+  int outputs_at;              // NVIDIA: outputs before they are stored
   int scale_bytes, scales_at;  // of a tile's rows, in fp32: keys', then values'
   int total;
 
@@ -46,7 +46,11 @@ struct PrefillLayout {
       // Rows' pieces in different groups of four banks.
       const int padding = algorithm::row_padding(s.transposed_depth, s.reads_transposed);
       l.key_pitch = l.query_pitch = s.key_bytes * s.head_dim + padding;
-      if (s.reads_transposed) {
+      if (s.value_codes) {
+        // 16 rows' pieces of 8 bytes in different banks.
+        l.value_pitch = s.block_n + 8;
+        l.value_bytes = (s.head_dim_v * l.value_pitch + 15) / 16 * 16;
+      } else if (s.reads_transposed) {
         l.value_pitch = 2 * s.head_dim_v + (s.head_dim_v % 32 == 0 ? padding : 0);
         l.value_bytes = s.block_n * l.value_pitch;
       } else {
@@ -56,23 +60,28 @@ struct PrefillLayout {
       }
       if (s.queries_in_lds) query_bytes = s.block_m * l.query_pitch;
     } else {
-      l.key_pitch = 2 * s.head_dim;
+      l.key_pitch = s.key_bytes * s.head_dim;
       l.value_pitch = 2 * s.head_dim_v;
       l.value_bytes = s.block_n * l.value_pitch;
-      // Queries, and outputs before they are stored.
-      query_bytes =
-          s.block_m * (l.key_pitch < l.value_pitch && !s.persistent ? l.value_pitch : l.key_pitch);
+      query_bytes = s.block_m * l.key_pitch;
     }
     l.key_bytes = s.block_n * l.key_pitch;
     l.values_at = s.values_follow() ? 0 : s.buffers * l.key_bytes;
     const int keys_end = s.buffers * l.key_bytes,
               values_end = l.values_at + s.buffers * l.value_bytes;
     l.queries_at = keys_end > values_end ? keys_end : values_end;
-    l.outputs_at = l.queries_at + (s.persistent ? query_bytes : 0);
+    // Outputs take the queries' place at the end, or, where their rows are longer, that of all
+    // tiles.
+    const bool output_rows_are_longer = l.key_pitch < l.value_pitch;
+    l.outputs_at = s.persistent             ? l.queries_at + query_bytes
+                   : output_rows_are_longer ? 0
+                                            : l.queries_at;
     // 8 of a wave's 16 rows at a time.
     l.scales_at = l.queries_at + query_bytes + (s.persistent ? s.block_m / 2 * l.value_pitch : 0);
     l.scale_bytes = 4 * s.row_scales * s.block_n;
     l.total = l.scales_at + s.buffers * l.scale_bytes;
+    const int outputs_end = l.outputs_at + s.block_m * l.value_pitch;
+    if (s.transposed_depth == 0 && !s.persistent && l.total < outputs_end) l.total = outputs_end;
     return l;
   }
 };

@@ -332,6 +332,22 @@ FULMEN_DEVICE unsigned int8_pair_bf16(unsigned a, int i, unsigned b, int j) {
                 __builtin_bit_cast(unsigned, int8_to_float(b, j)), true);
 }
 
+// Four numbers, of a magnitude that E4M3 has, rounded to it, to nearest, in the order of bytes.
+// kFnuzCodes: E4M3 without -0, whose codes are half of the numbers that they are elsewhere.
+#if defined(__gfx942__)
+constexpr bool kFnuzCodes = true;
+#else
+constexpr bool kFnuzCodes = false;
+#endif
+#if defined(__gfx942__) || defined(__gfx950__) || defined(__gfx1200__) || defined(__gfx1201__)
+FULMEN_DEVICE unsigned pack_e4m3(float a, float b, float c, float d) {
+  const int low = __builtin_amdgcn_cvt_pk_fp8_f32(a, b, 0, false);
+  return static_cast<unsigned>(__builtin_amdgcn_cvt_pk_fp8_f32(c, d, low, true));
+}
+#else
+FULMEN_DEVICE unsigned pack_e4m3(float a, float b, float c, float d);
+#endif
+
 // Two probabilities, rounded toward zero by one instruction (rounding to nearest takes three). They
 // come 2^kHalfShift too large, which makes up for what truncation takes on average, and leaves a 1
 // a 1.

@@ -282,9 +282,19 @@ FULMEN_DEVICE unsigned pack_half_probabilities(float a, float b) {
 #endif
 
 // The nearest code of E4M3: of subnormal numbers multiples of 2^-9, else 3 bits behind the leading
-// one; ties to even, up to 448; of a NaN 0x7F.
+// one; ties to even, up to 448; of a NaN 0x7F. FNUZ: half of these, up to 240, and no -0.
+#if defined(FULMEN_TARGET_CDNA3)
+constexpr bool kFnuzCodes = true;
+#else
+constexpr bool kFnuzCodes = false;
+#endif
 FULMEN_DEVICE unsigned e4m3_code(float x) {
-  constexpr float kLargest = 448, kLeastNormal = 1.0F / 64, kUnit = 1.0F / 512;
+  constexpr float kLargest = kFnuzCodes ? 480 : 448, kLeastNormal = 1.0F / 64, kUnit = 1.0F / 512;
+  if constexpr (kFnuzCodes) {
+    if (x != x) return 0x80U;
+    x *= 2;
+    if (absolute(x) <= kUnit / 2) return 0;
+  }
   const unsigned sign = __builtin_bit_cast(unsigned, x) >> 31U << 7U;
   if (x != x) return 0x7FU;
   const float size = absolute(x) < kLargest ? absolute(x) : kLargest;

@@ -274,6 +274,7 @@ FULMEN_DEVICE unsigned e4m3_pair_half(unsigned a, int i, unsigned b, int j) {
   return y;
 }
 
+constexpr bool kFnuzCodes = false;
 // Four numbers rounded to E4M3, to nearest and up to 448, in the order of bytes.
 FULMEN_DEVICE unsigned pack_e4m3(float a, float b, float c, float d) {
   unsigned y = 0;

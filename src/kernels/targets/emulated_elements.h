@@ -19,4 +19,17 @@ FULMEN_DEVICE void add_codes(float& sum, int a, int b) {
   sum = bits_float(float_bits(sum) + static_cast<unsigned>(a * b));
 }
 
+// The number of an E4M3 code.
+template <int kWords>
+FULMEN_DEVICE float e4m3_element(const Words<kWords>& operand, int k) {
+  const unsigned byte = operand.word[k / 4] >> (8U * (k % 4)) & 0xFFU, size = byte & 0x7FU;
+  if (kFnuzCodes ? byte == 0x80U : size == 0x7FU) return kNan;
+  // A subnormal number is a multiple of 2^-9, a normal one 8 to 15 of them, doubled.
+  const unsigned exponent = size / 8;
+  float x = static_cast<float>(exponent == 0 ? size : 8 + size % 8) * 0x1p-9F;
+  for (unsigned n = 1; n < exponent; ++n) x *= 2;
+  if constexpr (kFnuzCodes) x /= 2;
+  return byte >= 0x80U ? -x : x;
+}
+
 }  // namespace fulmen::kernels

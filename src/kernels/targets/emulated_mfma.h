@@ -62,4 +62,22 @@ FULMEN_DEVICE void mfma_codes(const char* name, float (&d)[4], const Words<kWord
   }
 }
 
+// The same, with 8 codes of E4M3 a lane.
+FULMEN_DEVICE void mfma_e4m3(const char* name, float (&d)[4], const Words<2>& a, const Words<2>& b,
+                             Position at) {
+  struct Operands {
+    Words<2> a, b;
+  };
+  const Operands mine{a, b};
+  const auto* lanes = all_lanes(name, mine, at);
+  const int l = lane_id(), j = l % 16;
+  for (int e = 0; e < 4; ++e) {
+    const int i = 4 * (l / 16) + e;
+    for (int k = 0; k < 32; ++k) {
+      const int block = 16 * (k / 8);
+      d[e] += e4m3_element(lanes[i + block].a, k % 8) * e4m3_element(lanes[j + block].b, k % 8);
+    }
+  }
+}
+
 }  // namespace fulmen::kernels

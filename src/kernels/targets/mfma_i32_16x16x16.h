@@ -28,7 +28,8 @@ FULMEN_DEVICE void mfma_i32_16x16x16(float (&d)[4], const Words<1>& a, const Wor
 }
 #endif
 
-// int8 codes of kTileMmaK dims: the order of dims is free, so that a lane's are neighbours.
+// int8 codes of kCodeMmaK dims: the order of dims is free, so that a lane's are neighbours.
+constexpr int kCodeMmaK = kTileMmaK;
 constexpr int kCodeWords = 2;
 FULMEN_DEVICE int code_dim() { return 8 * (lane_id() / 16); }
 FULMEN_DEVICE void multiply_codes(float (&sums)[kElements], const Words<kCodeWords>& keys,
@@ -39,3 +40,5 @@ FULMEN_DEVICE void multiply_codes(float (&sums)[kElements], const Words<kCodeWor
 }
 
 }  // namespace fulmen::kernels
+
+#include "targets/no_e4m3.h"

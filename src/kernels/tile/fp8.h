@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/config.h"
+#include "core/matrix.h"
 #include "tile/fp8_workspace.h"
 
 namespace fulmen::kernels {
@@ -16,6 +17,11 @@ FULMEN_DEVICE Fp8Workspace fp8_workspace(const ForwardArguments& a) {
 }
 FULMEN_DEVICE float* fp8_floats(const ForwardArguments& a, Int64 at) {
   return reinterpret_cast<float*>(a.codes + at);
+}
+
+// Which key of a panel is at a position of its rows.
+FULMEN_DEVICE int key_of_position(int position) {
+  return position / kCodeDepth * kCodeDepth + code_key(position % kCodeDepth);
 }
 
 }  // namespace fulmen::kernels

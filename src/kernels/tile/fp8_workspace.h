@@ -1,6 +1,6 @@
 // Products in 8 bits: where codes of q, k and v and their scales lie in the workspace, for the
 // host, which reserves it, and for the kernels that write them (forward/fp8_*.h) and read them
-// (forward/prefill_fp8.h).
+// (forward/prefill_fp8.h, forward/prefill_e4m3.h).
 #pragma once
 
 #include "algorithm/key_range.h"
@@ -17,9 +17,6 @@ FULMEN_ALGORITHM int fp8_panel_keys(int block_n) {
   const int panels = (block_n + 127) / 128;
   return block_n / panels;
 }
-// Which key of 16 is at place n of a row of transposed values: a lane's four neighbours in the A
-// operand of a product are the keys that it has of an accumulator.
-FULMEN_ALGORITHM int fp8_key(int n) { return n % 4 / 2 * 8 + n / 4 * 2 + n % 2; }
 
 // In bytes from ForwardArguments::codes on.
 //   q  [batch, num_heads, seqlen_q, row_bytes]         scales [batch, num_heads, query_blocks]

@@ -13,6 +13,10 @@ namespace fulmen::kernels {
 constexpr float kSlack = kLosesSmall<Element> || kFp8Products ? 2.0F : 8.0F;
 // In natural units. 2^5.8 takes no register on AMD.
 constexpr float kNaturalSlack = kLosesSmall<Element> || kFp8Products ? 1.0F : 4.0F;
+// Rows with scales of their own: it is kept as what exponents are shifted by, kShift less the
+// reference times the scale, which is fewer operations; kNoShift before the first key.
+constexpr bool kKeepsShift = kCodeKeys && kPlainScale;
+constexpr float kNoShift = 0x1p127F;
 struct RowState {
   float reference[kRowsPerLane];
   float sum[kRowsPerLane];
@@ -20,7 +24,7 @@ struct RowState {
   FULMEN_DEVICE void clear() {
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      reference[slot] = -kInfinity;
+      reference[slot] = kKeepsShift ? kNoShift : -kInfinity;
       sum[slot] = 0;
     }
   }
@@ -30,7 +34,7 @@ struct RowState {
 // of it where subnormal numbers are lost: what is lost is then below 2^-27 of the largest one.
 constexpr float kLift = kLosesSmall<Element> ? 13.0F : 0.0F;
 // In E4M3 the largest ones are 2^6 to 2^8, of at most 448: what is lost is below 2^-16 of these.
-constexpr float kFp8Shift = 6, kFp8Unshift = 1.0F / 64;
+constexpr float kFp8Shift = kFnuzCodes ? 5 : 6, kFp8Unshift = kFnuzCodes ? 1.0F / 32 : 1.0F / 64;
 constexpr float kShift = kFp8Products ? kFp8Shift : kIsHalf<Element> ? kLift + kHalfShift : 0.0F;
 // A row's sum, still 2^kLift too large.
 FULMEN_DEVICE float total(float sum) {
@@ -47,10 +51,17 @@ FULMEN_DEVICE float row_maximum(const RowState& rows, float scale, int slot) {
   return kNaturalUnits ? rows.reference[slot] - kLift * kLn2 : rows.reference[slot] * scale - kLift;
 }
 
+// Scales that differ between a lane's rows; else a float is all of them.
+struct RowScales {
+  float of_row[kRowsPerLane];
+};
+FULMEN_DEVICE float scale_of_row(float scale, int /*slot*/) { return scale; }
+FULMEN_DEVICE float scale_of_row(const RowScales& scales, int slot) { return scales.of_row[slot]; }
+
 // The rows' maxima of a tile's scores, and whether the reference is to follow one of this lane's.
-template <int kTiles>
-FULMEN_DEVICE bool find_maxima(const RowState& rows, float scale, const TileRow<kTiles>& score,
-                               float (&max)[kRowsPerLane]) {
+template <class Scale, int kTiles>
+FULMEN_DEVICE bool find_maxima(const RowState& rows, const Scale& scales,
+                               const TileRow<kTiles>& score, float (&max)[kRowsPerLane]) {
   bool moves = false;
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
@@ -63,7 +74,10 @@ FULMEN_DEVICE bool find_maxima(const RowState& rows, float scale, const TileRow<
       }
     }
     max[slot] = row_max(tile_max);
-    if constexpr (kNaturalUnits) {
+    const float scale = scale_of_row(scales, slot);
+    if constexpr (kKeepsShift) {
+      moves = moves || fused(max[slot], scale, rows.reference[slot]) > kShift + kSlack;
+    } else if constexpr (kNaturalUnits) {
       moves = moves || max[slot] > rows.reference[slot] + kNaturalSlack;
     } else {
       moves = moves || max[slot] * scale > rows.reference[slot] * scale + kSlack;
@@ -73,12 +87,22 @@ FULMEN_DEVICE bool find_maxima(const RowState& rows, float scale, const TileRow<
 }
 
 // The references follow the maxima. factor: the online softmax's rescale of the rows' outputs.
-FULMEN_DEVICE void follow_maxima(RowState& rows, float scale, const float (&max)[kRowsPerLane],
-                                 float (&factor)[kRowsPerLane]) {
+template <class Scale>
+FULMEN_DEVICE void follow_maxima(RowState& rows, const Scale& scales,
+                                 const float (&max)[kRowsPerLane], float (&factor)[kRowsPerLane]) {
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
+    if constexpr (kKeepsShift) {
+      const float needed = fused(max[slot], -scale_of_row(scales, slot), kShift),
+                  shift = -larger(-rows.reference[slot], -needed);
+      factor[slot] = exp2(shift - rows.reference[slot]);
+      rows.reference[slot] = shift;
+      rows.sum[slot] *= factor[slot];
+      continue;
+    }
     const float moved = larger(rows.reference[slot], max[slot]);
-    factor[slot] = exp2((rows.reference[slot] - (moved == -kInfinity ? 0.0F : moved)) * scale);
+    factor[slot] = exp2((rows.reference[slot] - (moved == -kInfinity ? 0.0F : moved)) *
+                        scale_of_row(scales, slot));
     rows.reference[slot] = moved;
     rows.sum[slot] *= factor[slot];
   }
@@ -86,6 +110,7 @@ FULMEN_DEVICE void follow_maxima(RowState& rows, float scale, const float (&max)
 
 // What exponent() takes of a row.
 FULMEN_DEVICE float exponent_shift(const RowState& rows, float scale, int slot) {
+  if constexpr (kKeepsShift) return rows.reference[slot];
   if constexpr (kNaturalUnits)
     return rows.reference[slot] == -kInfinity ? 0.0F : -rows.reference[slot];
   const float offset = rows.reference[slot] == -kInfinity ? 0.0F : rows.reference[slot] * scale;
@@ -103,10 +128,12 @@ FULMEN_DEVICE Pair exponents(Pair score, float scale, float shift) {
 }
 
 // Scores of 16 keys become probabilities.
-FULMEN_DEVICE void exponentiate_keys(RowState& rows, float scale, float (&score)[kElements]) {
+template <class Scale>
+FULMEN_DEVICE void exponentiate_keys(RowState& rows, const Scale& scales,
+                                     float (&score)[kElements]) {
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const float shift = exponent_shift(rows, scale, slot);
+    const float scale = scale_of_row(scales, slot), shift = exponent_shift(rows, scale, slot);
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       if (row_slot(e) != slot) continue;
@@ -118,18 +145,18 @@ FULMEN_DEVICE void exponentiate_keys(RowState& rows, float scale, float (&score)
 
 // Scores become probabilities. Calls rescale(factor), with a factor for each slot, if O must be
 // rescaled.
-template <int kTiles, class Rescale>
-FULMEN_DEVICE void exponentiate(RowState& rows, float scale, TileRow<kTiles>& score,
+template <class Scale, int kTiles, class Rescale>
+FULMEN_DEVICE void exponentiate(RowState& rows, const Scale& scales, TileRow<kTiles>& score,
                                 const Rescale& rescale) {
   float max[kRowsPerLane];
-  if (__builtin_expect(any_lane(find_maxima(rows, scale, score, max)), 0)) {
+  if (__builtin_expect(any_lane(find_maxima(rows, scales, score, max)), 0)) {
     float factor[kRowsPerLane];
-    follow_maxima(rows, scale, max, factor);
+    follow_maxima(rows, scales, max, factor);
     FULMEN_INLINED rescale(factor);
   }
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const float shift = exponent_shift(rows, scale, slot);
+    const float scale = scale_of_row(scales, slot), shift = exponent_shift(rows, scale, slot);
     Pair sum{0, 0};
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {

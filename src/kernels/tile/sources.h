@@ -113,7 +113,7 @@ struct TileRows {
     const KvElement* const head = kValues ? source.values : source.keys;
     const TilePlace place = TilePlace::of(a, first_key);
     // Rows of codes lie one behind the other, in the workspace.
-    constexpr bool kCodes = kInt8Products && !kValues;
+    constexpr bool kCodes = kCodeKeys && !kValues;
     constexpr Int64 kCodeStride = kHeadDim / 2;
     const int first =
         kSkips && first_key < source.key_begin ? static_cast<int>(source.key_begin - first_key) : 0;

@@ -19,22 +19,25 @@ FULMEN_DEVICE int part_of_wave() {
 }
 FULMEN_DEVICE int first_row_of_wave() { return wave_id() / kValueParts * kRowTiles * kScoreTile; }
 constexpr int kKeyTiles = kBlockN / kScoreTile;
-constexpr int kValueSteps = kKeyTiles / kStepTiles;  // products of P V
-constexpr int kMmaSteps = kHeadDim / kTileMmaK;
+// Key tiles of a product P V.
+constexpr int kValueStepTiles = kCodeValues ? kCodeDepth / kScoreTile : kStepTiles;
+constexpr int kValueSteps = kKeyTiles / kValueStepTiles;
+constexpr int kStepDims = kCodeKeys ? kCodeMmaK : kTileMmaK;  // of a product of q.k
+constexpr int kMmaSteps = kHeadDim / kStepDims;
 constexpr int kDimTiles = kHeadDimV / kScoreTile / kValueParts;  // of a wave
 FULMEN_DEVICE int first_value_dim() { return part_of_wave() * kDimTiles * kScoreTile; }
 // Rows of quantized keys, or values, have scales of their own, which go through LDS, too.
 template <bool kValues>
 constexpr bool kStagesScales = kQuantized && !StepScales<kValues, kKeyTiles>::kOne;
 // Of a number of K and Q in LDS.
-constexpr int kCodeBytes = kInt8Products ? 1 : 2;
+constexpr int kCodeBytes = kCodeKeys ? 1 : 2;
 constexpr PrefillShape kShape{
     kTransposedDepth, kReadsTransposed,
     kHeadDim,         kHeadDimV,
     kBlockM,          kBlockN,
     kBuffers,         kQueriesInLds,
     kPersistent,      int{kStagesScales<false>} + int{kStagesScales<true>},
-    kCodeBytes};
+    kCodeBytes,       kCodeValues};
 constexpr bool kValuesFollow = kShape.values_follow();
 // Outputs alone fill half the registers: operands must not be loaded long before their use.
 constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
@@ -43,8 +46,8 @@ constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;
 constexpr int kTightSteps = kValuesFollow ? 1 : 2;
 static_assert(kBlockM == kRowTiles * kScoreTile * kWaves,
               "prefill: block_m is a multiple of 16 rows a wave");
-static_assert(kBlockN % kValueDepth == 0 && kHeadDim % kTileMmaK == 0 &&
-                  kHeadDimV % (kScoreTile * kValueParts) == 0,
+static_assert(kBlockN % kValueDepth == 0 && kKeyTiles % kValueStepTiles == 0 &&
+                  kHeadDim % kStepDims == 0 && kHeadDimV % (kScoreTile * kValueParts) == 0,
               "prefill: tiles are whole operands");
 
 static_assert(kValueParts == 1 || !kPersistent,

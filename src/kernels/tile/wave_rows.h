@@ -15,7 +15,7 @@ struct WaveRows {
   OutputFragment out;
   StagedRows queries[kRowTiles][kQueryMmaSteps > 0 ? kQueryMmaSteps : 1];
   float key_factor;  // kQuantized: the head's scale of k, and q's
-  RowCodes codes;    // kInt8Products
+  RowCodes codes;    // kCodeKeys
 };
 
 FULMEN_DEVICE void clear(WaveRows& rows) {
@@ -50,11 +50,11 @@ FULMEN_DEVICE void rescale(WaveRows& rows, int t, const float (&factor)[kRowsPer
 
 // O += P V for kValueDepth keys of a buffer, the step-th ones.
 FULMEN_DEVICE void multiply_values(WaveRows& rows, int buffer, int step,
-                                   const ProbabilityOperand (&p)[kRowTiles]) {
+                                   const StagedProbabilities (&p)[kRowTiles]) {
   const unsigned lane = operand_lane();
 #pragma unroll
   for (int d = 0; d < kDimTiles; ++d) {
-    const ValueOperand values = value_operand(buffer, step, d, lane);
+    const auto values = value_operand(buffer, step, d, lane);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) multiply_output<Element>(rows.out[t][d], p[t], values);
     if (kTightRegisters && d % kTightSteps == kTightSteps - 1) schedule_fence();

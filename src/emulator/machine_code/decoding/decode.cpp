@@ -79,14 +79,17 @@ class Decoder {
   }
 
   Status read_named(const AmdInstruction& at, Instruction& i) const {
-    const Entry* entry = instruction_table().find(table_name(at));
+    std::string name(table_name(at));
+    // CDNA3's fp8 is another one, by the same names.
+    if (program_.is("gfx94") && has(name, "_fp8")) name += "_fnuz";
+    const Entry* entry = instruction_table().find(name);
     if (entry == nullptr) return unknown(at, "this instruction");
     i.run = program_.wave_size == 32 ? entry->wave32 : entry->wave64;
     if (i.run == nullptr) return unknown(at, "this instruction");
     i.kind = entry->kind;
     i.accesses_are_checked = i.kind != Kind::wait && i.kind != Kind::none;
     i.returns = returns_data(at);
-    i.zeroes_high_half = program_.is("gfx9");
+    i.zeroes_high_half = program_.is("gfx9") && !at.name.starts_with("v_cvt_pk_fp8");
     if (at.name.starts_with("v_pk_")) i.op_sel_hi = 7;
     if (i.kind == Kind::none) return {};  // a hint
     if (at.name == "s_waitcnt") {

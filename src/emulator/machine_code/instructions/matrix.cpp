@@ -10,6 +10,7 @@
 #include "emulator/machine_code/instructions/matrix_operands.h"
 #include "emulator/machine_code/instructions/matrix_product.h"
 #include "emulator/machine_code/instructions/table.h"
+#include "runtime/kv_formats.h"
 
 namespace fulmen::gpu::isa {
 namespace {
@@ -24,6 +25,14 @@ struct Bf16 {
   static constexpr int kOfWord = 2;
   static constexpr float kSmallestNormal = 0x1p-126F;
   static float number(uint32_t bits) { return std::bit_cast<float>(bits << 16U); }
+};
+
+template <DType kFormat>
+struct Fp8 {
+  static constexpr int kOfWord = 4;
+  static float number(uint32_t bits) {
+    return reference::from_fp8(kFormat, static_cast<uint8_t>(bits));
+  }
 };
 
 struct Fp32 {
@@ -57,6 +66,10 @@ struct Gfx12 {
   static int depth(int block, int e) { return 8 * (e / 4) + 4 * block + e % 4; }
   static int result_row(int block, int r) { return 8 * block + r; }
 };
+// Bytes are neighbours.
+struct Gfx12Fp8 : Gfx12 {
+  static int depth(int block, int e) { return 8 * block + e; }
+};
 // kElements of A and B a lane, 16 x 16 and 32 x 32.
 template <int kOfLane>
 struct Mfma16 {
@@ -75,7 +88,8 @@ struct Mfma32 {
 
 template <class Layout, class T>
 void read_operand(const Wave& w, const Operand& o, float (&to)[Layout::kMmaK][Layout::kSize]) {
-  constexpr int kBlocks = Layout::kMmaK / Layout::kElements;  // the first ones have every k
+  constexpr int kBlocks = Layout::kMmaK / Layout::kElements,  // the first ones have every k
+      kBits = 32 / T::kOfWord;
   if (o.source != Operand::Source::vector)
     fail("takes A and B from other than vector registers, which is not known to the emulator");
   for (int e = 0; e < Layout::kElements; ++e) {
@@ -84,7 +98,7 @@ void read_operand(const Wave& w, const Operand& o, float (&to)[Layout::kMmaK][La
                                    static_cast<std::ptrdiff_t>(block) * Layout::kSize;
       float* const numbers = to[Layout::depth(block, e)];
       for (int n = 0; n < Layout::kSize; ++n)
-        numbers[n] = T::number(T::kOfWord == 1 ? from[n] : from[n] >> (16 * (e % 2)) & 0xFFFFU);
+        numbers[n] = T::number(from[n] << (32 - kBits * (e % T::kOfWord + 1)) >> (32 - kBits));
     }
   }
 }
@@ -191,6 +205,10 @@ void add_matrix_instructions(Table& t) {
   t.add("v_mfma_f32_16x16x32_bf16", mfma<Mfma16<8>, Bf16>());
   t.add("v_mfma_f32_32x32x16_f16", mfma<Mfma32<8>, Fp16>());
   t.add("v_mfma_f32_32x32x16_bf16", mfma<Mfma32<8>, Bf16>());
+  t.add("v_wmma_f32_16x16x16_fp8_fp8",
+        {multiply<Gfx12Fp8, Fp8<DType::fp8_e4m3>, true, false>, nullptr, Kind::matrix, false});
+  t.add("v_mfma_f32_16x16x32_fp8_fp8", mfma<Mfma16<8>, Fp8<DType::fp8_e4m3>>());
+  t.add("v_mfma_f32_16x16x32_fp8_fp8_fnuz", mfma<Mfma16<8>, Fp8<DType::fp8_e4m3fnuz>>());
   t.add("v_mfma_f32_16x16x4_f32", mfma<Mfma16<1>, Fp32>());
   t.add("v_mfma_f32_32x32x2_f32", mfma<Mfma32<1>, Fp32>());
   // As CDNA1 and CDNA2 name them.

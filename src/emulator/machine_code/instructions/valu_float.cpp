@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "emulator/machine_code/instructions/table.h"
+#include "runtime/kv_formats.h"
 
 namespace fulmen::gpu::isa {
 namespace {
@@ -120,6 +121,12 @@ void add_halves(Table& t) {
   t.lanes("v_pack_b32_f16", [](Half a, Half b) { return a.bits | uint32_t{b.bits} << 16U; });
 }
 
+template <DType kFormat>
+uint16_t two_fp8(float a, float b) {
+  return static_cast<uint16_t>(reference::to_fp8(kFormat, a) |
+                               unsigned{reference::to_fp8(kFormat, b)} << 8U);
+}
+
 void add_conversions(Table& t) {
   t.lanes("v_cvt_f16_f32", [](float x) { return to_half(x); });
   t.lanes("v_cvt_f32_f16", [](Half x) { return to_float(x); });
@@ -142,6 +149,10 @@ void add_conversions(Table& t) {
   t.lanes("v_cvt_pk_bf16_f32", [](float a, float b) {
     return reference::to_bf16(a) | uint32_t{reference::to_bf16(b)} << 16U;
   });
+  // To one half of the result; the other stays.
+  t.lanes("v_cvt_pk_fp8_f32", [](float a, float b) { return two_fp8<DType::fp8_e4m3>(a, b); });
+  t.lanes("v_cvt_pk_fp8_f32_fnuz",
+          [](float a, float b) { return two_fp8<DType::fp8_e4m3fnuz>(a, b); });
 }
 
 }  // namespace

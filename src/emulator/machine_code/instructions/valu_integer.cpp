@@ -32,18 +32,19 @@ uint32_t permuted(uint32_t high, uint32_t low, uint32_t selector) {
 }
 
 // The table (in i.offset) has the result for the bits of a, b and c: bit 4 a + 2 b + c.
-template <int W>
+template <int W, class T>
 void any_bit_operation(Wave& w, const Instruction& i) {
-  const Source<W, uint32_t> a(w, i, 1), b(w, i, 2), c(w, i, 3);
-  alignas(64) uint32_t r[W] = {};
+  const Source<W, T> a(w, i, 1), b(w, i, 2), c(w, i, 3);
+  alignas(64) T r[W] = {};
   for (int l = 0; l < W; ++l) {
     for (unsigned n = 0; n < 8; ++n) {
       if ((i.offset >> n & 1) == 0) continue;
-      r[l] |= ((n & 4U) != 0 ? a[l] : ~a[l]) & ((n & 2U) != 0 ? b[l] : ~b[l]) &
-              ((n & 1U) != 0 ? c[l] : ~c[l]);
+      r[l] =
+          static_cast<T>(r[l] | (((n & 4U) != 0 ? a[l] : ~a[l]) & ((n & 2U) != 0 ? b[l] : ~b[l]) &
+                                 ((n & 1U) != 0 ? c[l] : ~c[l])));
     }
   }
-  store_lanes<W>(row<W>(w, i.operand[0].index), r, w.exec());
+  store_result<W>(w, i, r);
 }
 
 template <int W>
@@ -101,7 +102,10 @@ void add_integer_bits(Table& t) {
       return other == 0 ? -1 : std::countl_zero(other);
     });
   }
-  t.add("v_bitop3_b32", {any_bit_operation<32>, any_bit_operation<64>, Kind::valu, false});
+  t.add("v_bitop3_b32",
+        {any_bit_operation<32, uint32_t>, any_bit_operation<64, uint32_t>, Kind::valu, false});
+  t.add("v_bitop3_b16",
+        {any_bit_operation<32, uint16_t>, any_bit_operation<64, uint16_t>, Kind::valu, false});
   t.lanes("v_perm_b32",
           [](uint32_t a, uint32_t b, uint32_t selector) { return permuted(a, b, selector); });
   t.lanes("v_alignbit_b32", [](uint32_t a, uint32_t b, uint32_t n) {

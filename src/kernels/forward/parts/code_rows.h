@@ -7,7 +7,7 @@
 namespace fulmen::kernels {
 
 // Numbers of 8 bits: what a scale makes of the largest one.
-constexpr float kLargestCode = 448;
+constexpr float kLargestCode = kFnuzCodes ? 224 : 448;
 
 // The codes of 8 numbers.
 FULMEN_DEVICE Words<2> codes_of(const Piece& x, float factor) {

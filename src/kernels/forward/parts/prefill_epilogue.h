@@ -29,6 +29,7 @@ FULMEN_DEVICE void finish(const PrefillTask& task, const WaveRows& rows) {
   float of_values = 1.0F;
   if constexpr (kQuantized)
     of_values = scale_of_outputs(a, map.batch, map.first_head / a.group_size);
+  if constexpr (kCodeValues) of_values = scale_of_value_codes(a, map.batch, map.first_head);
   if constexpr (kStoresThroughLds && !kPersistent) barrier();  // every lane has read its queries
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
@@ -36,10 +37,11 @@ FULMEN_DEVICE void finish(const PrefillTask& task, const WaveRows& rows) {
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
       const RowState& state = rows.state[t];
       const Int64 i = task.wave_row + kScoreTile * t + tile_row(slot);
-      RowEnd end =
-          end_row(a, map.first_head, rows.codes.maximum(a, state, t, slot), total(state.sum[slot]));
+      RowEnd end = end_row(a, map.first_head, rows.codes.maximum(a, map, state, i, t, slot),
+                           total(state.sum[slot]));
       // Outputs of no keys are 0, whatever the scale is.
-      if constexpr (kQuantized) end.output_factor *= total(state.sum[slot]) == 0 ? 1.0F : of_values;
+      if constexpr (kQuantized || kCodeValues)
+        end.output_factor *= total(state.sum[slot]) == 0 ? 1.0F : of_values;
       if constexpr (kStoresThroughLds && kPersistent) {
         const int at = task.first_row / 2;
         leave_row(rows.out, t, slot, at, end.output_factor);

@@ -39,13 +39,13 @@ struct PrefillRows {
             block.head,
             block.row_begin,
             row_end,
-            kInt8Products ? key_codes(a, batch, kv_head) : head_rows(a.k, batch, kv_head),
-            head_rows(a.v, batch, kv_head),
+            kCodeKeys ? key_codes(a, batch, kv_head) : head_rows(a.k, batch, kv_head),
+            kCodeValues ? value_codes(a, batch, kv_head) : head_rows(a.v, batch, kv_head),
             keys.begin,
             keys.end};
   }
   FULMEN_DEVICE QuerySource queries(const ForwardArguments& a) const {
-    if constexpr (kInt8Products) {
+    if constexpr (kCodeKeys) {
       return {query_codes(a, block.batch, block.head), kHeadDim / 2, block.row_begin, a.seqlen_q,
               kHeadDim};
     }

@@ -16,4 +16,5 @@ constexpr bool kFlushesSubnormals = false;
 }  // namespace fulmen::kernels
 
 #include "targets/mfma.h"
+#include "targets/mfma_f32_16x16x32_fp8.h"
 #include "targets/mfma_i32_16x16x32.h"

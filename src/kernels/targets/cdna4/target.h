@@ -12,6 +12,7 @@
 #else
 #include "targets/cdna4/instruction.h"
 #endif
+#include "targets/mfma_f32_16x16x32_fp8.h"
 #include "targets/mfma_i32_16x16x32.h"
 
 namespace fulmen::kernels {

@@ -60,7 +60,8 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand&
   wmma_f32_16x16x16<T>(scores, whole(keys), whole(queries));
 }
 
-// int8 codes of kTileMmaK dims.
+// int8 codes of kCodeMmaK dims.
+constexpr int kCodeMmaK = kTileMmaK;
 constexpr int kCodeWords = 4;
 FULMEN_DEVICE int code_dim() { return 0; }
 FULMEN_DEVICE void multiply_codes(float (&sums)[kElements], const Words<kCodeWords>& keys,
@@ -126,3 +127,5 @@ FULMEN_DEVICE void multiply_direct(float (&out)[kDirectElements], const Probabil
 }
 
 }  // namespace fulmen::kernels
+
+#include "targets/no_e4m3.h"

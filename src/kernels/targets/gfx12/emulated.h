@@ -45,6 +45,24 @@ FULMEN_DEVICE void wmma_i32_16x16x16(float (&d)[8], const Words<2>& a, const Wor
   }
 }
 
+// The same lanes, with codes of E4M3.
+FULMEN_DEVICE void wmma_f32_16x16x16_fp8(float (&d)[8], const Words<2>& a, const Words<2>& b,
+                                         Position at = Position::here()) {
+  struct Operands {
+    Words<2> a, b;
+  };
+  const Operands mine{a, b};
+  const auto* lanes = all_lanes("wmma_fp8_f32_16x16x16", mine, at);
+  const int l = lane_id(), j = l % 16;
+  for (int e = 0; e < 8; ++e) {
+    const int i = 8 * (l / 16) + e;
+    for (int k = 0; k < 16; ++k) {
+      const int half = 16 * (k / 8);
+      d[e] += e4m3_element(lanes[i + half].a, k % 8) * e4m3_element(lanes[j + half].b, k % 8);
+    }
+  }
+}
+
 FULMEN_DEVICE unsigned permlanex16(unsigned x, Position at = Position::here()) {
   return all_lanes("permlanex16", x, at)[lane_id() ^ 16];
 }

@@ -40,6 +40,16 @@ FULMEN_DEVICE void wmma_i32_16x16x16(float (&d)[8], const Words<2>& a, const Wor
   for (int e = 0; e < 8; ++e) d[e] = c[e];
 }
 
+// Codes of E4M3.
+FULMEN_DEVICE void wmma_f32_16x16x16_fp8(float (&d)[8], const Words<2>& a, const Words<2>& b) {
+  Float8 c = {d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]};
+  c = __builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12(__builtin_bit_cast(Codes2, a),
+                                                           __builtin_bit_cast(Codes2, b), c);
+  c = keep_here(c);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) d[e] = c[e];
+}
+
 // The register of lane ^ 16. The first flag is fetch-inactive: the lane's register is read, whether
 // the lane is on or not.
 FULMEN_DEVICE unsigned permlanex16(unsigned x) {

@@ -55,13 +55,23 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand&
   wmma_f32_16x16x16<T>(scores, keys.piece[0], queries.piece[0]);
 }
 
-// int8 codes of kTileMmaK dims.
+// int8 codes of kCodeMmaK dims.
+constexpr int kCodeMmaK = kTileMmaK;
 constexpr int kCodeWords = 2;
 FULMEN_DEVICE int code_dim() { return 8 * (lane_id() / 16); }
 FULMEN_DEVICE void multiply_codes(float (&sums)[kElements], const Words<kCodeWords>& keys,
                                   const Words<kCodeWords>& queries) {
   wmma_i32_16x16x16(sums, keys, queries);
 }
+
+// Codes of E4M3: the same lanes. D[i][j] of 16 rows of A and of B, in the order of kCodeDepth keys
+// in which a lane has those of scores.
+FULMEN_DEVICE void multiply_e4m3(float (&d)[kElements], const Words<kCodeWords>& a,
+                                 const Words<kCodeWords>& b) {
+  wmma_f32_16x16x16_fp8(d, a, b);
+}
+constexpr int kCodeDepth = 16;
+FULMEN_DEVICE constexpr int code_key(int position) { return position; }
 
 struct ProbabilityOperand {
   Words<4> words;

@@ -30,6 +30,28 @@ FULMEN_DEVICE void mma_f32_16x8x16(float (&d)[4], const Words<4>& a, const Words
   }
 }
 
+// int8 codes, in the rows and columns of the same words. d: bits of their sums.
+FULMEN_DEVICE void mma_s32_16x8x32(float (&d)[4], const Words<4>& a, const Words<2>& b,
+                                   Position at = Position::here()) {
+  struct Operands {
+    Words<4> a;
+    Words<2> b;
+  };
+  const Operands mine{a, b};
+  const auto* lanes = all_lanes("mma_s32_16x8x32", mine, at);
+  // With g = l / 4, c = l % 4. A: word w holds row g + 8 (w % 2), k = 4 c + 16 (w / 2) and the next
+  // three. B: word w holds column g, k = 4 c + 16 w and the next three. D: as above.
+  const int l = lane_id();
+  for (int e = 0; e < 4; ++e) {
+    const int i = l / 4 + 8 * (e / 2), j = 2 * (l % 4) + e % 2;
+    for (int k = 0; k < 32; ++k) {
+      const int c = k % 16 / 4;
+      add_codes(d[e], code(lanes[i % 8 * 4 + c].a, 4 * (i / 8 + 2 * (k / 16)) + k % 4),
+                code(lanes[j * 4 + c].b, 4 * (k / 16) + k % 4));
+    }
+  }
+}
+
 // x without the bits that follow the 11 significant ones of tf32.
 FULMEN_DEVICE double tf32(unsigned x) { return bits_float(x & 0xFFFFE000U); }
 // The nearest float that is not larger in magnitude: tensor cores cut off the bits of a sum that do

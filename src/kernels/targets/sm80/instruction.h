@@ -22,6 +22,21 @@ FULMEN_DEVICE void mma_f32_16x8x16(float (&d)[4], const Words<4>& a, const Words
   }
 }
 
+// d: bits of sums of int8 codes. Of A: words (i = g, k = 4c..), (g + 8, 4c..), (g, 16 + 4c..),
+// (g + 8, 16 + 4c..); of B: (k = 4c.., j = g), (16 + 4c.., g), where g = lane / 4, c = lane % 4.
+FULMEN_DEVICE void mma_s32_16x8x32(float (&d)[4], const Words<4>& a, const Words<2>& b) {
+  unsigned sum[4];
+#pragma unroll
+  for (int e = 0; e < 4; ++e) sum[e] = float_bits(d[e]);
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+      : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b.word[0]),
+        "r"(b.word[1]));
+#pragma unroll
+  for (int e = 0; e < 4; ++e) d[e] = bits_float(sum[e]);
+}
+
 // fp32 operands, of which it takes 11 significant bits: it ignores the low 13 bits of a word.
 // Of A: words (i = g, k = c), (g + 8, c), (g, c + 4), (g + 8, c + 4); of B: (k = c, j = g),
 // (c + 4, g), where g = lane / 4, c = lane % 4.

@@ -116,6 +116,26 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const KeyOperand&
   multiply_half<T>(scores, 1, queries.words, keys.words.word[2], keys.words.word[3]);
 }
 
+// int8 codes of kCodeMmaK dims: in the same 32 bytes of a row in LDS, and the same words.
+constexpr int kCodeMmaK = 32;
+FULMEN_DEVICE void multiply_codes(float (&sums)[kElements], const Words<4>& keys,
+                                  const Words<4>& queries) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float d[4] = {sums[4 * half], sums[4 * half + 1], sums[4 * half + 2], sums[4 * half + 3]};
+    mma_s32_16x8x32(d, queries, Words<2>{{keys.word[2 * half], keys.word[2 * half + 1]}});
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums[4 * half + e] = d[e];
+  }
+}
+
+// The order of kCodeDepth keys of transposed values in 8 bits: a lane's four neighbours in the A
+// operand of a product are the keys that it has of an accumulator.
+constexpr int kCodeDepth = 16;
+FULMEN_DEVICE constexpr int code_key(int position) {
+  return position % 4 / 2 * 8 + position / 4 * 2 + position % 2;
+}
+
 constexpr int kValueDepth = 16;
 struct ProbabilityOperand {
   Words<4> words;

@@ -1,6 +1,7 @@
 // AMD: tiles go to LDS through registers, V transposed there or while it is read.
 #pragma once
 
+#include "tile/amd/stage_codes.h"
 #include "tile/amd/stage_values.h"
 #include "tile/amd/staged_rows.h"
 #include "tile/kept_keys.h"
@@ -21,15 +22,18 @@ FULMEN_DEVICE unsigned operand_lane() { return lane_id(); }
 
 FULMEN_DEVICE StagedRows key_operand(int buffer, int tile, int depth, unsigned /*lane*/) {
   return staged_rows(
-      keys_at(buffer) + kScoreTile * tile * kLayout.key_pitch + kCodeBytes * kTileMmaK * depth,
+      keys_at(buffer) + kScoreTile * tile * kLayout.key_pitch + kCodeBytes * kStepDims * depth,
       kLayout.key_pitch);
 }
 // Queries [row, row + 16) of the workgroup's, from LDS.
 FULMEN_DEVICE StagedRows lds_queries(int row, int depth, unsigned /*lane*/) {
   return staged_rows(
-      kLayout.queries_at + row * kLayout.query_pitch + kCodeBytes * kTileMmaK * depth,
+      kLayout.queries_at + row * kLayout.query_pitch + kCodeBytes * kStepDims * depth,
       kLayout.query_pitch);
 }
+
+using AllValues = Either<kCodeValues, StagedCodes, StagedValues<kReadsTransposed, Element> >;
+using StagedProbabilities = Either<kCodeValues, CodeProbabilities, ProbabilityOperand>;
 
 // Global memory to registers early, registers to LDS a tile later.
 class Stage {
@@ -95,9 +99,10 @@ class Stage {
     const int thread = kLoadsAnew ? recompute(thread_id(), first_key) : thread_id();
     const auto key_rows = TileRows<false>::of(a, source_, first_key);
     const auto value_rows = TileRows<true>::of(a, source_, first_key);
-    const TileMemory<TileRows<false>, false> keys(key_rows, kInt8Products ? kHeadDim : a.head_dim);
-    const TileMemory<TileRows<true>, kClamped && TileRows<true>::kSkips> values(value_rows,
-                                                                                a.head_dim_v);
+    const TileMemory<TileRows<false>, false> keys(key_rows, kCodeKeys ? kHeadDim : a.head_dim);
+    const Either<kCodeValues, PanelMemory,
+                 TileMemory<TileRows<true>, kClamped && TileRows<true>::kSkips> >
+        values(value_rows, a.head_dim_v);
     if constexpr (kKeys) {
       load_keys(thread, keys);
       key_scales_.fetch(a, source_, first_key);
@@ -139,7 +144,7 @@ class Stage {
 
   const StageSource& source_;
   KeyPiece keys_[kKeyRounds];
-  StagedValues<kReadsTransposed, Element> values_;
+  AllValues values_;
   StagedScales<false> key_scales_;
   StagedScales<true> value_scales_;
 };
@@ -147,11 +152,11 @@ class Stage {
 // Where the first of a wave's dims lie in a tile of values.
 FULMEN_DEVICE int first_value_at() {
   const int dim = first_value_dim();
+  if constexpr (kCodeValues) return dim * kLayout.value_pitch;
   return kReadsTransposed ? 2 * dim : algorithm::transposed_row(dim, kBlockN, kValueDepth);
 }
-FULMEN_DEVICE ValueOperand value_operand(int buffer, int step, int dims, unsigned /*lane*/) {
-  return StagedValues<kReadsTransposed, Element>::operand(values_at(buffer) + first_value_at(),
-                                                          step, dims);
+FULMEN_DEVICE auto value_operand(int buffer, int step, int dims, unsigned /*lane*/) {
+  return AllValues::operand(values_at(buffer) + first_value_at(), step, dims);
 }
 
 }  // namespace fulmen::kernels

@@ -39,7 +39,7 @@ class TileMemory {
 
  private:
   // Codes of keys are, wherever the tensors lie.
-  static constexpr bool kAreWhole = (kWholeRows && !kScattered) || (kInt8Products && !kOfValues);
+  static constexpr bool kAreWhole = (kWholeRows && !kScattered) || (kCodeKeys && !kOfValues);
   static constexpr unsigned kUnit = kQuantized ? 1 : 2;  // bytes that strides count
   static constexpr unsigned kBeyond = 0x80000000U;       // past every buffer's end
   const Rows& rows_;

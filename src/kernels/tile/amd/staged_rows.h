@@ -1,4 +1,4 @@
-// AMD: rows of K and Q on their way to LDS and from there: elements of 16 bits, or int8 codes.
+// AMD: rows of K and Q on their way to LDS and from there: elements of 16 bits, or codes of 8.
 #pragma once
 
 #include "tile/rows.h"
@@ -8,22 +8,26 @@
 
 namespace fulmen::kernels {
 
-// int8 codes of 16 rows.
+// Codes of 16 rows.
 struct CodeOperand {
   Words<kCodeWords> codes;
 };
 template <class T>
 FULMEN_DEVICE void multiply_scores(float (&sums)[kElements], const CodeOperand& keys,
                                    const CodeOperand& queries) {
-  multiply_codes(sums, keys.codes, queries.codes);
+  if constexpr (kInt8Products) {
+    multiply_codes(sums, keys.codes, queries.codes);
+  } else {
+    multiply_e4m3(sums, keys.codes, queries.codes);
+  }
 }
 
 template <bool kCodes>
 using RowsOf = Either<kCodes, CodeOperand, RowOperand>;
-using StagedRows = RowsOf<kInt8Products>;
+using StagedRows = RowsOf<kCodeKeys>;
 
 // From LDS.
-template <bool kCodes = kInt8Products>
+template <bool kCodes = kCodeKeys>
 FULMEN_DEVICE RowsOf<kCodes> staged_rows(int at, int pitch) {
   if constexpr (kCodes) {
     return {lds_load<Words<kCodeWords> >(at + lane_id() % kScoreTile * pitch + code_dim())};
@@ -32,13 +36,13 @@ FULMEN_DEVICE RowsOf<kCodes> staged_rows(int at, int pitch) {
   }
 }
 // Queries [row, row + 16) of a workgroup's from memory, at the depth-th product.
-template <bool kCodes = kInt8Products>
+template <bool kCodes = kCodeKeys>
 FULMEN_DEVICE RowsOf<kCodes> row_operand_of(const QuerySource& source, int row, int depth) {
   if constexpr (kCodes) {
     const auto* const codes =
         reinterpret_cast<const unsigned char*>(source.row(row + lane_id() % kScoreTile));
     return {global_load(
-        reinterpret_cast<const Words<kCodeWords>*>(codes + kTileMmaK * depth + code_dim()))};
+        reinterpret_cast<const Words<kCodeWords>*>(codes + kStepDims * depth + code_dim()))};
   } else {
     return load_row_operand(source.rows, source.stride, source.first + row, source.end,
                             kMmaK * depth, source.dims);
@@ -49,7 +53,7 @@ FULMEN_DEVICE RowsOf<kCodes> row_operand_of(const QuerySource& source, int row, 
 using KeyPiece = StoredWords<false, kPieceDims>;
 template <int kWords>
 FULMEN_DEVICE Words<4> staged_piece(const Words<kWords>& stored) {
-  if constexpr (kInt8Products) {
+  if constexpr (kCodeKeys) {
     return stored;
   } else {
     return piece_of<false, Element>(stored);
@@ -57,7 +61,7 @@ FULMEN_DEVICE Words<4> staged_piece(const Words<kWords>& stored) {
 }
 // 16 bytes of row `row` of a workgroup's queries.
 FULMEN_DEVICE Words<4> query_piece(const QuerySource& source, int row, int piece) {
-  if constexpr (kInt8Products)
+  if constexpr (kCodeKeys)
     return global_load(reinterpret_cast<const Words<4>*>(source.row(row)) + piece);
   return load_piece(source.row(row), 8 * piece, source.dims);
 }

@@ -7,10 +7,19 @@
 
 namespace fulmen::kernels {
 
+template <int kColumns>
+FULMEN_DEVICE StagedProbabilities staged_probabilities(const TileRow<kColumns>& p, int step) {
+  if constexpr (kCodeValues) {
+    return code_probabilities(p, step);
+  } else {
+    return step_operand<Element, true>(p, step);
+  }
+}
+
 template <bool kMasked>
 FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile,
                           ScoreFragment& score, WaveRows& rows) {
-  ProbabilityOperand p[kValueSteps][kRowTiles];
+  StagedProbabilities p[kValueSteps][kRowTiles];
   scale_scores(rows, tile.buffer, score);
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
@@ -21,7 +30,7 @@ FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile
     scale_probabilities(value_scales<kKeyTiles>(tile.buffer, 0), score[t]);
 #pragma unroll
     for (int step = 0; step < kValueSteps; ++step)
-      p[step][t] = step_operand<Element, true>(score[t], step);
+      p[step][t] = staged_probabilities(score[t], step);
   }
 #pragma unroll
   for (int step = 0; step < kValueSteps; ++step) multiply_values(rows, tile.buffer, step, p[step]);

@@ -11,19 +11,35 @@
 
 namespace fulmen::kernels {
 
-using KeyRows = SwizzledRows<kHeadDim>;  // of K and Q
+// Rows of K and Q, in elements of 16 bits: of int8 codes half as many.
+constexpr int kKeyDims = kHeadDim * kCodeBytes / 2;
+using KeyRows = SwizzledRows<kKeyDims>;
 static_assert(kValueParts == 1 || kDimTiles % 4 == 0,
               "stage: swizzled parts are 128 bytes of a row");
 using ValueRows = SwizzledRows<kHeadDimV>;  // of V, and of outputs before they are stored
+// int8 codes of 16 keys, or queries, in the words that elements of 16 bits lie in.
+struct KeyCodes {
+  Words<4> words;
+};
+struct QueryCodes {
+  Words<4> words;
+};
+template <class T>
+FULMEN_DEVICE void multiply_scores(float (&sums)[kElements], const KeyCodes& keys,
+                                   const QueryCodes& queries) {
+  multiply_codes(sums, keys.words, queries.words);
+}
+using StagedKeys = Either<kInt8Products, KeyCodes, KeyOperand>;
+using StagedRows = Either<kInt8Products, QueryCodes, QueryOperand>;
+using StagedProbabilities = ProbabilityOperand;
 // lane: lane_id(), or that computed anew where addresses that follow from it are not to stay in
 // registers.
-using StagedRows = QueryOperand;
-FULMEN_DEVICE KeyOperand key_operand(int buffer, int tile, int depth, unsigned lane) {
-  return KeyRows::keys(lane, keys_at(buffer), kScoreTile * tile, depth);
+FULMEN_DEVICE StagedKeys key_operand(int buffer, int tile, int depth, unsigned lane) {
+  return {KeyRows::keys(lane, keys_at(buffer), kScoreTile * tile, depth).words};
 }
 // Queries [row, row + 16) of the workgroup's, from LDS.
-FULMEN_DEVICE QueryOperand lds_queries(int row, int depth, unsigned lane) {
-  return KeyRows::queries(lane, kLayout.queries_at, row, depth);
+FULMEN_DEVICE StagedRows lds_queries(int row, int depth, unsigned lane) {
+  return {KeyRows::queries(lane, kLayout.queries_at, row, depth).words};
 }
 FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims, unsigned lane) {
   return ValueRows::values(lane, values_at(buffer) + 2 * first_value_dim(), tile, dims);
@@ -61,6 +77,11 @@ FULMEN_DEVICE int copied_row() { return static_cast<int>(static_cast<unsigned>(t
 FULMEN_DEVICE int copied_dim() {
   return static_cast<int>(static_cast<unsigned>(thread_id()) % 8) * 8;
 }
+// Of a row of K in memory: rows of codes are whole.
+FULMEN_DEVICE int key_dims(const ForwardArguments& a) {
+  return kInt8Products ? kKeyDims : a.head_dim;
+}
+constexpr bool kWholeKeys = kWholeRows || kInt8Products;
 // Row `first + copied_row()` of those at `at`, where `first` is a multiple of kCopiedRows. This
 // lane takes the pieces from copied_dim() on, where `from` is. Invalid rows are zeros.
 template <int kDims, class T>
@@ -98,7 +119,7 @@ class NextTile {
         value_ += value_step_;
       }
       if (!there_) continue;
-      copy_row<kHeadDim>(keys_at(buffer_), n * kCopiedRows, key_, arguments_.head_dim, true);
+      copy_row<kKeyDims>(keys_at(buffer_), n * kCopiedRows, key_, key_dims(arguments_), true);
       copy_row<kHeadDimV>(values_at(buffer_), n * kCopiedRows, value_, arguments_.head_dim_v, true);
     }
   }
@@ -172,9 +193,9 @@ class Stage {
     if constexpr (kQuantized) {
       stored_keys_.template fetch<false>(source_, first_key);
       stored_values_.template fetch<kMayHide<kClamped> >(source_, first_key);
-    } else if constexpr (kWholeRows) {
-      copy<kClamped, false, kHeadDim>(a.head_dim, keys_at(buffer));
-      copy<kClamped, true, kHeadDimV>(a.head_dim_v, values_at(buffer));
+    } else {
+      if constexpr (kWholeKeys) copy<kClamped, false, kKeyDims>(key_dims(a), keys_at(buffer));
+      if constexpr (kWholeRows) copy<kClamped, true, kHeadDimV>(a.head_dim_v, values_at(buffer));
     }
     copy_commit();
   }
@@ -196,11 +217,11 @@ class Stage {
       if constexpr (kBuffers == 1) barrier();  // the last tile is read by now
       stored_keys_.publish(keys_at(buffer), buffer);
       stored_values_.publish(values_at(buffer), buffer);
-    } else if constexpr (kWholeRows) {
-      copy_wait<0>();
     } else {
-      through_registers<false, kHeadDim>(a.head_dim, keys_at(buffer));
-      through_registers<true, kHeadDimV>(a.head_dim_v, values_at(buffer));
+      if constexpr (!kWholeKeys) through_registers<false, kHeadDim>(a.head_dim, keys_at(buffer));
+      if constexpr (!kWholeRows)
+        through_registers<true, kHeadDimV>(a.head_dim_v, values_at(buffer));
+      if constexpr (kWholeKeys) copy_wait<0>();
     }
   }
   // Begins to copy Q to LDS. It precedes the first fetch().
@@ -208,8 +229,8 @@ class Stage {
 #pragma unroll
     for (int n = 0; n < kBlockM; n += kCopiedRows) {
       const int row = n + copied_row();
-      if constexpr (kWholeRows) {
-        copy_row<kHeadDim>(kLayout.queries_at, n, source.row(row) + copied_dim(), source.dims,
+      if constexpr (kWholeKeys) {
+        copy_row<kKeyDims>(kLayout.queries_at, n, source.row(row) + copied_dim(), source.dims,
                            true);
       } else {
         for (int dim = copied_dim(); dim < kHeadDim; dim += 64) {
@@ -248,7 +269,7 @@ class Stage {
     copy_wait<1>();
     barrier();
   }
-  FULMEN_DEVICE static QueryOperand query_operand(const QuerySource& /*source*/, int row, int d) {
+  FULMEN_DEVICE static StagedRows query_operand(const QuerySource& /*source*/, int row, int d) {
     return lds_queries(row, d, lane_id());
   }
 

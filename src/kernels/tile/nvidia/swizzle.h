@@ -11,11 +11,13 @@ template <int kDims>
 struct SwizzledRows {
   static constexpr int kPitch = 2 * kDims;
   // What a row's bytes are XORed with. Rows share lines of 128 bytes where they are no multiple of
-  // that.
+  // that: two, or four, which have no more than two pieces to swap.
   FULMEN_DEVICE static int mask(int row) {
-    static_assert(kDims % 32 == 0, "swizzle: rows are multiples of 64 bytes");
+    static_assert(kDims % 16 == 0, "swizzle: rows are multiples of 32 bytes");
     const auto r = static_cast<unsigned>(row);
-    return static_cast<int>(16 * (kDims % 64 == 0 ? r % 8 : r / 2 % 4));
+    return static_cast<int>(16 * (kDims % 64 == 0   ? r % 8
+                                  : kDims % 32 == 0 ? r / 2 % 4
+                                                    : r / 4 % 2));
   }
   // Where byte `byte` of a row lies, from the first row on.
   FULMEN_DEVICE static int place(int row, int byte) { return row * kPitch + (byte ^ mask(row)); }
@@ -58,7 +60,7 @@ struct SwizzledRows {
   }
 
  private:
-  static constexpr int kSwizzledBytes = kDims % 64 == 0 ? 128 : 64;
+  static constexpr int kSwizzledBytes = kDims % 64 == 0 ? 128 : kDims % 32 == 0 ? 64 : 32;
   // Where a lane's piece lies, `bytes` further in its row: one address for all rows, with a bit or
   // two changed.
   FULMEN_DEVICE static int shifted(unsigned row, unsigned piece, int bytes) {

@@ -130,7 +130,7 @@ FULMEN_DEVICE void exponentiate_and_end_outputs(const RowMap& map, Int64 wave_ro
   }
 }
 // P, as the operand of the next product. In 8 bits a lane's four neighbours are its keys of 16, in
-// the order of fp8_key(): nothing moves between lanes.
+// the order of code_key(): nothing moves between lanes.
 FULMEN_DEVICE void keep_probabilities(WaveRows& rows, const TileRow<kKeyTiles>& score) {
 #pragma unroll
   for (int f = 0; f < kKeyTiles; ++f) {

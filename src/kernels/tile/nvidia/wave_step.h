@@ -15,20 +15,20 @@ constexpr bool kSpreadsExponentials = kSpreadsCopies && kHeadDim > 64 && !kDropo
 template <bool kMasked>
 FULMEN_DEVICE void follow(const RowMap& map, Int64 wave_row, Int64 first_key, ScoreFragment& score,
                           WaveRows& rows) {
-  const float scale = softmax_scale(map.arguments);
   float max[kRowTiles][kRowsPerLane];
   bool moves = false;
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
     modify_scores<kMasked>(map, wave_row + kScoreTile * t, first_key, score[t]);
-    const bool these = find_maxima(rows.state[t], scale, score[t], max[t]);
+    const bool these =
+        find_maxima(rows.state[t], rows.codes.softmax_scale(map.arguments, t), score[t], max[t]);
     moves = moves || these;
   }
   if (__builtin_expect(any_lane(moves), 0)) {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
       float factor[kRowsPerLane];
-      follow_maxima(rows.state[t], scale, max[t], factor);
+      follow_maxima(rows.state[t], rows.codes.softmax_scale(map.arguments, t), max[t], factor);
       rescale(rows, t, factor);
     }
   }
@@ -39,7 +39,7 @@ FULMEN_DEVICE void exponentiate_keys(const RowMap& map, int f, ScoreFragment& sc
                                      WaveRows& rows) {
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t)
-    exponentiate_keys(rows.state[t], softmax_scale(map.arguments), score[t][f]);
+    exponentiate_keys(rows.state[t], rows.codes.softmax_scale(map.arguments, t), score[t][f]);
 }
 
 static_assert(kStepTiles == 1, "wave_step: exponentials are one key tile ahead of the product");
