@@ -1,5 +1,5 @@
-// Which tiles of queries each block of keys is multiplied with, as masks as bits say: MaskBits::lists,
-// for backward_tma.h and backward_tma_wide.h. backward/mask_tiles.h makes them.
+// Which tiles of queries each block of keys is multiplied with, as masks as bits say:
+// MaskBits::lists, for backward_tma.h and backward_tma_wide.h. backward/mask_tiles.h makes them.
 // Freestanding.
 #pragma once
 

@@ -16,6 +16,7 @@ constexpr float kDropoutSteps = 65536;  // Problem::dropout counts in units of 1
 // Kernels fold log2(e) into the scale, and divide it by the softcap, in fp32: within this bound
 // neither overflows.
 constexpr float kMostScale = 1e18F;
+using score::kLeastSoftcap;
 using score::kMostSoftcap;
 
 Status check_scale(float scale, Problem& p) {
@@ -28,10 +29,10 @@ Status check_scale(float scale, Problem& p) {
 }
 
 Status check_softcap(float softcap, Problem& p) {
-  if (!(softcap == 0 || (softcap >= 1 / kMostScale && softcap <= kMostSoftcap))) {
+  if (!(softcap == 0 || (softcap >= kLeastSoftcap && softcap <= kMostSoftcap))) {
     return invalid(fmt::format(
         "softcap is {}: a finite number, 0 (off) or above, is needed: 0, or {:g} to {:g}", softcap,
-        1 / kMostScale, kMostSoftcap));
+        kLeastSoftcap, kMostSoftcap));
   }
   p.softcap = softcap;
   return {};

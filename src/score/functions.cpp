@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
+#include "runtime/fork_safe.h"
 #include "score/derivative.h"
 #include "score/parser.h"
 
@@ -37,6 +40,7 @@ std::size_t ScoreFunctions::hash() const noexcept {
   const std::hash<std::string_view> text;
   mix(text(score_mod()));
   mix(text(mask_mod()));
+  mix(impl_->with_gradients ? 1 : 0);
   for (const Tensor& tensor : impl_->tensors) {
     mix(text(tensor.name));
     mix(static_cast<std::size_t>(tensor.dtype) * 8 + static_cast<std::size_t>(tensor.dims));
@@ -126,36 +130,77 @@ ScoreFunctions what_is_left(std::shared_ptr<ScoreFunctions::Impl> impl) {
   return ScoreFunctions(std::move(impl));
 }
 
+namespace {
+
+// Parses both texts, and compiles what they say.
+Status complete(Impl& impl) {
+  std::vector<Declared> declared;
+  for (const ScoreFunctions::Tensor& tensor : impl.tensors)
+    declared.push_back({tensor.name, type_of(tensor.dtype), tensor.dims});
+  if (!impl.score_text.empty()) {
+    Result<Graph> graph = parsed("score_mod", impl.score_text, FunctionKind::score_mod, declared);
+    if (!graph.ok()) return graph.status();
+    impl.score = std::move(graph).value();
+  }
+  if (!impl.mask_text.empty()) {
+    Result<Graph> graph = parsed("mask_mod", impl.mask_text, FunctionKind::mask_mod, declared);
+    if (!graph.ok()) return graph.status();
+    impl.mask = std::move(graph).value();
+  }
+  if (impl.has_score()) {
+    const Status status = differentiate(impl);
+    if (!status.ok() && impl.with_gradients) return status;
+  }
+  impl.score_code = compile(impl.score);
+  impl.mask_code = compile(impl.mask);
+  // A backward kernel wants the score and all that follows from it at once.
+  if (impl.with_gradients && impl.has_score()) impl.gradient_code = compile(impl.gradient);
+  return {};
+}
+
+// Those of calls before, by their hash: the same call comes again and again, and parsing takes
+// longer than all else of a small one. What was kept is whole, and never changes.
+class KeptFunctions {
+ public:
+  // functions: texts and tensors alone. Returns the same ones, whole; none where they are new.
+  ScoreFunctions find(const ScoreFunctions& functions) {
+    const std::lock_guard lock(mutex_);
+    const auto found = kept_.find(functions.hash());
+    return found != kept_.end() && found->second == functions ? found->second : ScoreFunctions();
+  }
+  void keep(const ScoreFunctions& functions) {
+    constexpr std::size_t kMost = 256;
+    std::unordered_map<std::size_t, ScoreFunctions> ended;  // after the lock
+    const std::lock_guard lock(mutex_);
+    if (kept_.size() >= kMost) kept_.swap(ended);
+    kept_.insert_or_assign(functions.hash(), functions);
+  }
+
+ private:
+  Mutex mutex_;
+  std::unordered_map<std::size_t, ScoreFunctions> kept_;
+};
+
+KeptFunctions& kept_functions() {
+  constinit static MadeOnce<KeptFunctions> made;
+  return made.get();
+}
+
+}  // namespace
+
 Result<ScoreFunctions> make_functions(const std::string& score_mod, const std::string& mask_mod,
                                       std::vector<ScoreFunctions::Tensor> tensors,
                                       bool with_gradients) {
   auto impl = std::make_shared<Impl>();
-  std::vector<Declared> declared;
-  for (const ScoreFunctions::Tensor& tensor : tensors)
-    declared.push_back({tensor.name, type_of(tensor.dtype), tensor.dims});
   impl->with_gradients = with_gradients;
   impl->score_text = score_mod;
   impl->mask_text = mask_mod;
   impl->tensors = std::move(tensors);
-  if (!score_mod.empty()) {
-    Result<Graph> graph = parsed("score_mod", score_mod, FunctionKind::score_mod, declared);
-    if (!graph.ok()) return graph.status();
-    impl->score = std::move(graph).value();
-  }
-  if (!mask_mod.empty()) {
-    Result<Graph> graph = parsed("mask_mod", mask_mod, FunctionKind::mask_mod, declared);
-    if (!graph.ok()) return graph.status();
-    impl->mask = std::move(graph).value();
-  }
-  if (impl->has_score()) {
-    const Status status = differentiate(*impl);
-    if (!status.ok() && with_gradients) return status;
-  }
-  impl->score_code = compile(impl->score);
-  impl->mask_code = compile(impl->mask);
-  // A backward kernel wants the score and all that follows from it at once.
-  if (with_gradients && impl->has_score()) impl->gradient_code = compile(impl->gradient);
-  return ScoreFunctions(std::move(impl));
+  const ScoreFunctions asked(impl);
+  if (ScoreFunctions known = kept_functions().find(asked); known.any()) return known;
+  if (Status status = complete(*impl); !status.ok()) return status;
+  kept_functions().keep(asked);
+  return asked;
 }
 
 void bind(const ScoreFunctions& functions, std::span<const FunctionTensor> tensors, Elements* to) {

@@ -22,7 +22,7 @@ class Pattern {
                  &tanh = node(product.args[static_cast<std::size_t>(1 - constant)]);
       if (cap.op != Op::constant || tanh.op != Op::tanh) continue;
       const double c = cap.constant.real;
-      const bool in_range = std::fabs(c) > 0 && std::fabs(c) <= kMostSoftcap;
+      const bool in_range = std::fabs(c) >= kLeastSoftcap && std::fabs(c) <= kMostSoftcap;
       // Of a negative c both signs cancel.
       if (in_range && is_score_by(node(tanh.args[0]), c)) return static_cast<float>(std::fabs(c));
     }

@@ -12,6 +12,8 @@ namespace fulmen::score {
 // error of up to 1e-6 that the softcap multiplies. Above, that is more than a result may be off.
 // Models have 15 to 50.
 constexpr float kMostSoftcap = 1000;
+// The smallest: the scale is divided by it in fp32.
+constexpr float kLeastSoftcap = 1e-18F;
 
 // The c of a function `c * tanh(score / c)`, its factors in any order, `/ c` as a product with the
 // reciprocal, too; 0 where it is anything else, or c is more than the option's largest.

@@ -133,6 +133,29 @@ TEST(ScoreFunctions, SoftcapsAgreeWithTheOracle) {
   }
 }
 
+// A score of -inf, which another function leaves, becomes -c.
+TEST(ScoreFunctions, SoftcapsCapMinusInfinity) {
+  for (const bool infinite_rows : {false, true}) {
+    Random random(6990);
+    CaseSpec spec;
+    spec.seqlen_q = 5, spec.seqlen_k = 40;
+    spec.num_heads = spec.num_kv_heads = 2, spec.head_dim = spec.head_dim_v = 16;
+    Case c(spec, random);
+    c.options.score_mod = "0.5 * tanh(score / 0.5)";
+    for (int64_t h = 0; h < 2; ++h) {
+      for (int64_t j = 0; j < (infinite_rows ? 40 : 1); ++j)
+        Case::set(c.tensors.k, {0, j, h, 3}, -HUGE_VALF);
+      for (int64_t i = 0; i < 5; ++i) Case::set(c.tensors.q, {0, i, h, 3}, 1.0F);
+    }
+    EXPECT_GE(expect_all_kernels_verified(c), 1);
+    // Weights of e^-0.5 each, where all scores are the cap.
+    const Problem p = c.problem();
+    std::vector<double> out(static_cast<std::size_t>(5 * 2 * 16)), lse(5 * 2);
+    ASSERT_TRUE(attention_reference(p, c.tensors, out.data(), lse.data()).ok());
+    if (infinite_rows) EXPECT_NEAR(lse[0], std::log(40.0) - 0.5, 1e-12);
+  }
+}
+
 // The oracle's gradients of functions' tensors beside differences of its own forward pass.
 TEST(ScoreFunctions, GradientsOfTensorsAreDifferences) {
   for (const char* text : kScores) {

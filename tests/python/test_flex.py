@@ -190,6 +190,37 @@ def test_every_form_of_results():
     close(scaled, expected(q, k, v, None, None, 0.5)[0], "scale")
 
 
+def test_calls_that_nobody_sees_leave_out_the_dispatcher(monkeypatch):
+    """One without gradients gives what the operator gives; what looks on gets the operator."""
+    q, k, v = (one.detach() for one in problem(Case(), kv_heads=HEADS))
+    bias = torch.randn(64)
+    calls = []
+    right = torch.ops.fulmen.flex_attention
+
+    def seen(*args):
+        calls.append(args)
+        return right(*args)
+
+    monkeypatch.setattr(torch.ops.fulmen, "flex_attention", seen)
+
+    def mod(score, b, h, q, k):
+        return score + bias[abs(q - k)]
+
+    alone = fulmen.flex_attention(q, k, v, mod)
+    assert not calls and alone.grad_fn is None
+    for who in (q, bias):
+        who.requires_grad_()
+        out = fulmen.flex_attention(q, k, v, mod)
+        assert calls and out.requires_grad and torch.equal(out, alone)
+        calls.clear()
+        with torch.no_grad():
+            assert not fulmen.flex_attention(q, k, v, mod).requires_grad and not calls
+        who.requires_grad_(False)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert fulmen.flex_attention(q, k, v, mod).dtype == torch.bfloat16 and calls
+    assert type(fulmen.flex_attention(torch.nn.Parameter(q, False), k, v, mod)) is torch.Tensor
+
+
 def test_an_infinite_score_masks():
     def mod(score, b, h, q, k):
         return torch.where((q >= k) & (q > 3), score, -float("inf"))

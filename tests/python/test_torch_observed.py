@@ -63,6 +63,14 @@ CALLS = {
         ["attention"],
     ),
     "append_kv": (appended, ["append_kv"]),
+    "flex": (
+        lambda: fulmen.flex_attention(*(t.transpose(1, 2) for t in qkv())),
+        ["flex_attention"],
+    ),
+    "flex with autograd": (
+        lambda: fulmen.flex_attention(*(t.transpose(1, 2) for t in qkv(True))).sum().backward(),
+        ["flex_attention", "flex_attention_backward"],
+    ),
     "dispatched": (
         lambda: torch.func.vmap(fulmen.attention)(*(t[None] for t in qkv())),
         ["attention"],

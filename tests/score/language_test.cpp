@@ -195,5 +195,37 @@ TEST(ScoreLanguage, RandomExpressionsHaveTheirClosuresValues) {
   EXPECT_GT(compared, kExpressions * kPairs * 9 / 10);
 }
 
+// Functions of calls before are found again, by all that they are made of.
+TEST(KeptFunctions, AreThoseOfTheSameTextsAndTensors) {
+  const auto first = functions_of("score + table[h, b]", "q >= k");
+  const auto again = functions_of("score + table[h, b]", "q >= k");
+  ASSERT_TRUE(first.ok() && again.ok());
+  EXPECT_EQ(first->impl(), again->impl());
+  EXPECT_NE(first->impl(), functions_of("score + table[h, b]", "q > k")->impl());
+  EXPECT_NE(first->impl(), functions_of("score - table[h, b]", "q >= k")->impl());
+  const auto with_gradients = functions_of("score + table[h, b]", "q >= k", true);
+  ASSERT_TRUE(with_gradients.ok());
+  EXPECT_NE(first->impl(), with_gradients->impl());
+  EXPECT_TRUE(with_gradients->impl()->gradient_code.any());
+  EXPECT_FALSE(first->impl()->gradient_code.any());
+  std::vector<ScoreFunctions::Tensor> tensors(1);
+  tensors[0] = {.name = "table", .dims = 2, .shape = {5, 7}, .strides = {7, 1}};
+  const auto one = score::make_functions("score + table[h, b]", "", tensors, false);
+  tensors[0].strides = {1, 5};
+  const auto other = score::make_functions("score + table[h, b]", "", tensors, false);
+  ASSERT_TRUE(one.ok() && other.ok());
+  EXPECT_NE(one->impl(), other->impl());
+  EXPECT_EQ(other->impl()->tensors[0].strides[1], 5);
+  // More than are kept, and one that is refused each time.
+  for (int n = 0; n < 600; ++n) {
+    const std::string text = "score * " + std::to_string(n) + ".5";
+    const auto made = functions_of(text, "");
+    ASSERT_TRUE(made.ok());
+    EXPECT_EQ(made->score_mod(), text);
+  }
+  EXPECT_FALSE(functions_of("score + ", "").ok());
+  EXPECT_FALSE(functions_of("score + ", "").ok());
+}
+
 }  // namespace
 }  // namespace fulmen::testing

@@ -5,12 +5,15 @@ functions of attention-gym's kinds, forward and backward, one process, in turn, 
       [--json FILE]
 
 Results are compared with torch's first. A window and a causal mask stand beside Fulmen's options of
-that name, too: what saying it as a function costs. Ratio: torch's time by ours.
+that name, too: what saying it as a function costs. Ratio: torch's time by ours. Calls are eager, so
+that the host's time counts where it is longer than the GPU's: beside each stand the time that its
+kernels take by torch's profiler, and the time that a call takes to return.
 """
 
 import argparse
 import json
 import re
+import time
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +23,7 @@ import fulmen.torch
 import torch
 from timing import Timed, seconds_in_turn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.profiler import ProfilerActivity, profile
 
 COMPILED = torch.compile(flex_attention, dynamic=False)
 torch._dynamo.config.recompile_limit = 256  # else torch's later rows are not compiled
@@ -85,6 +89,28 @@ def error_of(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours - theirs).norm() / theirs.norm().clamp_min(1e-30))
 
 
+def kernels_us(call, repeats: int = 5) -> float:
+    """What the GPU's kernels of a call take, one after the other."""
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(repeats):
+            call()
+        torch.cuda.synchronize()
+    return sum(event.device_time for event in found.events()) / repeats
+
+
+def returned_us(call, repeats: int = 20) -> float:
+    """After what time a call returns, of several that the GPU need not have done."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    spent = time.perf_counter() - start
+    torch.cuda.synchronize()
+    return spent / repeats * 1e6
+
+
 def measured(name, row, arguments) -> dict:
     score_mod, mask_mod, options = row
     shape = (1, arguments.heads, arguments.seqlen, arguments.dim)
@@ -133,8 +159,10 @@ def measured(name, row, arguments) -> dict:
     ):
         timed = {who: Timed(call) for who, call in make.items()}
         times, _ = seconds_in_turn(timed, "cuda", 5, 4.0)
-        for who, time in times.items():
-            found[f"{which} {who} us"] = round(time * 1e6, 1)
+        for who, seconds in times.items():
+            found[f"{which} {who} us"] = round(seconds * 1e6, 1)
+            found[f"{which} {who} kernels us"] = round(kernels_us(make[who]), 1)
+            found[f"{which} {who} returns after us"] = round(returned_us(make[who]), 1)
         if "torch" in times and "fulmen" in times:
             found[f"{which} ratio"] = round(times["torch"] / times["fulmen"], 2)
         if "built in" in times and "fulmen" in times:

@@ -81,7 +81,9 @@ LONGEST = ("max_seqlen_q", "max_seqlen_k")
 OF_LENGTHS = (*LONGEST, "validate")
 _NUMBERS = frozenset((*INTEGERS, *FLOATS))
 GRADIENTS = ("q", "k", "v", "bias", "sinks")
-OTHERS = 2  # what fulmen._core.torch_observers answers where more than autograd looks on
+# What fulmen._core.torch_observers answers where nobody looks on, and where more than autograd
+# does.
+NOBODY, OTHERS = 0, 2
 
 
 class Arguments(NamedTuple):

@@ -1,5 +1,5 @@
 // Codes of int8 as fp32, for sets without an instruction that is faster than the fp32 product: sums
-// of at most 256 products of codes are exact in fp32.
+// of up to 1,040 products of codes, 127 x 127 each, are exact in fp32.
 #pragma once
 
 #include "cpu/tile/key_codes.h"

@@ -75,11 +75,11 @@ void BackwardPlan::add_row_statistics(const Specialisation& products) {
     s.alibi = products.alibi;
     s.softcap = products.softcap;
     s.band = products.band;
-    s.leaves_rounded = multiplies_rounded_rows(p_, products);
+    s.rounded_apart = multiplies_rounded_rows(p_, products);
   }
   plan_.launches.push_back(
       {s, tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kHelperLanes / kStatisticsLanes)});
-  if (s.leaves_rounded != 0) add_rounded_rows(products, s);
+  if (s.rounded_apart != 0) add_rounded_rows(products, s);
 }
 
 // statistics: of the rows, whose scores it has, too.
@@ -87,7 +87,6 @@ void BackwardPlan::add_rounded_rows(const Specialisation& products,
                                     const Specialisation& statistics) {
   Specialisation s = statistics;
   s.entry = "backward/rounded_rows.h";
-  s.leaves_rounded = 0;
   s.target = products.target;
   s.head_dim = s.head_dim_v = static_cast<int>(round_up(p_.head_dim, kDirectDims));
   s.exact_dims = p_.head_dim == s.head_dim;

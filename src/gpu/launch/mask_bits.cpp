@@ -86,11 +86,11 @@ int64_t tables_words(const LaunchPlan& plan) {
   return algorithm::MaskSpans::words(bits, plan.mask_blocks_words / (bits.blocks * bits.words));
 }
 
-void add_lists(const Problem& p, const KernelLaunch& reader, bool empty, LaunchPlan& plan) {
+void add_lists(const Problem& p, const Specialisation& reader, bool empty, LaunchPlan& plan) {
   const kernels::MaskBits& bits = plan.arguments.mask_bits;
-  Specialisation s = helper_kernel(reader.specialisation, "backward/mask_tiles.h", kLanesOfBits);
+  Specialisation s = helper_kernel(reader, "backward/mask_tiles.h", kLanesOfBits);
   s.keep_mask = kMaskAsBits;
-  s.band = reader.specialisation.band;
+  s.band = reader.band;
   s.backward = false;
   s.lds_bytes = 16 * (kLanesOfBits / 32);
   s.splits = s.sinks = 0;

@@ -36,7 +36,12 @@ FULMEN_DEVICE void store_rounded(const BackwardArguments& a, int batch, int head
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const Int64 i = first_row + tile_row(slot);
-    const float max = row_maximum(state, softmax_scale(a), slot), sum = total(state.sum[slot]);
+    // The maximum itself, not less kLift, which the rounding of a huge one would swallow; and no
+    // less: probabilities before their share are at most 1, so that their gradients fit in fp16.
+    constexpr float kUnlift = kLift == 0 ? 1.0F : 1.0F / 8192;
+    static_assert(kNaturalUnits && kNaturalSlack == 0 && (kLift == 0 || kLift == 13),
+                  "rounded_rows: references are maxima, sums are 2^13 too large or not at all");
+    const float max = state.reference[slot], sum = total(state.sum[slot]) * kUnlift;
     if (i >= a.seqlen_q || tile_column(0) != 0) continue;
     const float lse = lse_of(a, batch, head, i);
     if (!is_rounded(lse)) continue;

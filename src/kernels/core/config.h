@@ -64,7 +64,7 @@ constexpr bool kPaged = kPageSize != 0;
 constexpr bool kPlainScale = kConfig.plain_scale != 0;
 constexpr bool kEarlyLoads = kConfig.early_loads != 0;
 constexpr bool kMakesBlockTable = kConfig.block_table > 0;
-constexpr bool kLeavesRounded = kConfig.leaves_rounded != 0;
+constexpr bool kRoundedApart = kConfig.rounded_apart != 0;
 // What the bits of a mask are made of.
 constexpr bool kMaskOfBytes = (kConfig.mask_parts & 1) != 0,
                kMaskOfFunction = (kConfig.mask_parts & 2) != 0,

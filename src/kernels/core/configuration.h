@@ -75,8 +75,9 @@ struct Configuration {
   // (backward/parts/block_table.h); 0: it makes none.
   int block_table = 0;
 
-  // backward/parts/row_statistics.h: rounded rows are left to backward/rounded_rows.h.
-  int leaves_rounded = 0;
+  // backward/parts/row_statistics.h leaves rounded rows to backward/rounded_rows.h, in which the
+  // softmax's references are the maxima themselves.
+  int rounded_apart = 0;
 
   // k and v in formats of their own (core/stored_number.h): addresses and strides of both are in
   // bytes then.

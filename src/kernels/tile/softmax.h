@@ -12,7 +12,9 @@ namespace fulmen::kernels {
 // was summed before.
 constexpr float kSlack = kLosesSmall<Element> || kFp8Products ? 2.0F : 8.0F;
 // In natural units. 2^5.8 takes no register on AMD.
-constexpr float kNaturalSlack = kLosesSmall<Element> || kFp8Products ? 1.0F : 4.0F;
+constexpr float kNaturalSlack = kRoundedApart                          ? 0.0F
+                                : kLosesSmall<Element> || kFp8Products ? 1.0F
+                                                                       : 4.0F;
 // Rows with scales of their own: it is kept as what exponents are shifted by, kShift less the
 // reference times the scale, which is fewer operations; kNoShift before the first key.
 constexpr bool kKeepsShift = kCodeKeys && kPlainScale;

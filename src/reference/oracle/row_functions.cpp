@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "runtime/block_lists.h"
+#include "score/softcap.h"
 
 namespace fulmen::reference {
 
@@ -21,6 +22,7 @@ RowFunctions<Real>::RowFunctions(const Problem& p, const AttentionTensors& t)
   values_.resize(std::max({functions_->score.nodes.size(), functions_->mask.nodes.size(),
                            functions_->gradient.nodes.size()}));
   if (!functions_->has_score()) return;
+  is_softcap_ = score::softcap_of_function(p) > 0;
   before_.resize(keys);
   shared_.reserve(keys * functions_->loads.size());
   slopes_.resize(keys);
@@ -74,7 +76,7 @@ void RowFunctions<Real>::apply(int64_t b, int64_t h, int64_t i, const AttendedKe
     const auto at = static_cast<std::size_t>(j);
     const score::PairOf<Real> here = pair(j, scores[j]);
     before_[at] = scores[j];
-    if (scores[j] == -HUGE_VAL) {  // left out before: stays so
+    if (scores[j] == -HUGE_VAL && !is_softcap_) {  // left out before: stays so
       slopes_[at] = 0;
       continue;
     }

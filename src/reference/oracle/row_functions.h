@@ -57,6 +57,7 @@ class RowFunctions {
 
   const Problem& problem_;
   const ScoreFunctions::Impl* functions_;
+  bool is_softcap_ = false;  // score_mod: it makes of a score of -inf what the option does
   std::array<score::Elements, score::kMaxTensors> elements_;
   BlockList partial_, full_;
   int64_t b_ = 0, h_ = 0, i_ = 0;

@@ -64,6 +64,8 @@ def are_implied(
     block_mask: Any, lists: tuple[Any, ...], both: Traced, sizes: tuple[int, int, int, int]
 ) -> bool:
     """Whether mask_mod alone attends the same pairs. lists: as lists_of() gives them."""
+    if "[" in both.mask_mod:  # what reads tensors is no band, whatever they hold
+        return False
     own = tuple(getattr(block_mask, name) for name in _NAMES)
     torch, there = sys.modules.get("torch"), [one for one in own if one is not None]
     if torch is None or both.mask_mod == "true" or not all(_is_plain(one, torch) for one in there):
@@ -72,7 +74,6 @@ def are_implied(
         return False
     queries, keys = sizes[2:]
     block = tuple(int(one) for one in block_mask.BLOCK_SIZE)
-    # A function that reads tensors is no band, whatever they hold: its text tells it from others.
     key = (*map(id, own), both.mask_mod, queries, keys, block)
     contents = tuple(map(_contents, there))
     kept = _kept.get(key)

@@ -46,9 +46,7 @@ class Kind:
 def with_plain_rows(one: Any) -> Any:
     """A list whose last dim is contiguous, as kernels read it: torch's argsort keeps the strides of
     what it orders."""
-    if Kind(one).is_torch:
-        return one if one.stride(-1) == 1 else one.contiguous()
-    return one
+    return one.contiguous() if is_of_torch(one) and one.stride(-1) != 1 else one
 
 
 def ordered(dense: Any) -> tuple[Any, Any]:

@@ -88,13 +88,14 @@ def lists_of(block_mask: Any, sizes: tuple[int, int, int, int]) -> tuple[Any, ..
         if one is not None:
             rank = 4 if name.endswith("indices") else 3
             one = with_plain_rows(_in_four_dims(one, rank))
-            if one.shape[0] not in (1, batch) or one.shape[1] not in (1, heads):
+            shape = one.shape
+            if shape[0] not in (1, batch) or shape[1] not in (1, heads):
                 raise ArgumentError(
                     f"block_mask.{name} has shape {list(one.shape)}: 1 or {batch} batches and 1 "
                     f"or {heads} heads are accepted"
                 )
             rows = -(-queries // block_q)
-            if one.shape[2] != rows:
+            if shape[2] != rows:
                 raise ArgumentError(
                     f"block_mask.{name} has {one.shape[2]} rows: {rows} are needed for {queries} "
                     f"queries in blocks of {block_q}"

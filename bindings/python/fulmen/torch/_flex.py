@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from fulmen import _core
+from fulmen._arguments import NOBODY
 from fulmen._core import ArgumentError
 from fulmen.flex import _kernel
 from fulmen.flex._captured import as_kind
@@ -188,13 +190,42 @@ def _plain_scale(scale: Any) -> float | None:
     return None if scale is None else float(scale)
 
 
+# What kernels read as it is.
+_READ = frozenset(
+    (
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int32,
+        torch.int64,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    )
+)
+_LIST = frozenset((torch.int32,))
+
+
+def _is_there(one: Any, device: torch.device, dtypes: frozenset[torch.dtype]) -> bool:
+    return type(one) is torch.Tensor and one.device == device and one.dtype in dtypes
+
+
 def on_device(problem: Problem, query: torch.Tensor) -> Problem:
     """With tensors that kernels read beside query."""
-    named = zip(problem.names, problem.tensors, strict=True)
-    tensors = tuple(as_kind(one, torch, query.device, name) for name, one in named)
+    device = query.device
+    tensors = tuple(
+        [
+            one if _is_there(one, device, _READ) else as_kind(one, torch, device, name)
+            for name, one in zip(problem.names, problem.tensors, strict=True)
+        ]
+    )
     lists = tuple(
-        None if one is None else as_kind(one, torch, query.device, "block_mask").to(torch.int32)
-        for one in problem.lists
+        [
+            one
+            if one is None or _is_there(one, device, _LIST)
+            else as_kind(one, torch, device, "block_mask").to(torch.int32)
+            for one in problem.lists
+        ]
     )
     return problem._replace(tensors=tensors, lists=lists)
 
@@ -232,6 +263,24 @@ def as_kernels_read(
     return *map(_ops.last_dim_contiguous, tensors), _plain_scale(scale)
 
 
+def _is_seen_by_nobody(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, made: Problem
+) -> bool:
+    """Whether the kernel can be called without torch's dispatcher: no gradient is wanted, and no
+    mode, transform, tracer, subclass or profiler looks on."""
+    return (
+        _core.torch_observers((query, key, value)) == NOBODY
+        and not torch.autograd._profiler_enabled()
+        and not (
+            torch.is_grad_enabled()
+            and any([getattr(one, "requires_grad", False) for one in made.tensors])
+        )
+        and all(
+            [type(one) is torch.Tensor for one in (*made.tensors, *made.lists) if one is not None]
+        )
+    )
+
+
 def run(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -247,10 +296,15 @@ def run(
     key, value = in_batch(query, key, value)
     if options.deterministic is not None:
         options = options._replace(deterministic=bool(options.deterministic))
-    need_lse = wanted[0] or torch.is_grad_enabled()
-    out, lse = torch.ops.fulmen.flex_attention(
-        query, key, value, *_arguments(made, scale, options), need_lse
-    )
+    if _is_seen_by_nobody(query, key, value, made):
+        q, k, v = map(_ops.last_dim_contiguous, (query, key, value))
+        result = _kernel.forward(q, k, v, made, scale, options, wanted[0])
+        out, lse = result if wanted[0] else (result, None)
+    else:
+        need_lse = wanted[0] or torch.is_grad_enabled()
+        out, lse = torch.ops.fulmen.flex_attention(
+            query, key, value, *_arguments(made, scale, options), need_lse
+        )
     top = None
     if wanted[1]:
         from fulmen.flex._max_scores import max_scores

@@ -50,9 +50,11 @@ const std::vector<std::string> kPassesOfGccLeftOut{"-fno-tree-dominator-opts",
 
 class HostCompiler final : public Compiler {
  public:
-  HostCompiler(std::string path, std::string version)
-      : path_(std::move(path)), version_(std::move(version)), options_(kHostOptions) {
-    if (version_.find("clang") == std::string::npos)
+  // says: what it answers to --version.
+  HostCompiler(std::string path, const std::string& says)
+      : path_(std::move(path)), version_(says.substr(0, says.find('\n'))), options_(kHostOptions) {
+    // Compilers made of clang, which stops at these options, have names of all kinds.
+    if (says.find("Free Software Foundation") != std::string::npos)
       options_.insert(options_.end(), kPassesOfGccLeftOut.begin(), kPassesOfGccLeftOut.end());
   }
   std::string_view name() const noexcept override { return "host"; }
@@ -91,8 +93,7 @@ Result<const Compiler*> find_host_compiler() {
     const std::string path = find_program(name);
     if (path.empty()) continue;
     const Result<std::string> version = run_program({path, "--version"});
-    if (version.ok())
-      return new HostCompiler(path, version.value().substr(0, version.value().find('\n')));
+    if (version.ok()) return new HostCompiler(path, version.value());
     refused += fmt::format(
         "; {}", version.status().message().substr(0, version.status().message().find('\n')));
   }

@@ -91,7 +91,7 @@ FULMEN_DEVICE ScoreSum sum_scores(const BackwardArguments& a, Int64 batch, Int64
 // offset: of an ordinary row.
 FULMEN_DEVICE RowBase base_of(const BackwardArguments& a, Int64 batch, Int64 head, Int64 i,
                               float lse, float offset) {
-  const bool rounded = !kLeavesRounded && is_rounded(lse);
+  const bool rounded = !kRoundedApart && is_rounded(lse);
   ScoreSum all;
   if (__builtin_expect(rounded, 0)) all = sum_scores(a, batch, head, i, lse);
 #pragma unroll
