@@ -152,7 +152,9 @@ TEST(ScoreFunctions, SoftcapsCapMinusInfinity) {
     const Problem p = c.problem();
     std::vector<double> out(static_cast<std::size_t>(5 * 2 * 16)), lse(5 * 2);
     ASSERT_TRUE(attention_reference(p, c.tensors, out.data(), lse.data()).ok());
-    if (infinite_rows) EXPECT_NEAR(lse[0], std::log(40.0) - 0.5, 1e-12);
+    if (infinite_rows) {
+      EXPECT_NEAR(lse[0], std::log(40.0) - 0.5, 1e-12);
+    }
   }
 }
 

@@ -42,10 +42,8 @@ class BackwardTma final : public Family {
       return Support::no(std::to_string(rows) + " rows, a tile's place is a number of 32 bits");
     const Specialisation s = specialisation(p);
     if (Support support = takes_mask_bits(s); !support.yes) return support;
-    if (goes_over_lists(s) &&
-        std::max(tiles_of(p.seqlen_q, s.block_n), tiles_of(p.seqlen_k, tiles_.block_m)) >
-            algorithm::MaskTile::kMost)
-      return Support::no("so many rows, a mask's lists have tiles of 16 bits");
+    if (goes_over_lists(s) && !lists_fit(p))
+      return Support::no("so many rows, a mask's lists have tiles of 16 bits and places of 32");
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(tiles_of(std::max(p.seqlen_q, p.seqlen_k), 16) * p.batch * p.num_heads);
   }
@@ -189,6 +187,12 @@ class BackwardTma final : public Family {
   // Whether a mask's lists say what tiles blocks of keys go over (kernels/backward/mask_tiles.h).
   static bool goes_over_lists(const Specialisation& s) {
     return s.keep_mask == kMaskAsBits && s.variable == 0;
+  }
+  bool lists_fit(const Problem& p) const {
+    const int64_t most =
+        std::max(tiles_of(p.seqlen_q, tiles_.block_n), tiles_of(p.seqlen_k, tiles_.block_m));
+    return most <= algorithm::MaskTile::kMost &&
+           mask_list_words(p) <= std::numeric_limits<uint32_t>::max();
   }
   // Wide heads: whether workgroups share blocks in pairs.
   static bool is_pair(const Specialisation& s) { return s.dim_groups > 1; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <string_view>
 
 #include "algorithm/mask_spans.h"
@@ -86,19 +87,26 @@ int64_t tables_words(const LaunchPlan& plan) {
   return algorithm::MaskSpans::words(bits, plan.mask_blocks_words / (bits.blocks * bits.words));
 }
 
-void add_lists(const Problem& p, const Specialisation& reader, bool empty, LaunchPlan& plan) {
-  const kernels::MaskBits& bits = plan.arguments.mask_bits;
-  Specialisation s = helper_kernel(reader, "backward/mask_tiles.h", kLanesOfBits);
+// A launch that makes a table of the bits.
+Specialisation table_kernel(const Specialisation& reader, std::string_view entry, int lds_bytes) {
+  Specialisation s = helper_kernel(reader, entry, kLanesOfBits);
   s.keep_mask = kMaskAsBits;
-  s.band = reader.band;
   s.backward = false;
-  s.lds_bytes = 16 * (kLanesOfBits / 32);
+  s.lds_bytes = lds_bytes;
   s.splits = s.sinks = 0;
-  const auto table = algorithm::MaskTiles::of(p.seqlen_q, p.seqlen_k);
-  const int64_t lists =
-      (bits.batch_planes != 0 ? p.batch : 1) * (bits.head_planes != 0 ? p.num_kv_heads : 1);
-  plan.mask_list_words = table.words(lists);
-  plan.launches.insert(plan.launches.begin(), {s, empty ? 0 : lists * table.blocks});
+  return s;
+}
+
+// Lists: one for each batch and KV head whose masks differ, and each block of keys.
+int64_t list_planes(const Problem& p, const kernels::MaskBits& bits) {
+  return (bits.batch_planes != 0 ? p.batch : 1) * (bits.head_planes != 0 ? p.num_kv_heads : 1);
+}
+KernelLaunch lists_launch(const Problem& p, const Specialisation& reader, bool empty,
+                          LaunchPlan& plan) {
+  const int64_t planes = list_planes(p, plan.arguments.mask_bits);
+  plan.mask_list_words = mask_list_words(p);
+  return {table_kernel(reader, "backward/mask_tiles.h", 16 * (kLanesOfBits / 32)),
+          empty ? 0 : planes * algorithm::MaskTiles::of(p.seqlen_q, p.seqlen_k).blocks};
 }
 
 bool rows_are_keys(const Specialisation& s) { return (s.outputs & (kGivesDk | kGivesDv)) != 0; }
@@ -172,18 +180,21 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
       std::any_of(plan.launches.begin(), plan.launches.end(), [&](const KernelLaunch& launch) {
         return reads_bits(launch) && reads_lists(launch.specialisation);
       });
-  if (lists) add_lists(p, *reader, empty, plan);
+  assert(!(spans && lists));  // their tables lie in the same place
+  const Specialisation products = reader->specialisation;
+  if (lists) plan.launches.insert(plan.launches.begin(), lists_launch(p, products, empty, plan));
   if (spans) {
-    Specialisation table = helper_kernel(reader->specialisation, "forward/mask_spans.h", kLanes);
-    table.keep_mask = kMaskAsBits;
-    table.backward = false;
-    table.lds_bytes = 8 * (kLanes / 32);
-    table.splits = table.sinks = 0;
     const int64_t count = all * algorithm::MaskSpans::of(bits, 0).count();
-    plan.launches.insert(plan.launches.begin(), {table, empty ? 0 : count});
+    plan.launches.insert(
+        plan.launches.begin(),
+        {table_kernel(products, "forward/mask_spans.h", 8 * (kLanes / 32)), empty ? 0 : count});
   }
   plan.launches.insert(plan.launches.begin(), {s, empty ? 0 : all * blocks * (bits.words / 4)});
   add_block_states(p, s, empty, plan);
+}
+
+int64_t mask_list_words(const Problem& p) {
+  return algorithm::MaskTiles::of(p.seqlen_q, p.seqlen_k).words(list_planes(p, bits_of(p)));
 }
 
 int64_t mask_words(const LaunchPlan& plan) {

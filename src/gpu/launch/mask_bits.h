@@ -14,6 +14,8 @@ Support takes_mask_bits(const Specialisation& s);
 // Puts the launch that makes the bits before all others of a plan that has kernels which read them.
 // Call it last.
 void add_mask_bits(const Problem& problem, LaunchPlan& plan);
+// Words of the lists that kernels go over whose tiles the TMA brings.
+int64_t mask_list_words(const Problem& problem);
 // Words of the workspace that a plan's bits take.
 int64_t mask_words(const LaunchPlan& plan);
 // Sets their addresses, from `at` on. Returns what follows them.
