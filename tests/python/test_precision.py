@@ -38,7 +38,9 @@ def test_errors_are_those_of_8_bits(precision, most, of):
 def test_explain_names_the_kernel():
     q, k, v = inputs()
     text = fulmen.explain(q, k, v, precision="int8")
-    assert text.startswith("cpu.standard.plain") and "it has no products in int8" in text
+    assert text.startswith("cpu.prefill_int8.") and "it has no products in int8" in text
+    text = fulmen.explain(q, k, v, precision="fp8")
+    assert text.startswith("cpu.standard.plain") and "it has no products in fp8" in text
 
 
 def test_what_is_refused():
