@@ -319,6 +319,7 @@ TEST(ChoiceOfFamilies, EachRowIsTakenOrIsAPlaceBehindAnother) {
                                      {"prefill_tma", 17},
                                      {"decode_tma", 16},
                                      {"prefill_fp8", 15},
+                                     {"prefill_e4m3", 15},
                                      {"backward_wgmma_atomic", 21},
                                      {"backward_atomic", 18},
                                      {"backward_wgmma_atomic", 17},

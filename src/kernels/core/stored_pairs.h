@@ -9,9 +9,8 @@ namespace fulmen::kernels {
 // Bytes of a number of k, or of v, as matrix kernels read them.
 template <bool kValues>
 constexpr int kStoredBytes =
-    (kCodeKeys && !kValues) || (kQuantized && (kValues ? kValueFormat : kKeyFormat) >= kInt8)
-        ? 1
-        : 2;
+    (kCodeKeys && !kValues) || (kQuantized && (kValues ? kValueFormat : kKeyFormat) >= kInt8) ? 1
+                                                                                              : 2;
 // Strides' units in a number.
 template <bool kValues>
 constexpr int kStoredUnits = kQuantized ? kStoredBytes<kValues> : 1;
