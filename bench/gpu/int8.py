@@ -9,12 +9,10 @@ Each result's cosine with attention in double precision, over the first and the 
 checked before it is timed: int8's roundings leave .9999 of normal numbers. --tunings times tile
 shapes of a few problems, in both precisions."""
 
-import argparse
-import json
 import math
 
 import torch
-from fp8 import ROWS, cosine, report, tensors
+from eight_bits import checked, main, report, tensors
 from fulmen import Attention
 from timing import seconds, seconds_in_turn
 
@@ -50,17 +48,6 @@ def ceilings():
         bf16_tflops=flops / seconds(lambda: x @ y),
         int8_tops=flops / seconds(lambda: torch._int_mm(x8, y8.t())),
     )
-
-
-def checked(name, call, problem, out, least):
-    """The cosine of what it computes."""
-    out.fill_(math.nan)
-    call()
-    torch.cuda.synchronize()
-    all_rows, worst = cosine(out, *problem)
-    if not all_rows >= least:
-        raise SystemExit(f"WRONG {name}: cosine {all_rows}, worst row {worst}")
-    return all_rows, worst
 
 
 def forward(only, least):
@@ -128,22 +115,5 @@ def tile_shapes(only, least):
                 report(suite="tunings", case=name, tuning=tuning, tflops=flops / time)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="cases whose name has this text")
-    parser.add_argument("--tunings", action="store_true")
-    parser.add_argument("--least", type=float, default=0.9995, help="cosine")
-    parser.add_argument("--json")
-    arguments = parser.parse_args()
-    torch.manual_seed(1)
-    ceilings()
-    forward(arguments.only, arguments.least)
-    if arguments.tunings:
-        tile_shapes(arguments.only, arguments.least)
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            file.writelines(json.dumps(row) + "\n" for row in ROWS)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, 0.9995, ceilings, forward, tile_shapes)

@@ -25,7 +25,7 @@ struct MaskTile {
 
 // A plane is what a batch and a KV head have: a tile is in the list where any of the query heads
 // has it. Blocks are taken one after the other, from the last to the first and with tiles from the
-// first to the last, or both the other way round: kUpwards. Tiles in which no query has a key are
+// first to the last, or both the other way round: upwards. Tiles in which no query has a key are
 // in the list of the block that is taken first.
 struct MaskTiles {
   // A list's head: its length, whether its plane is taken upwards, and from word 4 on the block's

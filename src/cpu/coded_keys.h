@@ -17,7 +17,7 @@ class CodedKeys {
   // lanes: of the set's vectors.
   CodedKeys(const Problem& problem, const Int8Tasks& tasks, int lanes);
 
-  // Of workspace, whole cache lines.
+  // Bytes of workspace that they take, whole cache lines.
   int64_t bytes() const noexcept;
   // Where they lie in bytes() of memory.
   KeyCodes at(void* memory) const noexcept;

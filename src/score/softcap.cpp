@@ -23,7 +23,7 @@ class Pattern {
       if (cap.op != Op::constant || tanh.op != Op::tanh) continue;
       const double c = cap.constant.real;
       const bool in_range = std::fabs(c) >= kLeastSoftcap && std::fabs(c) <= kMostSoftcap;
-      // Of a negative c both signs cancel.
+      // The two signs of a negative c cancel.
       if (in_range && is_score_by(node(tanh.args[0]), c)) return static_cast<float>(std::fabs(c));
     }
     return 0;

@@ -118,7 +118,7 @@ TEST_F(Int8Cpu, TakesAnyOption) {
 TEST_F(Int8Cpu, LengthsAndDims) {
   Random random(48'101);
   SCOPED_TRACE(test_seed());
-  // Of one dim all codes are +-127, so that the rule bounds the LSE closer than the sums of rounded
+  // All codes of one dim are +-127, so that the rule bounds the LSE closer than the sums of rounded
   // probabilities on matrix tiles are: as these are in exact calls, too.
   for (const int64_t head_dim : {2, 3, 16, 40, 59, 64, 96, 111, 128, 256}) {
     CaseSpec spec = spec_of(random.between(1, 150), random.between(1, 300), head_dim);

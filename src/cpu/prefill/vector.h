@@ -202,7 +202,7 @@ class PrefillTiles {
                         kIsOfCodes<Product> ? call_.codes.key_stride : layout_.key_stride,
                         words_of<Product>(problem_.head_dim), p.count, epilogue);
   }
-  // Of the key tile at hand, or the codes of any.
+  // Words of the key tile at hand, or the codes of any.
   const float* key_words(int64_t first) const {
     if constexpr (kIsOfCodes<Product>) return call_.codes.words_of(task_.batch, kv_head_, first);
     return scratch_ + layout_.keys;

@@ -7,18 +7,9 @@
 
 namespace fulmen::cpu {
 
-struct AmxInt8Scratch : AmxScratch {
-  Int8Places places;
-};
-
-FULMEN_INLINE AmxInt8Scratch amx_int8_scratch(const Problem& problem, int lanes, int codes,
-                                              int block_n, int tiles) {
-  AmxInt8Scratch s{};
-  static_cast<AmxScratch&>(s) = amx_scratch(problem, codes, block_n, tiles);
-  ScratchCutter cut{s.total};
-  s.places = int8_places(problem, lanes, tiles, cut);
-  s.total = cut.total;
-  return s;
+FULMEN_INLINE WithInt8Places<AmxScratch> amx_int8_scratch(const Problem& problem, int lanes,
+                                                          int codes, int block_n, int tiles) {
+  return {amx_scratch(problem, codes, block_n, tiles), problem, lanes, tiles};
 }
 
 template <class Isa, class T, class Product>
@@ -42,8 +33,8 @@ class PrefillInt8Tiles : public PrefillInt8Task<Isa, T, Product> {
 
 template <class Isa, class T, class Product>
 void amx_prefill_int8_task(const ForwardCall& call, const PrefillRows& task, float* scratch) {
-  const AmxInt8Scratch layout = amx_int8_scratch(*call.problem, Isa::kLanes, Product::kGroup,
-                                                 call.block_n, call.tiles_per_task);
+  const auto layout = amx_int8_scratch(*call.problem, Isa::kLanes, Product::kGroup, call.block_n,
+                                       call.tiles_per_task);
   AmxPrefillTask<Isa, T, Product, PrefillInt8Tiles<Isa, T, Product>>(call, task, scratch, layout,
                                                                      layout.places)
       .run();

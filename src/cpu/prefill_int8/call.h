@@ -31,25 +31,23 @@ FULMEN_INLINE Int8Places int8_places(const Problem& problem, int lanes, int tile
   return s;
 }
 
-struct Int8Scratch : TileScratch {
+// Behind the parts of a prefill task.
+template <class Parts>
+struct WithInt8Places : Parts {
   Int8Places places;
+
+  FULMEN_INLINE WithInt8Places(const Parts& parts, const Problem& problem, int lanes, int tiles)
+      : Parts(parts) {
+    ScratchCutter cut{parts.total};
+    places = int8_places(problem, lanes, tiles, cut);
+    this->total = cut.total;
+  }
 };
 
 // lanes: of vectors; codes: of a word.
-FULMEN_INLINE Int8Scratch int8_scratch(const Problem& problem, int lanes, int codes, int block_n,
-                                       int tiles) {
-  Int8Scratch s{};
-  const int64_t words = (problem.head_dim + codes - 1) / codes;
-  s.value_stride = round_up(problem.head_dim_v, lanes);
-  s.query_tile = words * kBlockM;
-  s.output_tile = s.value_stride * kBlockM;
-  ScratchCutter cut;
-  s.places = int8_places(problem, lanes, tiles, cut);
-  s.queries = cut.take(s.query_tile * tiles);
-  s.values = cut.take(s.value_stride * block_n);
-  s.scores = cut.take(static_cast<int64_t>(block_n) * kBlockM);
-  cut_rows(problem, block_n, tiles, cut, s);
-  return s;
+FULMEN_INLINE WithInt8Places<TileScratch> int8_scratch(const Problem& problem, int lanes, int codes,
+                                                       int block_n, int tiles) {
+  return {tile_scratch(problem, lanes, codes, block_n, tiles, 0), problem, lanes, tiles};
 }
 
 }  // namespace fulmen::cpu

@@ -52,7 +52,7 @@ class KeyCoder {
   }
 
  private:
-  // Of attended keys from `first` on, a block's at most.
+  // Loads attended keys from `first` on, `most` of them at most.
   int load(int64_t first, int64_t most) {
     const int count = static_cast<int>(end_ - first < most ? end_ - first : most);
     const Problem& p = *call_.problem;

@@ -71,7 +71,7 @@ class PrefillInt8Task : protected PrefillTask<Isa, T, Product> {
 
 template <class Isa, class T, class Product>
 void prefill_int8_task(const ForwardCall& call, const PrefillRows& task, float* scratch) {
-  const Int8Scratch layout =
+  const auto layout =
       int8_scratch(*call.problem, Isa::kLanes, Product::kGroup, call.block_n, call.tiles_per_task);
   PrefillInt8Task<Isa, T, Product>(call, task, scratch, layout, layout.places).run();
 }

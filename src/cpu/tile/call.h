@@ -88,8 +88,9 @@ FULMEN_INLINE void cut_rows(const Problem& problem, int block_n, int tiles, Scra
   s.total = cut.total;
 }
 
+// packed_keys: of a tile, 0 where products read keys from elsewhere.
 FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int group, int block_n,
-                                       int tiles) {
+                                       int tiles, int packed_keys) {
   TileScratch s{};
   const int64_t words = (problem.head_dim + group - 1) / group;
   s.key_stride = round_up(words, lanes);
@@ -98,11 +99,15 @@ FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int gr
   s.output_tile = s.value_stride * kBlockM;
   ScratchCutter cut;
   s.queries = cut.take(s.query_tile * tiles);
-  s.keys = cut.take(s.key_stride * block_n);
+  s.keys = cut.take(s.key_stride * packed_keys);
   s.values = cut.take(s.value_stride * block_n);
   s.scores = cut.take(static_cast<int64_t>(block_n) * kBlockM);
   cut_rows(problem, block_n, tiles, cut, s);
   return s;
+}
+FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int group, int block_n,
+                                       int tiles) {
+  return tile_scratch(problem, lanes, group, block_n, tiles, block_n);
 }
 
 }  // namespace fulmen::cpu

@@ -126,7 +126,7 @@ class BackwardTma final : public Family {
     read_mask_as_bits(p, s);
     // Under a causal mask, and where heads share keys (docs/lab/nvidia_backward.md). Blocks with
     // lists of other lengths would wait for each other, head by head.
-    if (!wide && (goes_over_lists(s) || (p.window_right >= 0 && p.window_left < 0)))
+    if (!wide && (goes_over_lists(s) || has_unequal_blocks(p)))
       s.query_order = p.group_size() > 1 ? kTileByTile : goes_over_lists(s) ? 0 : kFromLastTile;
     return s;
   }
@@ -183,10 +183,6 @@ class BackwardTma final : public Family {
     set_buffers(s, v[0]);
     s.ping_pong = v[1] != 0;
     return s;
-  }
-  // Whether a mask's lists say what tiles blocks of keys go over (kernels/backward/mask_tiles.h).
-  static bool goes_over_lists(const Specialisation& s) {
-    return s.keep_mask == kMaskAsBits && s.variable == 0;
   }
   bool lists_fit(const Problem& p) const {
     const int64_t most =

@@ -74,11 +74,6 @@ bool reads_spans(const Specialisation& s) {
   return std::find(kReaders.begin(), kReaders.end(), s.entry) != kReaders.end();
 }
 
-// Kernels that go over a list of tiles (kernels/backward/parts/block_order.h).
-bool reads_lists(const Specialisation& s) {
-  return s.entry.starts_with("backward/backward_tma") && s.variable == 0;
-}
-
 // The tables behind the bits: launches read spans or lists.
 int64_t tables_words(const LaunchPlan& plan) {
   const kernels::MaskBits& bits = plan.arguments.mask_bits;
@@ -142,6 +137,11 @@ Support takes_mask_bits(const Specialisation& s) {
       "a keep_mask of one row for so many queries and keys, beside a band, is read as bytes");
 }
 
+bool goes_over_lists(const Specialisation& s) {
+  return s.entry.starts_with("backward/backward_tma") && s.keep_mask == kMaskAsBits &&
+         s.variable == 0;
+}
+
 void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   const auto reads_bits = [](const KernelLaunch& launch) {
     return launch.specialisation.keep_mask == kMaskAsBits;
@@ -150,10 +150,12 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   if (reader == plan.launches.end()) return;
   kernels::MaskBits& bits = plan.arguments.mask_bits;
   bits = bits_of(p);
-  const bool by_key =
-      std::any_of(plan.launches.begin(), plan.launches.end(), [&](const KernelLaunch& launch) {
-        return reads_bits(launch) && rows_are_keys(launch.specialisation);
-      });
+  const auto some_reader = [&](bool (*is_one)(const Specialisation&)) {
+    return std::any_of(plan.launches.begin(), plan.launches.end(), [&](const KernelLaunch& launch) {
+      return reads_bits(launch) && is_one(launch.specialisation);
+    });
+  };
+  const bool by_key = some_reader(rows_are_keys);
   const int64_t all = planes(p, bits);
   plan.mask_rows_words = all * bits.rows * bits.words;
   plan.mask_blocks_words = all * bits.blocks * bits.words;
@@ -172,14 +174,7 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   // The bits are not read where there are no queries, no keys or no batch: then there may be no
   // mask either.
   const bool empty = reader->workgroups == 0 || p.seqlen_k == 0;
-  const auto spans =
-      std::any_of(plan.launches.begin(), plan.launches.end(), [&](const KernelLaunch& launch) {
-        return reads_bits(launch) && reads_spans(launch.specialisation);
-      });
-  const auto lists =
-      std::any_of(plan.launches.begin(), plan.launches.end(), [&](const KernelLaunch& launch) {
-        return reads_bits(launch) && reads_lists(launch.specialisation);
-      });
+  const bool spans = some_reader(reads_spans), lists = some_reader(goes_over_lists);
   assert(!(spans && lists));  // their tables lie in the same place
   const Specialisation products = reader->specialisation;
   if (lists) plan.launches.insert(plan.launches.begin(), lists_launch(p, products, empty, plan));

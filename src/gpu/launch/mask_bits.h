@@ -14,7 +14,9 @@ Support takes_mask_bits(const Specialisation& s);
 // Puts the launch that makes the bits before all others of a plan that has kernels which read them.
 // Call it last.
 void add_mask_bits(const Problem& problem, LaunchPlan& plan);
-// Words of the lists that kernels go over whose tiles the TMA brings.
+// Whether a mask's lists say what tiles blocks of keys go over (kernels/backward/mask_tiles.h).
+bool goes_over_lists(const Specialisation& s);
+// Words of these lists.
 int64_t mask_list_words(const Problem& problem);
 // Words of the workspace that a plan's bits take.
 int64_t mask_words(const LaunchPlan& plan);

@@ -93,7 +93,7 @@ class Check {
   Check(const Problem& problem, const AttentionTensors& tensors)
       : p_(problem), all_tensors_(tensors), view_(sequence_view(problem, tensors)) {}
 
-  // Of `count` rows from `first` on those that the sequence has.
+  // How many of `count` rows from `first` on the sequence has.
   int64_t rows_of(int64_t b, int64_t first, int64_t count) noexcept {
     select_sequence(p_, all_tensors_, b, view_);
     return std::min(count, view_.problem.seqlen_q - first);

@@ -15,7 +15,7 @@ struct TileRange {
   int first_tile, count;       // of the sequence's tiles
   int whole_begin, whole_end;  // tiles that need no masks
 
-  // Of keys [first, last). band: of queries, for a key.
+  // The tiles of keys [first, last). band: of queries, for a key.
   FULMEN_DEVICE static TileRange of(const BackwardArguments& a, int /*batch*/, int /*kv_head*/,
                                     int first, int last, const algorithm::Band& band) {
     // Queries that attend some key of the block, and all of them. Keys beyond the end have no share
@@ -74,7 +74,7 @@ struct ListedTiles {
     const unsigned from = at + MaskTiles::kHeadWords + static_cast<unsigned>(n);
     return {n < count ? global_load(lists + from) : 0U};
   }
-  // Of the block's keys [32 * word, 32 * word + 32 * kCount): which some query attends.
+  // Which of the block's keys [32 * word, 32 * word + 32 * kCount) some query attends.
   template <int kCount>
   FULMEN_DEVICE Words<kCount> attended(int word) const {
     const unsigned from = at + MaskTiles::kKeysAt + static_cast<unsigned>(word);

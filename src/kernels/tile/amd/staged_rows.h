@@ -1,4 +1,4 @@
-// AMD: rows of K and Q on their way to LDS and from there: elements of 16 bits, or codes of 8.
+// AMD: rows of K and Q in flight to LDS, and read from there: elements of 16 bits, or codes of 8.
 #pragma once
 
 #include "tile/rows.h"

@@ -77,7 +77,7 @@ FULMEN_DEVICE int copied_row() { return static_cast<int>(static_cast<unsigned>(t
 FULMEN_DEVICE int copied_dim() {
   return static_cast<int>(static_cast<unsigned>(thread_id()) % 8) * 8;
 }
-// Of a row of K in memory: rows of codes are whole.
+// Dims of a row of K in memory: rows of codes are whole.
 FULMEN_DEVICE int key_dims(const ForwardArguments& a) {
   return kInt8Products ? kKeyDims : a.head_dim;
 }
