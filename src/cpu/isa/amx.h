@@ -73,7 +73,9 @@ struct AmxFp16Instructions : AmxTiles<Fp16> {
   }
 };
 
-// Products of codes of int8, which are exact in 32 bits.
+// Products of codes of int8, which are exact in 32 bits. Words: of the instruction set beside whose
+// products they run, so that each one's object has functions of its own.
+template <class Words>
 struct AmxInt8Instructions : AmxTiles<int8_t> {
   template <int kC, int kA, int kB>
   static void dot() {

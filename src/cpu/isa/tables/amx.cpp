@@ -5,7 +5,7 @@ namespace fulmen::cpu {
 
 const IsaTable& table_amx() {
   static constexpr IsaTable kTable =
-      amx_table<Amx<AmxInstructions>, Bf16, AmxInt8Instructions>("amx", DType::bf16);
+      amx_table<Amx<AmxInstructions>, Bf16, AmxInt8Instructions<Bf16>>("amx", DType::bf16);
   return kTable;
 }
 

@@ -5,7 +5,8 @@ namespace fulmen::cpu {
 
 const IsaTable& table_amx_fp16() {
   static constexpr IsaTable kTable =
-      amx_table<AmxFp16<AmxFp16Instructions>, Fp16, AmxInt8Instructions>("amx_fp16", DType::fp16);
+      amx_table<AmxFp16<AmxFp16Instructions>, Fp16, AmxInt8Instructions<Fp16>>("amx_fp16",
+                                                                               DType::fp16);
   return kTable;
 }
 
