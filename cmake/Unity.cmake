@@ -15,7 +15,7 @@ endif()
 
 function(fulmen_unity target) # sources...
   if(NOT (FULMEN_UNITY STREQUAL "all" OR (FULMEN_UNITY STREQUAL "tests" AND NOT target
-    MATCHES "^fulmen_(((gpu|reference)_)?objects|platform)$")))
+    MATCHES "^fulmen_(((gpu|emulator|reference)_)?objects|platform)$")))
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)

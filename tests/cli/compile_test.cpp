@@ -53,7 +53,7 @@ TEST_F(CompileTest, CountsWhatMachineCodeExecutes) {
 }
 
 TEST_F(CompileTest, ReportsListsAndClears) {
-  const Outcome first = fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill",
+  const Outcome first = fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill d64",
                                 "--report", "--json", "report.json", "--out", "prebuilt"});
   ASSERT_EQ(first.exit_code, 0) << first.err;
   std::istringstream progress(first.err);  // a line every ten seconds
@@ -62,7 +62,7 @@ TEST_F(CompileTest, ReportsListsAndClears) {
                 line.find(" kernels, ") != std::string::npos)
         << line;
   }
-  EXPECT_NE(first.out.find("prefill gfx11 bf16 d128"), std::string::npos) << first.out;
+  EXPECT_NE(first.out.find("prefill gfx11 bf16 d64"), std::string::npos) << first.out;
   std::istringstream head(first.out);
   for (const char* column : {"arch", "kernel", "regs", "acc", "LDS", "spills", "scratch", "waves",
                              "bytes", "|", "matrix", "VALU", "trans", "LDS", "mem", "VALU/512m"}) {
@@ -93,11 +93,11 @@ TEST_F(CompileTest, ReportsListsAndClears) {
   EXPECT_NE(list.out.find("gfx1100"), std::string::npos);
   // What was compiled once is found again, and the same.
   const Outcome again =
-      fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill", "--report"});
+      fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill d64", "--report"});
   EXPECT_EQ(again.out, first.out);
   // One file has them all.
-  const Outcome packed = fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill", "--out",
-                                 "prebuilt", "--pack", "kernels.pack"});
+  const Outcome packed = fulmen({"compile", "--arch", "gfx1100", "--only", "bf16 prefill d64",
+                                 "--out", "prebuilt", "--pack", "kernels.pack"});
   ASSERT_EQ(packed.exit_code, 0) << packed.err;
   const std::string pack = read_text(path("kernels.pack"));
   EXPECT_NE(packed.out.find(count + " kernels, " + std::to_string(pack.size()) +

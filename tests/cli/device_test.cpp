@@ -5,6 +5,7 @@
 #include "fulmen/fulmen.h"
 #include "program.h"
 #include "runtime/platform/system.h"
+#include "support/random.h"
 
 namespace fulmen::test {
 namespace {
@@ -46,6 +47,7 @@ TEST_F(DeviceTest, RunVerifiesAndWritesWhatTheCpuDoes) {
 }
 
 TEST_F(DeviceTest, VerifyTakesASmallerGrid) {
+  if (const std::string why = testing::left_to_other_runs(3); !why.empty()) GTEST_SKIP() << why;
   const Outcome outcome = fulmen({"verify", "--device", kDevice, "--dtype", "fp16", "--kernel",
                                   "emulated.decode.gfx11", "--seed", "3"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
@@ -106,6 +108,7 @@ TEST_F(DeviceTest, BackwardRunVerifies) {
 }
 
 TEST_F(DeviceTest, BackwardVerifyTakesAGridOfItsOwn) {
+  if (const std::string why = testing::left_to_other_runs(3); !why.empty()) GTEST_SKIP() << why;
   const Outcome outcome = fulmen({"verify", "--backward", "--device", kDevice, "--dtype", "bf16",
                                   "--kernel", "emulated.backward.gfx11", "--seed", "3"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
@@ -114,6 +117,7 @@ TEST_F(DeviceTest, BackwardVerifyTakesAGridOfItsOwn) {
 }
 
 TEST_F(DeviceTest, TrainingBenchVerifiesBothPasses) {
+  if (const std::string why = testing::left_to_other_runs(3); !why.empty()) GTEST_SKIP() << why;
   const Outcome outcome = fulmen(
       {"bench", "--suite", "training", "--dtype", "fp16", "--device", kDevice, "--json", "b.json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
@@ -137,6 +141,7 @@ TEST_F(DeviceTest, TrainingBenchVerifiesBothPasses) {
 
 // Kernels that add by atomics only where the caller lets gradients differ from run to run.
 TEST_F(DeviceTest, TrainingBenchWithAtomicsWhereAsked) {
+  if (const std::string why = testing::left_to_other_runs(3); !why.empty()) GTEST_SKIP() << why;
   std::vector<std::string> arguments{"bench",          "--suite",  "training",
                                      "--dtype",        "fp16",     "--device",
                                      "emulated:sm_80", "--kernel", "emulated.backward_atomic.sm80",

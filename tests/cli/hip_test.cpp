@@ -14,6 +14,7 @@ namespace {
 class HipTest : public ProgramTest {
  protected:
   void SetUp() override {
+    if (const std::string why = testing::left_to_other_runs(3); !why.empty()) GTEST_SKIP() << why;
     if (const auto objdump = gpu::find_objdump(); !objdump.ok())
       GTEST_SKIP() << objdump.status().message();
     if (const auto clang = gpu::offline_clang_compiler(); !clang.ok())

@@ -39,7 +39,8 @@ TEST_F(ReportTest, ExplainSaysTheSameByNumbersAndByFiles) {
 
 TEST_F(ReportTest, VerifyTabulatesAndRepeatsBySeed) {
   const std::vector<std::string> arguments{
-      "verify", "--dtype", "fp16", "--kernel", "cpu.standard.plain", "--seed", "7"};
+      "verify",   "--dtype", "fp16",   "--kernel", "cpu.standard.plain",
+      "--random", "8",       "--seed", "7"};
   const Outcome outcome = fulmen(arguments);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   EXPECT_NE(outcome.out.find("--seed 7"), std::string::npos) << outcome.out;

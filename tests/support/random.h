@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <iterator>
 #include <random>
+#include <string>
 #include <vector>
 
 namespace fulmen::testing {
@@ -22,6 +23,13 @@ bool sampled_run();
 // Whether `./dev test --long` runs this ($FULMEN_TEST_LONG is 1): whole grids, where a random
 // sample of them is taken otherwise.
 bool long_run();
+
+// Whether the seed draws the running test, which it does in one run of so many.
+bool is_drawn(std::size_t runs);
+
+// Why a stage of ./dev test leaves out the running test, for GTEST_SKIP(): it is not drawn. Empty:
+// it is run.
+std::string left_to_other_runs(std::size_t runs);
 
 class Random {
  public:

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -46,21 +45,15 @@ inline bool has_warpgroups(const gpu::Target& target) { return target.panel_colu
 // is drawn in one run of five for targets whose kernels are another one's, and in one of six of
 // ./dev test's for the others.
 inline std::string why_not_drawn(const std::string& chip) {
-  const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  // Cases and chips of fp32 are drawn by the seed modulo 2, 3 and 6: not by the same digit.
-  const std::size_t number =
-      std::hash<std::string>()(std::string(test->test_suite_name()) + test->name()) +
-      test_seed() / 6;
   std::vector<std::string> chips = portable_test_chips();
   for (const gpu::Target* target : gpu::targets()) {
     chips.insert(chips.end(), target->test_chips.begin(), target->test_chips.end());
     if (long_run() || target->like == nullptr || target->chips.front().arch != chip) continue;
-    return number % 5 == 0
-               ? ""
-               : "drawn in one run of five: kernels of " + std::string(target->like->name);
+    return is_drawn(5) ? ""
+                       : "drawn in one run of 5: kernels of " + std::string(target->like->name);
   }
   const bool emulated = std::find(chips.begin(), chips.end(), chip) != chips.end();
-  return sampled_run() && emulated && number % 6 != 0 ? "drawn in one run of six" : "";
+  return emulated ? left_to_other_runs(6) : "";
 }
 
 // A test of one chip, where it is drawn.
