@@ -259,7 +259,7 @@ Bounds Intervals::of_load(const Node& node, std::size_t id) {
     for (int64_t i = 0; i < count; ++i) {
       const BasicValue<float> value = element_at<float>(tensor, indices);
       Bounds one = exactly(value.integer);
-      if (real) one = value.real == value.real ? reals(value.real, value.real) : any_real();
+      if (real) one = std::isnan(value.real) ? any_real() : reals(value.real, value.real);
       bounds = i == 0 ? one : either(bounds, one);
       for (int d = tensor.dims - 1; d >= 0; --d) {
         if (++indices[d] <= looked.range[2 * d + 1]) break;

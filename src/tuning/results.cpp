@@ -151,10 +151,8 @@ const ChipResults& results_of(KnownChip& chip) {
     if (!path.empty()) {
       Result<std::optional<std::string>> text =
           read_regular_file(path, kMaxTunedResultsBytes, FileTrust::own);
-      read->own = parsed(
-          path,
-          text.ok() ? std::move(text).value().value_or("") : Result<std::string>(text.status()),
-          chip.name, log);
+      read->own = parsed(path, text.ok() ? text->value_or("") : Result<std::string>(text.status()),
+                         chip.name, log);
     }
     read->shipped = parsed("the library's " + name, shipped_text(name), chip.name, log);
     const std::scoped_lock lock(all.mutex);

@@ -1,4 +1,5 @@
 import os
+import random
 from collections.abc import Callable
 
 import numpy as np
@@ -13,10 +14,26 @@ def pytest_report_header() -> str:
     return f"FULMEN_TEST_SEED={problems.SEED}"
 
 
+def drawn(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Half of the cases, by the seed, of each test that has four or more."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    found: set[pytest.Item] = set()
+    for test, group in cases.items():
+        random_of_test = random.Random(f"{problems.SEED} {test}")
+        taken = len(group) if len(group) < 4 else len(group) // 2
+        found.update(random_of_test.sample(group, taken))
+    return found
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = (
         [] if problems.LONG_RUN else [item for item in items if item.get_closest_marker("long")]
     )
+    if problems.SAMPLED_RUN:
+        taken = drawn([item for item in items if item not in left_out])
+        left_out = [item for item in items if item not in taken]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]

@@ -10,6 +10,8 @@ import numpy as np
 
 SEED = int(os.environ.get("FULMEN_TEST_SEED") or random.SystemRandom().randrange(1 << 32))
 LONG_RUN = os.environ.get("FULMEN_TEST_LONG") == "1"  # tests that are marked long run, too
+# A run of whole stages: of tests with many cases it takes some.
+SAMPLED_RUN = os.environ.get("FULMEN_TEST_SAMPLED") == "1" and not LONG_RUN
 DTYPES = {
     "fp32": np.dtype(np.float32),
     "fp16": np.dtype(np.float16),

@@ -129,7 +129,12 @@ def test_is_found(name, tmp_path):
         str(tests),
     ]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment = {key: value for key, value in environment.items() if not key.startswith("PYTEST")}
+    # Without the draws of a run of stages: a case that is left out could be the one that finds it.
+    environment = {
+        key: value
+        for key, value in environment.items()
+        if not key.startswith("PYTEST") and key != "FULMEN_TEST_SAMPLED"
+    }
     run = subprocess.run(
         [*command, *(["-k", pattern[0]] if pattern else [])],
         env=environment,
