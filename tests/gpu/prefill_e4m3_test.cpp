@@ -11,12 +11,18 @@
 namespace fulmen::testing {
 namespace {
 
-bool has_e4m3(const gpu::Target& target) { return target.prefill_e4m3.has_value(); }
-
+// A chip of each target that has the instruction: that tests run on, or the target's first one.
 std::vector<std::string> e4m3_devices() {
   std::vector<std::string> names;
-  for (const std::string& chip : test_chips(has_e4m3, Chips::one_of_each_target))
-    names.push_back("emulated:" + chip);
+  for (const gpu::Target* target : gpu::targets()) {
+    if (!target->prefill_e4m3) continue;
+    std::string_view chip;
+    for (const gpu::ChipFacts& facts : target->chips) {
+      const bool is_for_tests = facts.arch == target->test_chips.front();
+      if (facts.multiplies_e4m3 && (chip.empty() || is_for_tests)) chip = facts.arch;
+    }
+    names.push_back("emulated:" + std::string(chip));
+  }
   for (const std::string& name : gpu_devices()) {
     if (name.starts_with("hip") || name.starts_with("cuda")) names.push_back(name);
   }

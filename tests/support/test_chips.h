@@ -53,7 +53,7 @@ inline std::string why_not_drawn(const std::string& chip) {
       test_seed() / 6;
   std::vector<std::string> chips = portable_test_chips();
   for (const gpu::Target* target : gpu::targets()) {
-    chips.insert(chips.end(), target->test_chips.begin(), target->test_chips.end());
+    for (const gpu::ChipFacts& facts : target->chips) chips.emplace_back(facts.arch);
     if (long_run() || target->like == nullptr || target->chips.front().arch != chip) continue;
     return number % 5 == 0
                ? ""
