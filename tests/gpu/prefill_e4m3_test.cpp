@@ -194,6 +194,8 @@ TEST_P(GpuPrefillE4m3, RoundsAsDocumented) {
   const auto number = [&](const Tensor& t, int64_t i, int64_t d) {
     return rounded(Case::get(t, {0, i, 0, d}), double{kMost} / 448);
   };
+  // NVIDIA's sums of products in fp8 have fewer bits than fp32.
+  const bool cuts_sums = device().starts_with("cuda");
   double error = 0, size = 0;
   for (int64_t i = 0; i < kQueries; ++i) {
     std::vector<double> scores(kKeys);
@@ -205,7 +207,9 @@ TEST_P(GpuPrefillE4m3, RoundsAsDocumented) {
     const double max = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     for (const double score : scores) sum += std::exp(score - max);
-    EXPECT_NEAR(Case::get(c.tensors.lse, {0, 0, i, 0}), max + std::log(sum), 1e-5) << i;
+    EXPECT_NEAR(Case::get(c.tensors.lse, {0, 0, i, 0}), max + std::log(sum),
+                cuts_sums ? 2e-3 : 1e-5)
+        << i;
     for (int64_t d = 0; d < kDim; ++d) {
       double out = 0;
       for (int64_t j = 0; j < kKeys; ++j)
@@ -216,8 +220,8 @@ TEST_P(GpuPrefillE4m3, RoundsAsDocumented) {
       size += out * out;
     }
   }
-  // bf16's rounding is 0.0017 of each.
-  EXPECT_LT(std::sqrt(error / size), 0.003);
+  // bf16's rounding is 0.0017 of each. Sums that are cut off make some codes the next ones.
+  EXPECT_LT(std::sqrt(error / size), cuts_sums ? 0.008 : 0.003);
 }
 
 TEST_P(GpuPrefillE4m3, EmptyCallsAreServed) {
