@@ -219,8 +219,8 @@ inline constexpr ShortBackwardShape kShortBackward[]{
     {.max_head_dim = 128, .buffers = 1, .min_workgroups = 2},
 };
 
-// LDS: the opt-in maximum. Registers are those of a multiprocessor. sm_90 and sm_100 take mma.sync of
-// E4M3, too, but ptxas makes conversions and products of fp16 of it.
+// LDS: the opt-in maximum. Registers are those of a multiprocessor. sm_90 and sm_100 take mma.sync
+// of E4M3, too, but ptxas makes conversions and products of fp16 of it.
 inline constexpr ChipFacts kChips[]{
     {.arch = "sm_80",
      .lds_bytes = 163 * kKiB,

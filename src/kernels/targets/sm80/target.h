@@ -116,7 +116,8 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const KeyOperand&
   multiply_half<T>(scores, 1, queries.words, keys.words.word[2], keys.words.word[3]);
 }
 
-// Codes of 8 bits: in the 32 bytes of a row in LDS that kTileMmaK elements take, and the same words.
+// Codes of 8 bits: in the 32 bytes of a row in LDS that kTileMmaK elements take, and the same
+// words.
 constexpr int kCodeMmaK = 32;
 template <bool kE4m3>
 FULMEN_DEVICE void multiply_bytes(float (&sums)[kElements], const Words<4>& columns,
