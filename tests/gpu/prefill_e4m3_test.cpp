@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "gpu/gpu_devices.h"
+#include "gpu/launch/family.h"
+#include "gpu/targets/chip.h"
 #include "runtime/kv_formats.h"
 #include "support/run_kernel.h"
 
@@ -289,6 +291,32 @@ TEST_P(GpuPrefillE4m3, Refusals) {
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.status().message().find("no masks in memory"), std::string::npos)
       << refused.status().message();
+}
+
+// NVIDIA's chips that have the instruction take it; the others say that they have none.
+TEST(PrefillE4m3, RunsWhereNvidiaHasTheInstruction) {
+  Random random(9945);
+  CaseSpec s = small_spec(DType::bf16, 64, random);
+  s.precision = Precision::fp8;
+  const Case c(s, random);
+  for (const std::string name :
+       {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_103", "sm_120", "sm_121"}) {
+    std::string storage;
+    gpu::Chip chip{};
+    ASSERT_TRUE(gpu::find_chip(name, storage, chip)) << name;
+    int found = 0;
+    for (const gpu::Family* family : gpu::families()) {
+      if (family->name() != "prefill_e4m3" || !chip.runs(family->target())) continue;
+      ++found;
+      const Support support = family->serves(c.problem(), chip);
+      const bool has = name == "sm_89" || name.starts_with("sm_12");
+      EXPECT_EQ(support.yes, has) << name << ": " << support.reason;
+      if (has) continue;
+      EXPECT_NE(support.reason.find(name + " has no instruction"), std::string::npos)
+          << support.reason;
+    }
+    EXPECT_EQ(found, 1) << name;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, GpuPrefillE4m3, ::testing::ValuesIn(e4m3_devices()), test_name);
