@@ -15,7 +15,6 @@ bool any_target(const Target& target) { return target.extends == nullptr; }
 bool nvidia(const Target& target) {
   return target.vendor == Vendor::nvidia && target.extends == nullptr;
 }
-bool amd(const Target& target) { return target.vendor == Vendor::amd; }
 bool warpgroup_products(const Target& target) { return target.panel_columns > 0; }
 
 struct Row {
@@ -35,7 +34,7 @@ constexpr Row kRows[]{
     {"decode_tma", Pass::forward, warpgroup_products, make_decode_tma},
     {"prefill_tma", Pass::forward, warpgroup_products, make_prefill_tma},
     {"prefill_fp8", Pass::forward, warpgroup_products, make_prefill_fp8},
-    {"prefill_e4m3", Pass::forward, amd, make_prefill_e4m3},
+    {"prefill_e4m3", Pass::forward, any_target, make_prefill_e4m3},
     {"prefill_int8", Pass::forward, any_target, make_prefill_int8},
     {"prefill_wgmma", Pass::forward, warpgroup_products, make_prefill_wgmma},
     {"boards", Pass::forward, nvidia, make_boards},

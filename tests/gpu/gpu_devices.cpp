@@ -71,16 +71,18 @@ uint64_t GpuTest::own_stream(uint64_t stream) {
 }
 
 bool GpuTest::drawn(std::size_t of) const {
-  const std::string emulated = "emulated:";
+  const std::string emulated = "emulated:", name = device().substr(device().find(':') + 1);
   const std::size_t number = cases_++ + static_cast<std::size_t>(test_seed() % of);
   if (long_run() || !device().starts_with(emulated)) return true;
   std::size_t target = 0;
   for (const gpu::Target* t : gpu::targets()) {
     if (!extends_none(*t)) continue;
-    const auto chip =
-        std::find(t->test_chips.begin(), t->test_chips.end(), device().substr(emulated.size()));
-    if (chip != t->test_chips.end())
-      return (number + target + static_cast<std::size_t>(chip - t->test_chips.begin())) % of == 0;
+    const auto chip = std::find(t->test_chips.begin(), t->test_chips.end(), name);
+    const bool is_named = chip != t->test_chips.end();
+    const std::size_t place = is_named ? static_cast<std::size_t>(chip - t->test_chips.begin()) : 0;
+    for (const gpu::ChipFacts& facts : t->chips) {
+      if (facts.arch == name) return (number + target + place) % of == 0;
+    }
     ++target;
   }
   return true;

@@ -5,18 +5,26 @@
 #include <vector>
 
 #include "gpu/gpu_devices.h"
+#include "gpu/launch/family.h"
+#include "gpu/targets/chip.h"
 #include "runtime/kv_formats.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {
 namespace {
 
-bool has_e4m3(const gpu::Target& target) { return target.prefill_e4m3.has_value(); }
-
+// A chip of each target that has the instruction: that tests run on, or the target's first one.
 std::vector<std::string> e4m3_devices() {
   std::vector<std::string> names;
-  for (const std::string& chip : test_chips(has_e4m3, Chips::one_of_each_target))
-    names.push_back("emulated:" + chip);
+  for (const gpu::Target* target : gpu::targets()) {
+    if (!target->prefill_e4m3) continue;
+    std::string_view chip;
+    for (const gpu::ChipFacts& facts : target->chips) {
+      const bool is_for_tests = facts.arch == target->test_chips.front();
+      if (facts.multiplies_e4m3 && (chip.empty() || is_for_tests)) chip = facts.arch;
+    }
+    names.push_back("emulated:" + std::string(chip));
+  }
   for (const std::string& name : gpu_devices()) {
     if (name.starts_with("hip") || name.starts_with("cuda")) names.push_back(name);
   }
@@ -188,6 +196,8 @@ TEST_P(GpuPrefillE4m3, RoundsAsDocumented) {
   const auto number = [&](const Tensor& t, int64_t i, int64_t d) {
     return rounded(Case::get(t, {0, i, 0, d}), double{kMost} / 448);
   };
+  // NVIDIA's sums of products in fp8 have fewer bits than fp32.
+  const bool cuts_sums = device().starts_with("cuda");
   double error = 0, size = 0;
   for (int64_t i = 0; i < kQueries; ++i) {
     std::vector<double> scores(kKeys);
@@ -199,7 +209,9 @@ TEST_P(GpuPrefillE4m3, RoundsAsDocumented) {
     const double max = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     for (const double score : scores) sum += std::exp(score - max);
-    EXPECT_NEAR(Case::get(c.tensors.lse, {0, 0, i, 0}), max + std::log(sum), 1e-5) << i;
+    EXPECT_NEAR(Case::get(c.tensors.lse, {0, 0, i, 0}), max + std::log(sum),
+                cuts_sums ? 2e-3 : 1e-5)
+        << i;
     for (int64_t d = 0; d < kDim; ++d) {
       double out = 0;
       for (int64_t j = 0; j < kKeys; ++j)
@@ -210,8 +222,8 @@ TEST_P(GpuPrefillE4m3, RoundsAsDocumented) {
       size += out * out;
     }
   }
-  // bf16's rounding is 0.0017 of each.
-  EXPECT_LT(std::sqrt(error / size), 0.003);
+  // bf16's rounding is 0.0017 of each. Sums that are cut off make some codes the next ones.
+  EXPECT_LT(std::sqrt(error / size), cuts_sums ? 0.008 : 0.003);
 }
 
 TEST_P(GpuPrefillE4m3, EmptyCallsAreServed) {
@@ -279,6 +291,32 @@ TEST_P(GpuPrefillE4m3, Refusals) {
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.status().message().find("no masks in memory"), std::string::npos)
       << refused.status().message();
+}
+
+// NVIDIA's chips that have the instruction take it; the others say that they have none.
+TEST(PrefillE4m3, RunsWhereNvidiaHasTheInstruction) {
+  Random random(9945);
+  CaseSpec s = small_spec(DType::bf16, 64, random);
+  s.precision = Precision::fp8;
+  const Case c(s, random);
+  for (const std::string name :
+       {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_103", "sm_120", "sm_121"}) {
+    std::string storage;
+    gpu::Chip chip{};
+    ASSERT_TRUE(gpu::find_chip(name, storage, chip)) << name;
+    int found = 0;
+    for (const gpu::Family* family : gpu::families()) {
+      if (family->name() != "prefill_e4m3" || !chip.runs(family->target())) continue;
+      ++found;
+      const Support support = family->serves(c.problem(), chip);
+      const bool has = name == "sm_89" || name.starts_with("sm_12");
+      EXPECT_EQ(support.yes, has) << name << ": " << support.reason;
+      if (has) continue;
+      EXPECT_NE(support.reason.find(name + " has no instruction"), std::string::npos)
+          << support.reason;
+    }
+    EXPECT_EQ(found, 1) << name;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, GpuPrefillE4m3, ::testing::ValuesIn(e4m3_devices()), test_name);

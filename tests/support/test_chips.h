@@ -47,7 +47,7 @@ inline bool has_warpgroups(const gpu::Target& target) { return target.panel_colu
 inline std::string why_not_drawn(const std::string& chip) {
   std::vector<std::string> chips = portable_test_chips();
   for (const gpu::Target* target : gpu::targets()) {
-    chips.insert(chips.end(), target->test_chips.begin(), target->test_chips.end());
+    for (const gpu::ChipFacts& facts : target->chips) chips.emplace_back(facts.arch);
     if (long_run() || target->like == nullptr || target->chips.front().arch != chip) continue;
     return is_drawn(5) ? ""
                        : "drawn in one run of 5: kernels of " + std::string(target->like->name);

@@ -207,7 +207,7 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option(
          "--precision", arguments.precision,
          "in which numbers the products are: exact, the default, or int8 or fp8, about 1 and "
-         "5 % off: fp8 has kernels on Hopper and AMD, int8 on AMD and NVIDIA, CPUs have plain "
+         "5 % off: fp8 has kernels on NVIDIA and AMD, int8 on AMD and NVIDIA, CPUs have plain "
          "loops of both")
       ->check(CLI::IsMember({"exact", "int8", "fp8"}));
   app.add_option("--softcap", arguments.softcap,

@@ -247,9 +247,9 @@ def attention(
       validate: check lengths and page tables in a GPU's own memory first, which waits for copies of
         them. In host memory they always are checked.
       precision: "int8" has q k^T in int8, "fp8" both products in float8_e4m3: about 1 and 5 % off.
-        fp8 has a kernel on Hopper, gfx12, gfx942 and gfx950, int8 on AMD with matrix instructions,
-        on NVIDIA from sm_80 and on CPUs, which compute fp8 by plain loops. A call that no kernel of
-        the device takes so is refused.
+        fp8 has a kernel on Hopper, sm_89, sm_120, gfx12, gfx942 and gfx950, int8 on AMD with matrix
+        instructions, on NVIDIA from sm_80 and on CPUs, which compute fp8 by plain loops. A call
+        that no kernel of the device takes so is refused.
         NumPy arrays and plain torch tensors, without gradients and outside of torch.compile.
         "exact", the default, has the products in q's dtype.
       device: None is where q is.

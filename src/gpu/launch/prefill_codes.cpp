@@ -23,6 +23,9 @@ HeadDims PrefillCodes::most_head_dims() const noexcept {
 
 Support PrefillCodes::supports(const Problem& p, const Chip& chip) const {
   if (Support support = takes_matrix_instructions(p); !support.yes) return support;
+  if (precision_ == Precision::fp8 && !chip.multiplies_e4m3)
+    return Support::no(std::string(chip.arch) +
+                       " has no instruction of a wave that multiplies E4M3: sm_89 and sm_120 have");
   if (has_masks(p) || has_score_mod(p))
     return Support::no(std::string("its products in ") +
                        (precision_ == Precision::int8 ? "int8" : "fp8") +

@@ -124,6 +124,28 @@ inline constexpr PrefillShape kPrefillQuantized[]{
      .buffers = 1,
      .queries_in_lds = true},
 };
+// Codes: tiles of half the bytes, which 99 KiB of LDS hold. 64 keys of 128 dims spill.
+inline constexpr PrefillShape kPrefillE4m3[]{
+    {.max_head_dim = 64,
+     .block_m = 128,
+     .block_n = 64,
+     .waves = 4,
+     .buffers = 2,
+     .min_workgroups = 2},
+    {.max_head_dim = 128,
+     .block_m = 128,
+     .block_n = 32,
+     .waves = 4,
+     .buffers = 2,
+     .queries_in_lds = true,
+     .min_workgroups = 2},
+    {.max_head_dim = 256,
+     .block_m = 128,
+     .block_n = 64,
+     .waves = 8,
+     .buffers = 2,
+     .queries_in_lds = true},
+};
 // Boards: registers for many workgroups at once, whose loads are in flight.
 inline constexpr PrefillShape kPrefillBoards[]{
     {.max_head_dim = 32,
@@ -197,17 +219,20 @@ inline constexpr ShortBackwardShape kShortBackward[]{
     {.max_head_dim = 128, .buffers = 1, .min_workgroups = 2},
 };
 
-// LDS: the opt-in maximum. Registers are those of a multiprocessor.
+// LDS: the opt-in maximum. Registers are those of a multiprocessor. sm_90 and sm_100 take mma.sync
+// of E4M3, too, but ptxas makes conversions and products of fp16 of it.
 inline constexpr ChipFacts kChips[]{
     {.arch = "sm_80",
      .lds_bytes = 163 * kKiB,
      .vector_registers = 255,
      .register_file = 65536,
+     .multiplies_e4m3 = false,
      .products = "A100"},
     {.arch = "sm_86",
      .lds_bytes = 99 * kKiB,
      .vector_registers = 255,
      .register_file = 65536,
+     .multiplies_e4m3 = false,
      .products = "RTX 30"},
     {.arch = "sm_89",
      .lds_bytes = 99 * kKiB,
@@ -218,11 +243,13 @@ inline constexpr ChipFacts kChips[]{
      .lds_bytes = 227 * kKiB,
      .vector_registers = 255,
      .register_file = 65536,
+     .multiplies_e4m3 = false,
      .products = "H100, H200"},
     {.arch = "sm_100",
      .lds_bytes = 227 * kKiB,
      .vector_registers = 255,
      .register_file = 65536,
+     .multiplies_e4m3 = false,
      .products = "B200"},
     {.arch = "sm_120",
      .lds_bytes = 99 * kKiB,
@@ -253,6 +280,7 @@ inline constexpr Target kSm80{
                             .quantized_shapes = sm80::kPrefillQuantized},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 32, .shapes = sm80::kPrefillFp32},
     .prefill_int8 = PrefillTiles{.value_dims = 32, .shapes = usual_heads(sm80::kPrefill)},
+    .prefill_e4m3 = PrefillTiles{.value_dims = 32, .shapes = sm80::kPrefillE4m3},
     .boards = BoardTiles{.shapes = sm80::kBoards},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = sm80::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kSm80BiasGradient},

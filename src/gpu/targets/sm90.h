@@ -48,6 +48,7 @@ inline constexpr ChipFacts kChips[]{
      .lds_bytes = 227 * kKiB,
      .vector_registers = 255,
      .register_file = 65536,
+     .multiplies_e4m3 = false,
      .products = "H100, H200"},
 };
 

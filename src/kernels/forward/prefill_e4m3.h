@@ -1,4 +1,4 @@
-// Forward for many queries with both products in fp8 by AMD's matrix instructions: the kernel of
+// Forward for many queries with both products in fp8 by matrix instructions: the kernel of
 // forward/prefill.h over codes that two launches before it write.
 //
 //   forward/fp8_query_codes.h   q8 = q / scale of 64 rows; the largest numbers of k and v

@@ -18,7 +18,7 @@ struct PrefillShape {
                         // to theirs
   int row_scales = 0;  // of quantized K, of V: how many of them have a scale for each of their rows
   int key_bytes = 2;   // of a number of K and Q: 1 where they are codes
-  bool value_codes = false;  // AMD: values are codes of 8 bits, transposed
+  bool value_codes = false;  // values are codes of 8 bits, transposed
 
   // AMD, wide heads: queries and keys fill the LDS, and a tile in flight fills the registers. So
   // values take their keys' place once all waves have the scores.
@@ -61,8 +61,8 @@ struct PrefillLayout {
       if (s.queries_in_lds) query_bytes = s.block_m * l.query_pitch;
     } else {
       l.key_pitch = s.key_bytes * s.head_dim;
-      l.value_pitch = 2 * s.head_dim_v;
-      l.value_bytes = s.block_n * l.value_pitch;
+      l.value_pitch = s.value_codes ? s.block_n : 2 * s.head_dim_v;
+      l.value_bytes = (s.value_codes ? s.head_dim_v : s.block_n) * l.value_pitch;
       query_bytes = s.block_m * l.key_pitch;
     }
     l.key_bytes = s.block_n * l.key_pitch;
@@ -72,15 +72,16 @@ struct PrefillLayout {
     l.queries_at = keys_end > values_end ? keys_end : values_end;
     // Outputs take the queries' place at the end, or, where their rows are longer, that of all
     // tiles.
-    const bool output_rows_are_longer = l.key_pitch < l.value_pitch;
+    const int output_pitch = 2 * s.head_dim_v;
+    const bool output_rows_are_longer = l.key_pitch < output_pitch;
     l.outputs_at = s.persistent             ? l.queries_at + query_bytes
                    : output_rows_are_longer ? 0
                                             : l.queries_at;
     // 8 of a wave's 16 rows at a time.
-    l.scales_at = l.queries_at + query_bytes + (s.persistent ? s.block_m / 2 * l.value_pitch : 0);
+    l.scales_at = l.queries_at + query_bytes + (s.persistent ? s.block_m / 2 * output_pitch : 0);
     l.scale_bytes = 4 * s.row_scales * s.block_n;
     l.total = l.scales_at + s.buffers * l.scale_bytes;
-    const int outputs_end = l.outputs_at + s.block_m * l.value_pitch;
+    const int outputs_end = l.outputs_at + s.block_m * output_pitch;
     if (s.transposed_depth == 0 && !s.persistent && l.total < outputs_end) l.total = outputs_end;
     return l;
   }

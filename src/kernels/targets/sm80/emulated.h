@@ -30,15 +30,9 @@ FULMEN_DEVICE void mma_f32_16x8x16(float (&d)[4], const Words<4>& a, const Words
   }
 }
 
-// int8 codes, in the rows and columns of the same words. d: bits of their sums.
-FULMEN_DEVICE void mma_s32_16x8x32(float (&d)[4], const Words<4>& a, const Words<2>& b,
-                                   Position at = Position::here()) {
-  struct Operands {
-    Words<4> a;
-    Words<2> b;
-  };
-  const Operands mine{a, b};
-  const auto* lanes = all_lanes("mma_s32_16x8x32", mine, at);
+// A product of 32 codes of 8 bits. add(sum, lane of a, its code's place, lane of b, its code's).
+template <class Add>
+FULMEN_DEVICE void mma_16x8x32(float (&d)[4], const Add& add) {
   // With g = l / 4, c = l % 4. A: word w holds row g + 8 (w % 2), k = 4 c + 16 (w / 2) and the next
   // three. B: word w holds column g, k = 4 c + 16 w and the next three. D: as above.
   const int l = lane_id();
@@ -46,10 +40,31 @@ FULMEN_DEVICE void mma_s32_16x8x32(float (&d)[4], const Words<4>& a, const Words
     const int i = l / 4 + 8 * (e / 2), j = 2 * (l % 4) + e % 2;
     for (int k = 0; k < 32; ++k) {
       const int c = k % 16 / 4;
-      add_codes(d[e], code(lanes[i % 8 * 4 + c].a, 4 * (i / 8 + 2 * (k / 16)) + k % 4),
-                code(lanes[j * 4 + c].b, 4 * (k / 16) + k % 4));
+      add(d[e], i % 8 * 4 + c, 4 * (i / 8 + 2 * (k / 16)) + k % 4, j * 4 + c, 4 * (k / 16) + k % 4);
     }
   }
+}
+struct CodeOperands {
+  Words<4> a;
+  Words<2> b;
+};
+// int8 codes. d: bits of their sums.
+FULMEN_DEVICE void mma_s32_16x8x32(float (&d)[4], const Words<4>& a, const Words<2>& b,
+                                   Position at = Position::here()) {
+  const CodeOperands mine{a, b};
+  const auto* lanes = all_lanes("mma_s32_16x8x32", mine, at);
+  mma_16x8x32(d, [&](float& sum, int of_a, int n, int of_b, int m) {
+    add_codes(sum, code(lanes[of_a].a, n), code(lanes[of_b].b, m));
+  });
+}
+// Codes of E4M3, whose products are exact in fp32. (The hardware's sums may have fewer bits.)
+FULMEN_DEVICE void mma_f32_16x8x32_e4m3(float (&d)[4], const Words<4>& a, const Words<2>& b,
+                                        Position at = Position::here()) {
+  const CodeOperands mine{a, b};
+  const auto* lanes = all_lanes("mma_f32_16x8x32_e4m3", mine, at);
+  mma_16x8x32(d, [&](float& sum, int of_a, int n, int of_b, int m) {
+    sum += e4m3_element(lanes[of_a].a, n) * e4m3_element(lanes[of_b].b, m);
+  });
 }
 
 // x without the bits that follow the 11 significant ones of tf32.

@@ -37,6 +37,17 @@ FULMEN_DEVICE void mma_s32_16x8x32(float (&d)[4], const Words<4>& a, const Words
   for (int e = 0; e < 4; ++e) d[e] = bits_float(sum[e]);
 }
 
+// Codes of E4M3 in the same words: chips from sm_89 on.
+FULMEN_DEVICE void mma_f32_16x8x32_e4m3(float (&d)[4], const Words<4>& a, const Words<2>& b) {
+#if __CUDA_ARCH__ >= 890
+  asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b.word[0]),
+        "r"(b.word[1]));
+#endif
+}
+
 // fp32 operands, of which it takes 11 significant bits: it ignores the low 13 bits of a word.
 // Of A: words (i = g, k = c), (g + 8, c), (g, c + 4), (g + 8, c + 4); of B: (k = c, j = g),
 // (c + 4, g), where g = lane / 4, c = lane % 4.

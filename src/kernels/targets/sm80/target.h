@@ -116,24 +116,41 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const KeyOperand&
   multiply_half<T>(scores, 1, queries.words, keys.words.word[2], keys.words.word[3]);
 }
 
-// int8 codes of kCodeMmaK dims: in the same 32 bytes of a row in LDS, and the same words.
+// Codes of 8 bits: in the 32 bytes of a row in LDS that kTileMmaK elements take, and the same
+// words.
 constexpr int kCodeMmaK = 32;
-FULMEN_DEVICE void multiply_codes(float (&sums)[kElements], const Words<4>& keys,
-                                  const Words<4>& queries) {
+template <bool kE4m3>
+FULMEN_DEVICE void multiply_bytes(float (&sums)[kElements], const Words<4>& columns,
+                                  const Words<4>& rows) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float d[4] = {sums[4 * half], sums[4 * half + 1], sums[4 * half + 2], sums[4 * half + 3]};
-    mma_s32_16x8x32(d, queries, Words<2>{{keys.word[2 * half], keys.word[2 * half + 1]}});
+    const Words<2> b{{columns.word[2 * half], columns.word[2 * half + 1]}};
+    if constexpr (kE4m3) {
+      mma_f32_16x8x32_e4m3(d, rows, b);
+    } else {
+      mma_s32_16x8x32(d, rows, b);
+    }
 #pragma unroll
     for (int e = 0; e < 4; ++e) sums[4 * half + e] = d[e];
   }
 }
+// int8 codes of kCodeMmaK dims.
+FULMEN_DEVICE void multiply_codes(float (&sums)[kElements], const Words<4>& keys,
+                                  const Words<4>& queries) {
+  multiply_bytes<false>(sums, keys, queries);
+}
+// Codes of E4M3 (chips from sm_89 on): of kCodeMmaK dims, or of kCodeDepth keys.
+FULMEN_DEVICE void multiply_e4m3(float (&sums)[kElements], const Words<4>& columns,
+                                 const Words<4>& rows) {
+  multiply_bytes<true>(sums, columns, rows);
+}
 
 // The order of kCodeDepth keys of transposed values in 8 bits: a lane's four neighbours in the A
-// operand of a product are the keys that it has of an accumulator.
-constexpr int kCodeDepth = 16;
+// operand of a product are the keys that it has of an accumulator, of 16 keys each.
+constexpr int kCodeDepth = 32;
 FULMEN_DEVICE constexpr int code_key(int position) {
-  return position % 4 / 2 * 8 + position / 4 * 2 + position % 2;
+  return position / 16 * 16 + position % 4 / 2 * 8 + position % 16 / 4 * 2 + position % 2;
 }
 
 constexpr int kValueDepth = 16;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tile/kept_keys.h"
+#include "tile/nvidia/stage_codes.h"
 #include "tile/nvidia/swizzle.h"
 #include "tile/sources.h"
 #include "tile/stage_layout.h"
@@ -11,27 +12,16 @@
 
 namespace fulmen::kernels {
 
-// Rows of K and Q, in elements of 16 bits: of int8 codes half as many.
+// Rows of K and Q, in elements of 16 bits: of codes half as many.
 constexpr int kKeyDims = kHeadDim * kCodeBytes / 2;
 using KeyRows = SwizzledRows<kKeyDims>;
 static_assert(kValueParts == 1 || kDimTiles % 4 == 0,
               "stage: swizzled parts are 128 bytes of a row");
 using ValueRows = SwizzledRows<kHeadDimV>;  // of V, and of outputs before they are stored
-// int8 codes of 16 keys, or queries, in the words that elements of 16 bits lie in.
-struct KeyCodes {
-  Words<4> words;
-};
-struct QueryCodes {
-  Words<4> words;
-};
-template <class T>
-FULMEN_DEVICE void multiply_scores(float (&sums)[kElements], const KeyCodes& keys,
-                                   const QueryCodes& queries) {
-  multiply_codes(sums, keys.words, queries.words);
-}
-using StagedKeys = Either<kInt8Products, KeyCodes, KeyOperand>;
-using StagedRows = Either<kInt8Products, QueryCodes, QueryOperand>;
-using StagedProbabilities = ProbabilityOperand;
+using StagedKeys = Either<kCodeKeys, KeyCodes, KeyOperand>;
+using StagedRows = Either<kCodeKeys, QueryCodes, QueryOperand>;
+using StagedProbabilities = Either<kCodeValues, ProbabilityCodes, ProbabilityOperand>;
+using StagedValues = Either<kCodeValues, ValueCodes, ValueOperand>;
 // lane: lane_id(), or that computed anew where addresses that follow from it are not to stay in
 // registers.
 FULMEN_DEVICE StagedKeys key_operand(int buffer, int tile, int depth, unsigned lane) {
@@ -41,8 +31,11 @@ FULMEN_DEVICE StagedKeys key_operand(int buffer, int tile, int depth, unsigned l
 FULMEN_DEVICE StagedRows lds_queries(int row, int depth, unsigned lane) {
   return {KeyRows::queries(lane, kLayout.queries_at, row, depth).words};
 }
-FULMEN_DEVICE ValueOperand value_operand(int buffer, int tile, int dims, unsigned lane) {
-  return ValueRows::values(lane, values_at(buffer) + 2 * first_value_dim(), tile, dims);
+// Of the step-th product P V.
+FULMEN_DEVICE StagedValues value_operand(int buffer, int step, int dims, unsigned lane) {
+  if constexpr (kCodeValues)
+    return {PanelRows::keys(lane, values_at(buffer), kScoreTile * dims, step).words};
+  return {ValueRows::values(lane, values_at(buffer) + 2 * first_value_dim(), step, dims).words};
 }
 
 // Outputs of 16 rows fill half of the registers. 32 rows a wave, of smaller heads, are slower with
@@ -78,10 +71,8 @@ FULMEN_DEVICE int copied_dim() {
   return static_cast<int>(static_cast<unsigned>(thread_id()) % 8) * 8;
 }
 // Dims of a row of K in memory: rows of codes are whole.
-FULMEN_DEVICE int key_dims(const ForwardArguments& a) {
-  return kInt8Products ? kKeyDims : a.head_dim;
-}
-constexpr bool kWholeKeys = kWholeRows || kInt8Products;
+FULMEN_DEVICE int key_dims(const ForwardArguments& a) { return kCodeKeys ? kKeyDims : a.head_dim; }
+constexpr bool kWholeKeys = kWholeRows || kCodeKeys, kWholeValues = kWholeRows || kCodeValues;
 // Row `first + copied_row()` of those at `at`, where `first` is a multiple of kCopiedRows. This
 // lane takes the pieces from copied_dim() on, where `from` is. Invalid rows are zeros.
 template <int kDims, class T>
@@ -103,6 +94,7 @@ class NextTile {
       : arguments_(keys.arguments),
         key_(keys.row(copied_row()) + copied_dim()),
         value_(values.row(copied_row()) + copied_dim()),
+        panel_(values, values_at(buffer)),
         key_step_(kCopiedRows * keys.stride),
         value_step_(kCopiedRows * values.stride),
         buffer_(buffer),
@@ -110,25 +102,37 @@ class NextTile {
   // All copies are issued long before the step ends, as the next step waits for them.
   FULMEN_DEVICE void turn(int turn, int turns) {
 #pragma unroll
-    for (int n = (turn * kRounds + turns - 1) / turns;
-         n < ((turn + 1) * kRounds + turns - 1) / turns; ++n) {
+    for (int n = share(turn, turns, kRounds); n < share(turn + 1, turns, kRounds); ++n) {
       // Addresses advance before their copies, not after: copies in flight may yet have to read
       // them.
       if (n > 0) {
         key_ += key_step_;
-        value_ += value_step_;
+        if constexpr (!kCodeValues) value_ += value_step_;
       }
       if (!there_) continue;
       copy_row<kKeyDims>(keys_at(buffer_), n * kCopiedRows, key_, key_dims(arguments_), true);
-      copy_row<kHeadDimV>(values_at(buffer_), n * kCopiedRows, value_, arguments_.head_dim_v, true);
+      if constexpr (!kCodeValues)
+        copy_row<kHeadDimV>(values_at(buffer_), n * kCopiedRows, value_, arguments_.head_dim_v,
+                            true);
+    }
+    if constexpr (!kCodeValues) return;
+#pragma unroll
+    for (int n = share(turn, turns, PanelCopies::kRounds);
+         n < share(turn + 1, turns, PanelCopies::kRounds); ++n) {
+      if (there_) panel_.copy(n);
     }
   }
 
  private:
   static constexpr int kRounds = kBlockN / kCopiedRows;
+  // The first of so many rounds that come in a turn.
+  FULMEN_DEVICE static constexpr int share(int turn, int turns, int rounds) {
+    return (turn * rounds + turns - 1) / turns;
+  }
   const ForwardArguments& arguments_;
   const KvElement* key_;
   const KvElement* value_;
+  PanelCopies panel_;
   Int64 key_step_, value_step_;
   int buffer_;
   bool there_;  // there is such a tile
@@ -195,7 +199,11 @@ class Stage {
       stored_values_.template fetch<kMayHide<kClamped> >(source_, first_key);
     } else {
       if constexpr (kWholeKeys) copy<kClamped, false, kKeyDims>(key_dims(a), keys_at(buffer));
-      if constexpr (kWholeRows) copy<kClamped, true, kHeadDimV>(a.head_dim_v, values_at(buffer));
+      if constexpr (kCodeValues) {
+        copy_panel(values_at(buffer));
+      } else if constexpr (kWholeRows) {
+        copy<kClamped, true, kHeadDimV>(a.head_dim_v, values_at(buffer));
+      }
     }
     copy_commit();
   }
@@ -219,7 +227,7 @@ class Stage {
       stored_values_.publish(values_at(buffer), buffer);
     } else {
       if constexpr (!kWholeKeys) through_registers<false, kHeadDim>(a.head_dim, keys_at(buffer));
-      if constexpr (!kWholeRows)
+      if constexpr (!kWholeValues)
         through_registers<true, kHeadDimV>(a.head_dim_v, values_at(buffer));
       if constexpr (kWholeKeys) copy_wait<0>();
     }
@@ -287,6 +295,11 @@ class Stage {
           kClamped || kScattered ? rows.row(kClamped ? from : row) : first + n * rows.stride;
       copy_row<kDims>(at, n, of + copied_dim(), dims, valid);
     }
+  }
+  FULMEN_DEVICE void copy_panel(int at) const {
+    const PanelCopies panel(TileRows<true>::of(source_.arguments, source_, first_key_), at);
+#pragma unroll
+    for (int n = 0; n < PanelCopies::kRounds; ++n) panel.copy(n);
   }
   template <bool kValues, int kDims>
   FULMEN_DEVICE void through_registers(int dims, int at) {

@@ -34,40 +34,54 @@ FULMEN_DEVICE void follow(const RowMap& map, Int64 wave_row, Int64 first_key, Sc
   }
 }
 
-// Scores of key tile f become probabilities, in all rows.
-FULMEN_DEVICE void exponentiate_keys(const RowMap& map, int f, ScoreFragment& score,
+// Scores of the step-th product's keys become probabilities, in all rows.
+FULMEN_DEVICE void exponentiate_keys(const RowMap& map, int step, ScoreFragment& score,
                                      WaveRows& rows) {
 #pragma unroll
-  for (int t = 0; t < kRowTiles; ++t)
-    exponentiate_keys(rows.state[t], rows.codes.softmax_scale(map.arguments, t), score[t][f]);
+  for (int n = 0; n < kValueStepTiles; ++n) {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t)
+      exponentiate_keys(rows.state[t], rows.codes.softmax_scale(map.arguments, t),
+                        score[t][kValueStepTiles * step + n]);
+  }
+}
+template <int kColumns>
+FULMEN_DEVICE StagedProbabilities staged_probabilities(const TileRow<kColumns>& p, int step) {
+  if constexpr (kCodeValues) {
+    return code_probabilities(p, step);
+  } else {
+    return to_operand<Element, true>(p[step]);
+  }
 }
 
-static_assert(kStepTiles == 1, "wave_step: exponentials are one key tile ahead of the product");
+static_assert(kStepTiles == 1, "wave_step: a product of 16 bits has one key tile");
 template <bool kMasked>
 FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile,
                           ScoreFragment& score, WaveRows& rows) {
   scale_scores(rows, tile.buffer, score);
   follow<kMasked>(map, wave_row, tile.first_key, score, rows);
 #pragma unroll
-  for (int f = 0; f < (kSpreadsExponentials ? 1 : kKeyTiles); ++f)
-    exponentiate_keys(map, f, score, rows);
+  for (int step = 0; step < (kSpreadsExponentials ? 1 : kValueSteps); ++step)
+    exponentiate_keys(map, step, score, rows);
   if constexpr (kDropout) {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t)
       drop(map, wave_row + kScoreTile * t, tile.first_key, score[t]);
   }
 #pragma unroll
-  for (int f = 0; f < kKeyTiles; ++f) {
-    if (kMasked && kWideHeads && kBand && kScoreTile * f >= tile.attended) break;
-    if (kSpreadsExponentials && f + 1 < kKeyTiles) exponentiate_keys(map, f + 1, score, rows);
-    ProbabilityOperand p[kRowTiles];
-    const auto scales = value_scales<1>(tile.buffer, f);
+  for (int step = 0; step < kValueSteps; ++step) {
+    if (kMasked && kWideHeads && kBand && kScoreTile * kValueStepTiles * step >= tile.attended)
+      break;
+    if (kSpreadsExponentials && step + 1 < kValueSteps)
+      exponentiate_keys(map, step + 1, score, rows);
+    StagedProbabilities p[kRowTiles];
+    const auto scales = value_scales<1>(tile.buffer, step);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
-      scale_probabilities(scales, 0, score[t][f]);
-      p[t] = to_operand<Element, true>(score[t][f]);
+      if constexpr (!kCodeValues) scale_probabilities(scales, 0, score[t][step]);
+      p[t] = staged_probabilities(score[t], step);
     }
-    multiply_values(rows, tile.buffer, f, p);
+    multiply_values(rows, tile.buffer, step, p);
   }
 }
 
