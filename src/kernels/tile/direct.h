@@ -185,7 +185,9 @@ FULMEN_DEVICE KeptKeys<kBlockN> kept_keys(const RowMap& map, Int64 row_begin, In
   return KeptKeys<kBlockN>::of([&](int n) {
     const Int64 key = first_key + n;
     if (key < source.begin || key >= source.end) return false;
-    const int heads = kPackedRows ? a.group_size : 1;
+    // Heads that share a plane of bits attend the same.
+    const int heads =
+        kPackedRows && (!kMaskBits || a.mask_bits.head_planes != 0) ? a.group_size : 1;
     for (int h = 0; h < heads; ++h) {
       if (any_row_keeps(a, map.batch, map.first_head + h, first_query, query_end, key)) return true;
     }
