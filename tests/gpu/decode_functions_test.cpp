@@ -154,6 +154,36 @@ TEST_P(GpuDecodeFunctions, BlockMasks) {
   EXPECT_GT(check(c, random), 0);
 }
 
+// Few queries beside many keys are decode's, with functions, too. Bounds of k - q are options, which
+// take no bits.
+TEST_P(GpuDecodeFunctions, AreChosen) {
+  Random random(own_stream(9975));
+  CaseSpec s;
+  s.dtype = DType::bf16;
+  s.num_heads = 8;
+  s.seqlen_k = 2400;
+  s.head_dim = s.head_dim_v = 64;
+  Case c(s, random);
+  const auto planned = [&](const char* score_mod, const char* mask_mod) {
+    c.options.score_mod = score_mod;
+    c.options.mask_mod = mask_mod;
+    auto made = plan(c.problem(), device());
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    return std::move(made).value();
+  };
+  const Plan none = planned("", ""), score = planned("score - 0.1 * abs(q - k)", ""),
+             mask = planned("", "(q + k) % 3 != 0"), band = planned("", "k - q < 2000");
+  EXPECT_NE(none.config().kernel.find(".decode"), std::string::npos) << none.explain();
+  EXPECT_EQ(score.config().kernel, none.config().kernel) << score.explain();
+  EXPECT_EQ(band.config().kernel, none.config().kernel) << band.explain();
+  EXPECT_EQ(band.workspace_bytes(), none.workspace_bytes());
+  EXPECT_NE(mask.config().kernel.find(".decode."), std::string::npos) << mask.explain();
+  if (none.config().kernel.find(".decode_tma.") == std::string::npos) return;
+  EXPECT_NE(mask.explain().find("values that a mask_mod or block mask leaves out"),
+            std::string::npos)
+      << mask.explain();
+}
+
 // The machine code of AMD's kernels.
 class GpuDecodeFunctionsCode : public GpuDecodeFunctions {};
 
