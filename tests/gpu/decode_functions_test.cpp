@@ -154,7 +154,7 @@ TEST_P(GpuDecodeFunctions, BlockMasks) {
   EXPECT_GT(check(c, random), 0);
 }
 
-// Few queries beside many keys are decode's, with functions, too. Bounds of k - q are options, which
+// Few queries beside many keys are decode's, with functions, too. Bounds of k - q are options, and
 // take no bits.
 TEST_P(GpuDecodeFunctions, AreChosen) {
   Random random(own_stream(9975));

@@ -20,8 +20,8 @@ int64_t words_of(int64_t columns) { return round_up(tiles_of(columns + kMostTile
 // Returns true if all queries share a row of the mask.
 bool has_one_row(const Problem& p) { return p.keep_mask.strides[2] == 0 && !has_mask_parts(p); }
 
-// Returns true for forward/pack_few_rows.h, whose lanes go over the queries. Bits of bytes alone are
-// made by one kernel: a small problem checks its first use.
+// Returns true for forward/pack_few_rows.h, whose lanes go over the queries. Bits of bytes alone
+// are made by one kernel: a small problem checks its first use.
 bool has_few_rows(const Problem& p) {
   constexpr int64_t kFewRows = 16;
   return has_mask_parts(p) && p.seqlen_q <= kFewRows;
