@@ -196,7 +196,13 @@ TEST_P(GpuDecodeFunctionsCode, Agrees) {
   if (random.chance(0.5)) s.page_size = random.pick({16, 24}), s.used_k = true;
   draw_features(s, random);
   s.bias = s.keep = false;
-  EXPECT_GT(check_drawn(s, random), 0);
+  Case c(s, random);
+  Functions functions(s, random, false);
+  draw_functions(c, random);
+  // Whole steps that no row attends.
+  if (random.chance(0.5)) c.options.mask_mod = "k < 20 | (k >= 170 & (k + h) % 3 != 0)";
+  c.tensors.function_tensors = functions.list;
+  EXPECT_GT(check(c, random), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(MachineCode, GpuDecodeFunctionsCode,
