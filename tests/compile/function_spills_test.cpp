@@ -21,14 +21,19 @@ using testing::kFunctionExamples;
 
 class FunctionSpills : public testing::ChipTest {};
 
-Problem problem_of(const FunctionExample& example, int64_t head_dim, bool backward,
+// What a call does: a prompt's tokens, one token by split keys, or gradients.
+enum class Work { prompt, token, gradients };
+
+Problem problem_of(const FunctionExample& example, int64_t head_dim, Work work,
                    testing::Random& random) {
   testing::CaseSpec s;
   s.dtype = DType::bf16;
-  s.seqlen_q = s.seqlen_k = 512;
-  s.num_heads = s.num_kv_heads = 2;
+  s.seqlen_q = work == Work::token ? 1 : 512;
+  s.seqlen_k = work == Work::token ? 4096 : 512;
+  s.num_kv_heads = 2;
+  s.num_heads = work == Work::token ? 8 : 2;
   s.head_dim = s.head_dim_v = head_dim;
-  s.backward = backward;
+  s.backward = work == Work::gradients;
   testing::Case c(s, random);
   const testing::Functions functions(s, random, false);
   c.options.score_mod = example.score_mod;
@@ -72,11 +77,12 @@ TEST_P(FunctionSpills, NoExampleHasAny) {
   ASSERT_TRUE(gpu::find_chip(GetParam(), storage, chip));
   testing::Random random(77 + std::hash<std::string>{}(GetParam()));
   for (const FunctionExample& example : kFunctionExamples) {
-    for (const int64_t head_dim : {64, 128}) {
-      for (const bool backward : {false, true}) {
+    for (const int64_t head_dim : {64, 128, 256}) {
+      for (const Work work : {Work::prompt, Work::token, Work::gradients}) {
+        if (head_dim > 128 && work != Work::token) continue;
         // Most of the time is the compiler's.
         if (!testing::long_run() && !random.chance(0.1)) continue;
-        const Problem p = problem_of(example, head_dim, backward, random);
+        const Problem p = problem_of(example, head_dim, work, random);
         for (const std::string& spill : what_spills(p, chip, *compiler.value()))
           ADD_FAILURE() << example.name << ", d" << head_dim << ": " << spill;
       }

@@ -22,11 +22,17 @@ class DecodeTma final : public Family {
   explicit DecodeTma(const Target& target) : Family(target), tiles_(*target.decode_tma) {}
   std::string_view name() const noexcept override { return "decode_tma"; }
   bool variable_lengths() const noexcept override { return true; }
+  bool score_functions() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (p.keep_mask.present)
       return Support::no(
           "values that a keep_mask leaves out would have to be cleared after the TMA");
+    if (has_mask_parts(p)) {
+      return Support::no(
+          "values that a mask_mod or block mask leaves out would have to be cleared after the TMA");
+    }
+    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     if (p.packed_q() || p.packed_k())
       return Support::no("the TMA reads sequences at multiples of one length");
     if (p.leftpad_k.present)

@@ -20,6 +20,13 @@ int64_t words_of(int64_t columns) { return round_up(tiles_of(columns + kMostTile
 // Returns true if all queries share a row of the mask.
 bool has_one_row(const Problem& p) { return p.keep_mask.strides[2] == 0 && !has_mask_parts(p); }
 
+// Returns true for forward/pack_few_rows.h, whose lanes go over the queries. Bits of bytes alone
+// are made by one kernel: a small problem checks its first use.
+bool has_few_rows(const Problem& p) {
+  constexpr int64_t kFewRows = 16;
+  return has_mask_parts(p) && p.seqlen_q <= kFewRows;
+}
+
 int64_t planes(const Problem& p, const kernels::MaskBits& bits) {
   return (bits.batch_planes != 0 ? p.batch : 1) * (bits.head_planes != 0 ? p.num_heads : 1);
 }
@@ -162,15 +169,18 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   plan.mask_keys_words = by_key ? all * bits.keys * bits.query_words : 0;
 
   constexpr int kLanes = kLanesOfBits, kRowBytes = 16;  // kernels/forward/pack_mask.h
-  Specialisation s = helper_kernel(reader->specialisation, "forward/pack_mask.h", kLanes);
+  const bool few = has_few_rows(p);
+  Specialisation s = helper_kernel(reader->specialisation,
+                                   few ? "forward/pack_few_rows.h" : "forward/pack_mask.h", kLanes);
   s.keep_mask = kMaskAsBits;
   s.mask_parts = mask_parts(p);
   s.functions = mask_mod_source(p);
   s.band = reader->specialisation.band;
   s.backward = false;
-  s.lds_bytes = kRowBytes * (kernels::kMaskRows + 2 * kLanes / 32);
+  s.lds_bytes = few ? 0 : kRowBytes * (kernels::kMaskRows + 2 * kLanes / 32);
   s.splits = s.sinks = 0;
-  const int64_t blocks = std::max<int64_t>(bits.blocks, by_key ? bits.query_words / 2 : 0);
+  const int64_t blocks =
+      few ? 1 : std::max<int64_t>(bits.blocks, by_key ? bits.query_words / 2 : 0);
   // The bits are not read where there are no queries, no keys or no batch: then there may be no
   // mask either.
   const bool empty = reader->workgroups == 0 || p.seqlen_k == 0;

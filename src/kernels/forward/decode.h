@@ -3,6 +3,7 @@
 // round robin, straight from memory into operands, and merge at the end through LDS. With one split
 // the result is final, else forward/decode_combine.h merges the splits.
 #include "forward/decode_layout.h"
+#include "tile/kept_steps.h"
 #include "tile/tile_ring.h"
 
 namespace fulmen::kernels {
@@ -248,6 +249,25 @@ FULMEN_DEVICE void go_over_ring(const SplitTask& task, const Scales& scales, Int
   }
 }
 
+// A wave's tiles of which some row attends a key.
+FULMEN_DEVICE void go_over_kept(const SplitTask& task, KeptSteps<kBlockN> steps, RowState& rows,
+                                DirectOutput& out) {
+  const auto place_of = [&](int n) {
+    const Int64 key = steps.key(n);
+    return n < steps.count() ? TilePlace::of(task.a, key) : TilePlace{key, {}};
+  };
+  int n = steps.next(0);
+  TilePlace next = place_of(n);
+#pragma unroll 1
+  while (n < steps.count()) {
+    const TilePlace place = next;
+    // The next page's number is in flight during this step.
+    n = steps.next(n + 1);
+    next = place_of(n);
+    task.template step<true>(place, rows, out);
+  }
+}
+
 FULMEN_DEVICE void leave_in_lds(const RowState& rows, const DirectOutput& out, float scale) {
   const int wave = wave_id() / kDimGroups, first_dim = wave_id() % kDimGroups * kDimsOfWave;
 #pragma unroll
@@ -371,6 +391,9 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   if constexpr (kTileRing) {
     go_over_ring(task, scales, first_key, kStride, is_whole, rows, out);
     barrier();  // waves merge where their rings were
+  } else if constexpr (kMaskBits) {
+    go_over_kept(task, {a, batch, kv_head, first_query, query_end, first_key, end, kStride}, rows,
+                 out);
   } else {
     TilePlace next{first_key, {}};
     if (kTilesInPages && first_key < end) next = TilePlace::of(a, first_key);

@@ -12,6 +12,7 @@
 // Registers of a lane: Q, O, and a step's K and V. With one split the result is final, else
 // forward/decode_combine.h merges the splits.
 #include "core/scores.h"
+#include "tile/kept_steps.h"
 #include "tile/kv_rows.h"
 #include "tile/neighbours.h"
 
@@ -442,9 +443,18 @@ FULMEN_DEVICE void decode_portable(const ForwardArguments& call) {
   // Double-buffered: a step does not overwrite what a lane still reads of the step before.
   const int lds = kOutputsAt + wave_id() * kWaveFloats;
   int other = 0;
-  for (Int64 key = begin + wave_id() * kStepKeys; key < end; key += kWaves * kStepKeys) {
+  const Int64 first_key = begin + wave_id() * kStepKeys;
+  constexpr int kStride = kWaves * kStepKeys;
+  const auto step = [&](Int64 key) {
     task.step(key, end, lds + other, state);
     other = kStepFloats - other;
+  };
+  if constexpr (kMaskBits) {
+    KeptSteps<kStepKeys> steps(a, place.batch, place.kv_head, first_query, query_end, first_key,
+                               end, kStride);
+    for (int n = steps.next(0); n < steps.count(); n = steps.next(n + 1)) step(steps.key(n));
+  } else {
+    for (Int64 key = first_key; key < end; key += kStride) step(key);
   }
   wave_barrier();
   leave_in_lds(state, lds);

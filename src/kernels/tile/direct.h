@@ -180,8 +180,21 @@ struct DirectValues {
 FULMEN_DEVICE KeptKeys<kBlockN> kept_keys(const RowMap& map, Int64 row_begin, Int64 row_end,
                                           const KeySource& source, Int64 first_key) {
   if constexpr (!kKeepMask) return {};
-  const ForwardArguments& a = again(map.arguments, first_key);
   const Int64 first_query = map.query(row_begin), query_end = map.query(row_end - 1) + 1;
+  if constexpr (kMaskBits) {
+    const ForwardArguments& a = map.arguments;
+    const MaskedRows rows = MaskedRows::of(a, map.batch, map.first_head, first_query, query_end);
+    // Heads that share a plane of bits attend the same.
+    const int heads = kPackedRows && a.mask_bits.head_planes != 0 ? a.group_size : 1;
+    TileBits bits = rows.attended(first_key, heads);
+#pragma unroll
+    for (int w = 0; w < TileBits::kCount; ++w) bits.word[w] = uniform(bits.word[w]);
+    KeptKeys<kBlockN> kept = KeptKeys<kBlockN>::of(bits);
+    if (first_key < source.begin) kept.drop_before(static_cast<int>(source.begin - first_key));
+    kept.drop_behind(at_most(source.end - first_key, kBlockN) - 1);
+    return kept;
+  }
+  const ForwardArguments& a = again(map.arguments, first_key);
   return KeptKeys<kBlockN>::of([&](int n) {
     const Int64 key = first_key + n;
     if (key < source.begin || key >= source.end) return false;

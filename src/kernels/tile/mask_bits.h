@@ -83,6 +83,7 @@ struct MaskedRows {
   const unsigned* any;  // of their first block
   const unsigned* all;
   int blocks, words;
+  Int64 all_blocks;  // of a plane
 
   FULMEN_DEVICE static MaskedRows of(const ForwardArguments& a, Int64 batch, Int64 head,
                                      Int64 row_begin, Int64 row_end) {
@@ -91,17 +92,21 @@ struct MaskedRows {
     const Int64 end = bits.blocks == 1 ? 1 : tiles_of(row_end, kMaskRows);
     const Int64 at = (mask_plane(a, batch, head) * bits.blocks + first) * bits.words;
     return {bits.any + at, bits.all + at, row_end > row_begin ? static_cast<int>(end - first) : 0,
-            bits.words};
+            bits.words, bits.blocks};
   }
   FULMEN_DEVICE bool attend(Int64 key) const {
     unsigned word = 0;
     for (int n = 0; n < blocks; ++n) word |= global_load(any + n * words + key / 32);
     return (word >> static_cast<unsigned>(key % 32) & 1U) != 0;
   }
-  // Which keys of a tile some query attends.
-  FULMEN_DEVICE TileBits attended(Int64 first_key) const {
+  // Which keys of a tile some query attends. heads: that have planes of their own, this one and
+  // those behind it.
+  FULMEN_DEVICE TileBits attended(Int64 first_key, int heads = 1) const {
     TileBits bits = TileBits::none();
-    for (int n = 0; n < blocks; ++n) bits |= TileBits::of(any + n * words, first_key);
+    for (int h = 0; h < heads; ++h) {
+      const unsigned* const plane = any + h * all_blocks * words;
+      for (int n = 0; n < blocks; ++n) bits |= TileBits::of(plane + n * words, first_key);
+    }
     return bits;
   }
   // Returns true if the mask lets every query attend every key of the tile.
