@@ -6,9 +6,9 @@
 
 namespace fulmen::kernels {
 
-// Beside a score_mod all steps are taken: of a loop over kept ones clang made code for gfx942 whose
-// later reads of other lanes the rules of machine code refuse.
-constexpr bool kPassesOverSteps = kMaskBits && !kScoreMod;
+// Beside a score_mod, and in waves of 64 lanes, all steps are taken: of a loop over kept ones clang
+// made code for gfx942 whose later reads of other lanes the rules of machine code refuse.
+constexpr bool kPassesOverSteps = kMaskBits && !kScoreMod && kWaveSize == 32;
 
 // Steps 0, 1, 2, ... of a wave, of kKeys keys each: step n's begin at first + n * stride. Each lane
 // looks at one step of kWaveSize, and all lanes keep what they found: a step costs a bit's test.
