@@ -391,7 +391,7 @@ FULMEN_DEVICE void split_kv(const ForwardArguments& call) {
   if constexpr (kTileRing) {
     go_over_ring(task, scales, first_key, kStride, is_whole, rows, out);
     barrier();  // waves merge where their rings were
-  } else if constexpr (kMaskBits) {
+  } else if constexpr (kPassesOverSteps) {
     go_over_kept(task, {a, batch, kv_head, first_query, query_end, first_key, end, kStride}, rows,
                  out);
   } else {

@@ -449,7 +449,7 @@ FULMEN_DEVICE void decode_portable(const ForwardArguments& call) {
     task.step(key, end, lds + other, state);
     other = kStepFloats - other;
   };
-  if constexpr (kMaskBits) {
+  if constexpr (kPassesOverSteps) {
     KeptSteps<kStepKeys> steps(a, place.batch, place.kv_head, first_query, query_end, first_key,
                                end, kStride);
     for (int n = steps.next(0); n < steps.count(); n = steps.next(n + 1)) step(steps.key(n));

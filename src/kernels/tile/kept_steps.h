@@ -6,6 +6,10 @@
 
 namespace fulmen::kernels {
 
+// Beside a score_mod, and in waves of 64 lanes, all steps are taken: of a loop over kept ones clang
+// made code for gfx942 whose later reads of other lanes the rules of machine code refuse.
+constexpr bool kPassesOverSteps = kMaskBits && !kScoreMod && kWaveSize == 32;
+
 // Steps 0, 1, 2, ... of a wave, of kKeys keys each: step n's begin at first + n * stride. Each lane
 // looks at one step of kWaveSize, and all lanes keep what they found: a step costs a bit's test.
 // All lanes of the wave come here together.
@@ -17,8 +21,10 @@ class KeptSteps {
                           Int64 query_end, Int64 first, Int64 end, int stride)
       : a_(a), first_(first), stride_(stride) {
     const MaskBits& bits = a.mask_bits;
-    if (first >= end || query_end <= first_query) return;
-    count_ = static_cast<int>((end - first - 1) / stride) + 1;
+    // A scalar: no loop of AMD's waves may end by what a lane has.
+    count_ = static_cast<int>(uniform(first >= end || query_end <= first_query
+                                          ? 0U
+                                          : static_cast<unsigned>((end - first - 1) / stride) + 1));
     heads_ = bits.head_planes == 0 ? 1 : a.group_size;
     const Int64 block = bits.blocks == 1 ? 0 : first_query / kMaskRows;
     blocks_ = bits.blocks == 1 ? 1 : static_cast<int>(tiles_of(query_end, kMaskRows) - block);
@@ -38,7 +44,7 @@ class KeptSteps {
       if ((left & 1U) != 0) break;
       n = left == 0 ? (n / kWaveSize + 1) * kWaveSize : n + 1;
     }
-    return n;
+    return static_cast<int>(uniform(static_cast<unsigned>(n)));
   }
 
  private:
