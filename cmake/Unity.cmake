@@ -1,6 +1,6 @@
 # Most of the time to compile a file are headers that its neighbours need, too: up to eight of a
-# folder are compiled as one. What a file forgets to include, the stage apart of `./dev test --long`
-# finds.
+# folder are compiled as one, of the program's whatever their folder, as it has many small ones. What
+# a file forgets to include, the stage apart of `./dev test --long` finds.
 set(FULMEN_UNITY "all" CACHE
   STRING "Compile the files of a folder together: all, tests (and tools), or empty: none")
 set(FULMEN_UNITY_FILES 8)
@@ -26,6 +26,9 @@ function(fulmen_unity target) # sources...
     endif()
     cmake_path(GET source PARENT_PATH folder)
     cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+    if(target STREQUAL fulmen_tools AND NOT source MATCHES "/platform/")
+      set(folder tools)
+    endif()
     string(MAKE_C_IDENTIFIER ${folder} folder)
     math(EXPR part "0${count_${folder}} / ${FULMEN_UNITY_FILES}")
     math(EXPR count_${folder} "0${count_${folder}} + 1")
