@@ -42,18 +42,20 @@ inline bool extends_none(const gpu::Target& target) { return target.extends == n
 inline bool has_warpgroups(const gpu::Target& target) { return target.panel_columns > 0; }
 
 // Why the running test is left out for this emulated chip; empty: it is not. By the seed each test
-// is drawn in one run of five for targets whose kernels are another one's, and in one of six of
-// ./dev test's for the others.
+// is drawn in one of eight of ./dev test's runs. Where a target's kernels are another one's, it is
+// drawn in other runs as well, in one of five.
 inline std::string why_not_drawn(const std::string& chip) {
+  constexpr std::size_t kRuns = 8, kRunsOfAlike = 5;
   std::vector<std::string> chips = portable_test_chips();
   for (const gpu::Target* target : gpu::targets()) {
     for (const gpu::ChipFacts& facts : target->chips) chips.emplace_back(facts.arch);
     if (long_run() || target->like == nullptr || target->chips.front().arch != chip) continue;
-    return is_drawn(5) ? ""
-                       : "drawn in one run of 5: kernels of " + std::string(target->like->name);
+    return is_drawn(sampled_run() ? kRuns : kRunsOfAlike)
+               ? ""
+               : "left to other runs: kernels of " + std::string(target->like->name);
   }
   const bool emulated = std::find(chips.begin(), chips.end(), chip) != chips.end();
-  return emulated ? left_to_other_runs(6) : "";
+  return emulated ? left_to_other_runs(kRuns) : "";
 }
 
 // A test of one chip, where it is drawn.
