@@ -1,6 +1,6 @@
 # Most of the time to compile a file are headers that its neighbours need, too: up to eight of a
-# folder are compiled as one, of the program's whatever their folder, as it has many small ones. What
-# a file forgets to include, the stage apart of `./dev test --long` finds.
+# folder are compiled as one, and of the program's whatever their folder, as it has many small ones.
+# What a file forgets to include, the stage apart of `./dev test --long` finds.
 set(FULMEN_UNITY "all" CACHE
   STRING "Compile the files of a folder together: all, tests (and tools), or empty: none")
 set(FULMEN_UNITY_FILES 8)

@@ -51,7 +51,7 @@ struct ChipFacts {
   LdsReads lds_reads = {};
   int vector_registers = 256;      // most 32-bit registers of a lane, accumulators included
   int register_file;               // 32-bit registers of a SIMD (AMD) or multiprocessor (NVIDIA)
-  bool multiplies_e4m3 = true;     // where the target has tiles for it, a wave does by one instruction
+  bool multiplies_e4m3 = true;     // by one instruction, where the target has tiles for it
   bool pair_products = false;      // v_dot2_f32_f16: two products of fp16 numbers, added in fp32
   std::string_view products = {};  // "RX 7900": what people call it
 };
