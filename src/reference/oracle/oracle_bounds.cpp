@@ -2,7 +2,6 @@
 // correctness is judged", in its order.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "reference/oracle/oracle_rows.h"
 
@@ -12,13 +11,23 @@ namespace {
 // Differences of scores beyond this are no probability in fp32.
 constexpr double kExponentialRange = 104;
 
-// rows: [dim, count]. The largest distance of a number from the mean of its row.
+// rows: [dim, count]. The largest distance of a number from the mean of its row. Those that are not
+// finite are of masked keys.
 double range_about_means(const std::vector<double>& rows, int64_t dim, int64_t count) noexcept {
   double range = 0;
   for (int64_t d = 0; d < dim; ++d) {
     const double* row = rows.data() + d * count;
-    const double mean = std::accumulate(row, row + count, 0.0) / static_cast<double>(count);
-    for (int64_t j = 0; j < count; ++j) range = std::fmax(range, std::fabs(row[j] - mean));
+    double sum = 0;
+    int64_t finite = 0;
+    for (int64_t j = 0; j < count; ++j) {
+      if (!std::isfinite(row[j])) continue;
+      sum += row[j];
+      ++finite;
+    }
+    const double mean = finite == 0 ? 0 : sum / static_cast<double>(finite);
+    for (int64_t j = 0; j < count; ++j) {
+      if (std::isfinite(row[j])) range = std::fmax(range, std::fabs(row[j] - mean));
+    }
   }
   return range;
 }
