@@ -188,6 +188,33 @@ TEST(Oracle, MinusInfinityBiasIsAScore) {
   EXPECT_EQ(none.lse[0], -HUGE_VAL);
 }
 
+// What int8 may do to k follows from the range of all keys. A NaN among the masked ones once made it
+// nothing. Keys of 8 and -8 about a query of 1/32: their range is 8, whatever the third key holds.
+TEST(Oracle, BoundOfInt8DoesNotDependOnWhatMaskedKeysHold) {
+  const auto bound_with = [](float masked) {
+    CaseSpec spec;
+    spec.precision = Precision::int8;
+    spec.keep = true;
+    spec.lse = false;
+    Case c = weights_case({1, 1, 1}, {3, 5, 0}, spec);
+    Case::set(c.tensors.q, {0, 0, 0, 0}, 0.03125F);
+    Case::set(c.tensors.k, {0, 0, 0, 0}, 8);
+    Case::set(c.tensors.k, {0, 1, 0, 0}, -8);
+    Case::set(c.tensors.k, {0, 2, 0, 0}, masked);
+    auto* const keep = static_cast<uint8_t*>(c.tensors.keep_mask.data);
+    keep[0] = keep[1] = 1;
+    keep[2] = 0;
+    const Oracle exact(c);
+    Case::set(c.tensors.out, {0, 0, 0, 0}, static_cast<float>(exact.out[0]));
+    const VerifyReport report = verify_result(c.problem(), c.tensors);
+    EXPECT_TRUE(report.ok) << report.message;
+    return report.bound;
+  };
+  const double bound = bound_with(0);
+  EXPECT_GT(bound, 1e-3);
+  EXPECT_NEAR(bound_with(NAN), bound, 1e-3 * bound);
+}
+
 // docs/contract.md, one element at a time: no running sums, no ranges, long double.
 void expect_formulas(const Case& c) {
   const CaseSpec& s = c.spec;
