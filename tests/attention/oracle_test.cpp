@@ -189,7 +189,7 @@ TEST(Oracle, MinusInfinityBiasIsAScore) {
 }
 
 // What int8 may do to k follows from the range of all keys. A NaN among the masked ones once made it
-// nothing. Keys of 8 and -8 about a query of 1/32: their range is 8, whatever the third key holds.
+// nothing. The keys 8 and -8 have a range of 8, whatever the third one holds.
 TEST(Oracle, BoundOfInt8DoesNotDependOnWhatMaskedKeysHold) {
   const auto bound_with = [](float masked) {
     CaseSpec spec;
