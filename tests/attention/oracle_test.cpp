@@ -188,8 +188,8 @@ TEST(Oracle, MinusInfinityBiasIsAScore) {
   EXPECT_EQ(none.lse[0], -HUGE_VAL);
 }
 
-// What int8 may do to k follows from the range of all keys. A NaN among the masked ones once made it
-// nothing. The keys 8 and -8 have a range of 8, whatever the third one holds.
+// What int8 may do to k follows from the range of all keys. A NaN among the masked ones once left
+// nothing of it. The keys 8 and -8 have a range of 8, whatever the third one holds.
 TEST(Oracle, BoundOfInt8DoesNotDependOnWhatMaskedKeysHold) {
   const auto bound_with = [](float masked) {
     CaseSpec spec;
