@@ -28,15 +28,12 @@ def drawn(items: list[pytest.Item]) -> set[pytest.Item]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = (
-        [] if problems.LONG_RUN else [item for item in items if item.get_closest_marker("long")]
-    )
+    taken = {item for item in items if problems.LONG_RUN or not item.get_closest_marker("long")}
     if problems.SAMPLED_RUN:
-        taken = drawn([item for item in items if item not in left_out])
-        left_out = [item for item in items if item not in taken]
-    if left_out:
+        taken = drawn([item for item in items if item in taken])
+    if left_out := [item for item in items if item not in taken]:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        items[:] = [item for item in items if item in taken]
 
 
 @pytest.fixture
