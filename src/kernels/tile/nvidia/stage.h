@@ -31,7 +31,7 @@ FULMEN_DEVICE StagedKeys key_operand(int buffer, int tile, int depth, unsigned l
 FULMEN_DEVICE StagedRows lds_queries(int row, int depth, unsigned lane) {
   return {KeyRows::queries(lane, kLayout.queries_at, row, depth).words};
 }
-// Of the step-th product P V.
+// The values of the step-th product P V.
 FULMEN_DEVICE StagedValues value_operand(int buffer, int step, int dims, unsigned lane) {
   if constexpr (kCodeValues)
     return {PanelRows::keys(lane, values_at(buffer), kScoreTile * dims, step).words};
