@@ -190,10 +190,16 @@ def test_every_form_of_results():
     close(scaled, expected(q, k, v, None, None, 0.5)[0], "scale")
 
 
-def test_calls_that_nobody_sees_leave_out_the_dispatcher(monkeypatch):
-    """One without gradients gives what the operator gives; what looks on gets the operator."""
+def test_calls_that_autograd_alone_sees_leave_out_the_dispatcher(monkeypatch):
+    """They give what the operator gives, with gradients; what else looks on gets the operator."""
     q, k, v = (one.detach() for one in problem(Case(), kv_heads=HEADS))
     bias = torch.randn(64)
+
+    def mod(score, b, h, q, k):
+        return score + bias[abs(q - k)]
+
+    alone = fulmen.flex_attention(q, k, v, mod)
+    assert alone.grad_fn is None
     calls = []
     right = torch.ops.fulmen.flex_attention
 
@@ -202,16 +208,16 @@ def test_calls_that_nobody_sees_leave_out_the_dispatcher(monkeypatch):
         return right(*args)
 
     monkeypatch.setattr(torch.ops.fulmen, "flex_attention", seen)
-
-    def mod(score, b, h, q, k):
-        return score + bias[abs(q - k)]
-
-    alone = fulmen.flex_attention(q, k, v, mod)
-    assert not calls and alone.grad_fn is None
-    for who in (q, bias):
+    by_out = torch.randn_like(alone)
+    for who in (q, v, bias):
         who.requires_grad_()
         out = fulmen.flex_attention(q, k, v, mod)
-        assert calls and out.requires_grad and torch.equal(out, alone)
+        gradient = torch.autograd.grad(out, who, by_out)[0]
+        assert not calls and torch.equal(out, alone)
+        with torch.profiler.profile():
+            out = fulmen.flex_attention(q, k, v, mod)
+        assert calls and torch.equal(out, alone)
+        assert torch.equal(torch.autograd.grad(out, who, by_out)[0], gradient)
         calls.clear()
         with torch.no_grad():
             assert not fulmen.flex_attention(q, k, v, mod).requires_grad and not calls
@@ -219,6 +225,25 @@ def test_calls_that_nobody_sees_leave_out_the_dispatcher(monkeypatch):
     with torch.autocast("cpu", torch.bfloat16):
         assert fulmen.flex_attention(q, k, v, mod).dtype == torch.bfloat16 and calls
     assert type(fulmen.flex_attention(torch.nn.Parameter(q, False), k, v, mod)) is torch.Tensor
+
+
+def test_compiled_autograd():
+    compiled_autograd = pytest.importorskip("torch._dynamo.compiled_autograd")
+    q, k, v = problem(Case(), kv_heads=HEADS)
+    table = torch.randn(128, requires_grad=True)
+
+    def loss():
+        return (
+            fulmen.flex_attention(q, k, v, lambda score, b, h, q, k: score + table[q - k + 64])
+            .square()
+            .sum()
+        )
+
+    expected = torch.autograd.grad(loss(), (q, k, v, table))
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        loss().backward()
+    for leaf, gradient in zip((q, k, v, table), expected, strict=True):
+        assert torch.equal(leaf.grad, gradient)
 
 
 def test_an_infinite_score_masks():

@@ -14,7 +14,7 @@ from fulmen.flex._band import Band, band_of
 from fulmen.flex._lists import Kind
 from fulmen.flex._trace import Traced
 
-_NAMES = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 # Blocks that are compared at one time.
 _MOST_BLOCKS = 1 << 24
 _MOST_KEPT = 512
@@ -35,12 +35,12 @@ class _Kept(NamedTuple):
 _kept: dict[Any, _Kept] = {}
 
 
-def _contents(one: Any) -> Any:
+def contents_of(one: Any) -> Any:
     """What changes with a tensor's elements, as far as torch knows."""
     return (one._version, one.data_ptr(), tuple(one.shape), one.stride(), one.dtype)
 
 
-def _is_plain(one: Any, torch: Any) -> bool:
+def is_plain(one: Any, torch: Any) -> bool:
     """Whether it is a tensor with elements and a version: none of a tracer or a subclass."""
     return (
         type(one) is torch.Tensor
@@ -50,7 +50,7 @@ def _is_plain(one: Any, torch: Any) -> bool:
     )
 
 
-def _may_read(torch: Any) -> bool:
+def may_read(torch: Any) -> bool:
     """Whether elements can be looked at now, and count later: a graph of CUDA is replayed with what
     the lists hold then."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
@@ -66,16 +66,16 @@ def are_implied(
     """Whether mask_mod alone attends the same pairs. lists: as lists_of() gives them."""
     if "[" in both.mask_mod:  # what reads tensors is no band, whatever they hold
         return False
-    own = tuple(getattr(block_mask, name) for name in _NAMES)
+    own = tuple(getattr(block_mask, name) for name in LISTS)
     torch, there = sys.modules.get("torch"), [one for one in own if one is not None]
-    if torch is None or both.mask_mod == "true" or not all(_is_plain(one, torch) for one in there):
+    if torch is None or both.mask_mod == "true" or not all(is_plain(one, torch) for one in there):
         return False
-    if (own[2] is None) != (own[3] is None) or not _may_read(torch):
+    if (own[2] is None) != (own[3] is None) or not may_read(torch):
         return False
     queries, keys = sizes[2:]
     block = tuple(int(one) for one in block_mask.BLOCK_SIZE)
     key = (*map(id, own), both.mask_mod, queries, keys, block)
-    contents = tuple(map(_contents, there))
+    contents = tuple(map(contents_of, there))
     kept = _kept.get(key)
     if kept is not None and kept.is_of(own, contents):
         return kept.agree

@@ -32,11 +32,7 @@ def _keywords(problem: Problem) -> dict[str, Any]:
     }
     if problem.lists and problem.read_by_kernel:
         names = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
-        lists = dict(zip(names, problem.lists, strict=True))
-        for name in names[::2]:
-            if lists[name] is not None:
-                lists[name] = lists[name][:, :, None]
-        given |= lists
+        given |= zip(names, problem.lists, strict=True)
         given["mask_block_q"], given["mask_block_k"] = problem.block
     return given
 

@@ -24,7 +24,7 @@ _UNCHANGING = (
     "operator",
     "torch",
 )
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range)
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -35,9 +35,14 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(one)
 
 
+def names_of(function: types.FunctionType) -> tuple[str, ...]:
+    """The global names that a function may read."""
+    return tuple(sorted(set(_names(function.__code__))))
+
+
 def globals_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     there = function.__globals__
-    for name in sorted(set(_names(function.__code__))):
+    for name in names_of(function):
         if name in there:
             yield name, there[name]
 
@@ -57,7 +62,7 @@ _HIDDEN = frozenset(("globals", "eval", "exec", "__import__", "random"))
 
 
 @functools.lru_cache(maxsize=1024)
-def _reaches_more(code: types.CodeType) -> bool:
+def reaches_more(code: types.CodeType) -> bool:
     """Whether a code reads what is in none of its cells, defaults and globals: modules that it
     imports itself."""
     imported = (
@@ -66,7 +71,7 @@ def _reaches_more(code: types.CodeType) -> bool:
     return (
         not _HIDDEN.isdisjoint(code.co_names)
         or any(name.split(".")[0] not in _UNCHANGING for name in imported)
-        or any(_reaches_more(one) for one in code.co_consts if isinstance(one, types.CodeType))
+        or any(reaches_more(one) for one in code.co_consts if isinstance(one, types.CodeType))
     )
 
 
@@ -82,7 +87,7 @@ class _Reader:
         self._seen: dict[int, int] = {}
 
     def key(self, value: Any) -> Any:
-        if isinstance(value, _PLAIN):
+        if isinstance(value, PLAIN):
             return value.__class__, repr(value) if isinstance(value, float) else value
         if isinstance(value, types.FunctionType | functools.partial | tuple | list | dict):
             if id(value) in self._seen:  # recursion, or the same again
@@ -97,12 +102,9 @@ class _Reader:
         if isinstance(value, dict):
             return dict, tuple((self.key(name), self.key(one)) for name, one in value.items())
         if isinstance(value, types.ModuleType | types.BuiltinFunctionType | type):
-            home = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
-            if (home or "builtins").split(".")[0] in _UNCHANGING:
-                if _is_of_object(value):
-                    raise _NoKey  # what it is bound to may change: dict.get, list.__getitem__
+            if is_unchanging(value):
                 return self._address(value)
-            raise _NoKey  # its attributes may be others tomorrow
+            raise _NoKey
         if is_of_numpy(value, "generic"):
             return value.__class__, repr(value)  # a constant of the text
         if hasattr(value, "shape") and hasattr(value, "dtype"):
@@ -118,8 +120,7 @@ class _Reader:
                 str(value.dtype),
                 str(device) if isinstance(device, str) or hasattr(device, "type") else None,
             )
-        module = getattr(value.__class__, "__module__", "")
-        if module.split(".")[0] in ("torch", "numpy", "jax", "enum") and _is_immutable(value):
+        if is_unchanging(value):
             return value.__class__, value
         raise _NoKey
 
@@ -128,10 +129,9 @@ class _Reader:
         return id(value)
 
     def _function(self, function: types.FunctionType) -> Any:
-        module = function.__module__ or ""
-        if module.split(".")[0] in ("torch", "numpy", "jax") and not function.__closure__:
+        if is_unchanging(function):
             return self._address(function.__code__)
-        if _reaches_more(function.__code__):
+        if reaches_more(function.__code__):
             raise _NoKey
         return (
             self._address(function.__code__),
@@ -141,6 +141,24 @@ class _Reader:
             self.key(vars(function)),
             tuple((name, self.key(one)) for name, one in globals_of(function)),
         )
+
+
+def is_unchanging(value: Any) -> bool:
+    """Whether what an object says stays the same: modules, types and functions of libraries that
+    do not change, and objects such as dtypes. A user's module may have other attributes tomorrow.
+    """
+    if isinstance(value, types.FunctionType):
+        return _library_of(value.__module__) in ("torch", "numpy", "jax") and not value.__closure__
+    if isinstance(value, types.ModuleType | types.BuiltinFunctionType | type):
+        home = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+        # A method is bound to what may change: dict.get, list.__getitem__.
+        return _library_of(home or "builtins") in _UNCHANGING and not _is_of_object(value)
+    home = getattr(value.__class__, "__module__", "")
+    return _library_of(home) in ("torch", "numpy", "jax", "enum") and _is_immutable(value)
+
+
+def _library_of(module: str | None) -> str:
+    return (module or "").split(".")[0]
 
 
 def _is_of_object(value: Any) -> bool:

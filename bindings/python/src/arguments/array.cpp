@@ -567,8 +567,14 @@ bool is_addressable(const Array& array) {
   if (std::find(array.shape, array.shape + array.ndim, 0) != array.shape + array.ndim) return true;
   const bool is_half = array.dtype == FULMEN_FP16 || array.dtype == FULMEN_BF16;
   const bool is_word = array.dtype == FULMEN_FP32 || array.dtype == FULMEN_INT32;
-  const std::uintptr_t bytes = is_word ? 4 : is_half ? 2 : 1;
+  const std::uintptr_t bytes = array.dtype == FULMEN_INT64 ? 8 : is_word ? 4 : is_half ? 2 : 1;
   return array.data != nullptr && reinterpret_cast<std::uintptr_t>(array.data) % bytes == 0;
+}
+
+bool is_trusted(const Array& array) {
+  const bool own_memory =
+      array.device.type == kDlCpu || array.device.type == kDlCuda || array.device.type == kDlRocm;
+  return array.framework == Framework::torch && own_memory && is_addressable(array);
 }
 
 std::string device_of(const Array& array, const char* name) {

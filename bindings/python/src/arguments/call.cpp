@@ -193,12 +193,7 @@ bool Call::is_torch_alone(bool backward) const {
   for (int at = 0; at < kPlaces; ++at) {
     const auto place = static_cast<Place>(at);
     if (!has(place)) continue;
-    const Array& array = arrays[at];
-    const bool own_memory =
-        array.device.type == kDlCpu || array.device.type == kDlCuda || array.device.type == kDlRocm;
-    if (array.framework != Framework::torch || !own_memory || is_written(place, backward) ||
-        !is_addressable(array))
-      return false;
+    if (is_written(place, backward) || !is_trusted(arrays[at])) return false;
   }
   return true;
 }

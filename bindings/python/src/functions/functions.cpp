@@ -89,9 +89,16 @@ ScoreFunctions::ScoreFunctions(const nb::kwargs& given) {
     const nb::handle value = value_of(given, kLists[at].name);
     if (!value.is_valid()) continue;
     has_lists = true;
-    lists_[at] = read_input(value, kLists[at].name);
-    if (lists_[at].ndim != 4)
-      wrong_ndim(kLists[at].name, lists_[at], "[batch, heads, blocks, blocks]");
+    Array& list = lists_[at] = read_input(value, kLists[at].name);
+    const bool is_of_counts = at % 2 == 0;
+    if (list.ndim != (is_of_counts ? 3 : 4)) {
+      wrong_ndim(kLists[at].name, list,
+                 is_of_counts ? "[batch, heads, rows]" : "[batch, heads, rows, blocks]");
+    }
+    if (!is_of_counts) continue;
+    list.ndim = 4;
+    list.shape[3] = std::exchange(list.shape[2], 1);
+    list.strides[3] = std::exchange(list.strides[2], 0);
   }
   empty_ = score_mod_.empty() && mask_mod_.empty() && tensors_.empty() && !has_lists;
 }
@@ -114,6 +121,14 @@ void ScoreFunctions::read_tensors(nb::handle tensors, nb::handle gradients) {
     gradients_.back() = read_output(gradient, written.c_str());
     if (gradients_.back().read_only) throw ArgumentError(written + " is read-only: it is written");
   }
+}
+
+bool ScoreFunctions::are_of_torch() const {
+  const auto is_unused = [](const Array& one) { return one.data == nullptr; };
+  return std::all_of(tensors_.begin(), tensors_.end(), is_trusted) &&
+         std::all_of(gradients_.begin(), gradients_.end(), is_unused) &&
+         std::all_of(std::begin(lists_), std::end(lists_),
+                     [&](const Array& one) { return is_unused(one) || is_trusted(one); });
 }
 
 void ScoreFunctions::add_to(Call& call) {
@@ -145,14 +160,7 @@ void ScoreFunctions::add_to(Call& call) {
   if (!mask_mod_.empty()) call.options.mask_mod = mask_mod_.c_str();
   if (block_q_ > 0) call.options.mask_block_q = block_q_;
   if (block_k_ > 0) call.options.mask_block_k = block_k_;
-  // What is said of the call's own arrays is not known of these.
-  call.options.trust_pointers = false;
-}
-
-bool has_functions(const Call& call) {
-  return call.options.score_mod != nullptr || call.options.mask_mod != nullptr ||
-         call.tensors.function_tensors != nullptr || call.tensors.kv_indices.data != nullptr ||
-         call.tensors.full_kv_indices.data != nullptr;
+  call.options.trust_pointers = call.options.trust_pointers && are_of_torch();
 }
 
 }  // namespace fulmen::python

@@ -14,10 +14,10 @@ namespace fulmen::python {
 class ScoreFunctions {
  public:
   // Keywords of fulmen._core's functions: score_mod and mask_mod (str), function_tensors and
-  // function_gradients ({name: array}; the latter are written), kv_num_blocks, kv_indices,
-  // full_kv_num_blocks and full_kv_indices (4 dims, int32), mask_block_q and mask_block_k; and
-  // precision (str), which every call may have. Each may be None. Throws TypeError and
-  // ArgumentError, which name the keyword.
+  // function_gradients ({name: array}; the latter are written), kv_num_blocks and
+  // full_kv_num_blocks (int32 [batch, heads, rows]), kv_indices and full_kv_indices (int32 [batch,
+  // heads, rows, blocks]), mask_block_q and mask_block_k; and precision (str), which every call may
+  // have. Each may be None. Throws TypeError and ArgumentError, which name the keyword.
   explicit ScoreFunctions(const nb::kwargs& given);
   ScoreFunctions(const ScoreFunctions&) = delete;
   ScoreFunctions& operator=(const ScoreFunctions&) = delete;
@@ -29,6 +29,8 @@ class ScoreFunctions {
 
  private:
   void read_tensors(nb::handle tensors, nb::handle gradients);
+  // Whether torch answers for the device of all arrays, and none is written.
+  bool are_of_torch() const;
 
   bool empty_ = true;
   std::string score_mod_, mask_mod_;
@@ -39,8 +41,5 @@ class ScoreFunctions {
   std::vector<fulmen_function_tensor> rows_;
   Array lists_[4];
 };
-
-// Whether a call has been given any.
-bool has_functions(const Call& call);
 
 }  // namespace fulmen::python

@@ -1,8 +1,5 @@
 #include "run/plan_cache.h"
 
-#include <algorithm>
-#include <cstring>
-#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -16,32 +13,46 @@
 namespace fulmen::python {
 namespace {
 
-// A plan's key, which allocates no memory.
+// A plan's key. Its memory is kept by the thread, so that looking a plan up allocates none.
 class Key {
  public:
+  explicit Key(std::string& memory) : bytes_(memory) { bytes_.clear(); }
   template <class T>
   void append(const T& value) {
     static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>,
                   "padding would be part of the key");
-    std::memcpy(bytes_ + size_, &value, sizeof value);
-    size_ += sizeof value;
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
   void append(std::string_view text) {
-    // A longer one names no device and no kernel.
-    const size_t count = std::min(text.size(), kLongestText);
-    std::memcpy(bytes_ + size_, text.data(), count);
-    size_ += count;
-    append('\0');
+    append(text.size());
+    bytes_.append(text);
   }
-  std::string_view bytes() const { return {bytes_, size_}; }
+  void append(const fulmen_tensor& tensor) {
+    append(tensor.dtype), append(tensor.shape), append(tensor.strides);
+  }
 
  private:
-  static constexpr size_t kLongestText = 256;
-  char bytes_[128 + kPlaces * 80 + 3 * (kLongestText + 1)];
-  size_t size_ = 0;
+  std::string& bytes_;
 };
 
 std::string_view text(const char* given) { return given == nullptr ? "" : given; }
+
+// Functions of scores, and what their tensors and lists of blocks are.
+void read_functions(const Planned& call, Key& key) {
+  const fulmen_tensors& t = call.tensors;
+  key.append(text(call.options.score_mod)), key.append(text(call.options.mask_mod));
+  key.append(t.num_function_tensors);
+  for (int64_t i = 0; i < t.num_function_tensors; ++i) {
+    const fulmen_function_tensor& one = t.function_tensors[i];
+    key.append(text(one.name)), key.append(one.dims), key.append(one.tensor);
+    key.append(one.gradient.data != nullptr), key.append(one.gradient);
+  }
+  if (t.kv_indices.data == nullptr && t.full_kv_indices.data == nullptr) return;
+  key.append(call.options.mask_block_q), key.append(call.options.mask_block_k);
+  for (const fulmen_tensor* list :
+       {&t.kv_num_blocks, &t.kv_indices, &t.full_kv_num_blocks, &t.full_kv_indices})
+    key.append(list->data != nullptr), key.append(*list);
+}
 
 // Everything that planning reads: neither addresses of tensors nor dropout's seed.
 void read(const Planned& call, Key& key) {
@@ -57,20 +68,14 @@ void read(const Planned& call, Key& key) {
   for (int place = 0; place < kPlaces; ++place) {
     if ((call.places >> place & 1) == 0) continue;
     const fulmen_tensor& tensor = call.tensors.*kTensors[place].member;
-    key.append(place), key.append(tensor.dtype), key.append(tensor.shape),
-        key.append(tensor.strides);
+    key.append(place), key.append(tensor);
   }
   key.append(text(call.device)), key.append(text(o.kernel));
-  key.append(text(o.tuning)),
-      key.append(std::hash<std::string_view>()(text(o.tuning)));  // whatever its length
+  key.append(text(o.tuning));
+  read_functions(call, key);
 }
 
-struct Hash {
-  using is_transparent = void;
-  size_t operator()(std::string_view key) const { return std::hash<std::string_view>()(key); }
-};
-
-using Plans = std::unordered_map<std::string, SharedPlan, Hash, std::equal_to<>>;
+using Plans = std::unordered_map<std::string, SharedPlan>;
 
 Plans& kept_plans() {
   // Never destroyed: at the process's end a vendor's library may be gone before.
@@ -83,16 +88,18 @@ std::mutex plans_mutex;
 
 }  // namespace
 
-SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status, bool keep) {
+SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status) {
   constexpr size_t kMost = 256;
   Plans& kept = kept_plans();
-  Key key;
-  read(call, key);
+  thread_local std::string key;
+  Key written(key);
+  read(call, written);
   status = FULMEN_OK;
-  if (keep) {
+  {
     const std::lock_guard lock(plans_mutex);
-    if (const auto found = kept.find(key.bytes()); found != kept.end()) return found->second;
+    if (const auto found = kept.find(key); found != kept.end()) return found->second;
   }
+  const std::string made_for = key;  // another call of this thread may come before this one ends
   const auto create = call.pass == Pass::forward ? fulmen_plan_create : fulmen_plan_create_backward;
   fulmen_plan* made = nullptr;
   {
@@ -103,13 +110,12 @@ SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status, boo
   }
   if (status != FULMEN_OK) return nullptr;
   SharedPlan plan(made, [](fulmen_plan* one) { fulmen_plan_destroy(one); });
-  if (!keep) return plan;
   // What goes is destroyed after the lock: it frees memory of devices. A run holds its own share.
   Plans gone;
   SharedPlan other;  // of another thread, for the same call
   const std::lock_guard lock(plans_mutex);
   if (kept.size() >= kMost) gone.swap(kept);
-  other = std::exchange(kept[std::string(key.bytes())], plan);
+  other = std::exchange(kept[made_for], plan);
   return plan;
 }
 

@@ -21,8 +21,7 @@ struct Planned {
 };
 
 // The plan of the call; null on an error, which status names. has_gil: the caller holds the GIL; it
-// is released while a plan is made. keep: false makes it for this call alone; functions of scores
-// are no part of what is looked up.
-SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status, bool keep = true);
+// is released while a plan is made.
+SharedPlan find_or_make_plan(const Planned& call, bool has_gil, int& status);
 
 }  // namespace fulmen::python

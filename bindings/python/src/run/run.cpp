@@ -111,9 +111,8 @@ void run(Pass pass, const Call& call) {
   uint32_t places = 0;
   for (int place = 0; place < kPlaces; ++place)
     places |= static_cast<uint32_t>(call.has(static_cast<Place>(place))) << place;
-  const SharedPlan plan =
-      find_or_make_plan({pass, call.tensors, places, call.options, call.device_name()}, true,
-                        status, !has_functions(call));
+  const SharedPlan plan = find_or_make_plan(
+      {pass, call.tensors, places, call.options, call.device_name()}, true, status);
   check(status, call);
   const size_t bytes = fulmen_plan_workspace_bytes(plan.get());
   const Workspace workspace = new_workspace(call.objects[kQ], q, bytes);
