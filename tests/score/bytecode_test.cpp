@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
 #include "cpu/isa/scalar.h"
@@ -106,6 +107,28 @@ TEST(ScoreBytecode, MasksAreExact) {
     const auto functions = functions_of("", e.text);
     ASSERT_TRUE(functions.ok()) << functions.status().message();
     expect_same(functions->impl()->mask, tables, random, e.text);
+  }
+}
+
+// Towards minus infinity, by 0 it is 0, and the least number by -1 is itself.
+TEST(ScoreBytecode, DivisionsOfIntegers) {
+  Random random(9);
+  const auto numbers_of = [&](int bits) {
+    return static_cast<int32_t>(
+        static_cast<uint32_t>(random.between(-(int64_t{1} << bits), (int64_t{1} << bits) - 1)));
+  };
+  constexpr int32_t kLeast = INT32_MIN, kMost = INT32_MAX;
+  std::vector<int32_t> numbers{0, 1, -1, 2, -2, 3, -3, kLeast, kLeast + 1, kMost, kMost - 1};
+  for (int i = 0; i < 60; ++i) numbers.push_back(numbers_of(1 + i % 31));
+  for (const int32_t a : numbers) {
+    for (const int32_t b : numbers) {
+      const auto quotient =
+          b == 0 ? int64_t{0} : static_cast<int64_t>(std::floor(static_cast<long double>(a) / b));
+      const int64_t rest = b == 0 ? 0 : a - quotient * b;
+      EXPECT_EQ(cpu::quotient_of(a, b), static_cast<int32_t>(static_cast<uint64_t>(quotient)))
+          << a << " // " << b;
+      EXPECT_EQ(cpu::rest_of(a, b), rest) << a << " % " << b;
+    }
   }
 }
 

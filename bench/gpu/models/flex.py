@@ -1,18 +1,23 @@
-"""fulmen.flex_attention on an NVIDIA GPU beside torch's compiled flex_attention: masks and score
-functions of attention-gym's kinds, forward and backward, one process, in turn, medians.
+"""fulmen.flex_attention beside torch's compiled flex_attention: masks and score functions of
+attention-gym's kinds, forward and backward, one process, in turn, medians.
 
   python bench/gpu/models/flex.py [--rows REGEX] [--seqlen 8192] [--heads 16] [--dim 128]
-      [--json FILE]
+      [--dtype bfloat16] [--device cuda] [--json FILE]
 
 Results are compared with torch's first. A window and a causal mask stand beside Fulmen's options of
 that name, too: what saying it as a function costs. Ratio: torch's time by ours. Calls are eager, so
 that the host's time counts where it is longer than the GPU's: beside each stand the time that its
 kernels take by torch's profiler, and the time that a call takes to return.
+
+On a CPU (--device cpu; torch's own must have a C++ compiler) one thread, the process's own time.
+torch has no gradients there: a backward pass stands beside Fulmen's causal one.
 """
 
 import argparse
 import json
+import os
 import re
+import statistics
 import time
 from functools import partial
 from pathlib import Path
@@ -65,11 +70,11 @@ def table_bias(table, score, b, h, q, k):
     return score + table[h, torch.clamp(q - k + 64, 0, 128)]
 
 
-def rows(seqlen: int, heads: int) -> dict[str, tuple]:
+def rows(seqlen: int, heads: int, device: str = "cuda") -> dict[str, tuple]:
     """Name: (score_mod, mask_mod, options of fulmen.attention that say the same)."""
-    of_token = torch.arange(seqlen, device="cuda") * 12 // seqlen
-    slopes = torch.exp2(-8 * torch.arange(1, heads + 1, device="cuda") / heads).float()
-    table = torch.randn(heads, 129, device="cuda")
+    of_token = torch.arange(seqlen, device=device) * 12 // seqlen
+    slopes = torch.exp2(-8 * torch.arange(1, heads + 1, device=device) / heads).float()
+    table = torch.randn(heads, 129, device=device)
     return {
         "nothing": (None, None, {}),
         "causal": (None, causal, {"causal": True}),
@@ -111,32 +116,52 @@ def returned_us(call, repeats: int = 20) -> float:
     return spent / repeats * 1e6
 
 
+def processor_seconds(calls: dict, repeats: int = 7) -> dict[str, float]:
+    """Medians, in turn."""
+    times = {who: [] for who in calls}
+    for call in calls.values():
+        call()
+    for _ in range(repeats):
+        for who, call in calls.items():
+            start = time.process_time()
+            call()
+            times[who].append(time.process_time() - start)
+    return {who: statistics.median(found) for who, found in times.items()}
+
+
 def measured(name, row, arguments) -> dict:
     score_mod, mask_mod, options = row
     shape = (1, arguments.heads, arguments.seqlen, arguments.dim)
-    q, k, v = (
-        torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-        for _ in range(3)
-    )
-    dout = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    made = {"device": arguments.device, "dtype": getattr(torch, arguments.dtype)}
+    q, k, v = (torch.randn(shape, **made, requires_grad=True) for _ in range(3))
+    dout = torch.randn(shape, **made)
     length = arguments.seqlen
-    block_mask = mask_mod and create_block_mask(mask_mod, None, None, length, length, device="cuda")
+    on_cpu = arguments.device == "cpu"
+    block_mask = mask_mod and create_block_mask(
+        mask_mod, None, None, length, length, device=arguments.device
+    )
 
+    with_torch = [one.detach() for one in (q, k, v)] if on_cpu else (q, k, v)
     calls = {
-        "torch": lambda: COMPILED(q, k, v, score_mod=score_mod, block_mask=block_mask),
+        "torch": lambda: COMPILED(*with_torch, score_mod=score_mod, block_mask=block_mask),
         "fulmen": lambda: fulmen.flex_attention(q, k, v, score_mod, block_mask),
     }
     if options is not None:
         calls["built in"] = lambda: fulmen.attention(q, k, v, layout="bhsd", **options)
+    elif on_cpu:
+        calls["causal"] = lambda: fulmen.attention(q, k, v, layout="bhsd", causal=True)
     found = {"case": name}
     outs, gradients = {}, {}
     for who, call in list(calls.items()):
         try:
             outs[who] = call()
+            if not outs[who].requires_grad:
+                continue
             gradients[who] = torch.autograd.grad(outs[who], (q, k, v), dout, retain_graph=True)
         except Exception as error:
             found[f"{who} refused"] = f"{type(error).__name__}: {error}"[:300]
-            torch.cuda.synchronize()
+            if not on_cpu:
+                torch.cuda.synchronize()
     if "torch" in outs and "fulmen" in outs:
         found["out differs by"] = error_of(outs["fulmen"], outs["torch"])
     if "torch" in gradients and "fulmen" in gradients:
@@ -157,16 +182,24 @@ def measured(name, row, arguments) -> dict:
             },
         ),
     ):
-        timed = {who: Timed(call) for who, call in make.items()}
-        times, _ = seconds_in_turn(timed, "cuda", 5, 4.0)
+        if on_cpu:
+            times = processor_seconds(make)
+        else:
+            times, _ = seconds_in_turn(
+                {who: Timed(call) for who, call in make.items()}, "cuda", 5, 4.0
+            )
         for who, seconds in times.items():
             found[f"{which} {who} us"] = round(seconds * 1e6, 1)
+            if on_cpu:
+                continue
             found[f"{which} {who} kernels us"] = round(kernels_us(make[who]), 1)
             found[f"{which} {who} returns after us"] = round(returned_us(make[who]), 1)
         if "torch" in times and "fulmen" in times:
             found[f"{which} ratio"] = round(times["torch"] / times["fulmen"], 2)
         if "built in" in times and "fulmen" in times:
             found[f"{which} by option"] = round(times["fulmen"] / times["built in"], 2)
+        if "causal" in times and "fulmen" in times:
+            found[f"{which} beside causal"] = round(times["causal"] / times["fulmen"], 2)
     return found
 
 
@@ -178,11 +211,16 @@ def main() -> None:
     parser.add_argument("--seqlen", type=int, default=8192)
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--dtype", default="bfloat16", choices=("float32", "float16", "bfloat16"))
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.manual_seed(3)
-    print(torch.cuda.get_device_name(), torch.__version__, flush=True)
-    for name, row in rows(arguments.seqlen, arguments.heads).items():
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # Fulmen's
+    on_cpu = arguments.device == "cpu"
+    print("cpu" if on_cpu else torch.cuda.get_device_name(), torch.__version__, flush=True)
+    for name, row in rows(arguments.seqlen, arguments.heads, arguments.device).items():
         if not re.search(arguments.rows, name):
             continue
         found = measured(name, row, arguments)

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "algorithm/key_range.h"
 #include "cpu/tile/mask_summary.h"
+#include "cpu/tile/storage.h"
 #include "cpu/tile/tile.h"
 
 namespace fulmen::cpu {
@@ -51,6 +53,26 @@ FULMEN_INLINE bool mark_alive_tiles(const algorithm::Band& band, const uint8_t* 
     }
   }
   return some;
+}
+
+// Whether the elements of rows [keys][dim] are all finite.
+template <class Rows>
+__attribute__((noinline)) bool all_finite(Rows rows, int keys, int64_t dim) {
+  using T = typename Rows::Element;
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>;
+  constexpr Bits kExponent = static_cast<Bits>(sizeof(T) == 4            ? 0x7F800000U
+                                               : std::is_same_v<T, Bf16> ? 0x7F80U
+                                                                         : 0x7C00U);
+  Bits any = 0;
+  for (int key = 0; key < keys; ++key) {
+    const T* row = rows[key];
+    for (int64_t i = 0; i < dim; ++i) {
+      Bits bits;
+      __builtin_memcpy(&bits, row + i, sizeof bits);
+      any |= static_cast<Bits>((bits & kExponent) == kExponent ? 1 : 0);
+    }
+  }
+  return any == 0;
 }
 
 }  // namespace fulmen::cpu

@@ -133,6 +133,13 @@ class FunctionTile {
   template <class Stored, class To, class Convert>
   void gather(const score::Instruction& one, const score::Elements& tensor, int count, To* to,
               Convert convert) const {
+    // Places by a loop of its own, which becomes vectors where 32 bits hold them.
+    if (one.arguments > 0 && is_near(tensor)) {
+      for (int i = 0; i < count; i += kPairElements)
+        gather_near<Stored>(one, tensor, i, count - i < kPairElements ? count - i : kPairElements,
+                            to, convert);
+      return;
+    }
     const auto* data = static_cast<const Stored*>(tensor.data);
     const int32_t* indices[score::kMaxArguments] = {};
     for (int d = 0; d < one.arguments; ++d) indices[d] = integer(one.rank, one.args[d]);
@@ -146,6 +153,42 @@ class FunctionTile {
         offset += index * tensor.strides[d];
       }
       to[i] = inside ? convert(data[offset]) : To{};
+    }
+  }
+  // Whether a tensor has elements, and their places are numbers of 32 bits.
+  FULMEN_INLINE static bool is_near(const score::Elements& tensor) {
+    constexpr int64_t kMost = 2147483647;
+    int64_t farthest = 0;
+    for (int d = 0; d < tensor.dims; ++d) {
+      const int64_t last = tensor.shape[d] - 1;
+      const int64_t stride = tensor.strides[d] < 0 ? -tensor.strides[d] : tensor.strides[d];
+      if (last < 0 || last >= kMost || (last > 0 && stride > (kMost - farthest) / last))
+        return false;
+      farthest += last * stride;
+    }
+    return true;
+  }
+  // The same of [first, first + count), of a tensor that is_near().
+  template <class Stored, class To, class Convert>
+  void gather_near(const score::Instruction& one, const score::Elements& tensor, int first,
+                   int count, To* to, Convert convert) const {
+    const auto* data = static_cast<const Stored*>(tensor.data);
+    int32_t offsets[kPairElements] = {}, inside[kPairElements];
+    for (int i = 0; i < count; ++i) inside[i] = 1;
+    for (int d = 0; d < one.arguments; ++d) {
+      const int32_t* indices = integer(one.rank, one.args[d]) + first;
+      const auto extent = static_cast<uint32_t>(tensor.shape[d]);
+      const auto stride = static_cast<int32_t>(tensor.strides[d]);
+      for (int i = 0; i < count; ++i) {
+        const bool here = static_cast<uint32_t>(indices[i]) < extent;
+        offsets[i] += (here ? indices[i] : 0) * stride;
+        inside[i] = here ? inside[i] : 0;
+      }
+    }
+    // The first element, whatever an index outside says, is there to be read.
+    for (int i = 0; i < count; ++i) {
+      const To value = convert(data[offsets[i]]);
+      to[first + i] = inside[i] != 0 ? value : To{};
     }
   }
 

@@ -10,16 +10,34 @@
 
 namespace fulmen::cpu {
 
-// The language's int operations that C leaves open.
+// The language's int operations that C leaves open, without branches and without divisions of
+// integers, so that they become vectors. A double's quotient of int32 is on the right side of every
+// integer: the exact one differs from any other number n by 1 / |b| or more, and its rounding by
+// less.
+FULMEN_INLINE int32_t rest_by(int32_t a, int32_t by, int32_t& quotient) {
+  quotient = static_cast<int32_t>(static_cast<double>(a) / static_cast<double>(by));
+  const uint32_t product = static_cast<uint32_t>(quotient) * static_cast<uint32_t>(by);
+  const auto rest = static_cast<int32_t>(static_cast<uint32_t>(a) - product);
+  const int32_t below = -static_cast<int32_t>((rest != 0) & ((rest ^ by) < 0));
+  quotient += below;
+  return rest + (by & below);
+}
+// 1 for 0, and for -1: the quotient of the least number by -1 is no int32.
+FULMEN_INLINE int32_t divisor_of(int32_t b) {
+  const int32_t other = -static_cast<int32_t>((b == 0) | (b == -1));
+  return (b & ~other) | (1 & other);
+}
 FULMEN_INLINE int32_t quotient_of(int32_t a, int32_t b) {
-  if (b == 0) return 0;
-  const int64_t quotient = int64_t{a} / b, rest = int64_t{a} % b;
-  return static_cast<int32_t>(rest != 0 && (rest < 0) != (b < 0) ? quotient - 1 : quotient);
+  int32_t quotient = 0;
+  rest_by(a, divisor_of(b), quotient);
+  const int32_t by_zero = -static_cast<int32_t>(b == 0),
+                by_minus_one = -static_cast<int32_t>(b == -1);
+  const auto negative = static_cast<int32_t>(0U - static_cast<uint32_t>(quotient));
+  return (negative & by_minus_one) | (quotient & ~(by_zero | by_minus_one));
 }
 FULMEN_INLINE int32_t rest_of(int32_t a, int32_t b) {
-  if (b == 0) return 0;
-  const int64_t rest = int64_t{a} % b;
-  return static_cast<int32_t>(rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest);
+  int32_t quotient = 0;
+  return rest_by(a, divisor_of(b), quotient);
 }
 FULMEN_INLINE int32_t truncated(float x) {
   if (x != x) return 0;

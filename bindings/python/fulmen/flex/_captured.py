@@ -29,7 +29,7 @@ def kind_for(device: Any) -> tuple[Any, Any]:
         return numpy, None
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch, torch.device(device)
+    return torch, torch.empty(0, device=device).device  # with its number
 
 
 def as_kind(array: Any, arrays: Any, device: Any, name: str) -> Any:
