@@ -121,6 +121,25 @@ struct ForwardArguments {
   float value_scale;
 };
 
+// The gradient of a functions' tensor, and where its elements' sums are.
+struct TensorGradient {
+  void* data;
+  Int64 stride[4];  // elements
+  int extent[4];    // 1 behind the tensor's dims
+  int first;        // element of all gradients' elements, one tensor behind the other, row-major
+  int dtype;        // 0 fp32, 1 fp16, 2 bf16
+};
+// What backward/tensor_gradients.h adds to: [kTensorSumWords][elements], then flags
+// [2][elements] of 4 bytes (backward/parts/exact_sum.h).
+constexpr int kMostTensorGradients = 8, kTensorSumWords = 12;
+constexpr int kTensorRunTiles = 16;  // tiles of keys that a workgroup goes over
+struct TensorGradients {
+  TensorGradient of[kMostTensorGradients];
+  Int64* sums;
+  int count;     // tensors
+  int elements;  // of all
+};
+
 // A tensor [batch, head, row, column] as the tensor memory accelerator (TMA) of NVIDIA's Hopper
 // sees it: the driver fills it in (gpu/driver.h), and a kernel passes its address on.
 struct alignas(64) TensorMap {
@@ -164,6 +183,7 @@ struct BackwardArguments : ForwardArguments {
   // Sequences of different lengths (backward/parts/block_table.h): how many blocks run at once, and
   // how many of the last ones are taken in two parts, 0 for none.
   int block_slots, last_blocks;
+  TensorGradients tensor_gradients;
 };
 
 // backward/backward_tma.h.
