@@ -20,15 +20,15 @@ constexpr int kLoads = FULMEN_TENSOR_LOADS;
 // What the place of a loaded element depends on beside batch and head.
 enum class LoadRank { none, query, key, pair };
 // Of load n. Functions: NVRTC has no arrays of the host in device code.
-FULMEN_DEVICE constexpr int loaded_tensor(int n) {
+FULMEN_ALGORITHM int loaded_tensor(int n) {
   constexpr int kTensors[] = {FULMEN_LOADED_TENSORS};
   return kTensors[n];
 }
-FULMEN_DEVICE constexpr LoadRank load_rank(int n) {
+FULMEN_ALGORITHM LoadRank load_rank(int n) {
   constexpr int kRanks[] = {FULMEN_LOAD_RANKS};
   return static_cast<LoadRank>(kRanks[n]);
 }
-FULMEN_DEVICE constexpr bool some_load_has(LoadRank rank) {
+FULMEN_ALGORITHM bool some_load_has(LoadRank rank) {
   for (int n = 0; n < kLoads; ++n) {
     if (load_rank(n) == rank) return true;
   }
