@@ -245,8 +245,8 @@ TEST_P(TensorGradients, HaveTheSameBitsInEveryRun) {
   }
 }
 
-// What is added is infinite, of one sign or both, or NaN: so is the element's gradient, and no other
-// one's. A square root's derivative at 0 is infinite.
+// What is added is infinite, of one sign or both, or NaN: so is the element's gradient, and no
+// other one's. A square root's derivative at 0 is infinite.
 TEST_P(TensorGradients, OfNumbersThatAreNotFinite) {
   Random random(own_stream(11570));
   if (!drawn()) return;
@@ -300,6 +300,50 @@ TEST_P(TensorGradients, OfNumbersThatAreNotFinite) {
     for (float& x : gradient) x = -1;
     ASSERT_TRUE(run_kernel(c, kernel, {.device = device()}).ok());
     for (int n = 0; n < 6; ++n) EXPECT_EQ(std::isnan(gradient[n]), n == 2) << kernel << " " << n;
+  }
+}
+
+// Sums are exact: what cancels leaves nothing of what it is larger than. Each query attends one key
+// with a probability of 1, and adds its dlse.
+TEST_P(TensorGradients, AreExactSums) {
+  Random random(own_stream(11575));
+  if (!drawn()) return;
+  CaseSpec s = spec(random);
+  s.causal = Causal::none;
+  s.batch = 2, s.seqlen_q = 90, s.seqlen_k = 1, s.num_heads = s.num_kv_heads = 1;
+  s.dlse = true;
+  Case c(s, random);
+  constexpr int kElements = 4;
+  float table[kElements] = {}, gradient[kElements];
+  const FunctionTensor list[] = {{"table", 1, Tensor{table, DType::fp32, {kElements}, {1}},
+                                  Tensor{gradient, DType::fp32, {kElements}, {1}}}};
+  c.options.score_mod = random.pick({"score + table[q % 4]", "score + table[(q + k) % 4]"});
+  c.tensors.function_tensors = list;
+  double want[kElements] = {};
+  int exponents[kElements];  // numbers of an element keep to 20 binary places: doubles hold them
+  for (int& exponent : exponents) exponent = static_cast<int>(random.between(-90, 90));
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t i = 0; i < s.seqlen_q; ++i) {
+      Case::set(c.tensors.lse, {b, 0, i, 0}, 0.0F);
+      for (int64_t d = 0; d < s.head_dim; ++d) Case::set(c.tensors.q, {b, i, 0, d}, 0.0F);
+      for (int64_t d = 0; d < s.head_dim_v; ++d) Case::set(c.tensors.dout, {b, i, 0, d}, 0.0F);
+      const auto element = static_cast<std::size_t>(i % kElements);
+      const auto some = std::ldexp(static_cast<float>(random.between(-(1 << 23), 1 << 23)),
+                                   exponents[element] + static_cast<int>(random.between(0, 20)));
+      // Of the second batch four rows in eight are huge, and cancel.
+      const bool huge = b == 1 && i % 16 < 8 && i < 80;
+      const float large = std::ldexp(1.0F + static_cast<float>(i % 4), 120);
+      const float x = huge ? i % 8 < 4 ? large : -large : some;
+      if (!huge) want[element] += static_cast<double>(some);
+      Case::set(c.tensors.dlse, {b, 0, i, 0}, x);
+    }
+  }
+  for (const std::string& kernel : kernels_for(c.problem(), device())) {
+    if (!runs_here(kernel)) continue;
+    for (float& x : gradient) x = NAN;
+    ASSERT_TRUE(run_kernel(c, kernel, {.device = device()}).ok());
+    for (int n = 0; n < kElements; ++n)
+      EXPECT_EQ(gradient[n], static_cast<float>(want[n])) << kernel << " " << n;
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kHelperLanes = 128;
 // 12 words and two flags of half a word: kernels/backward/parts/exact_sum.h.
-constexpr int64_t kSumBytes = 8 * (kernels::kTensorSumWords + 1);
+constexpr int64_t kSumBytes = 8 * (algorithm::kTensorSumWords + 1);
 // Places of score_mod that read such tensors, and operations with all derivatives: loops over pairs
 // are not unrolled here.
 constexpr std::size_t kMostLoads = 16, kMostOperations = 4 * kMostTileOperations;
@@ -77,9 +77,9 @@ Support takes_tensor_gradients(const Problem& p) {
   const auto count =
       std::count_if(tensors.begin(), tensors.end(),
                     [](const ScoreFunctions::Tensor& tensor) { return tensor.has_gradient; });
-  if (count > kernels::kMostTensorGradients) {
+  if (count > algorithm::kMostTensorGradients) {
     return Support::no(fmt::format("gradients of {} functions' tensors are asked for: it gives {}",
-                                   count, kernels::kMostTensorGradients));
+                                   count, algorithm::kMostTensorGradients));
   }
   constexpr double kMostBytes = 8.0 * (1 << 30);
   const double bytes =
@@ -199,7 +199,7 @@ void BackwardPlan::add_tensor_gradients(const Specialisation& products, const Ch
     s.whole_rows = s.whole_rows != 0 && products.whole_rows != 0 ? 1 : 0;
     s.outputs = kGivesTensors;
     s.functions += tensor_loads_source(p_);
-    const int64_t runs = tiles_of(p_.seqlen_k, int64_t{kernels::kTensorRunTiles} * s.block_n);
+    const int64_t runs = tiles_of(p_.seqlen_k, int64_t{algorithm::kTensorRunTiles} * s.block_n);
     plan_.launches.push_back(
         {s, runs * tiles_of(p_.seqlen_q, s.block_m) * p_.batch * p_.num_heads});
   }

@@ -1,5 +1,5 @@
 // Gradients of the tensors that score_mod reads: any dtype, any head_dim, any chip. A workgroup of
-// 16 x 16 lanes has kBlockM queries of one head, and kTensorRunTiles tiles of keys:
+// 16 x 16 lanes has kBlockM queries of one head, and algorithm::kTensorRunTiles tiles of keys:
 //
 //   for each tile of keys:  S = q.k, D = dout.v       by chunks of dims, then to LDS
 //                           P (D - delta) times score_mod's derivatives, a pair a turn
@@ -174,7 +174,8 @@ class TileGradients {
 
 FULMEN_DEVICE void tensor_gradients(const BackwardArguments& call) {
   const auto id = static_cast<unsigned>(workgroup_id()),
-             runs = static_cast<unsigned>(tiles_of(call.seqlen_k, kTensorRunTiles * kBlockN)),
+             runs = static_cast<unsigned>(
+                 tiles_of(call.seqlen_k, algorithm::kTensorRunTiles * kBlockN)),
              tiles = static_cast<unsigned>(tiles_of(call.seqlen_q, kBlockM)),
              heads = static_cast<unsigned>(call.num_heads);
   const Int64 run = id % runs, first_row = Int64{id / runs % tiles} * kBlockM;
@@ -185,8 +186,8 @@ FULMEN_DEVICE void tensor_gradients(const BackwardArguments& call) {
   if (kVariable && first_row >= a.seqlen_q) return;
   const Int64 row_end = first_row + kBlockM < rows.end ? first_row + kBlockM : rows.end;
   algorithm::KeyRange keys = band_of(a).any(first_row, row_end);
-  const Int64 run_begin = run * (kTensorRunTiles * kBlockN),
-              run_end = run_begin + kTensorRunTiles * kBlockN;
+  const Int64 run_begin = run * (algorithm::kTensorRunTiles * kBlockN),
+              run_end = run_begin + algorithm::kTensorRunTiles * kBlockN;
   keys.begin = keys.begin > run_begin ? keys.begin : run_begin;
   keys.end = keys.end < run_end ? keys.end : run_end;
   if (keys.end <= keys.begin) return;

@@ -4,6 +4,7 @@
 
 #include "algorithm/mask_bits.h"
 #include "algorithm/sequences.h"
+#include "algorithm/tensor_gradients.h"
 #include "algorithm/work_tile.h"
 
 namespace fulmen::kernels {
@@ -12,6 +13,8 @@ using Int64 = long long;
 using algorithm::kMaskRows;
 using algorithm::kMostRunTiles;
 using algorithm::MaskBits;
+using algorithm::TensorGradient;
+using algorithm::TensorGradients;
 using algorithm::WorkTable;
 using algorithm::WorkTile;
 
@@ -119,25 +122,6 @@ struct ForwardArguments {
   // device.
   unsigned char* codes;
   float value_scale;
-};
-
-// The gradient of a functions' tensor, and where its elements' sums are.
-struct TensorGradient {
-  void* data;
-  Int64 stride[4];  // elements
-  int extent[4];    // 1 behind the tensor's dims
-  int first;        // element of all gradients' elements, one tensor behind the other, row-major
-  int dtype;        // 0 fp32, 1 fp16, 2 bf16
-};
-// What backward/tensor_gradients.h adds to: [kTensorSumWords][elements], then flags
-// [2][elements] of 4 bytes (backward/parts/exact_sum.h).
-constexpr int kMostTensorGradients = 8, kTensorSumWords = 12;
-constexpr int kTensorRunTiles = 16;  // tiles of keys that a workgroup goes over
-struct TensorGradients {
-  TensorGradient of[kMostTensorGradients];
-  Int64* sums;
-  int count;     // tensors
-  int elements;  // of all
 };
 
 // A tensor [batch, head, row, column] as the tensor memory accelerator (TMA) of NVIDIA's Hopper

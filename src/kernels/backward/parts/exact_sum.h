@@ -12,7 +12,7 @@ constexpr unsigned kDigits = (1U << kWordDigits) - 1;
 
 // The flags of an element: whether +inf (-inf) was added. Both together are a NaN.
 FULMEN_DEVICE int* first_flag(const TensorGradients& g) {
-  return reinterpret_cast<int*>(g.sums + Int64{kTensorSumWords} * g.elements);
+  return reinterpret_cast<int*>(g.sums + Int64{algorithm::kTensorSumWords} * g.elements);
 }
 
 FULMEN_DEVICE void add_exactly(const TensorGradients& g, int element, float x) {
@@ -48,7 +48,7 @@ FULMEN_DEVICE float exact_sum(const TensorGradients& g, int element) {
   const Int64* const words = g.sums + element;
   Int64 carry = 0;
 #pragma unroll 1
-  for (int w = 0; w < kTensorSumWords; ++w)
+  for (int w = 0; w < algorithm::kTensorSumWords; ++w)
     carry = (global_load(words + Int64{w} * g.elements) + carry) >> kWordDigits;
   const Int64 sign = carry < 0 ? -1 : 1;
   carry = 0;
@@ -56,7 +56,7 @@ FULMEN_DEVICE float exact_sum(const TensorGradients& g, int element) {
   int first = 0;                  // the word of the second
   bool rest = false, leading_rest = false;  // whether digits below those are not 0
 #pragma unroll 1
-  for (int w = 0; w < kTensorSumWords; ++w) {
+  for (int w = 0; w < algorithm::kTensorSumWords; ++w) {
     const Int64 word = sign * global_load(words + Int64{w} * g.elements) + carry,
                 digits = word & kDigits;
     carry = word >> kWordDigits;

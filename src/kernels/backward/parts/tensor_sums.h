@@ -9,7 +9,7 @@ namespace fulmen::kernels {
 FULMEN_DEVICE TensorGradient tensor_of(const TensorGradients& g, int element) {
   TensorGradient tensor = g.of[0];
 #pragma unroll
-  for (int t = 1; t < kMostTensorGradients; ++t) {
+  for (int t = 1; t < algorithm::kMostTensorGradients; ++t) {
     if (t < g.count && element >= g.of[t].first) tensor = g.of[t];
   }
   return tensor;
