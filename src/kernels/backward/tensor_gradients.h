@@ -104,26 +104,27 @@ class TileGradients {
 
  private:
   FULMEN_DEVICE PairGradients of_pair(int r, int c) {
+    // Scalar registers do not hold all arguments.
+    const BackwardArguments& a = again(a_, kColumns * r + c);
     const Int64 i = first_row_ + lane_row() + kSide * r, j = first_key_ + lane_column() + kSide * c;
     const float dot = lds_load<float>(LanePairs::place(0, r, c)),
                 dprobability = lds_load<float>(LanePairs::place(1, r, c));
-    const RowStatistics numbers = RowStatistics::of(a_, batch_, head_, i);
-    bool attended = i < a_.seqlen_q && j < end_ && in_band(a_, i, j) && numbers.has_keys();
-    if constexpr (kMaskBits) attended = attended && mask_bit(a_, batch_, head_, i, j);
+    const RowStatistics numbers = RowStatistics::of(a, batch_, head_, i);
+    bool attended = i < a.seqlen_q && j < end_ && in_band(a, i, j) && numbers.has_keys();
+    if constexpr (kMaskBits) attended = attended && mask_bit(a, batch_, head_, i, j);
     const ScoreInputs inputs =
-        ScoreInputs::of(a_, batch_, head_, attended ? i : 0, attended ? j : 0);
+        ScoreInputs::of(a, batch_, head_, attended ? i : 0, attended ? j : 0);
     const ScoreTerms terms = ScoreTerms::of(inputs, attended);
     ScoreSlopes slopes;
-    const float before = score_before_mod(a_, terms, dot, slopes);
+    const float before = score_before_mod(a, terms, dot, slopes);
     // A place that lanes share is right in each of them, whatever pairs are attended.
-    const TensorLoads loads = tensor_loads(
-        a_.functions,
-        {before, static_cast<int>(batch_), head_, static_cast<int>(i), static_cast<int>(j)});
+    const TensorLoads loads = tensor_loads(a.functions, {before, static_cast<int>(batch_), head_,
+                                                         static_cast<int>(i), static_cast<int>(j)});
     const float score = before == -kInfinity ? before : loads.score;  // core/score_functions.h
     const float share = RowShares::load(inputs.share, numbers.offset),
                 probability = share * exp2(kLog2E * (score - numbers.offset));
     float dropped = 1.0F;
-    if constexpr (kDropout) dropped = dropout_.keeps(i, j) ? a_.dropout_scale : 0.0F;
+    if constexpr (kDropout) dropped = dropout_.keeps(i, j) ? a.dropout_scale : 0.0F;
     const float gradient = probability * (dprobability * dropped - numbers.delta);
     const bool counts = terms.attended && !adds_nothing(probability);
     PairGradients pair;
@@ -191,12 +192,14 @@ FULMEN_DEVICE void tensor_gradients(const BackwardArguments& call) {
   keys.begin = keys.begin > run_begin ? keys.begin : run_begin;
   keys.end = keys.end < run_end ? keys.end : run_end;
   if (keys.end <= keys.begin) return;
-  const SquareSide queries = SquareSide::rows(a, batch, head),
-                   columns = SquareSide::columns(a, batch, head);
-  stage_staying_rows(queries, rows);
+  stage_staying_rows(SquareSide::rows(a, batch, head), rows);
   for (Int64 key = keys.begin; key < keys.end; key += kBlockN) {
+    // They need not stay in registers.
+    const BackwardArguments& now = sequence_of(reload(call, key), batch);
     const RowRange tile{key, keys.end};
     {
+      const SquareSide queries = SquareSide::rows(now, batch, head),
+                       columns = SquareSide::columns(now, batch, head);
       RowsByColumns dot = {}, dprobability = {};
       multiply<kLayout.first_pitch, true>(queries.first, rows, 0, columns.first, tile, kChunks,
                                           dot);
@@ -206,7 +209,7 @@ FULMEN_DEVICE void tensor_gradients(const BackwardArguments& call) {
       LanePairs::store(0, dot);
       LanePairs::store(1, dprobability);
     }
-    TileGradients(a, batch, head, first_row, key, keys.end).add();
+    TileGradients(now, batch, head, first_row, key, keys.end).add();
   }
 }
 
