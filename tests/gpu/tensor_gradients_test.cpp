@@ -216,6 +216,25 @@ TEST_P(TensorGradients, OfTensorsThatNoScoreReadsAreZero) {
   EXPECT_EQ(functions.slopes_gradient, std::vector<float>(functions.slopes.size(), 0.0F));
 }
 
+// Without keys, or without queries, they are 0.
+TEST_P(TensorGradients, OfNoPairsAreZero) {
+  Random random(own_stream(11555));
+  if (!drawn()) return;
+  CaseSpec s = spec(random);
+  s.causal = Causal::none;
+  (random.chance(0.5) ? s.seqlen_q : s.seqlen_k) = 0;
+  Case c(s, random);
+  Functions functions(s, random, true);
+  c.options.score_mod = "score + slopes[h] + gain";
+  c.tensors.function_tensors = functions.list;
+  for (const std::string& kernel : kernels_for(c.problem(), device())) {
+    if (!runs_here(kernel)) continue;
+    for (float& x : functions.slopes_gradient) x = NAN;
+    ASSERT_TRUE(run_kernel(c, kernel, {.device = device()}).ok()) << kernel;
+    EXPECT_EQ(functions.slopes_gradient, std::vector<float>(functions.slopes.size(), 0.0F));
+  }
+}
+
 // The same bits in two runs of a kernel. Sums are exact, so two kernels differ in what they add
 // alone.
 TEST_P(TensorGradients, HaveTheSameBitsInEveryRun) {
@@ -378,6 +397,23 @@ TEST_P(TensorGradients, SayWhatTheyCostAndRefuse) {
   EXPECT_NE(many.status().message().find("gradients of 9 functions' tensors are asked for"),
             std::string::npos)
       << many.status().message();
+
+  const auto expect_words = [](const Result<Plan>& refused, const std::string& words) {
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.status().message().find(words), std::string::npos)
+        << refused.status().message();
+  };
+  c.options.score_mod = "score + t0[k]";
+  const Tensor large{memory.data(), DType::fp32, {int64_t{1} << 27}, {1}};
+  const FunctionTensor wide[] = {{"t0", 1, large, large}};
+  c.tensors.function_tensors = wide;
+  expect_words(plan(c.problem(), device()), "would take 13312 MiB of workspace");
+  const Tensor one{memory.data(), DType::fp32, {1}, {1}};
+  const FunctionTensor narrow[] = {{"t0", 1, one, one}};
+  c.tensors.function_tensors = narrow;
+  Problem p = c.problem();
+  p.batch = 1, p.seqlen_q = p.seqlen_k = p.padded_k = int64_t{1} << 20;
+  expect_words(plan(p, device()), "exact sums of its gradient have room for");
 }
 
 // What the machine code of AMD's kernels does.
