@@ -43,4 +43,5 @@ __device__ float rintf(float x);
 __device__ float copysignf(float x, float sign);
 __device__ float atomicAdd(float* at, float x);
 __device__ unsigned atomicAdd(unsigned* at, unsigned x);
+__device__ unsigned long long atomicAdd(unsigned long long* at, unsigned long long x);
 __device__ decltype(sizeof(0)) __cvta_generic_to_shared(const void* p);

@@ -11,6 +11,7 @@
 #include "gpu/device_list.h"
 #include "gpu/first_use.h"
 #include "gpu/gpu_runner.h"
+#include "gpu/launch/tensor_gradients.h"
 #include "runtime/log_once.h"
 #include "tuning/results.h"
 #include "tuning/sources.h"
@@ -113,6 +114,7 @@ class GpuKernel final : public Kernel {
       config.notes.emplace_back(
           "blocks of keys add to dq as they come: gradients may differ in bits from run to run");
     }
+    if (has_tensor_gradients(problem)) config.notes.push_back(tensor_gradients_note(problem));
     std::erase_if(plan.launches, [](const KernelLaunch& launch) { return launch.workgroups == 0; });
     // The tiles of the first launch that has some: the backward pass begins with one that goes by
     // rows, and so do quantized keys that become numbers.

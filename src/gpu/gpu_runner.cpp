@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gpu/launch/mask_bits.h"
+#include "gpu/launch/tensor_gradients.h"
 #include "gpu/launch/work_tiles.h"
 #include "gpu/loaded_kernels.h"
 #include "gpu/missing_row.h"
@@ -98,7 +99,8 @@ std::size_t GpuRunner::workspace_bytes() const noexcept {
   const auto floats = [](const LaunchPlan& plan) {
     return plan.partial_out_floats + 2 * plan.partial_row_floats + plan.tile_counter_floats +
            plan.code_floats + mask_words(plan) + plan.row_statistics_floats +
-           plan.row_share_floats + plan.bias_partial_floats + plan.query_sum_floats;
+           plan.row_share_floats + plan.tensor_sum_floats + plan.bias_partial_floats +
+           plan.query_sum_floats;
   };
   return static_cast<std::size_t>(std::max(floats(plan_for(true)), floats(plan_for(false)))) *
          sizeof(float);
@@ -151,7 +153,9 @@ void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTe
   arguments.row_statistics = set_arguments(plan, tensors, workspace, arguments);
   set_gradients(problem_, tensors, arguments);
   arguments.row_shares = arguments.row_statistics + plan.row_statistics_floats;
-  float* const bias_partials = arguments.row_shares + plan.row_share_floats;
+  float* const tensor_sums = arguments.row_shares + plan.row_share_floats;
+  set_tensor_gradients(problem_, tensors, tensor_sums, arguments.tensor_gradients);
+  float* const bias_partials = tensor_sums + plan.tensor_sum_floats;
   arguments.bias_partials = plan.bias_partial_floats > 0 ? bias_partials : nullptr;
   arguments.bias_parts = plan.backward.bias_parts;
   arguments.query_sums =

@@ -48,6 +48,8 @@ Status GpuRunner::check_memory(const AttentionTensors& t, const void* workspace)
     const std::string name = fmt::format("function_tensors \"{}\"", one.name);
     if (Status status = check(name.c_str(), ".tensor.data", one.tensor.data); !status.ok())
       return status;
+    if (Status status = check(name.c_str(), ".gradient.data", one.gradient.data); !status.ok())
+      return status;
   }
   return check("workspace", "", workspace);
 }

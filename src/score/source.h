@@ -25,5 +25,10 @@ struct PrintedTensor {
 // one line: it is to be a macro. tensors: by their place in the list; those that no node loads are
 // not looked at.
 std::string print(const Graph& graph, std::span<const PrintedTensor> tensors);
+// The same without what it returns: node i is called n{i}.
+std::string statements(const Graph& graph, std::span<const PrintedTensor> tensors);
+// An expression: the row-major place of the element that a load of the tensor reads, -1 out of
+// range. indices: nodes, one a dim.
+std::string place(const PrintedTensor& tensor, std::span<const int32_t> indices);
 
 }  // namespace fulmen::score

@@ -145,17 +145,6 @@ TEST_P(GpuFunctions, Sequences) {
   check_drawn(s, random);
 }
 
-// A gradient that is asked for of a tensor which score_mod does not read is 0, not left as it is.
-TEST_P(GpuFunctions, RefusesGradientsOfTensors) {
-  Random random(own_stream(9890));
-  Case c(spec(random, true), random);
-  Functions functions(c.spec, random, true);
-  c.options.score_mod = random.pick({"", "score + 1.0", "score * gain"});
-  c.options.mask_mod = random.pick({"q >= k", "slopes[h] < 0.1 * (q - k)"});
-  c.tensors.function_tensors = functions.list;
-  EXPECT_TRUE(kernels_for(c.problem(), device()).empty()) << c.options.score_mod;
-}
-
 // Bands that kernels get of mask_mod: causal masks and windows need no bits, and every family that
 // has bands serves them.
 TEST_P(GpuFunctions, BandsOfMaskMod) {

@@ -111,3 +111,33 @@ def test_jax(rng):
     ours, theirs = (jax.value_and_grad(loss)(q, device) for device in (DEVICE, None))
     assert_close(ours[0], theirs[0], "fp32")
     assert_close(ours[1], theirs[1], "fp32", "gradient", ROUNDING)
+
+
+def test_gradients_of_captured_tensors(rng):
+    """Of tensors that a score_mod reads: by head, by distance, and a number."""
+    torch = pytest.importorskip("torch")
+    q, k, v = (
+        torch.from_numpy(normal(rng, (2, 4, length, 32))).requires_grad_()
+        for length in (21, 40, 40)
+    )
+    slopes = torch.from_numpy(normal(rng, (4,))).requires_grad_()
+    table = torch.from_numpy(normal(rng, (4, 61))).bfloat16().requires_grad_()
+    heat = torch.tensor(1.25, requires_grad=True)
+    weight = torch.from_numpy(normal(rng, (2, 4, 21, 32)))
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        distance = kv_idx - q_idx
+        return score * heat + slopes[h] * 0.02 * distance + table[h, distance + 20]
+
+    grads = [
+        torch.autograd.grad(
+            (fulmen.flex_attention(q, k, v, score_mod, kernel_options=options) * weight).sum(),
+            (q, k, v, slopes, table, heat),
+        )
+        for options in ({"device": DEVICE}, None)
+    ]
+    for name, ours, expected in zip(
+        ("q", "k", "v", "slopes", "table", "heat"), *grads, strict=True
+    ):
+        assert ours.dtype == expected.dtype
+        assert_close(ours.float(), expected.float(), "fp32", f"d{name}", 10 * ROUNDING)

@@ -48,6 +48,10 @@ void api_global_add(float* at, const float* values, int count, const char* file,
   for (int n = 0; n < count; ++n)
     std::atomic_ref<float>(at[n]).fetch_add(values[n], std::memory_order_relaxed);
 }
+void api_global_add_int64(long long* at, long long x, const char* file, int line) {
+  running->check_global(at, sizeof(long long), "adds to", {file, line});
+  std::atomic_ref<long long>(*at).fetch_add(x, std::memory_order_relaxed);
+}
 void api_copy_async(int offset, const void* from, int bytes, int read_bytes, const char* file,
                     int line) {
   running->copy_async(offset, from, bytes, read_bytes, {file, line});
@@ -138,6 +142,7 @@ constexpr kernels::EmulatorApi make_api(int wave_size) {
           .global_read = api_global_read,
           .global_write = api_global_write,
           .global_add = api_global_add,
+          .global_add_int64 = api_global_add_int64,
           .copy_async = api_copy_async,
           .copy_commit = api_copy_commit,
           .copy_wait = api_copy_wait,

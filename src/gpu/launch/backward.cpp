@@ -101,6 +101,7 @@ class Backward final : public Family {
       plan.add_bias(target(), chip);
     }
     plan.add_sinks(queries);
+    plan.add_tensor_gradients(queries, chip);
     return plan.take();
   }
   // block_n, buffers, min_workgroups

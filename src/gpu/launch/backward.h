@@ -34,6 +34,8 @@ class BackwardPlan {
   // dbias alone, if it is wanted, by a launch of its own beside a family for `target`.
   void add_bias(const Target& target, const Chip& chip);
   void add_sinks(const Specialisation& products);
+  // Gradients of functions' tensors, beside a family whose kernels are those of `products`.
+  void add_tensor_gradients(const Specialisation& products, const Chip& chip);
   // All gradients by one launch, a workgroup a run of batches of a head, and the sum of dbias's
   // parts.
   void add_runs(Specialisation s, int64_t run_batches);

@@ -99,6 +99,7 @@ class BackwardFp32 final : public Family {
     if (shapes.split_keys) add(plan, dv);
     plan.add_bias(backward_portable_kernel(p, chip), kGivesDbias);
     plan.add_sinks(queries);
+    plan.add_tensor_gradients(queries, chip);
     return plan.take();
   }
   const BackwardShapes& shapes_for(const Problem& p, const Chip& chip) const {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "gpu/launch/backward.h"
+#include "gpu/launch/tensor_gradients.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -251,6 +252,7 @@ Support AtomicFamily::supports(const Problem& p, const Chip& chip) const {
   if (Support support = takes_matrix_instructions(p); !support.yes) return support;
   if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
   if (has_score_mod(p)) return Support::no("it has no derivatives of score_mod, mask_mod alone");
+  if (has_tensor_gradients(p)) return Support::no("it gives no gradients of functions' tensors");
   if (!p.dq.present || !(p.dk.present || p.dv.present))
     return Support::no("dq alone, and dk and dv without it, need no atomics");
   if (Support support = lds_fits(specialisation(p, chip).lds_bytes, chip); !support.yes)

@@ -36,6 +36,7 @@ class PortableBackward final : public Family {
     }
     plan.add_bias(s, kGivesDbias);
     plan.add_sinks(s);
+    plan.add_tensor_gradients(s, chip);
     return plan.take();
   }
 };

@@ -88,6 +88,7 @@ class BackwardTma final : public Family {
     plan.add_counters(most_query_tiles(p, s.block_n) * p.num_heads * parts + kTileCounters);
     plan.add_bias(target(), chip);
     plan.add_sinks(s);
+    plan.add_tensor_gradients(s, chip);
     LaunchPlan whole = plan.take();
     if (p.variable_lengths()) {
       order_sequences(p, s, compute_units, whole);

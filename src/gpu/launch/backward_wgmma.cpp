@@ -81,6 +81,7 @@ class BackwardWgmma final : public Family {
     }
     plan.add_bias(target(), chip);
     plan.add_sinks(queries);
+    plan.add_tensor_gradients(queries, chip);
     return plan.take();
   }
 

@@ -51,7 +51,7 @@ struct LaunchPlan {
   kernels::ForwardArguments arguments{};
   BackwardCounts backward;
   // Workspace, in floats from its start: partial results of splits; backward: row numbers and
-  // shares, then parts of the bias's gradient, then sums for dq.
+  // shares, sums of tensors' gradients, parts of the bias's gradient, then sums for dq.
   int64_t partial_out_floats = 0, partial_row_floats = 0;
   // Behind partial results: forward/clear_tile_counter.h, sequences/work_tiles.h.
   int64_t tile_counter_floats = 0;
@@ -60,8 +60,8 @@ struct LaunchPlan {
           block_states_words = 0;
   // Products in 8 bits, at the very start: kernels/tile/{fp8,int8}_workspace.h.
   int64_t code_floats = 0;
-  int64_t row_statistics_floats = 0, row_share_floats = 0, bias_partial_floats = 0,
-          query_sum_floats = 0;
+  int64_t row_statistics_floats = 0, row_share_floats = 0, tensor_sum_floats = 0,
+          bias_partial_floats = 0, query_sum_floats = 0;
   int num_splits = 0;
   // What runs where pointers are no multiples of 16; null: the same launches, compiled without
   // 16-byte vectors.

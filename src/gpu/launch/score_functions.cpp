@@ -7,9 +7,9 @@
 #include <bitset>
 #include <cstdlib>
 
+#include "gpu/launch/tensor_gradients.h"
 #include "runtime/block_lists.h"
 #include "score/functions.h"
-#include "score/source.h"
 
 namespace fulmen::gpu {
 namespace {
@@ -161,12 +161,7 @@ Support takes_functions(const Problem& p, int most_operations) {
                     bytes / (1 << 20), kMostBytes / (1 << 20)));
   }
   if (functions == nullptr) return {};
-  // Also of a tensor that score_mod does not read: its gradient of 0 would have to be written.
-  for (const ScoreFunctions::Tensor& tensor : functions->tensors) {
-    if (!tensor.has_gradient) continue;
-    return Support::no(fmt::format(
-        "it gives no gradients of functions' tensors, one of \"{}\" is asked for", tensor.name));
-  }
+  if (Support support = takes_tensor_gradients(p); !support.yes) return support;
   if (const std::size_t tensors = places_of(p).slots.size();
       tensors > std::size_t{kernels::kMostFunctionTensors}) {
     return Support::no(fmt::format("score_mod and mask_mod read {} tensors: a kernel takes {}",
@@ -193,6 +188,8 @@ std::string score_mod_source(const Problem& p) {
 std::string mask_mod_source(const Problem& p) {
   return has_mask_mod(p) ? define("FULMEN_MASK_MOD", p.functions.impl()->mask, places_of(p)) : "";
 }
+
+std::vector<PrintedTensor> printed_tensors(const Problem& p) { return places_of(p).printed; }
 
 void set_function_numbers(const Problem& p, kernels::FunctionTensors& to) {
   if (!p.functions.any()) return;

@@ -8,6 +8,7 @@
 #include "fulmen/backend.h"
 #include "fulmen/problem.h"
 #include "kernels/core/arguments.h"
+#include "score/source.h"
 
 namespace fulmen::gpu {
 
@@ -34,6 +35,9 @@ Support takes_functions(const Problem& problem, int most_operations);
 // pass also of its derivative; of mask_mod.
 std::string score_mod_source(const Problem& problem);
 std::string mask_mod_source(const Problem& problem);
+
+// The functions' tensors as the source reaches them.
+std::vector<score::PrintedTensor> printed_tensors(const Problem& problem);
 
 // Extents and strides that the source reads as numbers; then the tensors' addresses.
 void set_function_numbers(const Problem& problem, kernels::FunctionTensors& to);

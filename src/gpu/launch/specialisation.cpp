@@ -188,7 +188,8 @@ std::string to_string(const Specialisation& s) {
   for (const auto& [bit, name] : {std::pair{kGivesDq, " dq"},
                                   {kGivesDk, " dk"},
                                   {kGivesDv, " dv"},
-                                  {kGivesDbias, " dbias"}}) {
+                                  {kGivesDbias, " dbias"},
+                                  {kGivesTensors, " tensors"}}) {
     if ((s.outputs & bit) != 0) text += name;
   }
   // The tensors have fewer dims than the tile: each load has a condition, which takes registers.

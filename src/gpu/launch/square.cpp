@@ -9,10 +9,10 @@ namespace {
 
 constexpr int kChunk = 32, kLongChunk = 64;  // dims of the columns that are in LDS
 
-int lds_bytes(const Specialisation& s, bool second_rows, int weights) {
+int lds_bytes(const Specialisation& s, bool second_rows, int weights, int numbers) {
   return kernels::SquareLayout::of({s.pair_products != 0, s.queries_in_lds != 0, s.chunk,
                                     s.head_dim, s.head_dim_v, s.block_m, s.block_n, second_rows,
-                                    weights})
+                                    weights, numbers})
       .total;
 }
 
@@ -28,7 +28,7 @@ int square_rows(const Problem& p) {
 }
 
 void specialise_square(const Problem& p, const Chip& chip, bool second_rows, int weights,
-                       Specialisation& s) {
+                       Specialisation& s, int numbers) {
   const PortableTiles& tiles = *kPortable.portable;
   s.head_dim = static_cast<int>(round_up(p.head_dim, kChunk));
   s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, kChunk));
@@ -47,7 +47,7 @@ void specialise_square(const Problem& p, const Chip& chip, bool second_rows, int
     if (chunk == kLongChunk && !whole_chunks) continue;
     s.queries_in_lds = stays;
     s.chunk = chunk;
-    s.lds_bytes = lds_bytes(s, second_rows, weights);
+    s.lds_bytes = lds_bytes(s, second_rows, weights, numbers);
     if (s.lds_bytes <= tiles.most_lds_bytes) return;
   }
 }

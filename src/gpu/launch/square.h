@@ -13,8 +13,8 @@ bool multiplies_pairs(const Problem& problem, const Chip& chip);
 int square_rows(const Problem& problem);
 
 // Fills in all of a specialisation but its entry. second_rows: the workgroup's rows are of two
-// tensors; weights: tiles of them in LDS.
+// tensors; weights: tiles of them in LDS; numbers: floats of each pair there.
 void specialise_square(const Problem& problem, const Chip& chip, bool second_rows, int weights,
-                       Specialisation& s);
+                       Specialisation& s, int numbers = 0);
 
 }  // namespace fulmen::gpu

@@ -4,6 +4,7 @@
 
 #include "algorithm/mask_bits.h"
 #include "algorithm/sequences.h"
+#include "algorithm/tensor_gradients.h"
 #include "algorithm/work_tile.h"
 
 namespace fulmen::kernels {
@@ -12,6 +13,8 @@ using Int64 = long long;
 using algorithm::kMaskRows;
 using algorithm::kMostRunTiles;
 using algorithm::MaskBits;
+using algorithm::TensorGradient;
+using algorithm::TensorGradients;
 using algorithm::WorkTable;
 using algorithm::WorkTile;
 
@@ -164,6 +167,7 @@ struct BackwardArguments : ForwardArguments {
   // Sequences of different lengths (backward/parts/block_table.h): how many blocks run at once, and
   // how many of the last ones are taken in two parts, 0 for none.
   int block_slots, last_blocks;
+  TensorGradients tensor_gradients;
 };
 
 // backward/backward_tma.h.

@@ -31,6 +31,7 @@
 //   global_load<V>(p) global_store(p, v) global_stream(p, v)   a stream store is not kept in caches
 //   kAddWidth global_add<kOffset>(p, words)  NVIDIA: adds that many floats to p[kOffset] and on,
 //                                            each atomically
+//   global_add_int64(p, x)                   adds to memory, atomically
 //   any_lane(x) ballot(x)                    true if x is, in any lane of the wave; bit l: in lane
 //                                            l. The same in all
 //   struct Pair {x, y}; multiply_add(pair, b, c) add(pair, pair)

@@ -69,7 +69,8 @@ struct Configuration {
   int page_size = 0;       // 0: k and v are not in pages; else a page's rows, -1 where the
                            // arguments say how many
   int tiles_in_pages = 0;  // pages begin with a tile of keys and end with one
-  int outputs = 0;         // backward: the sum of 1 for dq, 2 for dk, 4 for dv, 8 for dbias
+  int outputs = 0;         // backward: the sum of 1 for dq, 2 for dk, 4 for dv, 8 for dbias, 16
+                           // for functions' tensors
   int bias_gradient = -1;  // dbias's dtype; -1: none
   // backward/parts/row_statistics.h: keys of a block of those that it lists in a table
   // (backward/parts/block_table.h); 0: it makes none.

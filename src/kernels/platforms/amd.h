@@ -105,6 +105,12 @@ FULMEN_DEVICE unsigned global_draw(unsigned* counter) {
                                 __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 
+// Adds to memory, atomically, in whatever order.
+FULMEN_DEVICE void global_add_int64(Int64* to, Int64 x) {
+  __hip_atomic_fetch_add((__attribute__((address_space(1))) Int64*)to, x, __ATOMIC_RELAXED,
+                         __HIP_MEMORY_SCOPE_AGENT);
+}
+
 // At any address: the chips' memory instructions need no alignment where the operating system lets
 // them, as ROCm does.
 template <class V>

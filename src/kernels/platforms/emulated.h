@@ -112,6 +112,10 @@ FULMEN_DEVICE unsigned global_draw(unsigned* counter, Position at = Position::he
   return drawn;
 }
 
+FULMEN_DEVICE void global_add_int64(Int64* to, Int64 x, Position at = Position::here()) {
+  emulator->global_add_int64(to, x, at.file, at.line);
+}
+
 constexpr int kAddWidth = 4;
 template <int kOffset>
 FULMEN_DEVICE void global_add(float* to, const Words<kAddWidth>& values,

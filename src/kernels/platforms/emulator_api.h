@@ -40,6 +40,7 @@ struct EmulatorApi {
                       int line);
   void (*global_write)(void* to, const void* from, int bytes, const char* file, int line);
   void (*global_add)(float* at, const float* values, int count, const char* file, int line);
+  void (*global_add_int64)(long long* at, long long x, const char* file, int line);
 
   // NVIDIA's cp.async: read_bytes from global memory, zeros up to `bytes`, arrive in LDS at the
   // wait, and not before.

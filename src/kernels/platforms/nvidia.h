@@ -120,6 +120,10 @@ FULMEN_DEVICE void global_store(V* p, V value) {
 
 // A counter that all workgroups share: returns what it was, and adds 1.
 FULMEN_DEVICE unsigned global_draw(unsigned* counter) { return atomicAdd(counter, 1U); }
+// Adds to memory, atomically, in whatever order.
+FULMEN_DEVICE void global_add_int64(Int64* to, Int64 x) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(x));
+}
 // As many floats as one instruction adds, to memory that is aligned for it; kOffset: in floats from
 // there.
 #if __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201

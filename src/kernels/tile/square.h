@@ -24,8 +24,9 @@ static_assert(kBlockM % kSide == 0 && kBlockN % (kInWord * kSide) == 0,
               "square: each lane has whole words of a tile");
 static_assert(kChunkDims == 2 || kChunkDims == 4, "square: a lane's dims of a chunk are a vector");
 
-FULMEN_ALGORITHM SquareShape square_shape(bool second_rows, int weights) {
-  return {kPairs, kRowsStay, kChunk, kHeadDim, kHeadDimV, kBlockM, kBlockN, second_rows, weights};
+FULMEN_ALGORITHM SquareShape square_shape(bool second_rows, int weights, int numbers = 0) {
+  return {kPairs,  kRowsStay, kChunk,      kHeadDim, kHeadDimV,
+          kBlockM, kBlockN,   second_rows, weights,  numbers};
 }
 constexpr int kColumnPitch = SquareLayout::of(square_shape(false, 1)).column_pitch;
 constexpr int kValuePitch = SquareLayout::of(square_shape(false, 1)).value_pitch;

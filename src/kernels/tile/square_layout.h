@@ -13,6 +13,7 @@ struct SquareShape {
   int head_dim, head_dim_v, block_m, block_n;
   bool second_rows;  // the rows are of two tensors
   int weights;       // tiles of weights
+  int numbers = 0;   // floats of each pair of rows and columns, in place of columns and weights
 };
 
 struct SquareLayout {
@@ -38,7 +39,9 @@ struct SquareLayout {
     const int keys = s.block_n * l.column_pitch, values = s.block_n / in_word * l.value_pitch;
     l.weights_at = l.columns_at + (keys > values ? keys : values);
     l.weight_bytes = s.block_m * l.weight_pitch;
-    l.total = l.weights_at + s.weights * l.weight_bytes;
+    const int all = l.weights_at + s.weights * l.weight_bytes,
+              numbers = l.columns_at + 4 * s.numbers * s.block_m * s.block_n;
+    l.total = all > numbers ? all : numbers;
     return l;
   }
 };

@@ -13,11 +13,13 @@ constexpr bool kGivesDq = (kConfig.outputs & 1) != 0;
 constexpr bool kGivesDk = (kConfig.outputs & 2) != 0;
 constexpr bool kGivesDv = (kConfig.outputs & 4) != 0;
 constexpr bool kGivesDbias = (kConfig.outputs & 8) != 0;
+constexpr bool kGivesTensors = (kConfig.outputs & 16) != 0;  // tensor_gradients.h
 // dk and dv: the tile's rows are keys, its columns queries. Else the other way round.
 constexpr bool kRowsAreKeys = kGivesDk || kGivesDv;
-constexpr bool kGivesFirst = kGivesDq || kGivesDk;                // by the columns' first tensor
-constexpr bool kNeedsDout = kGivesDq || kGivesDk || kGivesDbias;  // dout.v
-constexpr bool kAddsDq = kRowsAreKeys && kGivesDq;                // by atomics, beside dk or dv
+constexpr bool kGivesFirst = kGivesDq || kGivesDk;  // by the columns' first tensor
+// dout.v
+constexpr bool kNeedsDout = kGivesDq || kGivesDk || kGivesDbias || kGivesTensors;
+constexpr bool kAddsDq = kRowsAreKeys && kGivesDq;  // by atomics, beside dk or dv
 // True if one launch of a kernel that goes over one side's rows can give all these outputs.
 constexpr bool kGivesOneSide = kRowsAreKeys ? !kGivesDbias : kGivesDq || kGivesDbias;
 
@@ -116,9 +118,9 @@ struct ScoreSlopes {
   float softcap = 1.0F, score_mod = 1.0F;
 };
 
-// A score as the forward pass had it, in natural units. dot: q.k.
-FULMEN_DEVICE float natural_score(const BackwardArguments& a, const ScoreTerms& terms, float dot,
-                                  ScoreSlopes& slopes) {
+// The score that score_mod is given, in natural units. dot: q.k.
+FULMEN_DEVICE float score_before_mod(const BackwardArguments& a, const ScoreTerms& terms, float dot,
+                                     ScoreSlopes& slopes) {
   float score = dot * a.scale;
   if constexpr (kSoftcap) {
     const float tanh = tanh_by_exp2(score);
@@ -127,6 +129,12 @@ FULMEN_DEVICE float natural_score(const BackwardArguments& a, const ScoreTerms& 
   }
   score += terms.bias;
   if constexpr (kAlibi) score -= terms.alibi;
+  return score;
+}
+// A score as the forward pass had it, in natural units.
+FULMEN_DEVICE float natural_score(const BackwardArguments& a, const ScoreTerms& terms, float dot,
+                                  ScoreSlopes& slopes) {
+  float score = score_before_mod(a, terms, dot, slopes);
   if constexpr (kScoreMod) {
     ScoredPair pair = terms.pair;
     pair.score = score;
@@ -153,6 +161,9 @@ FULMEN_DEVICE float probability_of(const BackwardArguments& a, const ScoreTerms&
   return exp2(score);
 }
 
+// What has no probability adds nothing, whatever the derivative is. A NaN stays one.
+FULMEN_DEVICE bool adds_nothing(float probability) { return probability < 0x1p-126F; }
+
 // dprobability: dout.v; keeps(): whether dropout lets the probability stay; share: the query's, of
 // RowShares, 1 where the result is multiplied with it later.
 template <class Keeps>
@@ -165,10 +176,8 @@ FULMEN_DEVICE ScoreGradient score_gradient(const BackwardArguments& a, const Sco
   if constexpr (kDropout) dropped = keeps() ? a.dropout_scale : 0.0F;
   float gradient = probability * (dprobability * dropped - numbers.delta);
   if constexpr (kScoreMod) {
-    // What has no probability adds nothing, whatever the derivative is. A NaN stays one.
-    constexpr float kLeast = 0x1p-126F;
     const float product = gradient * slopes.score_mod;
-    gradient = probability < kLeast ? 0.0F : product;
+    gradient = adds_nothing(probability) ? 0.0F : product;
   }
   if (!terms.attended) return {0, 0, 0};
   return {probability * dropped, gradient, gradient * slopes.softcap};
