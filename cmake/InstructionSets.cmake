@@ -91,6 +91,17 @@ function(fulmen_builds_instruction_set line result)
   endif()
 endfunction()
 
+# Whether tests of that instruction set, as a folder's name or a table's, are built. What AVX-512
+# BF16 and AMX add to AVX-512, tests emulate on a processor that has the latter.
+function(fulmen_tests_instruction_set line result)
+  fulmen_builds_instruction_set("${line}" built)
+  if(FULMEN_ARCHITECTURE STREQUAL "x86" AND line MATCHES "\\|(avx512_bf16|amx)\\|" AND
+    avx512 IN_LIST FULMEN_WANTED_SETS)
+    set(built ON)
+  endif()
+  set(${result} ${built} PARENT_SCOPE)
+endfunction()
+
 # Adds those tables/*.cpp among the sources that this architecture and compiler can build, and the
 # other sources, to the target.
 function(fulmen_target_sources target)
@@ -106,7 +117,11 @@ function(fulmen_target_sources target)
     if(NOT line)
       message(FATAL_ERROR "${source}: no line for \"${name}\" in cmake/InstructionSets.cmake")
     endif()
-    fulmen_builds_instruction_set("${line}" built)
+    if(target MATCHES "^test_")
+      fulmen_tests_instruction_set("${line}" built)
+    else()
+      fulmen_builds_instruction_set("${line}" built)
+    endif()
     if(NOT built)
       continue()
     endif()

@@ -1,11 +1,13 @@
-# Most of the time to compile a file are headers that its neighbours need, too: up to eight of a
-# folder are compiled as one, and of the program's whatever their folder, as it has many small ones.
-# What a file forgets to include, the stage apart of `./dev test --long` finds.
+# Most of the time to compile a file are headers that its neighbours need, too: up to twelve of a
+# folder are compiled as one, and whatever the folder those of FULMEN_UNITY_TREES, which have many
+# small ones. What a file forgets to include, the stage apart of `./dev test --long` finds.
 set(FULMEN_UNITY "all" CACHE
   STRING "Compile the files of a folder together: all, tests (and tools), or empty: none")
-set(FULMEN_UNITY_FILES 8)
+set(FULMEN_UNITY_FILES 12)
 # The tests of drivers name their drivers' types alike; allocation_count replaces operator new.
 set(FULMEN_NEVER_UNITY "/(tests/gpu_drivers/|tests/api/allocation_count)")
+# Headers of systems define macros: tools/platform is no part of its tree.
+set(FULMEN_UNITY_TREES src/cpu src/emulator tools)
 
 if(FULMEN_UNITY STREQUAL "all" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # With so much to inline g++ 12 takes a vector of one element for an array that a second one is
@@ -19,6 +21,7 @@ function(fulmen_unity target) # sources...
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  set(groups "")
   foreach(source ${ARGN})
     # Files of an instruction set have compiler flags of their own.
     if(source MATCHES "/tables/" OR source MATCHES "${FULMEN_NEVER_UNITY}")
@@ -26,12 +29,24 @@ function(fulmen_unity target) # sources...
     endif()
     cmake_path(GET source PARENT_PATH folder)
     cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
-    if(target STREQUAL fulmen_tools AND NOT source MATCHES "/platform/")
-      set(folder tools)
-    endif()
-    string(MAKE_C_IDENTIFIER ${folder} folder)
-    math(EXPR part "0${count_${folder}} / ${FULMEN_UNITY_FILES}")
-    math(EXPR count_${folder} "0${count_${folder}} + 1")
-    set_property(SOURCE ${source} PROPERTY UNITY_GROUP ${folder}_${part})
+    foreach(tree ${FULMEN_UNITY_TREES})
+      if(folder MATCHES "^${tree}/" AND NOT folder MATCHES "^tools/platform/")
+        set(folder ${tree})
+      endif()
+    endforeach()
+    string(MAKE_C_IDENTIFIER ${folder} group)
+    list(APPEND groups ${group})
+    list(APPEND of_${group} ${source})
+  endforeach()
+  list(REMOVE_DUPLICATES groups)
+  foreach(group ${groups})
+    list(LENGTH of_${group} count)
+    math(EXPR parts "(${count} + ${FULMEN_UNITY_FILES} - 1) / ${FULMEN_UNITY_FILES}")
+    set(number 0)
+    foreach(source ${of_${group}})
+      math(EXPR part "${number} * ${parts} / ${count}")
+      math(EXPR number "${number} + 1")
+      set_property(SOURCE ${source} PROPERTY UNITY_GROUP ${group}_${part})
+    endforeach()
   endforeach()
 endfunction()

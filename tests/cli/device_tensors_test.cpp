@@ -14,7 +14,7 @@
 namespace fulmen::test {
 namespace {
 
-constexpr const char* kDevice = "deferred:0";
+constexpr const char* kDeferred = "deferred:0";
 
 class DeviceTensorsTest : public ::testing::Test {
  protected:
@@ -30,12 +30,12 @@ TEST_F(DeviceTensorsTest, MirrorsWhatIsThere) {
   host.q = Tensor::bshd(q.data(), DType::fp32, 2, 3, 1, 8);
   host.k = host.v = Tensor::bshd(k.data(), DType::fp32, 2, 5, 1, 8);
   host.out = Tensor::bshd(out.data(), DType::fp32, 2, 3, 1, 8);
-  const auto there = tools::DeviceTensors::make(kDevice, host);
+  const auto there = tools::DeviceTensors::make(kDeferred, host);
   ASSERT_TRUE(there.ok()) << there.status().message();
   EXPECT_NE(there.value()->tensors().q.data, host.q.data);
   EXPECT_EQ(there.value()->tensors().bias.data, nullptr);
   const Problem problem = make_problem(host, {}).value();
-  const Plan planned = plan(problem, kDevice).value();
+  const Plan planned = plan(problem, kDeferred).value();
   const tools::DeviceMemory workspace = there.value()->workspace(planned.workspace_bytes());
   ASSERT_TRUE(workspace.poison().ok());
   const Status status =
@@ -57,20 +57,20 @@ TEST_F(DeviceTensorsTest, AreTheHostsOwnWhereTheDeviceTakesThem) {
 }
 
 TEST_F(DeviceTensorsTest, PoisonReachesTheLastByte) {
-  const auto backend = tools::backend_of(kDevice);
+  const auto backend = tools::backend_of(kDeferred);
   for (const std::size_t bytes :
        {std::size_t{1}, std::size_t{1} << 20U, (std::size_t{2} << 20U) + 3}) {
-    const tools::DeviceMemory memory(backend, kDevice, bytes);
+    const tools::DeviceMemory memory(backend, kDeferred, bytes);
     ASSERT_TRUE(memory.poison().ok());
     std::vector<unsigned char> bits(bytes);
-    ASSERT_TRUE(backend->copy(kDevice, bits.data(), memory.data(), bytes).ok());
+    ASSERT_TRUE(backend->copy(kDeferred, bits.data(), memory.data(), bytes).ok());
     for (const unsigned char byte : bits) ASSERT_EQ(byte, 0xFF);
   }
 }
 
 TEST_F(DeviceTensorsTest, BenchTimesWholeRunsAndKnowsNoCpuCeiling) {
   tools::BenchSettings settings;
-  settings.device = kDevice;
+  settings.device = kDeferred;
   settings.seconds = 0.02;
   tools::BenchMeter meter(settings, {nullptr, 100}, 1);
   tools::BenchCase boards{.suite = "boards",
@@ -98,7 +98,7 @@ TEST_F(DeviceTensorsTest, BenchTimesWholeRunsAndKnowsNoCpuCeiling) {
 
 TEST_F(DeviceTensorsTest, BenchTimesBothPassesOfTraining) {
   tools::BenchSettings settings;
-  settings.device = kDevice;
+  settings.device = kDeferred;
   settings.seconds = 0.02;
   tools::BenchMeter meter(settings, {nullptr, 100}, 1);
   const tools::BenchCase board{.suite = "training",
@@ -128,7 +128,7 @@ TEST_F(DeviceTensorsTest, BenchTimesBothPassesOfTraining) {
 
 TEST_F(DeviceTensorsTest, BenchVerifiesGradientsOfLongRowsOnShorterOnes) {
   tools::BenchSettings settings;
-  settings.device = kDevice;
+  settings.device = kDeferred;
   settings.seconds = 0.001;
   tools::BenchMeter meter(settings, {}, 1);
   const tools::BenchCase layer{.suite = "training",
@@ -148,7 +148,7 @@ TEST_F(DeviceTensorsTest, BenchVerifiesGradientsOfLongRowsOnShorterOnes) {
 }
 
 TEST_F(DeviceTensorsTest, CopyRateIsOfTheDevice) {
-  EXPECT_GT(tools::device_copy_rate(kDevice), 0.1);
+  EXPECT_GT(tools::device_copy_rate(kDeferred), 0.1);
   EXPECT_EQ(tools::device_copy_rate("nowhere"), 0);
 }
 

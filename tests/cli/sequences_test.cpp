@@ -7,7 +7,7 @@
 namespace fulmen::test {
 namespace {
 
-constexpr int64_t kB = 2, kQ = 3, kK = 8, kH = 4, kD = 16, kPage = 4;
+constexpr int64_t kBatch = 2, kQueries = 3, kKeys = 8, kHeads = 4, kDim = 16, kPage = 4;
 
 class SequencesTest : public ProgramTest {
  protected:
@@ -16,21 +16,23 @@ class SequencesTest : public ProgramTest {
     write_array(name, DType::int32, shape, values.data());
   }
   void write_operands() const {
-    write_array("q.npy", DType::fp32, {kB, kQ, kH, kD}, numbers(kB * kQ * kH * kD, 1).data());
-    const std::vector<float> k = numbers(kB * kK * kH * kD, 2), v = numbers(kB * kK * kH * kD, 3);
-    write_array("k.npy", DType::fp32, {kB, kK, kH, kD}, k.data());
-    write_array("v.npy", DType::fp32, {kB, kK, kH, kD}, v.data());
+    write_array("q.npy", DType::fp32, {kBatch, kQueries, kHeads, kDim},
+                numbers(kBatch * kQueries * kHeads * kDim, 1).data());
+    const std::vector<float> k = numbers(kBatch * kKeys * kHeads * kDim, 2),
+                             v = numbers(kBatch * kKeys * kHeads * kDim, 3);
+    write_array("k.npy", DType::fp32, {kBatch, kKeys, kHeads, kDim}, k.data());
+    write_array("v.npy", DType::fp32, {kBatch, kKeys, kHeads, kDim}, v.data());
     // The same rows in pages, in another order.
     const std::vector<int> order{2, 0, 3, 1};
-    constexpr int64_t kPageFloats = kPage * kH * kD;
+    constexpr int64_t kPageFloats = kPage * kHeads * kDim;
     std::vector<float> paged_k(k.size()), paged_v(v.size());
     for (int64_t page = 0; page < 4; ++page) {
       const auto to = order[static_cast<std::size_t>(page)] * kPageFloats;
       std::copy_n(k.begin() + page * kPageFloats, kPageFloats, paged_k.begin() + to);
       std::copy_n(v.begin() + page * kPageFloats, kPageFloats, paged_v.begin() + to);
     }
-    write_array("paged_k.npy", DType::fp32, {4, kPage, kH, kD}, paged_k.data());
-    write_array("paged_v.npy", DType::fp32, {4, kPage, kH, kD}, paged_v.data());
+    write_array("paged_k.npy", DType::fp32, {4, kPage, kHeads, kDim}, paged_k.data());
+    write_array("paged_v.npy", DType::fp32, {4, kPage, kHeads, kDim}, paged_v.data());
     write_ints("table.npy", {2, 2}, order);
     write_ints("used.npy", {2}, {7, 3});
   }
@@ -55,10 +57,11 @@ TEST_F(SequencesTest, PagesGiveWhatPaddedRowsGive) {
 
 // Queries, keys and gradients of packed sequences; the longest is found in the files.
 TEST_F(SequencesTest, PackedForwardAndBackward) {
-  write_array("q.npy", DType::fp32, {1, 10, kH, kD}, numbers(10 * kH * kD, 1).data());
-  write_array("k.npy", DType::fp32, {1, 15, kH, kD}, numbers(15 * kH * kD, 2).data());
-  write_array("v.npy", DType::fp32, {1, 15, kH, kD}, numbers(15 * kH * kD, 3).data());
-  write_array("dout.npy", DType::fp32, {1, 10, kH, kD}, numbers(10 * kH * kD, 4).data());
+  write_array("q.npy", DType::fp32, {1, 10, kHeads, kDim}, numbers(10 * kHeads * kDim, 1).data());
+  write_array("k.npy", DType::fp32, {1, 15, kHeads, kDim}, numbers(15 * kHeads * kDim, 2).data());
+  write_array("v.npy", DType::fp32, {1, 15, kHeads, kDim}, numbers(15 * kHeads * kDim, 3).data());
+  write_array("dout.npy", DType::fp32, {1, 10, kHeads, kDim},
+              numbers(10 * kHeads * kDim, 4).data());
   write_ints("cu_q.npy", {4}, {1, 6, 6, 9});
   write_ints("cu_k.npy", {4}, {0, 7, 9, 15});
   const std::vector<std::string> packed{
@@ -72,12 +75,12 @@ TEST_F(SequencesTest, PackedForwardAndBackward) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const auto out = tools::read_npy(path("out.npy"), false);
   ASSERT_TRUE(out.ok());
-  EXPECT_EQ(out->shape, (std::vector<int64_t>{1, 10, kH, kD}));
+  EXPECT_EQ(out->shape, (std::vector<int64_t>{1, 10, kHeads, kDim}));
   const auto* floats = static_cast<const float*>(out->data.data());
-  for (int64_t n = 0; n < kH * kD; ++n) {
+  for (int64_t n = 0; n < kHeads * kDim; ++n) {
     EXPECT_EQ(floats[n], 0.0F) << "a row that belongs to no sequence";
-    EXPECT_NE(floats[kH * kD + n], 0.0F);
-    EXPECT_EQ(floats[9 * kH * kD + n], 0.0F);
+    EXPECT_NE(floats[kHeads * kDim + n], 0.0F);
+    EXPECT_EQ(floats[9 * kHeads * kDim + n], 0.0F);
   }
   arguments = {"explain"};
   arguments.insert(arguments.end(), packed.begin(), packed.end());

@@ -126,7 +126,7 @@ TEST_P(GpuBackwardTmaPacked, OrderOfSums) {
                                random.between(400, 700), random);
       s.num_heads = s.num_kv_heads = 2;
       s.causal = random.pick({Causal::none, Causal::bottom_right, Causal::top_left});
-      if (!drawn(2)) continue;
+      if (!drawn(3)) continue;
       Case c(s, random);
       c.options.deterministic = deterministic;
       EXPECT_TRUE(verified(c, kernel(), {device()}))

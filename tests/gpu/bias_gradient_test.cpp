@@ -258,11 +258,14 @@ TEST(GpuBiasGradientParts, AreAddedUp) {
     int units, least, most;
     bool over_queries;
   };
+  uint64_t number = 0;
   for (const Run& run : {Run{40, 72, 8, 2, 8, false},
                          {40, 71, 8, 2, 8, false},
                          {300, 72, 40, 9, 40, false},
                          {300, 67, 40, 9, 40, false},
                          {40, 72, 8, 2, 8, true}}) {
+    // Neighbours differ in one thing: a run of all stages takes every second one.
+    if (sampled_run() && (number++ + test_seed()) % 2 != 0) continue;
     s.batch = run.batch;
     s.seqlen_k = run.seqlen_k;
     s.bias_broadcast = {true, false, run.over_queries};

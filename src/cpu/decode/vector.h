@@ -35,14 +35,21 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
 
   void run() {
     this->template begin<T>();
-    if constexpr (kGroup == 1) {
-      if (problem_.quantized_kv()) return attend_unpacked();
-    }
     if (call_.pages.pages != nullptr) {
       attend<PagedWalk>();
     } else {
       attend<StridedWalk>();
     }
+  }
+  // Keys and values of another format than the queries', head after head: a block of them is
+  // brought to L1 in fp32. The products are then the same for every Q, the queries' dtype.
+  template <class Q>
+  void run_unpacked() {
+    this->template begin<Q>();
+    if (slots_ == 0 || begin_ >= end_) return;
+    this->for_each_block(layout_.block_keys, [&](int64_t first, int count, auto& ahead) {
+      attend_unpacked_block(first, count, ahead);
+    });
   }
 
  private:
@@ -99,13 +106,6 @@ class DecodeTaskRunner : private DecodeRows<Isa> {
       }
       block = next;
     }
-  }
-  // Head after head, a block of whose keys or values is brought to L1 in fp32.
-  void attend_unpacked() {
-    if (slots_ == 0 || begin_ >= end_) return;
-    this->for_each_block(layout_.block_keys, [&](int64_t first, int count, auto& ahead) {
-      attend_unpacked_block(first, count, ahead);
-    });
   }
   template <class Ahead>
   __attribute__((noinline)) void attend_unpacked_block(int64_t first, int count, Ahead& ahead) {
@@ -369,6 +369,8 @@ void decode_task(const ForwardCall& call, const DecodeTask& task, float* scratch
       if constexpr (Isa::kLanes == 16)
         return DecodeStoredTask<Isa, 4>(call, task, scratch).template run<T>();
     }
+    if (call.problem->quantized_kv())
+      return DecodeTaskRunner<Isa, Fp16, false>(call, task, scratch).template run_unpacked<T>();
   }
   if constexpr (requires { Isa::prefetch_l2(nullptr); }) {
     if (call.block_bytes > 0) return DecodeTaskRunner<Isa, T, true>(call, task, scratch).run();
