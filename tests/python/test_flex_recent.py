@@ -2,6 +2,7 @@
 what they refer to is seen. The right value: the function by torch's own operations, over all
 pairs."""
 
+import contextlib
 import functools
 import gc
 import types
@@ -142,7 +143,7 @@ def _tensor():
 
     def change():
         nonlocal table
-        table = torch.randn(64)
+        table = torch.randn(65)
 
     return score_mod, change
 
@@ -235,6 +236,86 @@ def test_values_of_tensors_are_read_in_every_call(reads):
     for _ in range(3):
         TABLE.normal_()
         check(reads, 1, score_mod)
+
+
+def test_another_tensor_of_the_same_kind_is_read(reads):
+    table = torch.randn(64)
+
+    def score_mod(score, b, h, q, k):
+        return score + table[q - k + 20]
+
+    for _ in range(3):
+        table = torch.randn(64)
+        check(reads, 1, score_mod)
+
+
+def test_tensors_may_be_swapped(reads):
+    """torch.utils.swap_tensors refuses a tensor with weak references."""
+    table = torch.randn(64)
+
+    def score_mod(score, b, h, q, k):
+        return score + table[k]
+
+    check(reads, 1, score_mod)
+    torch.utils.swap_tensors(table, torch.randn(64))
+    check(reads, 1, score_mod)
+
+
+def test_what_a_function_changes_itself_is_seen(reads):
+    number = 0
+
+    def score_mod(score, b, h, q, k):
+        nonlocal number
+        number += 1
+        return score * number
+
+    for count in (1, 2):
+        fulmen.flex_attention(Q, Q, Q, score_mod)
+        assert len(reads) == count
+
+
+def test_lists_that_are_converted_are_read_anew(reads):
+    """Edits through NumPy do not count as versions; of int32 lists the kernels read the memory."""
+    mask = flex.create_block_mask(
+        lambda b, h, q, k: q // 16 >= k // 16, 1, 1, 40, 40, device="cpu", BLOCK_SIZE=16
+    )
+    for dtype in (torch.int64, torch.int32):
+        for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"):
+            setattr(mask, name, getattr(mask, name).to(dtype).contiguous())
+        mask.mask_mod = lambda b, h, q, k: (q // 16 >= k // 16) & (k % 2 == 0)
+        fulmen.flex_attention(Q, Q, Q, None, mask)
+        counts = mask.full_kv_num_blocks.numpy(), mask.kv_num_blocks.numpy()
+        kept = [one.copy() for one in counts]
+        for one in counts:
+            one[:] = 0
+        assert not fulmen.flex_attention(Q, Q, Q, None, mask).any()
+        for one, before in zip(counts, kept, strict=True):
+            one[:] = before
+
+
+@pytest.mark.parametrize("observed", ("forward", "backward"))
+def test_checkpoints_where_one_pass_is_observed(observed):
+    from torch.utils.checkpoint import checkpoint
+    from torch.utils.flop_counter import FlopCounterMode
+
+    table = torch.randn(64, requires_grad=True)
+    mask = flex.create_block_mask(lambda b, h, q, k: (q + k) % 3 != 0, 1, 1, 40, 40, device="cpu")
+
+    def computed(q):
+        return fulmen.flex_attention(q, q, q, lambda s, b, h, i, k: s + table[k], mask)
+
+    q = Q.clone().requires_grad_()
+    wanted = torch.autograd.grad(computed(q).sum(), (q, table))
+
+    def watched(name):
+        return FlopCounterMode(display=False) if name == observed else contextlib.nullcontext()
+
+    with watched("forward"):
+        out = checkpoint(computed, q, use_reentrant=False)
+    with watched("backward"):
+        found = torch.autograd.grad(out.sum(), (q, table))
+    for one, other in zip(found, wanted, strict=True):
+        assert (one - other).abs().max() < 1e-5
 
 
 def test_gradients_of_a_found_problem(reads):

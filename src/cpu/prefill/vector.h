@@ -407,8 +407,8 @@ class PrefillTask : protected PrefillTiles<Isa, Product> {
         .load(first, count, scratch_ + layout_.values, layout_.value_stride,
               keys_alive(first, count, alive), none);
   }
-  // Which keys some row attends: what others hold is not read. alive has a place for each; null is
-  // all.
+  // Which keys some row attends: what others hold must not reach a result. alive has a place for
+  // each; null is all.
   const uint8_t* keys_alive(int64_t first, int count, uint8_t* alive) {
     return call_.mask.functions ? this->alive_keys_by_functions(first, count, alive)
                                 : alive_keys<Isa>(call_, task_, first, count, alive);
@@ -416,10 +416,12 @@ class PrefillTask : protected PrefillTiles<Isa, Product> {
   template <class Rows>
   void load_values(Rows v, int64_t first, int count) {
     uint8_t alive[kMaxBlockN];
-    // To ask functions for every pair takes longer than to see that there is no NaN to leave out.
-    const bool any_are_read = call_.mask.functions && all_finite(v, count, problem_.head_dim_v);
+    // Whether v is finite is cheaper to see than which pairs a function masks; where it is, no key
+    // has to be left out.
+    const bool all_may_be_read =
+        call_.mask.functions && all_finite<Isa>(v, count, problem_.head_dim_v);
     pack_values<Isa>(v, count, problem_.head_dim_v, scratch_ + layout_.values, layout_.value_stride,
-                     any_are_read ? nullptr : keys_alive(first, count, alive));
+                     all_may_be_read ? nullptr : keys_alive(first, count, alive));
   }
   // load(k, v) with the rows of at most kMaxBlockN keys.
   template <class Load>

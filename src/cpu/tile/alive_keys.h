@@ -56,7 +56,7 @@ FULMEN_INLINE bool mark_alive_tiles(const algorithm::Band& band, const uint8_t* 
 }
 
 // Whether the elements of rows [keys][dim] are all finite.
-template <class Rows>
+template <class Isa, class Rows>
 __attribute__((noinline)) bool all_finite(Rows rows, int keys, int64_t dim) {
   using T = typename Rows::Element;
   using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>;

@@ -133,7 +133,7 @@ class FunctionTile {
   template <class Stored, class To, class Convert>
   void gather(const score::Instruction& one, const score::Elements& tensor, int count, To* to,
               Convert convert) const {
-    // Places by a loop of its own, which becomes vectors where 32 bits hold them.
+    // Places are computed in a loop of their own, which becomes vectors where 32 bits hold them.
     if (one.arguments > 0 && is_near(tensor)) {
       for (int i = 0; i < count; i += kPairElements)
         gather_near<Stored>(one, tensor, i, count - i < kPairElements ? count - i : kPairElements,

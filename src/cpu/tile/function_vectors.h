@@ -11,9 +11,8 @@
 namespace fulmen::cpu {
 
 // The language's int operations that C leaves open, without branches and without divisions of
-// integers, so that they become vectors. A double's quotient of int32 is on the right side of every
-// integer: the exact one differs from any other number n by 1 / |b| or more, and its rounding by
-// less.
+// integers, so that they become vectors. A quotient in double becomes the exact quotient's integer:
+// that is at least 1 / |b| away from any other integer, and rounding moves it by less.
 FULMEN_INLINE int32_t rest_by(int32_t a, int32_t by, int32_t& quotient) {
   quotient = static_cast<int32_t>(static_cast<double>(a) / static_cast<double>(by));
   const uint32_t product = static_cast<uint32_t>(quotient) * static_cast<uint32_t>(by);

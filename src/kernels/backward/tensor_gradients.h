@@ -6,7 +6,9 @@
 //                           to the elements' sums
 //
 // Sums are exact (parts/exact_sum.h): no order of the atomics changes a bit. Where an element's
-// place is the same in all lanes that have a query, a key or the tile, these are added up first.
+// place is the same in all lanes that have a query, a key or the tile, these are added up first, in
+// an order that the place alone decides. So are a lane's pairs one after the other, and then the
+// lanes, where the places happen to be the same: tables have few elements for most distances.
 #include "backward/parts/exact_sum.h"
 #include "backward/parts/square_products.h"
 #include "backward/parts/tensor_loads.h"
@@ -52,17 +54,54 @@ FULMEN_DEVICE bool adds_for_lanes() {
   if constexpr (kRank == LoadRank::none) return lane_id() == 0;
   if constexpr (kRank == LoadRank::query) return lane_column() == 0;
   if constexpr (kRank == LoadRank::key) return lane_id() < kSide;
-  return true;
 }
 
-// Adds to load kLoad's element; of a place that lanes share, what all of them have.
+// Adds what all lanes have that share the place of load kLoad's element.
 template <int kLoad>
 FULMEN_DEVICE void add_to_element(const TensorGradients& g, int place, float x) {
   constexpr LoadRank kRank = load_rank(kLoad);
-  if constexpr (kRank != LoadRank::pair) x = sum_over_lanes<kRank>(x);
+  x = sum_over_lanes<kRank>(x);
   if (!adds_for_lanes<kRank>() || place < 0 || x == 0) return;
   add_exactly(g, g.of[loaded_tensor(kLoad)].first + place, x);
 }
+
+// The largest of all lanes of the wave.
+FULMEN_DEVICE int largest_of_lanes(int x) {
+#pragma unroll
+  for (int mask = 1; mask < kWaveSize; mask *= 2) {
+    const int other = static_cast<int>(shuffle_xor(static_cast<unsigned>(x), mask));
+    x = other > x ? other : x;
+  }
+  return x;
+}
+
+// What a lane has for one place, -1 if it has nothing.
+struct HeldSum {
+  int place = -1;
+  float sum = 0.0F;
+
+  // All lanes of the wave come here together.
+  FULMEN_DEVICE void add(const TensorGradients& g, int first, int at, float x) {
+    const bool adds = at >= 0 && x != 0;
+    if (any_lane(adds && place >= 0 && place != at)) give(g, first);
+    if (!adds) return;
+    place = at;
+    sum += x;
+  }
+  FULMEN_DEVICE void give(const TensorGradients& g, int first) {
+    const int shared = largest_of_lanes(place);
+    if (shared >= 0) {
+      if (any_lane(place >= 0 && place != shared)) {
+        if (place >= 0) add_exactly(g, first + place, sum);
+      } else {
+        const float all = sum_over_lanes<LoadRank::none>(sum);
+        if (lane_id() == 0) add_exactly(g, first + shared, all);
+      }
+    }
+    place = -1;
+    sum = 0.0F;
+  }
+};
 
 // A pair's share of the gradients, and where it belongs.
 struct PairGradients {
@@ -87,6 +126,7 @@ class TileGradients {
   FULMEN_DEVICE void add() {
     float of_tile[kLoads] = {};
     int tile_place[kLoads] = {};
+    HeldSum held[kLoads];
 #pragma unroll 1
     for (int outer = 0; outer < kOuter; ++outer) {
       float of_outer[kLoads] = {};
@@ -95,11 +135,12 @@ class TileGradients {
       for (int inner = 0; inner < kInner; ++inner) {
         const bool by_rows = kOuterRank == LoadRank::query;
         const PairGradients pair = of_pair(by_rows ? outer : inner, by_rows ? inner : outer);
-        add_pair<0>(pair, of_tile, tile_place, of_outer, outer_place);
+        add_pair<0>(pair, of_tile, tile_place, of_outer, outer_place, held);
       }
       add_sums<0, kOuterRank>(of_outer, outer_place);
     }
     add_sums<0, LoadRank::none>(of_tile, tile_place);
+    give_held<0>(held);
   }
 
  private:
@@ -137,11 +178,11 @@ class TileGradients {
     return pair;
   }
 
-  // To sums of the outer loop or the tile, or straight to memory.
+  // To sums of the outer loop, the tile or a place, or straight to memory.
   template <int kLoad>
   FULMEN_DEVICE void add_pair(const PairGradients& pair, float (&of_tile)[kLoads],
                               int (&tile_place)[kLoads], float (&of_outer)[kLoads],
-                              int (&outer_place)[kLoads]) const {
+                              int (&outer_place)[kLoads], HeldSum (&held)[kLoads]) const {
     if constexpr (kLoad < kLoads) {
       constexpr LoadRank kRank = load_rank(kLoad);
       if constexpr (kRank == LoadRank::none) {
@@ -150,11 +191,26 @@ class TileGradients {
       } else if constexpr (kRank == kOuterRank) {
         of_outer[kLoad] += pair.by[kLoad];
         outer_place[kLoad] = pair.place[kLoad];
+      } else if constexpr (kRank == LoadRank::pair) {
+        held[kLoad].add(a_.tensor_gradients, first_of<kLoad>(), pair.place[kLoad], pair.by[kLoad]);
       } else {
         add_to_element<kLoad>(a_.tensor_gradients, pair.place[kLoad], pair.by[kLoad]);
       }
-      add_pair<kLoad + 1>(pair, of_tile, tile_place, of_outer, outer_place);
+      add_pair<kLoad + 1>(pair, of_tile, tile_place, of_outer, outer_place, held);
     }
+  }
+  template <int kLoad>
+  FULMEN_DEVICE void give_held(HeldSum (&held)[kLoads]) const {
+    if constexpr (kLoad < kLoads) {
+      if constexpr (load_rank(kLoad) == LoadRank::pair)
+        held[kLoad].give(a_.tensor_gradients, first_of<kLoad>());
+      give_held<kLoad + 1>(held);
+    }
+  }
+  // The first element of the tensor that a load reads.
+  template <int kLoad>
+  FULMEN_DEVICE int first_of() const {
+    return a_.tensor_gradients.of[loaded_tensor(kLoad)].first;
   }
   // The sums of loads with this rank, to memory.
   template <int kLoad, LoadRank kRank>

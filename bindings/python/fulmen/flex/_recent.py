@@ -22,9 +22,9 @@ class _Recent(NamedTuple):
     watch: Watch
     lists: tuple[weakref.ref[Any] | None, ...]  # the block mask's own
     state: tuple[Any, ...]
-    problem: Problem  # its lists live as long as the block mask; without tensors
+    problem: Problem  # its lists are the block mask's own memory; without tensors
     both: Traced  # without tensors
-    tensors: tuple[weakref.ref[Any], ...]  # by the problem's names
+    numbers: tuple[int, ...]  # the watch's tensors by the problem's names
     block_mask: weakref.ref[Any] | None
 
 
@@ -56,7 +56,8 @@ def find(
     if not _kept or type(like) is not torch.Tensor:
         return None
     recent = _kept.get(_key(score_mod, block_mask, like, sizes))
-    if recent is None or not recent.watch.holds():
+    tensors = None if recent is None else recent.watch.tensors()
+    if tensors is None:
         return None
     own = _own_lists(block_mask)
     for ref, one in zip(recent.lists, own, strict=True):
@@ -64,14 +65,27 @@ def find(
             return None
     if recent.state != _state(block_mask, own):
         return None
-    # What lists hold when a graph of CUDA is replayed, nobody knows.
+    # A captured graph is replayed with what the lists hold then, which may be more.
     if recent.problem.left_out and not may_read(torch):
         return None
-    if not recent.tensors:
+    if not recent.numbers:
         return recent.problem, recent.both
-    tensors = tuple([ref() for ref in recent.tensors])  # alive, as the watch holds
-    named = dict(zip(recent.problem.names, tensors, strict=True))
-    return recent.problem._replace(tensors=tensors), recent.both._replace(tensors=named)
+    own_tensors = tuple([tensors[number] for number in recent.numbers])
+    named = dict(zip(recent.problem.names, own_tensors, strict=True))
+    return recent.problem._replace(tensors=own_tensors), recent.both._replace(tensors=named)
+
+
+def watch_of(score_mod: Any, block_mask: Any, like: Any) -> Watch | None:
+    """To be made before the functions are read: what changes while they are is seen then."""
+    if type(like) is not sys.modules["torch"].Tensor:
+        return None
+    return watched(score_mod, getattr(block_mask, "mask_mod", None))
+
+
+def _are_own(lists: tuple[Any, ...], own: tuple[Any, ...]) -> bool:
+    """Whether the kernels read the block mask's own memory, not a copy in another dtype."""
+    pairs = zip(lists, own, strict=True)
+    return all(one is None or one.data_ptr() == there.data_ptr() for one, there in pairs)
 
 
 def remember(
@@ -80,26 +94,29 @@ def remember(
     like: Any,
     sizes: tuple[int, int, int, int],
     found: tuple[Problem, Traced],
+    watch: Watch | None,
 ) -> None:
     """Keeps a call's problem, where a change of what it was made of would be seen."""
     problem, both = found
     torch, own = sys.modules["torch"], _own_lists(block_mask)
-    if type(like) is not torch.Tensor or not both.is_pure:
+    tensors = None if watch is None else watch.tensors()
+    if tensors is None or not both.is_pure or not problem.read_by_kernel:
         return
-    if not problem.read_by_kernel or not all(
-        is_plain(one, torch) for one in own if one is not None
-    ):
+    if not all(is_plain(one, torch) for one in own if one is not None):
         return
     if block_mask is not None and not may_read(torch):
         return
-    watch = watched(score_mod, getattr(block_mask, "mask_mod", None))
-    if watch is None or not all(map(watch.has, problem.tensors)):
+    if problem.lists and not _are_own(problem.lists, own):
+        return
+    places = {id(one): number for number, one in enumerate(tensors)}
+    if not all(id(one) in places for one in problem.tensors):
         return
     key = _key(score_mod, block_mask, like, sizes)
 
-    def forget(_: Any) -> None:
+    def forget(*_: Any) -> None:
         _kept.pop(key, None)
 
+    watch.forget = forget
     if len(_kept) >= _MOST_KEPT:
         _kept.clear()
     _kept[key] = _Recent(
@@ -108,6 +125,6 @@ def remember(
         _state(block_mask, own),
         problem._replace(tensors=()),
         both._replace(tensors={}),
-        tuple(map(weakref.ref, problem.tensors)),
+        tuple(places[id(one)] for one in problem.tensors),
         None if block_mask is None else weakref.ref(block_mask, forget),
     )

@@ -1,8 +1,9 @@
 """Whether functions still refer to the same objects: a comparison of identities, for functions that
 were read once.
 
-Objects that can change are watched only where that shows: tensors by their shape, dtype and device,
-functions by what they refer to. Lists, dicts and objects of other kinds are not watched."""
+Objects that can change are watched only where that shows: functions by what they refer to, tensors
+by what they are. A tensor may be another one each time, as no weak reference is kept of it either.
+Lists, dicts and objects of other kinds are not watched."""
 
 from __future__ import annotations
 
@@ -38,14 +39,14 @@ def _values(one: Any, names: tuple[str, ...]) -> Iterator[Any]:
 
 
 def _words(one: Any) -> tuple[Any, ...]:
-    """Names by which values are given, and of attributes."""
+    """Names of keywords, how many values have none, and names of attributes."""
     if isinstance(one, functools.partial):
         return (*one.keywords, len(one.args), *one.__dict__)
     return (*(one.__kwdefaults__ or ()), len(one.__defaults__ or ()), *one.__dict__)
 
 
 def _stays(value: Any) -> bool:
-    """Whether an object is what it is by its identity."""
+    """Whether an object's identity says all of it."""
     if type(value) is tuple:
         return all(isinstance(one, PLAIN) for one in value)
     plain = value is _ABSENT or isinstance(value, (*PLAIN, types.CodeType))
@@ -56,49 +57,51 @@ class Watch:
     """Functions, as they are when it is made. It keeps neither them nor tensors alive."""
 
     def __init__(self, *functions: Any) -> None:
+        # Called when one of the functions is gone.
+        self.forget: Callable[[], Any] | None = None
         self._gone = False
         self._kept: list[Any] = []
         # Functions in the order in which they are reached, their global names and other words.
         self._functions: list[tuple[weakref.ref[Any], tuple[str, ...], tuple[Any, ...]]] = []
-        self._tensors: list[tuple[weakref.ref[Any], Any, Any, Any]] = []
         self._seen: set[int] = set()
         for one in functions:
             self._add(one)
-        self._ids = self._identities()
+        self._state = self._now([])
 
-    def holds(self) -> bool:
-        """Whether all is as it was."""
+    def tensors(self) -> list[Any] | None:
+        """Those that the functions refer to, each once; None where anything else has changed."""
+        found: list[Any] = []
+        return found if self._now(found) == self._state else None
+
+    def _now(self, tensors: list[Any]) -> list[Any] | None:
         if self._gone:
-            return False
-        for ref, _, words in self._functions:
-            one = ref()
-            if one is None or _words(one) != words:
-                return False
-        for ref, shape, dtype, device in self._tensors:
-            tensor = ref()
-            if tensor is None or (tensor.shape, tensor.dtype, tensor.device) != (
-                shape,
-                dtype,
-                device,
-            ):
-                return False
-        return self._identities() == self._ids
-
-    def has(self, tensor: Any) -> bool:
-        """Whether it is one of the tensors that the functions refer to."""
-        return any(ref() is tensor for ref, *_ in self._tensors)
-
-    def _identities(self) -> list[int]:
-        return [id(value) for ref, names, _ in self._functions for value in _values(ref(), names)]
+            return None
+        state: list[Any] = []
+        numbers: dict[int, int] = {}
+        for ref, names, words in self._functions:
+            function = ref()
+            if function is None or _words(function) != words:
+                return None
+            for one in _values(function, names):
+                if not is_of_torch(one):
+                    state.append(id(one))
+                    continue
+                number = numbers.setdefault(id(one), len(tensors))
+                if number == len(tensors):
+                    tensors.append(one)
+                state.append((number, one.__class__, one.shape, one.dtype, one.device))
+        return state
 
     def _refer(self, value: Any) -> weakref.ref[Any]:
-        # Without another's address in the place of what has gone.
         watch = weakref.ref(self)
 
         def gone(_: Any) -> None:
+            # Its address may be another object's from now on.
             mine = watch()
             if mine is not None:
                 mine._gone = True
+                if mine.forget is not None:
+                    mine.forget()
 
         return weakref.ref(value, gone)
 
@@ -117,11 +120,7 @@ class Watch:
             self._functions.append((self._refer(value), names, _words(value)))
             for one in _values(value, names):
                 self._add(one)
-        elif is_of_torch(value):
-            self._seen.add(id(value))
-            made = (self._refer(value), value.shape, value.dtype, value.device)
-            self._tensors.append(made)
-        else:
+        elif not is_of_torch(value):
             raise _NotWatched
 
 

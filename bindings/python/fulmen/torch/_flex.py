@@ -11,7 +11,7 @@ from fulmen._core import ArgumentError
 from fulmen.flex import _kernel
 from fulmen.flex._captured import as_kind
 from fulmen.flex._problem import Problem, problem
-from fulmen.flex._recent import find, remember
+from fulmen.flex._recent import find, remember, watch_of
 from fulmen.flex._trace import Traced
 from fulmen.torch import _flex_direct, _flex_operator, _ops
 
@@ -71,9 +71,10 @@ def torch_problem(
     known = find(score_mod, block_mask, query, sizes)
     if known is not None:
         return known
+    watch = watch_of(score_mod, block_mask, query)
     made, both = problem(score_mod, block_mask, query, sizes)
     found = on_device(made, query), both
-    remember(score_mod, block_mask, query, sizes, found)
+    remember(score_mod, block_mask, query, sizes, found, watch)
     return found
 
 

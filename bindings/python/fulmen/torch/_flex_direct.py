@@ -15,8 +15,11 @@ from fulmen.flex import _kernel
 from fulmen.flex._problem import Problem
 from fulmen.torch import _flex_operator, _ops
 
-# Most tensors that torch_observers looks at.
+# Most tensors that torch_observers takes: the places of arguments/call.h.
 _MOST = 24
+
+
+_NO_LISTS = (None,) * 4
 
 
 def _observers(tensors: tuple[torch.Tensor | None, ...]) -> int:
@@ -44,10 +47,15 @@ def forward(
     """out and lse, which may be None where it isn't wanted. seen: what observers() says, not
     OTHERS."""
     if seen != NOBODY:
-        given = (made._replace(tensors=(), lists=()), made.lists, scale, options)
+        given = (made._replace(tensors=(), lists=()), made.lists or _NO_LISTS, scale, options)
         return _apply(given, q, k, v, *made.tensors)
     result = _kernel.forward(q, k, v, made, scale, options, want_lse)
     return result if want_lse else (result, None)
+
+
+def _with_arrays(made: Problem, lists: tuple[Any, ...], tensors: tuple[Any, ...]) -> Problem:
+    has_lists = any(one is not None for one in lists)
+    return made._replace(tensors=tensors, lists=lists if has_lists else ())
 
 
 class _Flex(torch.autograd.Function):
@@ -61,11 +69,12 @@ class _Flex(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         made, lists, scale, options = given
-        made = made._replace(tensors=tensors, lists=lists)
+        made = _with_arrays(made, lists, tensors)
         out, lse = _kernel.forward(q, k, v, made, scale, options, True)
-        ctx.save_for_backward(q, k, v, out, lse, *lists, *tensors)
+        # As the operator saves them: a checkpoint's second forward pass may be the operator's.
+        ctx.save_for_backward(q, k, v, *lists, *tensors, out, lse)
         ctx.set_materialize_grads(False)
-        ctx.given = (given[0], len(lists), scale, options)
+        ctx.given = (given[0], scale, options)
         return out, lse
 
     @staticmethod
@@ -75,18 +84,19 @@ class _Flex(torch.autograd.Function):
         nothing = (None,) * len(ctx.needs_input_grad)
         if dout is None and dlse is None:
             return nothing
-        made, count, scale, options = ctx.given
-        q, k, v, out, lse, *rest = ctx.saved_tensors
-        made = made._replace(lists=tuple(rest[:count]), tensors=tuple(rest[count:]))
+        made, scale, options = ctx.given
+        q, k, v, *rest, out, lse = ctx.saved_tensors
+        made = _with_arrays(made, tuple(rest[:4]), tuple(rest[4:]))
         dout = torch.zeros_like(out) if dout is None else dout
         wanted = _flex_operator.bits(ctx.needs_input_grad[1:4])
         places = _flex_operator.differentiable(ctx.needs_input_grad[4:], made.tensors)
         tensors = (q, k, v, out, lse, dout, dlse)
         if _observers(tensors) == NOBODY:
-            tensors = (q, k, v, out, lse, _ops.last_dim_contiguous(dout), dlse)
+            q, k, v, dout = map(_ops.last_dim_contiguous, (q, k, v, dout))
+            tensors = (q, k, v, out, lse, dout, dlse)
             own, found = _flex_operator.gradients(tensors, made, scale, options, wanted, places)
         else:
-            # create_graph, or what reads this for a compiler: the operator knows what to say.
+            # For create_graph the operator refuses a second derivative, in its words.
             arguments = _flex_operator.arguments(made, scale, options)
             *own, found = torch.ops.fulmen.flex_attention_backward(
                 q, k, v, *arguments, out, lse, dout, dlse, wanted, places
@@ -96,5 +106,5 @@ class _Flex(torch.autograd.Function):
         return (None, *own, *[by_place.get(at) for at in range(len(made.tensors))])
 
 
-# Without Function.apply's Python code, which handles transforms: OTHERS here.
+# Without Function.apply's Python code for torch.func's transforms: with those, OTHERS look on.
 _apply = super(torch.autograd.Function, _Flex).apply

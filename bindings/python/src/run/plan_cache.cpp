@@ -47,7 +47,6 @@ void read_functions(const Planned& call, Key& key) {
     key.append(text(one.name)), key.append(one.dims), key.append(one.tensor);
     key.append(one.gradient.data != nullptr), key.append(one.gradient);
   }
-  if (t.kv_indices.data == nullptr && t.full_kv_indices.data == nullptr) return;
   key.append(call.options.mask_block_q), key.append(call.options.mask_block_k);
   for (const fulmen_tensor* list :
        {&t.kv_num_blocks, &t.kv_indices, &t.full_kv_num_blocks, &t.full_kv_indices})
