@@ -81,23 +81,25 @@ class TensorGradients : public GpuTest {
     s.backward = true;
     return s;
   }
-  // Every kernel that takes the case; poison(): before each.
+  // Every kernel that takes the case; poison(): before each. Returns how many ran here.
   template <class Poison>
-  void check(Case& c, const Poison& poison) {
+  int check(Case& c, const Poison& poison) {
     set_forward_results(c);
     c.make_inputs_read_only();
     SCOPED_TRACE(c.options.score_mod + " / " + c.options.mask_mod);
-    int count = 0;
+    int count = 0, ran = 0;
     for (const std::string& kernel : kernels_for(c.problem(), device())) {
       ++count;
       if (!runs_here(kernel)) continue;
+      ++ran;
       poison();
       EXPECT_TRUE(verified(c, kernel, {.device = device()}));
     }
     EXPECT_GT(count, 0);
+    return ran;
   }
-  void check(Case& c, Functions& functions) {
-    check(c, [&] {
+  int check(Case& c, Functions& functions) {
+    return check(c, [&] {
       for (std::vector<float>* gradient :
            {&functions.slopes_gradient, &functions.gain_gradient, &functions.table_gradient}) {
         for (float& x : *gradient) x = NAN;
@@ -212,7 +214,7 @@ TEST_P(TensorGradients, OfTensorsThatNoScoreReadsAreZero) {
   c.options.score_mod = random.pick({"", "score + 1.0", "3.0 * tanh(score / 3.0)"});
   c.options.mask_mod = random.pick({"q >= k", "slopes[h] < 0.1 * (q - k)"});
   c.tensors.function_tensors = functions.list;
-  check(c, functions);
+  if (check(c, functions) == 0) return;  // by another device's tests
   EXPECT_EQ(functions.slopes_gradient, std::vector<float>(functions.slopes.size(), 0.0F));
 }
 
