@@ -10,11 +10,6 @@ namespace {
 
 constexpr int kPair = static_cast<int>(Rank::pair);
 
-Rank rank_of(const Dependence& of) {
-  if (of.score || (of.query && of.key)) return Rank::pair;
-  return of.query ? Rank::query : of.key ? Rank::key : Rank::tile;
-}
-
 class Compiler {
  public:
   explicit Compiler(const Graph& graph) : graph_(graph) {
@@ -120,6 +115,11 @@ class Compiler {
 };
 
 }  // namespace
+
+Rank rank_of(const Dependence& of) {
+  if (of.score || (of.query && of.key)) return Rank::pair;
+  return of.query ? Rank::query : of.key ? Rank::key : Rank::tile;
+}
 
 Bytecode compile(const Graph& graph) {
   if (graph.results.empty()) return {};

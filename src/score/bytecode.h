@@ -13,6 +13,8 @@ namespace fulmen::score {
 // What a value varies with in a tile of one head.
 enum class Rank : uint8_t { tile, query, key, pair };
 constexpr int kRanks = 4;
+// What a value with these dependences varies with; a score varies with both.
+Rank rank_of(const Dependence& of);
 
 struct Instruction {
   Op op = Op::constant;

@@ -2,11 +2,13 @@
 // backward family that takes score functions, on emulated chips, beside the oracle in double.
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -353,7 +355,7 @@ TEST_P(TensorGradients, AreExactSums) {
       const auto element = static_cast<std::size_t>((i + i / 16) % kElements);
       const auto some = std::ldexp(static_cast<float>(random.between(-(1 << 23), 1 << 23)),
                                    exponents[element] + static_cast<int>(random.between(0, 20)));
-      // Of the second batch four rows in eight are huge, and cancel.
+      // Four rows in eight of the second batch are huge, and cancel.
       const bool huge = b == 1 && i % 16 < 8 && i < 80;
       const float large = std::ldexp(1.0F + static_cast<float>(element), 120);
       const float x = huge ? i % 8 < 4 ? large : -large : some;

@@ -9,7 +9,7 @@ import pytest
 import torch
 from flex_problems import close
 from fulmen import flex
-from fulmen.flex import _band, _band_lists, _trace
+from fulmen.flex import _band, _band_lists, _list_state, _trace
 from problems import SEED
 from torch.nn.attention import flex_attention as torch_flex
 
@@ -140,7 +140,7 @@ def test_slices_of_rows_mean_their_lists():
 def test_lists_of_few_dims():
     mask = flex.create_block_mask(BANDS["causal"], None, None, 96, 96, "cpu", 32)
     kept = pairs(mask, 96, 96)
-    for name in _band_lists.LISTS:
+    for name in _list_state.LISTS:
         setattr(mask, name, getattr(mask, name)[0, 0])
     assert_right(mask, 96, 96, True, kept)
 
@@ -173,7 +173,7 @@ EDITS = (
 def _cloned(name, length):
     """A mask with lists of its own, each head's in its own memory."""
     mask = flex.create_block_mask(BANDS[name], BATCH, HEADS, length, length, "cpu", 16)
-    lists = {one: getattr(mask, one).clone() for one in _band_lists.LISTS}
+    lists = {one: getattr(mask, one).clone() for one in _list_state.LISTS}
     return flex.BlockMask.from_kv_blocks(
         *lists.values(), BLOCK_SIZE=16, mask_mod=mask.mask_mod, seq_lengths=(length, length)
     )
@@ -190,13 +190,13 @@ def test_lists_that_differ_count(what, length):
 @pytest.mark.parametrize("what", EDITS)
 def test_edits_after_a_call_are_seen(what, reads):
     mask = _cloned("causal", 80)
-    before = [getattr(mask, one).clone() for one in _band_lists.LISTS]
+    before = [getattr(mask, one).clone() for one in _list_state.LISTS]
     assert_right(mask, 80, 80, True)
     assert len(reads) == 1
     _edited(mask, what)
     assert_right(mask, 80, 80, False)
     assert len(reads) == 2
-    for name, one in zip(_band_lists.LISTS, before, strict=True):
+    for name, one in zip(_list_state.LISTS, before, strict=True):
         getattr(mask, name).copy_(one)
     assert_right(mask, 80, 80, True)
 
@@ -250,7 +250,7 @@ def test_a_second_call_reads_nothing(reads):
     fulmen.flex_attention(q, k, v, block_mask=masks[0])
     assert len(reads) == 3
     fulmen.flex_attention(q, k, v, block_mask=flex.BlockMask((96, 96), **{
-        one: getattr(masks[1], one) for one in _band_lists.LISTS
+        one: getattr(masks[1], one) for one in _list_state.LISTS
     }, BLOCK_SIZE=(32, 32), mask_mod=lambda b, h, q, k: (q >= k) & (q - k < 40)))  # fmt: skip
     assert len(reads) == 3
 

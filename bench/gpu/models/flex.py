@@ -216,9 +216,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.manual_seed(3)
-    torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"  # Fulmen's
     on_cpu = arguments.device == "cpu"
+    if on_cpu:
+        torch.set_num_threads(1)
+        os.environ["OMP_NUM_THREADS"] = "1"  # Fulmen's
     print("cpu" if on_cpu else torch.cuda.get_device_name(), torch.__version__, flush=True)
     for name, row in rows(arguments.seqlen, arguments.heads, arguments.device).items():
         if not re.search(arguments.rows, name):

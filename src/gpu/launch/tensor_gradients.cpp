@@ -10,6 +10,7 @@
 
 #include "gpu/launch/backward.h"
 #include "gpu/launch/square.h"
+#include "score/bytecode.h"
 #include "score/functions.h"
 #include "score/source.h"
 
@@ -22,9 +23,6 @@ constexpr int64_t kSumBytes = 8 * (algorithm::kTensorSumWords + 1);
 // Places of score_mod that read such tensors, and operations with all derivatives: loops over pairs
 // are not unrolled here.
 constexpr std::size_t kMostLoads = 16, kMostOperations = 4 * kMostTileOperations;
-
-// kernels/backward/parts/tensor_loads.h: LoadRank.
-enum class Rank { none, query, key, pair };
 
 // score_mod's value; then, of each load, its derivative and its indices.
 score::Graph graph_of(const ScoreFunctions::Impl& functions) {
@@ -41,23 +39,26 @@ std::span<const int32_t> indices_of(const ScoreFunctions::Impl& functions,
   return std::span(graph.results).subspan(static_cast<std::size_t>(load.index), dims);
 }
 
-Rank rank_of(std::span<const int32_t> indices, const std::vector<score::Dependence>& dependences) {
-  bool query = false, key = false;
+// What a place varies with: LoadRank in kernels/backward/parts/tensor_loads.h has the same order.
+score::Rank rank_of(std::span<const int32_t> indices,
+                    const std::vector<score::Dependence>& dependences) {
+  score::Dependence all;
   for (const int32_t index : indices) {
-    const score::Dependence& of = dependences[static_cast<std::size_t>(index)];
-    query = query || of.query || of.score;
-    key = key || of.key || of.score;
+    const score::Dependence& one = dependences[static_cast<std::size_t>(index)];
+    all = {all.query || one.query, all.key || one.key, all.score || one.score};
   }
-  return query && key ? Rank::pair : query ? Rank::query : key ? Rank::key : Rank::none;
+  return score::rank_of(all);
+}
+
+int64_t gradients_asked_for(const Problem& p) {
+  const auto tensors = p.functions.tensors();
+  return std::count_if(tensors.begin(), tensors.end(),
+                       [](const ScoreFunctions::Tensor& tensor) { return tensor.has_gradient; });
 }
 
 }  // namespace
 
-bool has_tensor_gradients(const Problem& p) {
-  const auto tensors = p.functions.tensors();
-  return std::any_of(tensors.begin(), tensors.end(),
-                     [](const ScoreFunctions::Tensor& tensor) { return tensor.has_gradient; });
-}
+bool has_tensor_gradients(const Problem& p) { return gradients_asked_for(p) > 0; }
 
 bool loads_have_gradients(const Problem& p) {
   return has_score_mod(p) && !p.functions.impl()->loads.empty();
@@ -72,11 +73,8 @@ int64_t tensor_gradient_elements(const Problem& p) {
 }
 
 Support takes_tensor_gradients(const Problem& p) {
-  if (!has_tensor_gradients(p)) return {};
-  const auto tensors = p.functions.tensors();
-  const auto count =
-      std::count_if(tensors.begin(), tensors.end(),
-                    [](const ScoreFunctions::Tensor& tensor) { return tensor.has_gradient; });
+  const int64_t count = gradients_asked_for(p);
+  if (count == 0) return {};
   if (count > algorithm::kMostTensorGradients) {
     return Support::no(fmt::format("gradients of {} functions' tensors are asked for: it gives {}",
                                    count, algorithm::kMostTensorGradients));
@@ -170,7 +168,7 @@ void set_tensor_gradients(const Problem& p, const AttentionTensors& t, float* su
     std::fill_n(one.extent, 4, 1);
     constexpr int64_t kMost = std::numeric_limits<int>::max();
     for (int d = 0; d < tensor.dims; ++d) {
-      // Of a tensor without elements nothing is read.
+      // Nothing is read of a tensor without elements, whose extents may be larger.
       one.extent[d] = static_cast<int>(std::min(tensor.shape[d], kMost));
       one.stride[d] = tensor.gradient_strides[d];
     }

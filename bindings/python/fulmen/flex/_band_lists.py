@@ -7,47 +7,25 @@ read for that, which waits for it: once for the same tensors with the same conte
 from __future__ import annotations
 
 import sys
-import weakref
 from typing import Any, NamedTuple
 
 from fulmen.flex._band import Band, band_of
+from fulmen.flex._list_state import ListState, are_plain, own_lists
 from fulmen.flex._lists import Kind
 from fulmen.flex._trace import Traced
 
-LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 # Blocks that are compared at one time.
 _MOST_BLOCKS = 1 << 24
 _MOST_KEPT = 512
 
 
 class _Kept(NamedTuple):
-    tensors: tuple[Any, ...]  # weak references, or None
-    contents: tuple[Any, ...]
+    lists: ListState
     agree: bool
-
-    def is_of(self, tensors: tuple[Any, ...], contents: tuple[Any, ...]) -> bool:
-        return self.contents == contents and all(
-            ref is None or ref() is one for ref, one in zip(self.tensors, tensors, strict=True)
-        )
 
 
 # Answers by the addresses of lists, what the mask_mod is, and sizes.
 _kept: dict[Any, _Kept] = {}
-
-
-def contents_of(one: Any) -> Any:
-    """What changes with a tensor's elements, as far as torch knows."""
-    return (one._version, one.data_ptr(), tuple(one.shape), one.stride(), one.dtype)
-
-
-def is_plain(one: Any, torch: Any) -> bool:
-    """Whether it is a tensor with elements and a version: none of a tracer or a subclass."""
-    return (
-        type(one) is torch.Tensor
-        and one.device.type in ("cpu", "cuda")
-        and one.layout is torch.strided
-        and not one.is_inference()
-    )
 
 
 def may_read(torch: Any) -> bool:
@@ -66,18 +44,16 @@ def are_implied(
     """Whether mask_mod alone attends the same pairs. lists: as lists_of() gives them."""
     if "[" in both.mask_mod:  # what reads tensors is no band, whatever they hold
         return False
-    own = tuple(getattr(block_mask, name) for name in LISTS)
-    torch, there = sys.modules.get("torch"), [one for one in own if one is not None]
-    if torch is None or both.mask_mod == "true" or not all(is_plain(one, torch) for one in there):
+    own, torch = own_lists(block_mask), sys.modules.get("torch")
+    if torch is None or both.mask_mod == "true" or not are_plain(own, torch):
         return False
     if (own[2] is None) != (own[3] is None) or not may_read(torch):
         return False
     queries, keys = sizes[2:]
     block = tuple(int(one) for one in block_mask.BLOCK_SIZE)
     key = (*map(id, own), both.mask_mod, queries, keys, block)
-    contents = tuple(map(contents_of, there))
     kept = _kept.get(key)
-    if kept is not None and kept.is_of(own, contents):
+    if kept is not None and kept.lists.is_of(own):
         return kept.agree
     band = band_of(both.graphs["mask_mod"], queries, keys)
     agree = (
@@ -91,8 +67,7 @@ def are_implied(
     def forget(_: Any) -> None:
         _kept.pop(key, None)
 
-    refs = tuple(None if one is None else weakref.ref(one, forget) for one in own)
-    _kept[key] = _Kept(refs, contents, agree)
+    _kept[key] = _Kept(ListState(own, forget), agree)
     return agree
 
 

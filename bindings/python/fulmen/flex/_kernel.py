@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fulmen import _core
+from fulmen.flex._list_state import LISTS
 from fulmen.flex._problem import Problem
 
 
@@ -31,8 +32,7 @@ def _keywords(problem: Problem) -> dict[str, Any]:
         "function_tensors": dict(zip(problem.names, problem.tensors, strict=True)),
     }
     if problem.lists and problem.read_by_kernel:
-        names = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
-        given |= zip(names, problem.lists, strict=True)
+        given |= zip(LISTS, problem.lists, strict=True)
         given["mask_block_q"], given["mask_block_k"] = problem.block
     return given
 

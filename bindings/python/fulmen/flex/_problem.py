@@ -10,12 +10,12 @@ from fulmen._core import ArgumentError
 from fulmen.flex._band_lists import are_implied
 from fulmen.flex._block_mask import is_block_mask
 from fulmen.flex._leaves import key_and_tensors
+from fulmen.flex._list_state import LISTS
 from fulmen.flex._lists import Kind, with_plain_rows
 from fulmen.flex._trace import Traced, read
 
 # Sizes of blocks whose lists kernels read; others become a table that mask_mod reads.
 _SIZES = range(16, 257, 16)
-_LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 _TABLE = "blocks"
 
 
@@ -24,7 +24,7 @@ class Problem(NamedTuple):
     mask_mod: str
     names: tuple[str, ...]  # of the tensors, in the texts
     tensors: tuple[Any, ...]
-    lists: tuple[Any, ...]  # those of _LISTS, or none
+    lists: tuple[Any, ...]  # those of LISTS, or none
     block: tuple[int, int]  # queries and keys of a block; (0, 0) without lists
     # Whether kernels read the lists; else the last tensor is their table, which mask_mod reads.
     read_by_kernel: bool
@@ -83,7 +83,7 @@ def lists_of(block_mask: Any, sizes: tuple[int, int, int, int]) -> tuple[Any, ..
             f"{lengths[0]} queries and {lengths[1]} keys, there are {queries} and {keys}"
         )
     found = []
-    for name in _LISTS:
+    for name in LISTS:
         one = getattr(block_mask, name)
         if one is not None:
             rank = 4 if name.endswith("indices") else 3

@@ -10,7 +10,8 @@ import sys
 import weakref
 from typing import Any, NamedTuple
 
-from fulmen.flex._band_lists import LISTS, contents_of, is_plain, may_read
+from fulmen.flex._band_lists import may_read
+from fulmen.flex._list_state import ListState, are_plain, own_lists
 from fulmen.flex._problem import Problem
 from fulmen.flex._trace import Traced
 from fulmen.flex._watch import Watch, watched
@@ -20,8 +21,8 @@ _MOST_KEPT = 512
 
 class _Recent(NamedTuple):
     watch: Watch
-    lists: tuple[weakref.ref[Any] | None, ...]  # the block mask's own
-    state: tuple[Any, ...]
+    lists: ListState  # the block mask's own
+    shape: tuple[Any, ...]  # of the block mask
     problem: Problem  # its lists are the block mask's own memory; without tensors
     both: Traced  # without tensors
     numbers: tuple[int, ...]  # the watch's tensors by the problem's names
@@ -36,15 +37,10 @@ def _key(score_mod: Any, block_mask: Any, like: Any, sizes: tuple[int, int, int,
     return id(score_mod), id(mask_mod), id(block_mask), sizes, like.device
 
 
-def _own_lists(block_mask: Any) -> tuple[Any, ...]:
-    return () if block_mask is None else tuple([getattr(block_mask, name) for name in LISTS])
-
-
-def _state(block_mask: Any, own: tuple[Any, ...]) -> tuple[Any, ...]:
+def _shape(block_mask: Any) -> tuple[Any, ...]:
     if block_mask is None:
         return ()
-    contents = [contents_of(one) for one in own if one is not None]
-    return tuple(block_mask.BLOCK_SIZE), tuple(block_mask.seq_lengths), *contents
+    return tuple(block_mask.BLOCK_SIZE), tuple(block_mask.seq_lengths)
 
 
 def find(
@@ -59,11 +55,7 @@ def find(
     tensors = None if recent is None else recent.watch.tensors()
     if tensors is None:
         return None
-    own = _own_lists(block_mask)
-    for ref, one in zip(recent.lists, own, strict=True):
-        if (None if ref is None else ref()) is not one:
-            return None
-    if recent.state != _state(block_mask, own):
+    if recent.shape != _shape(block_mask) or not recent.lists.is_of(own_lists(block_mask)):
         return None
     # A captured graph is replayed with what the lists hold then, which may be more.
     if recent.problem.left_out and not may_read(torch):
@@ -98,11 +90,11 @@ def remember(
 ) -> None:
     """Keeps a call's problem, where a change of what it was made of would be seen."""
     problem, both = found
-    torch, own = sys.modules["torch"], _own_lists(block_mask)
+    torch, own = sys.modules["torch"], own_lists(block_mask)
     tensors = None if watch is None else watch.tensors()
     if tensors is None or not both.is_pure or not problem.read_by_kernel:
         return
-    if not all(is_plain(one, torch) for one in own if one is not None):
+    if not are_plain(own, torch):
         return
     if block_mask is not None and not may_read(torch):
         return
@@ -121,8 +113,8 @@ def remember(
         _kept.clear()
     _kept[key] = _Recent(
         watch,
-        tuple(None if one is None else weakref.ref(one) for one in own),
-        _state(block_mask, own),
+        ListState(own),
+        _shape(block_mask),
         problem._replace(tensors=()),
         both._replace(tensors={}),
         tuple(places[id(one)] for one in problem.tensors),

@@ -17,8 +17,6 @@ from fulmen.torch import _flex_operator, _ops
 
 # Most tensors that torch_observers takes: the places of arguments/call.h.
 _MOST = 24
-
-
 _NO_LISTS = (None,) * 4
 
 
@@ -81,9 +79,8 @@ class _Flex(torch.autograd.Function):
     def backward(
         ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        nothing = (None,) * len(ctx.needs_input_grad)
         if dout is None and dlse is None:
-            return nothing
+            return (None,) * len(ctx.needs_input_grad)
         made, scale, options = ctx.given
         q, k, v, *rest, out, lse = ctx.saved_tensors
         made = _with_arrays(made, tuple(rest[:4]), tuple(rest[4:]))
@@ -102,8 +99,7 @@ class _Flex(torch.autograd.Function):
                 q, k, v, *arguments, out, lse, dout, dlse, wanted, places
             )
             own = [one if wanted >> bit & 1 else None for bit, one in enumerate(own)]
-        by_place = dict(zip(places, found, strict=True))
-        return (None, *own, *[by_place.get(at) for at in range(len(made.tensors))])
+        return (None, *own, *_flex_operator.of_all(made.tensors, places, found))
 
 
 # Without Function.apply's Python code for torch.func's transforms: with those, OTHERS look on.

@@ -135,6 +135,14 @@ def differentiable(needed: Sequence[bool], tensors: Sequence[torch.Tensor]) -> l
     return [at for at, one in enumerate(needed) if one and tensors[at].is_floating_point()]
 
 
+def of_all(
+    tensors: Sequence[torch.Tensor], places: Sequence[int], found: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """Gradients found at places of tensors; None for the others."""
+    by_place = dict(zip(places, found, strict=True))
+    return [by_place.get(at) for at in range(len(tensors))]
+
+
 def _gradients(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[Any, ...]:
     results: list[Any] = [None] * (_SHARED + 1)
     if dout is None and dlse is None:
@@ -157,8 +165,7 @@ def _gradients(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -
     for bit in range(3):
         if wanted >> bit & 1:
             results[bit] = own[bit]
-    by_place = dict(zip(wanted_tensors, found, strict=True))
-    results[3] = [by_place.get(at) for at in range(len(tensors))]
+    results[3] = of_all(tensors, wanted_tensors, found)
     return tuple(results)
 
 

@@ -39,7 +39,7 @@ FULMEN_DEVICE float power_of_two(int exponent) {
                          : bits_float(static_cast<unsigned>(exponent + 127) << 23U);
 }
 
-// What was added to an element, rounded once.
+// What was added to an element, rounded to fp32.
 FULMEN_DEVICE float exact_sum(const TensorGradients& g, int element) {
   const bool above = global_load(first_flag(g) + element) != 0,
              below = global_load(first_flag(g) + g.elements + element) != 0;
@@ -75,7 +75,7 @@ FULMEN_DEVICE float exact_sum(const TensorGradients& g, int element) {
   const int exponent = kWordDigits * first + kLeast - 1;
   float sum = exponent < -126 ? rounded * power_of_two(exponent + kHalf) * power_of_two(-kHalf)
                               : rounded * power_of_two(exponent);
-  if (carry != 0) sum = kInfinity;  // more than 2^138
+  if (carry != 0) sum = kInfinity;  // 2^139 or more
   if (sign < 0) sum = -sum;
   if (above || below) sum = !above ? -kInfinity : below ? kNan : kInfinity;
   return sum;

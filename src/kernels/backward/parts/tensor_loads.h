@@ -19,7 +19,7 @@ constexpr int kLoads = FULMEN_TENSOR_LOADS;
 
 // What the place of a loaded element depends on beside batch and head.
 enum class LoadRank { none, query, key, pair };
-// Of load n. Functions: NVRTC has no arrays of the host in device code.
+// What load n has. These are functions, as NVRTC has no arrays of the host in device code.
 FULMEN_ALGORITHM int loaded_tensor(int n) {
   constexpr int kTensors[] = {FULMEN_LOADED_TENSORS};
   return kTensors[n];
@@ -35,7 +35,7 @@ FULMEN_ALGORITHM bool some_load_has(LoadRank rank) {
   return false;
 }
 
-// Of a pair: what score_mod gives, its derivatives by the elements, and the elements' row-major
+// What score_mod gives for a pair, its derivatives by the elements, and the elements' row-major
 // places in their tensors, -1 where an index is out of range.
 struct TensorLoads {
   float score;
