@@ -140,4 +140,6 @@ def test_gradients_of_captured_tensors(rng):
         ("q", "k", "v", "slopes", "table", "heat"), *grads, strict=True
     ):
         assert ours.dtype == expected.dtype
-        assert_close(ours.float(), expected.float(), "fp32", f"d{name}", 10 * ROUNDING)
+        # Both are rounded to the tensor's dtype, so they may differ by one of its roundings.
+        rounded_to = "bf16" if ours.dtype == torch.bfloat16 else "fp32"
+        assert_close(ours.float(), expected.float(), rounded_to, f"d{name}", 10 * ROUNDING)
