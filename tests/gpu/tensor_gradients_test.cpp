@@ -1,6 +1,7 @@
 // Gradients of the tensors that a score_mod reads (kernels/backward/tensor_gradients.h): by every
 // backward family that takes score functions, on emulated chips, beside the oracle in double.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cmath>
@@ -108,6 +109,15 @@ class TensorGradients : public GpuTest {
       }
     });
   }
+  // An element of a tensor, at places of every kind.
+  static std::string element_of(const std::string& tensor, std::size_t dims, Random& random) {
+    std::vector<std::string> places;
+    while (places.size() < dims) {
+      places.emplace_back(random.pick({"h", "b", "q", "k % 7", "k", "q // 9 - 1", "k - q + 4",
+                                       "int(score * 2.0)", "(q * 5 + h) % 6", "0"}));
+    }
+    return dims == 0 ? tensor : fmt::format("{}[{}]", tensor, fmt::join(places, ", "));
+  }
   void check_drawn(const CaseSpec& s, Random& random) {
     Case c(s, random);
     Functions functions(s, random, true);
@@ -169,7 +179,7 @@ TEST_P(TensorGradients, OfManyKeysAndWideHeads) {
 
 // Tensors of every dtype of floats, with gradients of fp32 or their own; places that depend on
 // batch and head alone, the query, the key, both, or the score; indices out of range; tensors that
-// nothing reads, and of 0 to 4 dims.
+// nothing reads or that are read twice, and of 0 to 4 dims.
 TEST_P(TensorGradients, OfTensorsOfAnyKind) {
   Random random(own_stream(11540));
   if (!drawn(2)) return;
@@ -183,21 +193,17 @@ TEST_P(TensorGradients, OfTensorsOfAnyKind) {
     const std::string name = fmt::format("t{}", n);
     const DType dtype = random.pick({DType::fp32, DType::fp16, DType::bf16});
     std::vector<int64_t> shape;
-    std::string index;
-    for (int64_t dims = random.between(0, 4); dims > 0; --dims) {
+    for (int64_t dims = random.between(0, 4); dims > 0; --dims)
       shape.push_back(random.between(1, 9));
-      index += (index.empty() ? "[" : ", ") +
-               std::string(random.pick({"h", "b", "q", "k % 7", "k", "q // 9 - 1", "k - q + 4",
-                                        "int(score * 2.0)", "(q * 5 + h) % 6", "0"}));
-    }
     tensors.push_back(std::make_unique<OwnedTensor>(
         name, dtype, random.chance(0.5) ? dtype : DType::fp32, shape, random));
     list.push_back(tensors.back()->tensor());
     if (random.chance(0.15)) continue;  // nothing reads it
-    const std::string value = shape.empty() ? name : name + index + "]";
-    text += fmt::format(fmt::runtime(random.pick(
-                            {" + {0}", " + {0} * tanh(0.3 * score)", " - 0.1 * sin({0}) * {0}"})),
-                        value);
+    for (int64_t reads = random.chance(0.3) ? 2 : 1; reads > 0; --reads) {
+      text += fmt::format(fmt::runtime(random.pick(
+                              {" + {0}", " + {0} * tanh(0.3 * score)", " - 0.1 * sin({0}) * {0}"})),
+                          element_of(name, shape.size(), random));
+    }
   }
   c.options.score_mod = text;
   if (random.chance(0.4)) c.options.mask_mod = "(q + 2 * k) % 5 != 1";
@@ -269,7 +275,8 @@ TEST_P(TensorGradients, HaveTheSameBitsInEveryRun) {
 }
 
 // What is added is infinite, of one sign or both, or NaN: so is the element's gradient, and no
-// other one's. A square root's derivative at 0 is infinite.
+// other one's. A square root's derivative at 0 is infinite. An element belongs to queries, of which
+// lanes share one, or to pairs, which a lane holds until another place comes.
 TEST_P(TensorGradients, OfNumbersThatAreNotFinite) {
   Random random(own_stream(11570));
   if (!drawn()) return;
@@ -281,7 +288,8 @@ TEST_P(TensorGradients, OfNumbersThatAreNotFinite) {
   float table[6] = {0, 0, 0, 0.25F, 0, 0}, gradient[6];
   const FunctionTensor list[] = {
       {"table", 1, Tensor{table, DType::fp32, {6}, {1}}, Tensor{gradient, DType::fp32, {6}, {1}}}};
-  c.options.score_mod = "score + sqrt(table[q % 6])";
+  c.options.score_mod =
+      random.pick({"score + sqrt(table[q % 6])", "score + sqrt(table[(6 * k + q) % 6])"});
   c.tensors.function_tensors = list;
   // dout . v is 0, so all of a row's pairs have the sign of -dout . out.
   for (int64_t i = 0; i < s.seqlen_q; ++i) {
@@ -316,7 +324,7 @@ TEST_P(TensorGradients, OfNumbersThatAreNotFinite) {
     }
   }
   // A query's dout is NaN.
-  c.options.score_mod = "score + table[q % 6]";
+  c.options.score_mod = random.pick({"score + table[q % 6]", "score + table[(6 * k + q) % 6]"});
   Case::set(c.tensors.dout, {0, 8, 0, 0}, NAN);
   for (const std::string& kernel : kernels_for(c.problem(), device())) {
     if (!runs_here(kernel)) continue;
@@ -346,7 +354,9 @@ TEST_P(TensorGradients, AreExactSums) {
   c.tensors.function_tensors = list;
   double want[kElements] = {};
   int exponents[kElements];  // numbers of an element keep to 20 binary places: doubles hold them
-  for (int& exponent : exponents) exponent = static_cast<int>(random.between(-110, 60));
+  // Those near -149 are subnormal.
+  for (int& exponent : exponents)
+    exponent = static_cast<int>(random.chance(0.3) ? -149 : random.between(-149, 60));
   for (int64_t b = 0; b < s.batch; ++b) {
     for (int64_t i = 0; i < s.seqlen_q; ++i) {
       Case::set(c.tensors.lse, {b, 0, i, 0}, 0.0F);
@@ -417,6 +427,11 @@ TEST_P(TensorGradients, SayWhatTheyCostAndRefuse) {
   const Tensor one{memory.data(), DType::fp32, {1}, {1}};
   const FunctionTensor narrow[] = {{"t0", 1, one, one}};
   c.tensors.function_tensors = narrow;
+  c.options.score_mod = "score";
+  for (int n = 0; n < 17; ++n) c.options.score_mod += fmt::format(" + t0[k + {}]", n);
+  expect_words(plan(c.problem(), device()),
+               "reads tensors with gradients at 17 places: a kernel takes 16");
+  c.options.score_mod = "score + t0[k]";
   Problem p = c.problem();
   p.batch = 1, p.seqlen_q = p.seqlen_k = p.padded_k = int64_t{1} << 20;
   expect_words(plan(p, device()), "exact sums of its gradient have room for");

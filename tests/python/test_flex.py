@@ -311,6 +311,23 @@ def test_explain():
         flex.explain(q, k, v)
 
 
+def test_explain_says_what_gradients_of_tensors_take():
+    q, k, v = problem(GYM["softcap"]())
+    slopes = torch.rand(q.shape[1])
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        return score + slopes[h] * (kv_idx - q_idx)
+
+    def said(backward):
+        options = {"device": "emulated:gfx1100"}
+        return flex.explain(q, k, k, score_mod, None, None, True, options, backward=backward)
+
+    assert "functions' tensors" not in said(True)
+    slopes.requires_grad_()
+    assert f"functions' tensors: {len(slopes)} elements" in said(True)
+    assert "functions' tensors" not in said(False)
+
+
 ERRORS = {
     "dims": (lambda q, k, v, m: fulmen.flex_attention(q[0], k, v), "query is .*: .batch, heads"),
     "heads": (lambda q, k, v, m: fulmen.flex_attention(q, k, v), "key has 2 heads, query 4"),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 namespace fulmen::tools {
@@ -61,7 +62,9 @@ std::vector<double> even_ticks(double low, double high) {
     if ((high - low) / step > 4) step = times * power;
   }
   std::vector<double> list;
-  for (double n = std::ceil(low / step); n * step <= high; ++n) list.push_back(n * step);
+  const auto last = static_cast<int64_t>(std::floor(high / step));
+  for (auto n = static_cast<int64_t>(std::ceil(low / step)); n <= last; ++n)
+    list.push_back(static_cast<double>(n) * step);
   return list;
 }
 

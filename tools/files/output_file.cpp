@@ -74,7 +74,7 @@ OutputFile::OutputFile(std::string path, std::unique_ptr<std::string> temporary,
     : path_(std::move(path)), temporary_(std::move(temporary)), file_(std::move(file)) {}
 
 OutputFile::~OutputFile() {
-  file_.close();
+  static_cast<void>(file_.close());  // what was not committed is thrown away
   if (temporary_ == nullptr) return;
   platform::try_to_remove_file(*temporary_);
   forget(temporary_.get());

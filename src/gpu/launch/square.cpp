@@ -27,13 +27,15 @@ int square_rows(const Problem& p) {
   return has_wide_heads(p) ? rows / 2 : rows;
 }
 
+int square_columns() { return kPortable.portable->block_n; }
+
 void specialise_square(const Problem& p, const Chip& chip, bool second_rows, int weights,
                        Specialisation& s, int numbers) {
   const PortableTiles& tiles = *kPortable.portable;
   s.head_dim = static_cast<int>(round_up(p.head_dim, kChunk));
   s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, kChunk));
   s.block_m = square_rows(p);
-  s.block_n = tiles.block_n;
+  s.block_n = square_columns();
   s.workgroup = tiles.workgroup;
   specialise_for(p, s);
   s.whole_rows = strides_are_whole(p);

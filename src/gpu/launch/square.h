@@ -12,6 +12,9 @@ bool multiplies_pairs(const Problem& problem, const Chip& chip);
 // Rows of a workgroup: of wide heads half as many, whose sums have room in registers.
 int square_rows(const Problem& problem);
 
+// Columns of a tile.
+int square_columns();
+
 // Fills in all of a specialisation but its entry. second_rows: the workgroup's rows are of two
 // tensors; weights: tiles of them in LDS; numbers: floats of each pair there.
 void specialise_square(const Problem& problem, const Chip& chip, bool second_rows, int weights,

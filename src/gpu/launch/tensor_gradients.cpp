@@ -56,6 +56,12 @@ int64_t gradients_asked_for(const Problem& p) {
                        [](const ScoreFunctions::Tensor& tensor) { return tensor.has_gradient; });
 }
 
+// Of the kernel that goes over all pairs.
+int64_t workgroups(const Problem& p) {
+  const int64_t keys = int64_t{algorithm::kTensorRunTiles} * square_columns();
+  return tiles_of(p.seqlen_k, keys) * tiles_of(p.seqlen_q, square_rows(p)) * p.batch * p.num_heads;
+}
+
 }  // namespace
 
 bool has_tensor_gradients(const Problem& p) { return gradients_asked_for(p) > 0; }
@@ -105,8 +111,10 @@ Support takes_tensor_gradients(const Problem& p) {
   }
   // Floats that a word of an exact sum has room for.
   constexpr double kMostPairs = 549755813888.0;  // 2^39
-  const double pairs = static_cast<double>(p.batch) * static_cast<double>(p.num_heads) *
-                       static_cast<double>(p.seqlen_q) * static_cast<double>(p.seqlen_k) *
+  // Sequences that are packed have their rows together, of which the longest has seqlen_q.
+  const double rows = p.packed_q() ? static_cast<double>(p.total_q)
+                                   : static_cast<double>(p.batch) * static_cast<double>(p.seqlen_q);
+  const double pairs = rows * static_cast<double>(p.num_heads) * static_cast<double>(p.seqlen_k) *
                        static_cast<double>(functions.loads.size());
   if (pairs >= kMostPairs) {
     return Support::no(
@@ -114,7 +122,7 @@ Support takes_tensor_gradients(const Problem& p) {
                     "gradient have room for {:.3g}",
                     pairs, kMostPairs));
   }
-  return {};
+  return grid_fits(workgroups(p));
 }
 
 std::string tensor_loads_source(const Problem& p) {
@@ -147,7 +155,7 @@ std::string tensor_gradients_note(const Problem& p) {
   const int64_t elements = tensor_gradient_elements(p);
   return fmt::format("gradients of functions' tensors: {} elements, {} bytes of workspace{}",
                      elements, elements * kSumBytes,
-                     loads_have_gradients(p)
+                     loads_have_gradients(p) && elements > 0
                          ? "; q.k and dout.v once more, without matrix instructions"
                          : "; score_mod reads none of them");
 }
@@ -197,9 +205,7 @@ void BackwardPlan::add_tensor_gradients(const Specialisation& products, const Ch
     s.whole_rows = s.whole_rows != 0 && products.whole_rows != 0 ? 1 : 0;
     s.outputs = kGivesTensors;
     s.functions += tensor_loads_source(p_);
-    const int64_t runs = tiles_of(p_.seqlen_k, int64_t{algorithm::kTensorRunTiles} * s.block_n);
-    plan_.launches.push_back(
-        {s, runs * tiles_of(p_.seqlen_q, s.block_m) * p_.batch * p_.num_heads});
+    plan_.launches.push_back({s, workgroups(p_)});
   }
   add("backward/parts/tensor_sums.h", elements);
 }

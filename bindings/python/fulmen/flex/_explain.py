@@ -25,8 +25,9 @@ def explain(
     backward: bool = False,
 ) -> str:
     """Which kernel flex_attention runs for such arguments of torch or NumPy, and why each other
-    does not, in words; with backward: its gradients. Of their data a call reads no more than the
-    lists of a block_mask whose mask_mod is a band.
+    does not, in words; with backward: its gradients, also those of torch's tensors that the
+    functions read and that require them. Of their data a call reads no more than the lists of a
+    block_mask whose mask_mod is a band.
 
     The arguments are those of flex_attention, and so are the errors.
     """
@@ -41,8 +42,14 @@ def explain(
         else:
             made, _ = host_problem(query, score_mod, block_mask, sizes)
             key, value = in_batch(key, value, sizes[0])
+        gradients = {
+            # A gradient has the shape and dtype of its tensor.
+            name: tensor.detach()
+            for name, tensor in zip(made.names, made.tensors, strict=True)
+            if backward and getattr(tensor, "requires_grad", False)
+        }
         said = _kernel.explain(
-            query, key, value, made, scale, options, backward, 7 if backward else 0
+            query, key, value, made, scale, options, backward, 7 if backward else 0, gradients
         )
         first, line, rest = said.partition("\n")
         return f"{first}\n{_LEFT_OUT}{line}{rest}" if made.left_out else said

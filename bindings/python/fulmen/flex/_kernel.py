@@ -54,13 +54,14 @@ def explain(
     options: Options,
     want_lse: bool,
     wanted: int,
+    gradients: dict[str, Any],
 ) -> str:
     """Which kernel runs, and why each other does not. wanted: the bits of dq, dk and dv, 0 for the
-    forward pass. Raises what the call itself would."""
+    forward pass; gradients: as backward takes them, not written. Raises what the call itself
+    would."""
+    given = _keywords(problem) | ({"function_gradients": gradients} if gradients else {})
     scalars = _scalars(scale, options)
-    return _core.explain(
-        (q, k, v), scalars, options.device, True, want_lse, wanted, **_keywords(problem)
-    )[0]
+    return _core.explain((q, k, v), scalars, options.device, True, want_lse, wanted, **given)[0]
 
 
 def backward(
