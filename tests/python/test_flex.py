@@ -312,7 +312,7 @@ def test_explain():
 
 
 def test_explain_says_what_gradients_of_tensors_take():
-    q, k, v = problem(GYM["softcap"]())
+    q, k, _ = problem(GYM["softcap"]())
     slopes = torch.rand(q.shape[1])
 
     def score_mod(score, b, h, q_idx, kv_idx):
