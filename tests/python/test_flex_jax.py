@@ -140,6 +140,68 @@ def test_vmap_and_other_derivatives():
         jax.jvp(lambda q: ours(q, K, V, TABLE)[0], (Q,), (Q,))
 
 
+@pytest.mark.parametrize("device", [None, "emulated:gfx1100", "emulated:sm_80"])
+def test_every_dtype_of_tensors_and_lists(device):
+    """The custom call's arrays: tensors of all dtypes, lists of blocks of both kinds, and gradients
+    of some, beside JAX's own operations, under jax.jit and jax.vmap."""
+    small = jnp.asarray(SMALL - 10)
+    bytes_ = jnp.arange(ROWS, dtype=jnp.uint8)
+    kept = jax.random.bernoulli(KEYS[7], 0.7, (ROWS,))
+    half = TABLE.astype(jnp.bfloat16)
+    words = jnp.arange(ROWS, dtype=jnp.int32)
+
+    def attended(b, h, i, j):
+        return (i % 16 < 14) & (j < 40) & ((i + j) % 5 != 0)
+
+    mask = flex.create_block_mask(attended, None, None, ROWS, ROWS, None, 16)
+    options = {"device": device}
+
+    def ours(q, half, table):
+        def read(score, b, h, i, j):
+            shift = jnp.int32(small[j % 20]) + jnp.int32(bytes_[i]) + words[j]
+            more = 0.01 * shift + jnp.where(kept[j], 0.5, 0.0)
+            return score + half[h, i] * table[h, j] + more
+
+        out = fulmen.flex_attention(q, K, V, read, mask, enable_gqa=True, kernel_options=options)
+        return (out * WEIGHTS[0]).sum(), out
+
+    def theirs(q, half, table):
+        k, v = jnp.repeat(K, 2, 1), jnp.repeat(V, 2, 1)
+        i, j = jnp.arange(ROWS)[:, None], jnp.arange(ROWS)[None]
+        scores = q @ k.swapaxes(2, 3) / 4
+        bias = half[:, :ROWS, None].astype(jnp.float32) * table[:, None, :ROWS]
+        bias += 0.01 * (small[j % 20] + bytes_[i] + words[j]) + jnp.where(kept[j], 0.5, 0.0)
+        scores = jnp.where(attended(0, 0, i, j), scores + bias, -jnp.inf)
+        top = jnp.maximum(scores.max(-1, keepdims=True), -1e30)
+        p = jnp.exp(scores - top)
+        out = p / jnp.maximum(p.sum(-1, keepdims=True), 1e-30) @ v
+        return (out * WEIGHTS[0]).sum(), out
+
+    def both(function):
+        return jax.grad(function, (0, 1, 2), has_aux=True)
+
+    given = Q, half, TABLE
+    found, right = jax.jit(both(ours))(*given), both(theirs)(*given)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
+        assert a.dtype == b.dtype
+        tolerance = 2**-7 if a.dtype == jnp.bfloat16 else 1e-4
+        a, b = (np.asarray(one, np.float32) for one in (a, b))
+        largest = max(1, np.abs(b).max())
+        np.testing.assert_allclose(a / largest, b / largest, atol=tolerance, err_msg=f"{SEED=}")
+    if device is not None:
+        return
+    tables = jnp.stack([TABLE, 2 * TABLE])
+    mapped = jax.vmap(both(ours), (None, None, 0))(Q, half, tables)[0][2]
+    alone = [both(ours)(Q, half, table)[0][2] for table in tables]
+    np.testing.assert_array_equal(mapped, jnp.stack(alone))
+
+
+def test_a_kernel_that_does_not_exist_is_named():
+    options = {"kernel": "no such kernel"}
+    with pytest.raises(fulmen.ArgumentError, match="no such kernel"):
+        fulmen.flex_attention(Q, K, V, None, MASK, enable_gqa=True, kernel_options=options)
+
+
 def test_largest_scores_and_errors():
     request = flex.AuxRequest(lse=True, max_scores=True)
     _, aux = fulmen.flex_attention(Q, K, V, None, MASK, enable_gqa=True, return_aux=request)

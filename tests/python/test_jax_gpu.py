@@ -237,6 +237,25 @@ def test_mapped_calls_follow_each_other_in_the_stream(seen):
     ]
 
 
+@pytest.mark.parametrize("platform", ["CUDA", "ROCM"])
+def test_functions_arrive(seen, platform):
+    """Their words come from the planner, which has seen them: a user's backend takes none."""
+    seen.clear()
+    arrays = [*((0x10000 * n, SHAPE) for n in (1, 2, 3)), (0x50000, (3,))], [(0x40000, SHAPE)]
+    functions = {"score_mod": "score + slopes[h]", "mask_mod": "", "function_tensors": "slopes"}
+    call = Call(*arrays, device="watching", **functions, **PLACES)
+    assert call.run(platform) is not None and not seen
+    ((message, _code),) = call.errors
+    assert "score_mod" in message and "watching" in message
+    call = Call(*arrays, device="watching", **functions | {"score_mod": "score + h[0]"}, **PLACES)
+    assert call.run(platform) is not None
+    assert "score_mod, line 1, column 10" in call.errors[0][0]
+    missing = functions | {"function_tensors": "slopes table"}
+    call = Call(*arrays, device="watching", **missing, **PLACES)
+    assert call.run(platform) is not None
+    assert "fewer arrays than it names" in call.errors[0][0]
+
+
 @pytest.mark.parametrize("platform, device", [("CUDA", "cuda:3"), ("ROCM", "hip:3")])
 def test_the_device_is_the_one_of_the_context(platform, device):
     call = Call([(0x10000 * n, SHAPE) for n in (1, 2, 3)], [(0x40000, SHAPE)], **PLACES)

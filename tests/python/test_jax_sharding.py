@@ -13,7 +13,7 @@ import pytest
 jax = pytest.importorskip("jax", minversion="0.5")
 
 # The others are parts of these, and run with --long.
-QUICK = ("both", "one KV head", "vmap", "packed", "generation")
+QUICK = ("both", "one KV head", "functions", "vmap", "packed", "generation")
 COLLECTIVES = r"all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
 
 
@@ -63,6 +63,17 @@ def cases():
         return forward(*tensors, dropout=0.3, dropout_seed=1)
 
     yield "dropout", dropped, qkv(), (batch,) * 3, (4, 1), ["all-gather"]
+
+    def with_functions(q, k, v, table):
+        def mod(score, b, h, i, j):
+            return score + table[b, h, i - j + 36]
+
+        q, k, v = (one.swapaxes(1, 2) for one in (q, k, v))
+        return fulmen.flex_attention(q, k, v, mod)
+
+    # Functions read the numbers of sequences and heads.
+    given = *qkv(), normal(4, 4, 72)
+    yield "functions", with_functions, given, (batch,) * 3 + (P(),), (4, 1), ["all-gather"]
 
     def mapped(q, k, v):
         return jax.vmap(gradients, (0, None, None))(q, k, v)
@@ -168,7 +179,7 @@ def test_each_device_computes_what_it_has():
         [sys.executable, __file__], env=environment, check=True, timeout=300, capture_output=True
     )
     results = json.loads(done.stdout)
-    assert len(results) == (15 if problems.LONG_RUN else 7)
+    assert len(results) == (16 if problems.LONG_RUN else 8)
     for name, result in results.items():
         assert result["used"] == result["wanted"], name
         for error, largest in zip(result["errors"], result["largest"], strict=True):

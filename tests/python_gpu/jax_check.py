@@ -239,6 +239,50 @@ def in_the_order_of_the_stream():
     return f"{error:.1e}"
 
 
+def functions():
+    """flex_attention, a mask of blocks and gradients of a table."""
+    q, k, v = (normal(2, 4, 150, 64) for _ in range(3))
+    table, dout = normal(4, 300, dtype="fp32"), normal(2, 4, 150, 64)
+    mask = fulmen.flex.create_block_mask(lambda b, h, i, j: i >= j, None, None, 150, 150, None, 32)
+
+    def ours(q, k, v, table):
+        def mod(score, b, h, i, j):
+            return score + table[h, i - j + 150]
+
+        return fulmen.flex_attention(q, k, v, mod, mask)
+
+    place = jnp.arange(150)
+
+    def theirs(q, k, v, table):
+        bias = table[:, place[:, None] - place + 150][None]
+        keep = (place[:, None] >= place)[None, None]
+        return plain(*(t.swapaxes(1, 2) for t in (q, k, v)), bias, keep)[0].swapaxes(1, 2)
+
+    def gradients(function):
+        def loss(*given):
+            out = function(*given)
+            return (out.astype(jnp.float32) * dout.astype(jnp.float32)).sum(), out
+
+        (*found, of_table), out = jax.jit(jax.grad(loss, (0, 1, 2, 3), has_aux=True))(
+            q, k, v, table
+        )
+        return [out, *found, of_table]
+
+    got, same = gradients(ours), gradients(theirs)
+    rows = [np.asarray(t).swapaxes(1, 2) for t in (q, k, v, dout)]
+    bias = np.asarray(table)[:, np.subtract.outer(np.arange(150), np.arange(150)) + 150][None]
+    out, _, *exact = oracle.attention(*rows, bias, oracle.causal(150, 150))
+    exact = [out, *exact[:3]]
+    names = ("out", "dq", "dk", "dv")
+    ratios = [
+        oracle.compare(name, one.swapaxes(1, 2), right, other.swapaxes(1, 2))
+        for name, one, right, other in zip(names, got, exact, same, strict=False)
+    ]
+    scale = float(jnp.abs(same[4]).max())
+    assert float(jnp.abs(got[4] - same[4]).max()) < 2e-2 * scale, "the table's gradient"
+    return f"{max(ratios):.2f} of what is allowed"
+
+
 def sharded():
     """On all GPUs, one or more: over sequences and over heads, nothing is gathered."""
     devices = jax.devices()
@@ -310,6 +354,7 @@ for function in (
     cache,
     dropout,
     in_the_order_of_the_stream,
+    functions,
     sharded,
     errors,
 ):

@@ -1,5 +1,6 @@
-"""flex_attention of JAX arrays on the CPU: inside and outside of jax.jit, differentiable by query,
-key, value and the arrays that functions capture, under jax.vmap call by call."""
+"""flex_attention of JAX arrays, on the CPU and on GPUs: inside and outside of jax.jit,
+differentiable by query, key, value and the arrays that functions capture, under jax.vmap call by
+call. It is the custom call of fulmen.attention, with functions."""
 
 from __future__ import annotations
 
@@ -16,7 +17,16 @@ from fulmen._numbers import is_of_torch
 from fulmen.flex import _kernel
 from fulmen.flex._block_mask import is_block_mask
 from fulmen.flex._problem import Problem, lists_of, with_lists
-from fulmen.jax._calls import _described, _is_for_cpu, _without_other_derivatives
+from fulmen.jax._calls import (
+    _DLSE,
+    _DOUT,
+    _DQ,
+    _LSE,
+    _OUT,
+    _described,
+    _is_for_cpu,
+    _without_other_derivatives,
+)
 from fulmen.jax._flex_trace import traced
 
 
@@ -29,42 +39,54 @@ class _Static(NamedTuple):
     want_lse: bool
 
 
-def _problem(static: _Static, arrays: tuple[Any, ...]) -> Problem:
-    """With arrays that kernels read."""
+def _call(
+    target: str,
+    static: _Static,
+    placed: dict[int, Any],
+    arrays: tuple[Any, ...],
+    results: dict[int, Any],
+    gradients: tuple[int, ...] = (),
+) -> tuple[Any, ...]:
+    """The custom call's results, in the order of places, then gradients of those tensors. placed,
+    results: arrays and ShapeDtypeStructs by the places of tensors (call.h)."""
     _, _, _, tensors, lists = arrays
-    return static.problem._replace(
-        tensors=tuple(map(np.asarray, tensors)),
-        lists=tuple(None if one is None else np.asarray(one, np.int32) for one in lists),
-    )
-
-
-def _forward_on_host(static: _Static, want_lse: bool, *arrays: Any) -> tuple[Any, ...]:
-    q, k, v = map(np.asarray, arrays[:3])
-    result = _kernel.forward(
-        q, k, v, _problem(static, arrays), static.scale, static.options, want_lse
-    )
-    return tuple(map(np.ascontiguousarray, result if want_lse else (result,)))
-
-
-def _backward_on_host(static: _Static, wanted: tuple[int, tuple[int, ...]], *given: Any) -> Any:
-    arrays, (out, lse, dout, dlse) = given[:5], given[5:]
-    made = _problem(static, arrays)
-    gradients = {made.names[at]: np.zeros_like(made.tensors[at]) for at in wanted[1]}
-    tensors = tuple(
-        None if one is None else np.asarray(one) for one in (*arrays[:3], out, lse, dout, dlse)
-    )
-    found = _kernel.backward(tensors, made, static.scale, static.options, wanted[0], gradients)
-    own = [one for bit, one in enumerate(found) if wanted[0] >> bit & 1]
-    return tuple(map(np.ascontiguousarray, (*own, *gradients.values())))
+    made, options = static.problem, static.options
+    attributes: dict[str, Any] = {
+        "arguments": np.int64(sum(1 << at for at in placed)),
+        "results": np.int64(sum(1 << at for at in results)),
+        "bhsd": np.int64(1),
+        "num_threads": np.int64(options.num_threads),
+        "verify": np.int64(options.verify),
+        "score_mod": made.score_mod,
+        "mask_mod": made.mask_mod,
+        "function_tensors": " ".join(made.names),
+        "function_gradients": np.int64(sum(1 << at for at in gradients)),
+        "block_lists": np.int64(sum(1 << at for at, one in enumerate(lists) if one is not None)),
+        "mask_block_q": np.int64(made.block[0] if lists else 0),
+        "mask_block_k": np.int64(made.block[1] if lists else 0),
+    }
+    if static.scale is not None:
+        attributes["softmax_scale"] = np.float32(static.scale)
+    if options.deterministic is not None:
+        attributes["deterministic"] = np.int64(options.deterministic)
+    for name in ("kernel", "tuning", "device"):
+        if value := getattr(options, name):
+            attributes[name] = value
+    shapes = [results[at] for at in sorted(results)]
+    shapes += [jax.ShapeDtypeStruct(tensors[at].shape, tensors[at].dtype) for at in gradients]
+    operands = [*(placed[at] for at in sorted(placed)), *tensors]
+    operands += [one for one in lists if one is not None]
+    # A mapped dim is a call for each index: functions read the number of a sequence.
+    made_call = jax.ffi.ffi_call(target, shapes, vmap_method="sequential")
+    return tuple(made_call(*operands, **attributes))
 
 
 def _computed(static: _Static, arrays: tuple[Any, ...], want_lse: bool) -> tuple[Any, Any]:
-    q, v = arrays[0], arrays[2]
-    shapes = [jax.ShapeDtypeStruct((*q.shape[:3], v.shape[3]), q.dtype)]
+    q, k, v = arrays[:3]
+    results = {_OUT: jax.ShapeDtypeStruct((*q.shape[:3], v.shape[3]), q.dtype)}
     if want_lse:
-        shapes.append(jax.ShapeDtypeStruct(q.shape[:3], jnp.float32))
-    call = functools.partial(_forward_on_host, static, want_lse)
-    found = jax.pure_callback(call, tuple(shapes), *arrays, vmap_method="sequential")
+        results[_LSE] = jax.ShapeDtypeStruct(q.shape[:3], jnp.float32)
+    found = _call("fulmen_attention", static, {0: q, 1: k, 2: v}, arrays, results)
     return found[0], found[1] if want_lse else None
 
 
@@ -105,15 +127,19 @@ def _attention_backward(static: _Static, saved: Any, cotangents: Any) -> tuple[A
     dout, dlse = (None if isinstance(one, SymbolicZero) else one for one in cotangents)
     dout = jnp.zeros_like(out) if dout is None else dout
     bits, of_tensors = wanted
-    like = [one for bit, one in enumerate(values[:3]) if bits >> bit & 1]
-    like += [values[3][at] for at in of_tensors]
-    shapes = tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in like)
-    call = functools.partial(_backward_on_host, static, (bits, of_tensors))
-    found = list(
-        jax.pure_callback(call, shapes, *values, out, lse, dout, dlse, vmap_method="sequential")
-        if shapes
-        else ()
-    )
+    results = {
+        _DQ + bit: jax.ShapeDtypeStruct(one.shape, one.dtype)
+        for bit, one in enumerate(values[:3])
+        if bits >> bit & 1
+    }
+    found = []
+    if bits or of_tensors:
+        given = {0: values[0], 1: values[1], 2: values[2], _OUT: out, _LSE: lse, _DOUT: dout}
+        if dlse is not None:
+            given[_DLSE] = dlse
+        # The tuning is the forward kernel's.
+        static = static._replace(options=static.options._replace(tuning=None))
+        found = list(_call("fulmen_attention_backward", static, given, values, results, of_tensors))
     own = [found.pop(0) if bits >> bit & 1 else None for bit in range(3)]
     by_place = dict(zip(of_tensors, found, strict=True))
     tensors = tuple(by_place.get(at) for at in range(len(values[3])))
@@ -121,6 +147,8 @@ def _attention_backward(static: _Static, saved: Any, cotangents: Any) -> tuple[A
 
 
 _attention.defvjp(_attention_forward, _attention_backward, symbolic_zeros=True)
+# Outside of any trace compiled calls are looked up by their shapes.
+_compiled = jax.jit(_attention, static_argnums=0)
 
 _DTYPES = ("float32", "float16", "bfloat16")
 
@@ -145,11 +173,6 @@ def computed(
                 f"{name} has dtype {one.dtype.name}: {', '.join(_DTYPES)} are accepted, the same "
                 "for all three"
             )
-    if not _is_for_cpu((query, key, value)):
-        raise NotImplementedError(
-            "fulmen.flex_attention takes JAX arrays on the CPU: for those on a GPU torch tensors "
-            "are accepted"
-        )
     if block_mask is not None and not is_block_mask(block_mask):
         raise TypeError(f"block_mask is of type {type(block_mask).__name__}: a BlockMask is needed")
     mask_mod = None if block_mask is None else block_mask.mask_mod
@@ -173,11 +196,12 @@ def computed(
         options,
         wanted[0],
     )
-    _check(static, (query, key, value), tensors, given_lists)
+    is_for_cpu = _is_for_cpu((query, key, value))
+    _check(static, (query, key, value), tensors, given_lists, is_for_cpu)
     with _without_other_derivatives("fulmen.flex_attention"):
-        out, lse = _attention(
-            static, (*map(jnp.asarray, (query, key, value)), tensors, given_lists)
-        )
+        given = (*map(jnp.asarray, (query, key, value)), tensors, given_lists)
+        traced_now = any(isinstance(one, jax.core.Tracer) for one in jax.tree.leaves(given))
+        out, lse = (_attention if traced_now else _compiled)(static, given)
     if not wanted[1]:
         return out, lse, None
     from fulmen.flex._max_scores import max_scores
@@ -187,15 +211,19 @@ def computed(
     return out, lse, jax.lax.stop_gradient(top)
 
 
-def _check(static: _Static, inputs: tuple[Any, ...], tensors: Any, lists: Any) -> None:
-    """Raises what the call would, in the program and not in a callback."""
+def _check(
+    static: _Static, inputs: tuple[Any, ...], tensors: Any, lists: Any, is_for_cpu: bool
+) -> None:
+    """Raises what the call would, when it is traced: XLA's own errors come late, and have one
+    type. A GPU's kernels are known when it runs."""
+    options = static.options
+    if not is_for_cpu:
+        options = options._replace(kernel=None, tuning=None, device=None)
     made = static.problem._replace(
         tensors=tuple(map(_described, tensors)),
         lists=tuple(None if one is None else _described(one) for one in lists),
     )
-    _kernel.explain(
-        *map(_described, inputs), made, static.scale, static.options, static.want_lse, 0
-    )
+    _kernel.explain(*map(_described, inputs), made, static.scale, options, static.want_lse, 0, {})
 
 
 def _number(name: str, value: Any) -> float:

@@ -7,15 +7,6 @@
 namespace fulmen::python {
 namespace {
 
-constexpr struct {
-  const char* name;
-  fulmen_tensor fulmen_tensors::* member;
-} kLists[] = {
-    {"kv_num_blocks", &fulmen_tensors::kv_num_blocks},
-    {"kv_indices", &fulmen_tensors::kv_indices},
-    {"full_kv_num_blocks", &fulmen_tensors::full_kv_num_blocks},
-    {"full_kv_indices", &fulmen_tensors::full_kv_indices},
-};
 constexpr const char* kOthers[] = {"score_mod",          "mask_mod",     "function_tensors",
                                    "function_gradients", "mask_block_q", "mask_block_k",
                                    "precision"};
@@ -42,7 +33,7 @@ void refuse_others(const nb::kwargs& given) {
     const std::string text = text_of(name);
     const auto same = [&](const char* known) { return text == known; };
     if (std::none_of(std::begin(kOthers), std::end(kOthers), same) &&
-        std::none_of(std::begin(kLists), std::end(kLists),
+        std::none_of(std::begin(kBlockLists), std::end(kBlockLists),
                      [&](const auto& row) { return same(row.name); }))
       throw nb::type_error((text + " is no keyword of functions").c_str());
   }
@@ -68,6 +59,26 @@ void refuse_elsewhere(const std::string& name, const Array& array, const Array& 
 
 }  // namespace
 
+fulmen_tensor as_block_list(int list, const View& view) {
+  fulmen_tensor tensor = as_tensor(view);
+  if (is_of_counts(list)) {
+    tensor.shape[3] = std::exchange(tensor.shape[2], 1);
+    tensor.strides[3] = std::exchange(tensor.strides[2], 0);
+  }
+  return tensor;
+}
+
+fulmen_function_tensor as_function_tensor(const char* name, const View& tensor,
+                                          const View* gradient) {
+  fulmen_function_tensor row{};
+  row.struct_size = sizeof row;
+  row.name = name;
+  row.dims = tensor.ndim;
+  row.tensor = as_tensor(tensor);
+  if (gradient != nullptr) row.gradient = as_tensor(*gradient);
+  return row;
+}
+
 ScoreFunctions::ScoreFunctions(const nb::kwargs& given) {
   refuse_others(given);
   const auto read_text = [&](const char* name, std::string& into) {
@@ -85,20 +96,16 @@ ScoreFunctions::ScoreFunctions(const nb::kwargs& given) {
     precision_ = precision_of(value);
   read_tensors(value_of(given, "function_tensors"), value_of(given, "function_gradients"));
   bool has_lists = false;
-  for (size_t at = 0; at < std::size(kLists); ++at) {
-    const nb::handle value = value_of(given, kLists[at].name);
+  for (int at = 0; at < kNumBlockLists; ++at) {
+    const char* name = kBlockLists[at].name;
+    const nb::handle value = value_of(given, name);
     if (!value.is_valid()) continue;
     has_lists = true;
-    Array& list = lists_[at] = read_input(value, kLists[at].name);
-    const bool is_of_counts = at % 2 == 0;
-    if (list.ndim != (is_of_counts ? 3 : 4)) {
-      wrong_ndim(kLists[at].name, list,
-                 is_of_counts ? "[batch, heads, rows]" : "[batch, heads, rows, blocks]");
+    lists_[at] = read_input(value, name);
+    if (lists_[at].ndim != (is_of_counts(at) ? 3 : 4)) {
+      wrong_ndim(name, lists_[at],
+                 is_of_counts(at) ? "[batch, heads, rows]" : "[batch, heads, rows, blocks]");
     }
-    if (!is_of_counts) continue;
-    list.ndim = 4;
-    list.shape[3] = std::exchange(list.shape[2], 1);
-    list.strides[3] = std::exchange(list.strides[2], 0);
   }
   empty_ = score_mod_.empty() && mask_mod_.empty() && tensors_.empty() && !has_lists;
 }
@@ -138,23 +145,18 @@ void ScoreFunctions::add_to(Call& call) {
   rows_.clear();
   for (size_t at = 0; at < names_.size(); ++at) {
     refuse_elsewhere("function_tensors[\"" + names_[at] + "\"]", tensors_[at], q);
-    fulmen_function_tensor row{};
-    row.struct_size = sizeof row;
-    row.name = names_[at].c_str();
-    row.dims = tensors_[at].ndim;
-    row.tensor = as_tensor(tensors_[at]);
-    if (gradients_[at].data != nullptr) {
+    const bool has_gradient = gradients_[at].data != nullptr;
+    if (has_gradient)
       refuse_elsewhere("function_gradients[\"" + names_[at] + "\"]", gradients_[at], q);
-      row.gradient = as_tensor(gradients_[at]);
-    }
-    rows_.push_back(row);
+    rows_.push_back(as_function_tensor(names_[at].c_str(), tensors_[at],
+                                       has_gradient ? &gradients_[at] : nullptr));
   }
   call.tensors.function_tensors = rows_.empty() ? nullptr : rows_.data();
   call.tensors.num_function_tensors = static_cast<int64_t>(rows_.size());
-  for (size_t at = 0; at < std::size(kLists); ++at) {
+  for (int at = 0; at < kNumBlockLists; ++at) {
     if (lists_[at].ndim == 0) continue;
-    refuse_elsewhere(kLists[at].name, lists_[at], q);
-    call.tensors.*kLists[at].member = as_tensor(lists_[at]);
+    refuse_elsewhere(kBlockLists[at].name, lists_[at], q);
+    call.tensors.*kBlockLists[at].member = as_block_list(at, lists_[at]);
   }
   if (!score_mod_.empty()) call.options.score_mod = score_mod_.c_str();
   if (!mask_mod_.empty()) call.options.mask_mod = mask_mod_.c_str();

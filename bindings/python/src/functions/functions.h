@@ -11,6 +11,26 @@
 
 namespace fulmen::python {
 
+// Lists of a block mask by their keywords: counts, the even ones, are [batch, heads, rows], the
+// others [batch, heads, rows, blocks].
+constexpr struct {
+  const char* name;
+  fulmen_tensor fulmen_tensors::* member;
+} kBlockLists[] = {
+    {"kv_num_blocks", &fulmen_tensors::kv_num_blocks},
+    {"kv_indices", &fulmen_tensors::kv_indices},
+    {"full_kv_num_blocks", &fulmen_tensors::full_kv_num_blocks},
+    {"full_kv_indices", &fulmen_tensors::full_kv_indices},
+};
+constexpr int kNumBlockLists = sizeof kBlockLists / sizeof kBlockLists[0];
+constexpr bool is_of_counts(int list) { return list % 2 == 0; }
+
+// A list in the C ABI, which has counts as [batch, heads, 1, rows].
+fulmen_tensor as_block_list(int list, const View& view);
+// A tensor that functions read; gradient: null if it is not wanted.
+fulmen_function_tensor as_function_tensor(const char* name, const View& tensor,
+                                          const View* gradient);
+
 class ScoreFunctions {
  public:
   // Keywords of fulmen._core's functions: score_mod and mask_mod (str), function_tensors and
@@ -39,7 +59,7 @@ class ScoreFunctions {
   std::vector<std::string> names_;
   std::vector<Array> tensors_, gradients_;  // a gradient that is not wanted has no data
   std::vector<fulmen_function_tensor> rows_;
-  Array lists_[4];
+  Array lists_[kNumBlockLists];
 };
 
 }  // namespace fulmen::python

@@ -11,6 +11,7 @@
 #include "run/plan_cache.h"
 #include "run/run.h"
 #include "xla/xla_frame.h"
+#include "xla/xla_functions.h"
 #include "xla/xla_gpu.h"
 
 namespace fulmen::python::xla {
@@ -40,8 +41,11 @@ class Execution {
     const int leading = static_cast<int>(arguments.buffers[0]->rank) - (layout.packed_q ? 3 : 4);
     sizes_.assign(results.buffers[0]->dims, results.buffers[0]->dims + leading);
     const int64_t used = place(arguments, given, leading, layout);
-    place(results, read("results"), leading, layout);
-    if (used < arguments.size)
+    const int64_t given_results = place(results, read("results"), leading, layout);
+    if (Functions::are_in(attributes)) {
+      functions_ = std::make_unique<Functions>(frame, used, given_results);
+      functions_->add_to(tensors_, options_);
+    } else if (used < arguments.size)
       random_ = std::make_unique<Mapped>(*arguments.buffers[used], leading);
     if (can_fold()) fold();
   }
@@ -203,6 +207,7 @@ class Execution {
   std::vector<int64_t> sizes_;  // of the dims in front
   std::vector<Operand> operands_;
   std::unique_ptr<Mapped> random_;
+  std::unique_ptr<Functions> functions_;
 };
 
 }  // namespace

@@ -14,7 +14,8 @@ enum class Platform { host, cuda, rocm };
 // dropout, uint32 [4]: seed and offset, low halves first. All of them may have more dims in front,
 // as many as q, of one size or of size 1: that many calls (vmap). The other attributes are options
 // of the C ABI by their names, "device" and "bhsd". On a GPU a call with dropout waits for seed and
-// offset, which kernels take as numbers of the host.
+// offset, which kernels take as numbers of the host. A call with functions of scores and masks has
+// neither dropout nor dims in front; it has arrays and attributes of xla_functions.h.
 template <Platform platform>
 Error* forward(CallFrame* frame);
 template <Platform platform>

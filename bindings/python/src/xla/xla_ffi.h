@@ -17,6 +17,7 @@ enum class DataType : int32_t {
   int8 = 2,
   int32 = 4,
   int64 = 5,
+  uint8 = 6,
   uint32 = 8,
   fp16 = 10,
   fp32 = 11,

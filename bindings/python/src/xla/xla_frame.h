@@ -59,6 +59,10 @@ inline fulmen_dtype dtype_of(DataType dtype) {
       return FULMEN_BOOLEAN;
     case DataType::int32:
       return FULMEN_INT32;
+    case DataType::int64:
+      return FULMEN_INT64;
+    case DataType::uint8:
+      return FULMEN_UINT8;
     case DataType::int8:
       return FULMEN_INT8;
     case DataType::fp8_e4m3fn:
@@ -78,11 +82,14 @@ inline int64_t bytes_of(DataType dtype) {
   switch (dtype) {
     case DataType::boolean:
     case DataType::int8:
+    case DataType::uint8:
     case DataType::fp8_e4m3fn:
     case DataType::fp8_e5m2:
     case DataType::fp8_e4m3fnuz:
     case DataType::fp8_e5m2fnuz:
       return 1;
+    case DataType::int64:
+      return 8;
     case DataType::fp16:
     case DataType::bf16:
       return 2;
