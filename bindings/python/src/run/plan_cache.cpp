@@ -49,8 +49,10 @@ void read_functions(const Planned& call, Key& key) {
   }
   key.append(call.options.mask_block_q), key.append(call.options.mask_block_k);
   for (const fulmen_tensor* list :
-       {&t.kv_num_blocks, &t.kv_indices, &t.full_kv_num_blocks, &t.full_kv_indices})
-    key.append(list->data != nullptr), key.append(*list);
+       {&t.kv_num_blocks, &t.kv_indices, &t.full_kv_num_blocks, &t.full_kv_indices}) {
+    key.append(list->data != nullptr);
+    if (list->data != nullptr) key.append(*list);
+  }
 }
 
 // Everything that planning reads: neither addresses of tensors nor dropout's seed.
