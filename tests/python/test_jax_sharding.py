@@ -132,6 +132,32 @@ def shard_map_cases(mesh):
     return mapped, whole, (q, k[:1], v[:1], bias), (spec, P(), P(), spec)
 
 
+def shard_map_functions(mesh):
+    """flex_attention, each device's sequences where they are; a table that all have."""
+    import fulmen
+    from jax import numpy as jnp
+    from jax.sharding import PartitionSpec as P
+
+    def attention(q, k, v, table):
+        def mod(score, b, h, i, j):
+            return score + table[h, i - j + 36]
+
+        return fulmen.flex_attention(q, k, v, mod)
+
+    specs = (P("x"),) * 3 + (P(),)
+    mapped = jax.shard_map(attention, mesh=mesh, in_specs=specs, out_specs=P("x"))
+    rng = np.random.default_rng(4)
+    tensors = [
+        jnp.asarray(rng.standard_normal(shape, dtype=np.float32))
+        for shape in ((4, 4, 36, 16),) * 3 + ((4, 72),)
+    ]
+
+    def gradients(function):
+        return lambda *given: jax.grad(lambda *of: (function(*of) ** 2).sum(), range(4))(*given)
+
+    return gradients(mapped), gradients(attention), tensors, specs
+
+
 def compute():
     from jax.sharding import NamedSharding
 
@@ -164,6 +190,7 @@ def compute():
     mesh = jax.make_mesh((4,), ("x",), axis_types=(kinds[0],))
     mapped, whole, tensors, specs = shard_map_cases(mesh)
     run("shard_map", mapped, whole, tensors, specs, mesh, ["all-reduce"])
+    run("functions, shard_map", *shard_map_functions(mesh), mesh, ["all-reduce"])
     print(json.dumps(results))
 
 
@@ -179,7 +206,7 @@ def test_each_device_computes_what_it_has():
         [sys.executable, __file__], env=environment, check=True, timeout=300, capture_output=True
     )
     results = json.loads(done.stdout)
-    assert len(results) == (16 if problems.LONG_RUN else 8)
+    assert len(results) == (17 if problems.LONG_RUN else 9)
     for name, result in results.items():
         assert result["used"] == result["wanted"], name
         for error, largest in zip(result["errors"], result["largest"], strict=True):

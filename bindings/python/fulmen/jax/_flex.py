@@ -28,6 +28,7 @@ from fulmen.jax._calls import (
     _without_other_derivatives,
 )
 from fulmen.jax._flex_trace import traced
+from fulmen.jax._sharding import differing, manual_axes
 
 
 class _Static(NamedTuple):
@@ -78,7 +79,8 @@ def _call(
     operands += [one for one in lists if one is not None]
     # A mapped dim is a call for each index: functions read the number of a sequence.
     made_call = jax.ffi.ffi_call(target, shapes, vmap_method="sequential")
-    return tuple(made_call(*operands, **attributes))
+    axes = manual_axes(operands)
+    return tuple(differing(one, axes) for one in made_call(*operands, **attributes))
 
 
 def _computed(static: _Static, arrays: tuple[Any, ...], want_lse: bool) -> tuple[Any, Any]:
@@ -200,6 +202,9 @@ def computed(
     _check(static, (query, key, value), tensors, given_lists, is_for_cpu)
     with _without_other_derivatives("fulmen.flex_attention"):
         given = (*map(jnp.asarray, (query, key, value)), tensors, given_lists)
+        # A device's gradient of what all have is a part of it (jax.shard_map).
+        axes = manual_axes(jax.tree.leaves(given))
+        given = jax.tree.map(lambda one: differing(one, axes), given)
         traced_now = any(isinstance(one, jax.core.Tracer) for one in jax.tree.leaves(given))
         out, lse = (_attention if traced_now else _compiled)(static, given)
     if not wanted[1]:
