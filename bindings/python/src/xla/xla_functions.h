@@ -1,5 +1,5 @@
-// Functions of scores and masks in a custom call of XLA, as functions/functions.h has them in one of
-// Python.
+// Functions of scores and masks in a custom call of XLA, as functions/functions.h has them in one
+// of Python.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace fulmen::python::xla {
 class Functions {
  public:
   // Attributes: score_mod and mask_mod, "function_tensors", names with spaces between them,
-  // "function_gradients" and "block_lists", bits of tensors whose gradients are results and of lists
-  // that are given, mask_block_q and mask_block_k. From the first_argument-th on arguments are the
-  // tensors, then the lists; results from the first_result-th on are the gradients.
+  // "function_gradients" and "block_lists", bits of tensors whose gradients are results and of
+  // lists that are given, mask_block_q and mask_block_k. From the first_argument-th on arguments
+  // are the tensors, then the lists; results from the first_result-th on are the gradients.
   Functions(const CallFrame& frame, int64_t first_argument, int64_t first_result) {
     const Attributes& attributes = frame.attributes;
     const auto integer = [&](const char* name) {
