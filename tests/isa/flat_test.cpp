@@ -135,6 +135,23 @@ TEST_P(IsaFlat, RefusesWhatLiesOutside) {
   EXPECT_EQ(error_of(2, private_base + kBytesOfScratch - 8), "");
 }
 
+// A kernel of CDNA2 sets where scratch is before it has flat accesses.
+TEST(IsaFlatScratch, IsSetToNoEffect) {
+  if (const std::string why = why_not_executed(); !why.empty()) GTEST_SKIP() << why;
+  const auto assembled = assemble(
+      {"s_add_u32 flat_scratch_lo, s6, s9", "s_addc_u32 flat_scratch_hi, s7, 0"}, "gfx90a");
+  ASSERT_TRUE(assembled.ok()) << assembled.status().message();
+  Machine m(assembled->program);
+  m.wave().scalars[6] = 0xFFFFFFFFU;
+  m.wave().scalars[9] = 1;
+  const auto before = m.wave().scalars;
+  ASSERT_EQ(m.run(assembled->code[0]), "");
+  EXPECT_TRUE(m.wave().scc);
+  ASSERT_EQ(m.run(assembled->code[1]), "");
+  EXPECT_FALSE(m.wave().scc);
+  EXPECT_EQ(m.wave().scalars, before);
+}
+
 INSTANTIATE_TEST_SUITE_P(Chips, IsaFlat,
                          ::testing::Values("gfx90a", "gfx942", "gfx1100", "gfx1201"),
                          [](const auto& info) { return info.param; });
