@@ -132,6 +132,30 @@ TEST_F(IsaDetectors, OtherExchangesReadALaneThatIsOff) {
   }
 }
 
+// Memory's and LDS's counters both count a flat load. On CDNA such loads arrive in any order, on
+// RDNA in theirs: of two, the first is there when one is left.
+TEST_F(IsaDetectors, AFlatLoadIsWaitedForByBothCounters) {
+  const auto load = [](const std::string& name, const std::string& waits, const std::string& rest) {
+    return "u r, t; asm volatile(\"flat_load_" + name + " %0, %2\\n" + rest + waits +
+           "v_add_u32 %0, 1, %0\\n\" : \"=&v\"(r), \"=&v\"(t) : \"v\"(x + lane) : \"memory\"); "
+           "asm volatile(\"s_waitcnt vmcnt(0) lgkmcnt(0)\"); x[lane] = r;";
+  };
+  const std::string vm = "s_waitcnt vmcnt(0)\\n", lgkm = "s_waitcnt lgkmcnt(0)\\n",
+                    other = "flat_load_dword %1, %2\\n",
+                    all_but_one = "s_waitcnt vmcnt(1) lgkmcnt(1)\\n";
+  for (const std::string arch : {"gfx90a", "gfx942"}) {
+    const Outcome right = run(load("dword", vm + lgkm, ""), arch, 64);
+    ASSERT_EQ(right.error, "") << arch;
+    for (uint32_t l = 0; l < 64; ++l) EXPECT_EQ(right.words[l], 101 + l);
+    expect_error(run(load("dword", vm, ""), arch, 64), "was not waited for");
+    expect_error(run(load("dword", lgkm, ""), arch, 64), "was not waited for");
+    expect_error(run(load("dword", all_but_one, other), arch, 64), "was not waited for");
+  }
+  std::string body = load("b32", all_but_one, "flat_load_b32 %1, %2\\n");
+  body.replace(body.find("v_add_u32"), 9, "v_add_nc_u32");
+  EXPECT_EQ(run(body).error, "");
+}
+
 TEST_F(IsaDetectors, ASwizzleExchangesLanes) {
   for (const auto& [how, expected] :
        {std::pair<std::string, uint32_t (*)(uint32_t)>{"SWAP,4", [](uint32_t l) { return l ^ 4U; }},

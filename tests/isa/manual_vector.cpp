@@ -354,6 +354,15 @@ void add_integers(std::vector<VectorRow>& t) {
   t.push_back({all("v_cndmask_b32"), "uuum", [](U a, U b, U c) { return Result(c != 0 ? b : a); }});
 }
 
+// The class of a number of so many bits: signalling NaN, quiet NaN, -inf, -normal, -subnormal, -0,
+// 0, subnormal, normal, inf. least: its smallest normal number's bits.
+U class_of(U a, int size, U least) {
+  const U magnitude = low(a, size - 1), infinity = low(~U{0}, size - 1) & ~(least - 1);
+  if (magnitude > infinity) return (magnitude & least >> 1U) != 0 ? 1 : 0;
+  const U kind = magnitude == infinity ? 3 : magnitude >= least ? 2 : magnitude != 0 ? 1 : 0;
+  return a >> (size - 1) != 0 ? 5 - kind : 6 + kind;
+}
+
 void add_comparisons(std::vector<VectorRow>& t) {
   t.push_back({all("v_cmp_lt_f32"), "mff", [](U a, U b, U) { return Result(f(a) < f(b)); }});
   t.push_back({all("v_cmp_ge_f32"), "mff", [](U a, U b, U) { return Result(f(a) >= f(b)); }});
@@ -374,22 +383,10 @@ void add_comparisons(std::vector<VectorRow>& t) {
   t.push_back({all("v_cmp_gt_i64"), "mqq", [](U a, U b, U) {
                  return Result(static_cast<int64_t>(a) > static_cast<int64_t>(b));
                }});
-  t.push_back({all("v_cmp_class_f32"), "mfu", [](U a, U b, U) {
-                 const U magnitude = low(a, 31);
-                 // Signalling NaN, quiet NaN, -inf, -normal, -subnormal, -0, 0, subnormal, normal,
-                 // inf.
-                 U of = 0;
-                 if (magnitude > 0x7F800000U) {
-                   of = (magnitude & 0x400000U) != 0 ? 1 : 0;
-                 } else {
-                   const U kind = magnitude == 0x7F800000U ? 3
-                                  : magnitude >= 0x800000U ? 2
-                                  : magnitude != 0         ? 1
-                                                           : 0;
-                   of = (a >> 31U) != 0 ? 5 - kind : 6 + kind;
-                 }
-                 return Result(b >> of & 1U);
-               }});
+  t.push_back({all("v_cmp_class_f32"), "mfu",
+               [](U a, U b, U) { return Result(b >> class_of(a, 32, 0x800000U) & 1U); }});
+  t.push_back({all("v_cmp_class_f16"), "mhu",
+               [](U a, U b, U) { return Result(b >> class_of(low(a, 16), 16, 0x400U) & 1U); }});
 }
 
 }  // namespace

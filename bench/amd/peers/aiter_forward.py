@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from triton_compile import Kernel
+from emulator import Kernel
 
 # Kernel and code object by chip and mask: heads of 128, bf16 rounded to nearest even.
 KERNELS = {

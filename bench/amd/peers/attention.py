@@ -16,6 +16,15 @@ class Problem:
     batch: int = 8
     dtype: str = "bf16"
     backward: bool = False
+    rows_dtype: str = ""  # of queries and results, where it is another one
+    has_lse: bool = True  # an output of the kernel
+
+    @property
+    def name(self):
+        if self.seqlen_q != self.seqlen_k:
+            return f"decode d{self.head_dim} q{self.seqlen_q} {self.seqlen_k} keys"
+        name = f"{'backward' if self.backward else 'prefill'} d{self.head_dim} S{self.seqlen_q}"
+        return name + " causal" * self.causal
 
     @property
     def flops(self):
@@ -30,6 +39,17 @@ class Problem:
         """Inputs and outputs, once."""
         rows = 2 * self.seqlen_q * self.heads + 2 * self.seqlen_k * self.kv_heads
         return float(2 * rows * self.head_dim * self.batch * (2 if self.backward else 1))
+
+
+def prefill(head_dim, seqlen=2048, causal=False, group=1, **more):
+    """16,384 rows of 2,048 numbers, as in the suites of `fulmen bench`."""
+    heads = 2048 // head_dim
+    batch = 16384 // seqlen
+    return Problem(head_dim, seqlen, seqlen, causal, heads, heads // group, batch, **more)
+
+
+def decode(rows, **more):
+    return Problem(128, rows, 8192, rows > 1, 32, 8, 16, **more)
 
 
 def to_bits(numbers, dtype):

@@ -3,11 +3,21 @@
 import json
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 DTYPES = {"bf16": ("<u2", 2), "fp16": ("<f2", 2), "fp32": ("<f4", 4), "int32": ("<i4", 4)}
+
+
+@dataclass
+class Kernel:
+    code: bytes
+    name: str
+    lds_bytes: int  # dynamic
+    lanes: int | tuple  # of a workgroup, by dimension
+    arguments: list  # as run_kernel takes them
 
 
 class Run:
@@ -27,12 +37,12 @@ class Run:
         self.whole = {"dtype": p.dtype, "memory_bytes": p.bytes, "flops": p.flops}
 
     def launch(self, kernel, grid, workgroups=None, times=1):
-        """kernel: as triton_compile.Kernel."""
+        lanes = kernel.lanes
         one = {
             "code": f"{len(self.codes)}.co",
             "kernel": kernel.name,
             "grid": list(grid),
-            "workgroup_size": [kernel.lanes],
+            "workgroup_size": [lanes] if isinstance(lanes, int) else list(lanes),
             "dynamic_lds": kernel.lds_bytes,
             "times": times,
             "arguments": kernel.arguments,

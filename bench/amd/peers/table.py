@@ -151,7 +151,8 @@ def table(arch, rows):
         if mine is None or len(group) == 1:
             continue
         for r in group:
-            products = max(r["matrix"], 1)
+            # Kernels of vector instructions alone: those that the problem needs.
+            products = r["matrix"] or 1e12 * r["flops"] / PRODUCT
             cells = [problem if r is mine else "", r["kernel"], str(r["registers"])]
             cells += [
                 f"{r[k] / products:.2f}"
@@ -173,7 +174,7 @@ def table(arch, rows):
 
 
 def summary(rows):
-    """Ratios by problem and chip: Triton's, then the assembly's; in brackets by timelines."""
+    """Ratios by problem and chip, of each peer in turn; in brackets by timelines."""
     archs = sorted(rows)
     print("| problem | " + " | ".join(archs) + " |\n|" + "---|" * (len(archs) + 1))
     for problem in dict.fromkeys(p for arch in archs for p, _ in rows[arch]):

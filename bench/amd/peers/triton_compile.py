@@ -11,6 +11,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from emulator import Kernel
+
 
 @dataclass
 class Pointer:
@@ -24,15 +26,6 @@ class Pointer:
 @dataclass
 class Float:
     value: float
-
-
-@dataclass
-class Kernel:
-    code: bytes
-    name: str
-    lds_bytes: int  # dynamic
-    lanes: int  # of a workgroup
-    arguments: list  # as run_kernel takes them
 
 
 def _specialised(value):

@@ -152,6 +152,12 @@ class Timeline {
         break;
       case Kind::global:
       case Kind::scratch:
+        if (program_.lines[i.line].memory.flat) {
+          result = step.by_lds ? served(lds_, at, step, units_.lds_latency, w.lds)
+                               : served(memory_, at, step, units_.memory_latency, w.lds);
+          w.memory.push_back(result);
+          break;
+        }
         result = served(memory_, at, step, units_.memory_latency, w.memory);
         break;
       case Kind::scalar_load:

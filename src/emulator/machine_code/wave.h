@@ -109,15 +109,25 @@ struct Workgroup {
 // A counter of outstanding accesses. Results arrive in order, those of scalar loads in any order.
 class Outstanding {
  public:
+  explicit Outstanding(uint8_t counter) : counter_(counter) {}
   void add(RegisterRange writes, const LdsArrival& arrival = {}) {
     queue_.push_back({writes, arrival});
   }
+  // On CDNA flat accesses, of which some go to memory and some to LDS, arrive in any order.
+  void add_flat(RegisterRange writes, bool in_any_order) {
+    queue_.push_back({writes, {}});
+    in_any_order_ = in_any_order_ || in_any_order;
+  }
   void wait(std::size_t left, std::array<uint8_t, kRegisters>& pending, int& total,
             Arriving& arriving) {
+    if (left > 0 && in_any_order_) return;
+    if (left == 0) in_any_order_ = false;
     for (; queue_.size() > left; queue_.pop_front()) {
       const auto& [range, arrival] = queue_.front();
-      for (int r = range.first; r < range.first + range.count; ++r)
-        pending[static_cast<std::size_t>(r)] = 0;
+      for (int r = range.first; r < range.first + range.count; ++r) {
+        uint8_t& counters = pending[static_cast<std::size_t>(r)];
+        counters = static_cast<uint8_t>(counters & ~counter_);
+      }
       total -= range.count > 0 ? 1 : 0;
       if (arrival.lanes != 0) arriving.remove(arrival);
     }
@@ -136,6 +146,8 @@ class Outstanding {
     LdsArrival arrival;
   };
   std::deque<Access> queue_;
+  uint8_t counter_;  // its bit of a register that is pending
+  bool in_any_order_ = false;
 };
 
 struct Wave {
@@ -153,9 +165,10 @@ struct Wave {
   uint64_t signals = 0, waits = 0;  // number of barriers that it signalled, and left
 
   enum Counter : uint8_t { memory = 1, lds = 2, scalar = 4 };
-  std::array<uint8_t, kRegisters> pending{};  // the counter of a register's outstanding load
-  int loads = 0;                              // number of outstanding loads
-  Outstanding memory_loads, lds_loads, scalar_loads;
+  // The counters of a register's outstanding load: a flat one has two.
+  std::array<uint8_t, kRegisters> pending{};
+  int loads = 0;  // number of outstanding loads
+  Outstanding memory_loads{memory}, lds_loads{lds}, scalar_loads{scalar};
   LdsArrival arrival;  // of the load to LDS that was executed last
 
   uint64_t exec() const {

@@ -231,6 +231,7 @@ class Runner {
 
   void start_access(Wave& w, const Instruction& i) const {
     const Line& line = program_.lines[i.line];
+    if (line.memory.flat) return start_flat_access(w, line);
     const Wave::Counter counter = counter_of(i.kind);
     Outstanding& outstanding = counter == Wave::memory ? w.memory_loads
                                : counter == Wave::lds  ? w.lds_loads
@@ -248,6 +249,21 @@ class Runner {
       outstanding.add({.first = 0, .count = 0}, w.arrival);
       w.arrival = {};
     }
+  }
+
+  // Memory's and LDS's counters both count it.
+  void start_flat_access(Wave& w, const Line& line) const {
+    const bool in_any_order = program_.is("gfx9");
+    if (!line.is_load) {
+      w.lds_loads.add_flat({.first = 0, .count = 0}, in_any_order);
+      if (program_.is("gfx9")) w.memory_loads.add_flat({.first = 0, .count = 0}, in_any_order);
+      return;
+    }
+    const RegisterRange range = line.access.writes.front();
+    for (Outstanding* loads : {&w.memory_loads, &w.lds_loads}) loads->add_flat(range, in_any_order);
+    for (int r = range.first; r < range.first + range.count; ++r)
+      w.pending[static_cast<std::size_t>(r)] = Wave::memory | Wave::lds;
+    w.loads += 2;
   }
 
   const Program& program_;

@@ -46,7 +46,11 @@ MemoryAccess lds_access_of(std::string_view name) {
 
 MemoryAccess memory_access_of(const AmdInstruction& text) {
   if (text.name.starts_with("ds_")) return lds_access_of(text.name);
-  return {.bytes = bytes_of(text.name), .to_lds = loads_to_lds(text)};
+  MemoryAccess access{.bytes = bytes_of(text.name), .to_lds = loads_to_lds(text)};
+  access.flat = text.name.starts_with("flat_");
+  access.address_operand = access.flat && has(text.name, "_load") ? 1 : 0;
+  access.reads = access.address_operand == 1;
+  return access;
 }
 
 }  // namespace fulmen::gpu::isa

@@ -14,6 +14,7 @@ struct MemoryAccess {
   // Lanes exchange values by LDS's banks, whose memory is not used.
   bool without_conflicts = false;
   bool to_lds = false;  // of memory: what is loaded goes to LDS instead of registers
+  bool flat = false;    // each lane's address is of memory, LDS or scratch
 };
 
 // "ds_read2st64_b32", "global_load_dwordx4", "buffer_store_b128", "buffer_load_dword ... lds".

@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "emulator/lds_cost.h"
+#include "emulator/machine_code/apertures.h"
 
 namespace fulmen::gpu::isa {
 namespace {
@@ -47,6 +48,35 @@ void add_memory(const Wave& w, const MemoryAccess& access, Work& work) {
     work.lds_cycles += static_cast<uint64_t>(w.program->wave_size * access.bytes / kCycleBytes);
 }
 
+// Lanes whose addresses are of LDS cost its cycles, those of memory its bytes.
+void add_flat(const Wave& w, const Instruction& i, const MemoryAccess& access, Work& work) {
+  const int lanes = w.program->wave_size;
+  const Operand& o = i.operand[static_cast<std::size_t>(access.address_operand)];
+  const uint32_t* const low = w.vectors + static_cast<std::ptrdiff_t>(o.index) * lanes;
+  std::array<int, 64> offsets;
+  offsets.fill(kNoAccess);
+  bool in_lds = false;
+  for (uint64_t left = w.exec(); left != 0; left &= left - 1) {
+    const auto l = static_cast<std::size_t>(std::countr_zero(left));
+    const uint64_t address = (low[l] | uint64_t{low[l + static_cast<std::size_t>(lanes)]} << 32U) +
+                             static_cast<uint64_t>(i.offset);
+    if (is_in_aperture(address, kPrivateBase)) continue;
+    if (!is_in_aperture(address, kSharedBase)) {
+      work.global_bytes += static_cast<uint64_t>(access.bytes);
+      continue;
+    }
+    const auto place = static_cast<uint32_t>(address);
+    if (uint64_t{place} + static_cast<uint64_t>(access.bytes) > w.group->lds.size()) continue;
+    offsets[l] = static_cast<int>(place);
+    in_lds = true;
+  }
+  if (!in_lds) return;
+  const LdsCost cost = cost_of(std::span(offsets).first(static_cast<std::size_t>(lanes)),
+                               access.bytes, access.reads ? w.program->lds_reads : LdsReads{});
+  work.lds_cycles += static_cast<uint64_t>(cost.cycles);
+  work.lds_conflicts += static_cast<uint64_t>(cost.conflicts);
+}
+
 void add_matrix(const Line& line, Work& work) {
   work.matrix_flops += line.matrix_flops;
   const auto found = work.matrix.find(line.text.name);
@@ -68,7 +98,8 @@ void add_units(const Wave& w, const Instruction& i, Work& work) {
     case Kind::lds:
       return add_lds(w, i, line.memory, work);
     case Kind::global:
-      return add_memory(w, line.memory, work);
+      return line.memory.flat ? add_flat(w, i, line.memory, work)
+                              : add_memory(w, line.memory, work);
     default:
       return;
   }
@@ -91,9 +122,12 @@ void add_work(const Wave& w, const Instruction& i, Work& work) {
   const uint64_t lds = work.lds_cycles, bytes = work.global_bytes;
   add_units(w, i, work);
   work.trace->resize(std::max(work.trace->size(), static_cast<std::size_t>(w.number) + 1));
+  const bool by_lds = work.global_bytes == bytes && w.program->lines[i.line].memory.flat;
   (*work.trace)[static_cast<std::size_t>(w.number)].push_back(
-      {w.at - 1, static_cast<uint32_t>(i.kind == Kind::global ? (work.global_bytes - bytes) / 64
-                                                              : work.lds_cycles - lds)});
+      {w.at - 1,
+       static_cast<uint32_t>(i.kind == Kind::global && !by_lds ? (work.global_bytes - bytes) / 64
+                                                               : work.lds_cycles - lds),
+       by_lds});
 }
 
 }  // namespace fulmen::gpu::isa

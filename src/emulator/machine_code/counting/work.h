@@ -16,6 +16,7 @@ namespace fulmen::gpu::isa {
 struct TraceStep {
   uint32_t instruction = 0;  // in Program::code
   uint32_t cycles = 0;       // of LDS; of memory, at 64 bytes a cycle
+  bool by_lds = false;       // a flat access that memory has no part of
 };
 
 struct Work {

@@ -75,6 +75,18 @@ void read_registers(const AmdKernelDescriptor& d, Program& program) {
   }
 }
 
+// A kernel ends where the next one begins.
+AddressRange range_of(const AmdKernelDescriptor& d, std::span<const AmdKernelMetadata> kernels,
+                      std::span<const std::byte> code_object) {
+  AddressRange range{.begin = d.entry};
+  for (const AmdKernelMetadata& other : kernels) {
+    const auto descriptor = read_amd_kernel_descriptor(code_object, other.name);
+    if (descriptor && descriptor->entry > d.entry)
+      range.end = std::min(range.end, descriptor->entry);
+  }
+  return range;
+}
+
 Status read_modes(const AmdKernelDescriptor& d, bool hand_written) {
   const uint32_t round = d.resources1 >> 12U & 15U, denormals = d.resources1 >> 16U & 15U;
   if (round != 0) return unsupported("round other than to nearest");
@@ -107,12 +119,14 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   program.work_item_registers =
       program.packed_work_items ? 1 : 1 + static_cast<int>(d.resources2 >> 11U & 3U);
   read_registers(d, program);
+  AddressRange range;
   if (const auto kernels = read_amd_metadata(code_object); kernels.ok()) {
     for (const AmdKernelMetadata& one : kernels.value()) {
       if (!kernel.empty() && one.name != kernel) continue;
       program.used_registers = static_cast<int>(one.vector_registers);
       break;
     }
+    if (kernels->size() > 1) range = range_of(d, kernels.value(), code_object);
   }
   if (Status status = read_modes(d, options.hand_written); !status.ok()) return status;
   if (Status status = read_user_scalars(d, program); !status.ok()) return status;
@@ -125,7 +139,7 @@ Result<Program> read_code_object(std::span<const std::byte> code_object, const s
   const int apart = program.vector_registers;  // vector registers that are no accumulators
   if (options.hand_written && !program.is("gfx908"))
     program.vector_registers = std::min(256, apart + program.accumulators);
-  if (Status status = decode(program); !status.ok()) return status;
+  if (Status status = decode(program, range); !status.ok()) return status;
   if (apart < program.vector_registers && uses_registers(program, apart, 256) &&
       uses_registers(program, 256, 512))
     return unsupported("name accumulators as vector registers");

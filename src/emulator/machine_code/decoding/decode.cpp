@@ -218,11 +218,31 @@ void add_pair(Program& program, const Instruction& x, const Instruction& y) {
   }
 }
 
+// The instructions of a range, with branches to others of it.
+std::vector<AmdInstruction> instructions_of(std::string_view disassembly,
+                                            const AddressRange& range) {
+  std::vector<AmdInstruction> text = read_amd_disassembly(disassembly);
+  const auto at_or_after = [&](uint64_t address) {
+    return std::partition_point(text.begin(), text.end(),
+                                [&](const AmdInstruction& i) { return i.address < address; });
+  };
+  text.erase(at_or_after(range.end), text.end());
+  const auto first = at_or_after(range.begin);
+  const auto before = static_cast<std::size_t>(first - text.begin());
+  text.erase(text.begin(), first);
+  for (AmdInstruction& i : text) {
+    if (i.target == AmdInstruction::kNowhere) continue;
+    const bool inside = i.target >= before && i.target - before < text.size();
+    i.target = inside ? i.target - before : AmdInstruction::kNowhere;
+  }
+  return text;
+}
+
 }  // namespace
 
-Status decode(Program& program) {
+Status decode(Program& program, const AddressRange& range) {
   const Decoder decoder(program);
-  const std::vector<AmdInstruction> text = read_amd_disassembly(program.disassembly);
+  const std::vector<AmdInstruction> text = instructions_of(program.disassembly, range);
   std::vector<uint32_t> begin(text.size());  // where each is in the code
   for (std::size_t n = 0; n < text.size(); ++n) {
     begin[n] = static_cast<uint32_t>(program.code.size());

@@ -10,9 +10,14 @@
 
 namespace fulmen::gpu::isa {
 
+// Addresses of the instructions that are decoded.
+struct AddressRange {
+  uint64_t begin = 0, end = ~uint64_t{0};
+};
+
 // Fills code and lines from program.disassembly. Errors name the first instruction, operand or
-// modifier that the emulator does not know: nothing is skipped.
-Status decode(Program& program);
+// modifier that the emulator does not know: nothing of the range is skipped.
+Status decode(Program& program, const AddressRange& range = {});
 
 struct CodeObjectOptions {
   std::string kernel{};  // its name, "" for the first one

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "emulator/machine_code/apertures.h"
 #include "gpu/compile/report/disassembly_line.h"
 #include "runtime/float_formats.h"
 
@@ -116,8 +117,16 @@ bool parse_sdwa(std::string_view name, std::string_view value, Instruction& i) {
 
 bool parse_operand(std::string_view text, bool half, Operand& o) {
   if (text == "off") return true;
-  if (text == "null") {
+  // Where scratch is, which needs no telling here.
+  if (text == "null" || begins_with_any(text, {"flat_scratch"})) {
     o.source = Operand::Source::nothing;
+    return true;
+  }
+  for (const auto& [name, base] :
+       {std::pair{"src_shared_base", kSharedBase}, {"src_private_base", kPrivateBase}}) {
+    if (text != name) continue;
+    o.source = Operand::Source::literal;
+    o.value = base;
     return true;
   }
   if (const std::optional<int64_t> value = parse_integer(text)) {

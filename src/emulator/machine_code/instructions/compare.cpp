@@ -66,13 +66,19 @@ void add_float(Table& t, const std::string& type) {
   add_both(t, "u_" + type, [](T a, T b) { return std::isnan(number(a)) || std::isnan(number(b)); });
 }
 
+bool is_subnormal(float x) { return std::fpclassify(x) == FP_SUBNORMAL; }
+bool is_subnormal(Half x) { return (x.bits & 0x7C00U) == 0 && (x.bits & 0x3FFU) != 0; }
+bool is_quiet(float x) { return (std::bit_cast<uint32_t>(x) & 0x400000U) != 0; }
+bool is_quiet(Half x) { return (x.bits & 0x200U) != 0; }
+
 // Returns true if the mask has the number's class: bits 0 to 9 from signalling NaN to +inf.
-bool is_of_class(float x, uint32_t mask) {
-  const bool negative = std::signbit(x);
+template <class T>
+bool is_of_class(T x, uint32_t mask) {
+  const bool negative = std::signbit(number(x));
   int bit = 0;
-  switch (std::fpclassify(x)) {
+  switch (is_subnormal(x) ? FP_SUBNORMAL : std::fpclassify(number(x))) {
     case FP_NAN:
-      bit = (std::bit_cast<uint32_t>(x) & 0x400000U) != 0 ? 1 : 0;
+      bit = is_quiet(x) ? 1 : 0;
       break;
     case FP_INFINITE:
       bit = negative ? 2 : 9;
@@ -101,6 +107,7 @@ void add_comparisons(Table& t) {
   add_float<float>(t, "f32");
   add_float<Half>(t, "f16");
   add_both(t, "class_f32", [](float x, uint32_t mask) { return is_of_class(x, mask); });
+  add_both(t, "class_f16", [](Half x, uint32_t mask) { return is_of_class(x, mask); });
 }
 
 }  // namespace fulmen::gpu::isa

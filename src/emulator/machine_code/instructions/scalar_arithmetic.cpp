@@ -176,6 +176,12 @@ void add_floats(Table& t) {
   add<Scc::kept>(t, "s_trunc_f32", [](float x) { return std::trunc(x); });
   add<Scc::kept>(t, "s_floor_f32", [](float x) { return std::floor(x); });
   add<Scc::kept>(t, "s_ceil_f32", [](float x) { return std::ceil(x); });
+  add<Scc::kept>(t, "s_rndne_f32", [](float x) { return std::nearbyint(x); });
+  add<Scc::kept>(t, "s_cvt_f16_f32", [](float x) { return uint32_t{to_half(x).bits}; });
+  add<Scc::kept>(t, "s_cvt_f32_f16",
+                 [](uint32_t x) { return to_float(Half{static_cast<uint16_t>(x)}); });
+  add<Scc::kept>(t, "s_cvt_hi_f32_f16",
+                 [](uint32_t x) { return to_float(Half{static_cast<uint16_t>(x >> 16U)}); });
   add<Scc::kept>(t, "s_cvt_f32_u32", [](uint32_t x) { return static_cast<float>(x); });
   add<Scc::kept>(t, "s_cvt_f32_i32", [](int32_t x) { return static_cast<float>(x); });
   add<Scc::kept>(t, "s_cvt_u32_f32", [](float x) {

@@ -13,7 +13,8 @@ const Table& instruction_table() {
           add_comparisons, add_packed_instructions, add_cross_lane_instructions,
           add_scalar_instructions, add_scalar_arithmetic, add_flow_instructions,
           add_lds_instructions, add_memory_instructions, add_buffer_instructions, add_atomics,
-          add_scratch_instructions, add_matrix_instructions, add_int8_matrix_instructions}) {
+          add_scratch_instructions, add_flat_instructions, add_matrix_instructions,
+          add_half_matrix_instructions, add_int8_matrix_instructions}) {
       add(table);
     }
     return table;

@@ -57,7 +57,9 @@ void add_memory_instructions(Table& table);
 void add_buffer_instructions(Table& table);
 void add_atomics(Table& table);
 void add_scratch_instructions(Table& table);
+void add_flat_instructions(Table& table);
 void add_matrix_instructions(Table& table);
+void add_half_matrix_instructions(Table& table);
 void add_int8_matrix_instructions(Table& table);
 
 const Table& instruction_table();
