@@ -167,7 +167,7 @@ class PrefillTiles {
     if (p.count == 0) return;
     RowSpans spans({0, p.count});
     if (p.additive) {
-      const int begin = first_attended(p);
+      const int begin = first_key(p);
       add(p, begin);
       spans = spans_of(p, begin);
       if (spans.all.count() == 0) return;
@@ -192,13 +192,11 @@ class PrefillTiles {
   }
 
   // No key of the piece before this one is attended; a multiple of kSpanKeys.
-  int first_attended(const Piece& p) const {
-    int masked = 0;
-    while (p.masked && masked + kMaskKeys < p.count &&
-           kept_of_keys(p.row, p.first + masked, kMaskKeys) == Kept::none)
-      masked += kMaskKeys;
-    const int64_t begin = call_.band.any(p.row, p.row + p.rows).begin - p.first;
-    return begin <= masked ? masked : static_cast<int>(begin / kSpanKeys * kSpanKeys);
+  int first_key(const Piece& p) const {
+    return first_attended(call_.band.any(p.row, p.row + p.rows), p.first, p.count,
+                          [&](int key, int keys) __attribute__((always_inline)) {
+                            return kept_of_keys(p.row, p.first + key, keys);
+                          });
   }
   // The spans of a piece whose additive tile has been made from the key `begin` on.
   RowSpans spans_of(const Piece& p, int begin) {
@@ -209,8 +207,8 @@ class PrefillTiles {
   }
 
   void score_by_function(const Piece& p, const RowSpans& spans) {
-    if (!spans.same)
-      clear_outside<Isa, Product::kQkVecs * Isa::kLanes>(spans, scratch_ + layout_.scores);
+    fill_outside<Isa, Product::kQkVecs * Isa::kLanes>(spans, kMinusInfinity,
+                                                      scratch_ + layout_.scores);
     score_tile_by<Isa>(call_.score_function, {task_.batch, task_.head, p.row, p.first}, p.rows,
                        spans.all, scratch_ + layout_.scores, tile_max(),
                        scratch_ + layout_.functions);
@@ -300,26 +298,15 @@ class PrefillTiles {
     additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_, place,
                        scratch_ + layout_.additive + static_cast<int64_t>(begin) * kBlockM);
     if (!p.masked || !call_.mask.functions) return;
-    const KeySpan asked = asked_of_functions(p, begin);
+    const KeySpan asked =
+        asked_keys(begin, p.count, [&](int key, int keys) __attribute__((always_inline)) {
+          return kept_of_keys(p.row, p.first + key, keys);
+        });
     if (asked.count() <= 0) return;
     mask_tile<Isa>(call_.mask_function, call_.mask.blocks,
                    {task_.batch, task_.head, p.row, p.first + asked.begin}, asked.count(),
                    scratch_ + layout_.additive + static_cast<int64_t>(asked.begin) * kBlockM,
                    scratch_ + layout_.functions);
-  }
-  // The keys from `begin` on of which a mask may leave some out.
-  KeySpan asked_of_functions(const Piece& p, int begin) const {
-    KeySpan asked{begin, p.count};
-    const auto kept_all = [&](int key) {
-      const int first = key / kMaskKeys * kMaskKeys,
-                count = p.count - first < kMaskKeys ? p.count - first : kMaskKeys;
-      return kept_of_keys(p.row, p.first + first, count) == Kept::all;
-    };
-    while (asked.count() > 0 && kept_all(asked.begin))
-      asked.begin = asked.begin / kMaskKeys * kMaskKeys + kMaskKeys;
-    while (asked.count() > 0 && kept_all(asked.end - 1))
-      asked.end = (asked.end - 1) / kMaskKeys * kMaskKeys;
-    return asked;
   }
 
   // alive_keys() where functions have a part in the mask: by the additive tiles themselves.

@@ -285,15 +285,15 @@ __attribute__((noinline)) void score_tile_by(const TileFunction& score, const Fu
 // are kept, or null.
 template <class Isa>
 __attribute__((noinline)) void probabilities_by(const TileFunction& score,
-                                                const FunctionPlace& place, int keys,
+                                                const FunctionPlace& place, KeySpan keys,
                                                 const float* minus_lse, float* scores, float* slope,
                                                 float* kept, float* scratch) {
   using Vec = typename Isa::Vec;
   const Vec minus_infinity = Isa::set1(-__builtin_inff());
   FunctionTile<Isa> function(score, place, scratch);
   const int value = static_cast<int>(score.code->results.size()) - 1;
-  function.begin(keys);
-  for (int key = 0; key < keys; ++key) {
+  function.begin(keys.end);
+  for (int key = keys.begin; key < keys.end; ++key) {
     float* row = scores + static_cast<int64_t>(key) * kBlockM;
     if (key % kFunctionKeys == 0) function.pairs(row, key);
     const int64_t from = static_cast<int64_t>(key % kFunctionKeys) * kBlockM;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "algorithm/key_range.h"
+#include "cpu/tile/mask_summary.h"
 #include "cpu/tile/tile.h"
 
 namespace fulmen::cpu {
@@ -65,6 +66,55 @@ struct SpanWords {
   }
 };
 
+// The rows that attend some of a few keys, in words of kGroup rows: what the products of keys by
+// queries run over, whose rows are keys from `first` on.
+template <int kGroup>
+struct KeyRowWords {
+  const RowSpans& spans;
+  int first;
+  int rows;  // of the tile
+  FULMEN_INLINE KeySpan of(int key, int keys) const {
+    KeySpan found{0, rows};
+    if (!spans.same) {
+      found = {};
+      const int begin = first + key, end = begin + keys;
+      for (int i = 0; i * kSpanRows < rows; ++i) {
+        const KeySpan& span = spans.spans[i];
+        if (span.count() > 0 && span.begin < end && span.end > begin)
+          found.include({i * kSpanRows, (i + 1) * kSpanRows});
+      }
+      found.end = found.end < rows ? found.end : rows;
+    }
+    return {found.begin / kGroup, (found.end + kGroup - 1) / kGroup};
+  }
+};
+
+// The first key of a tile's `count` that some row may attend, rounded down to a multiple of
+// kSpanKeys. any: the keys in the rows' band. kept(key, keys): what the mask keeps of a summarised
+// part of the tile.
+template <class KeptOf>
+FULMEN_INLINE int first_attended(const algorithm::KeyRange& any, int64_t first, int count,
+                                 const KeptOf& kept) {
+  int begin = 0;
+  while (begin + kMaskKeys < count && kept(begin, kMaskKeys) == Kept::none) begin += kMaskKeys;
+  const int64_t in_band = any.begin - first;
+  return in_band <= begin ? begin : static_cast<int>(in_band / kSpanKeys * kSpanKeys);
+}
+// The keys from `begin` on without the parts at either end that the mask keeps whole.
+template <class KeptOf>
+FULMEN_INLINE KeySpan asked_keys(int begin, int count, const KeptOf& kept) {
+  KeySpan asked{begin, count};
+  const auto keeps_all = [&](int key) __attribute__((always_inline)) {
+    const int part = key / kMaskKeys * kMaskKeys;
+    return kept(part, count - part < kMaskKeys ? count - part : kMaskKeys) == Kept::all;
+  };
+  while (asked.count() > 0 && keeps_all(asked.begin))
+    asked.begin = asked.begin / kMaskKeys * kMaskKeys + kMaskKeys;
+  while (asked.count() > 0 && keeps_all(asked.end - 1))
+    asked.end = (asked.end - 1) / kMaskKeys * kMaskKeys;
+  return asked;
+}
+
 // Whether all rows from `row` on, whole vectors of them, are masked in a row of an additive tile.
 template <class Isa>
 FULMEN_INLINE bool is_masked_key(const float* additive, int row, int rows) {
@@ -115,19 +165,18 @@ __attribute__((noinline)) RowSpans attended_spans(const algorithm::Band* band,
   return found;
 }
 
-// Scores outside the spans of blocks of kRows rows, but inside that of all rows, become -inf: a
-// product left them out, and a score function computes whole tiles.
+// What a tile [keys][kBlockM] has outside the spans of blocks of kRows rows, but inside that of all
+// rows, becomes x: products left it out.
 template <class Isa, int kRows>
-__attribute__((noinline)) void clear_outside(const RowSpans& spans, float* scores) {
-  const auto minus_infinity = Isa::set1(-__builtin_inff());
-  for (int row = 0; row < kBlockM; row += kRows) {
+__attribute__((noinline)) void fill_outside(const RowSpans& spans, float x, float* tile) {
+  const auto value = Isa::set1(x);
+  for (int row = 0; row < kBlockM && !spans.same; row += kRows) {
     const KeySpan span = spans.of(row, kRows);
     for (int key = spans.all.begin; key < spans.all.end; ++key) {
-      if (key == span.begin && span.count() > 0) key = span.end;
+      if (span.count() > 0 && key == span.begin) key = span.end;
       if (key == spans.all.end) break;
-      float* to = scores + static_cast<int64_t>(key) * kBlockM;
-      for (int i = row; i < row + kRows && i < kBlockM; i += Isa::kLanes)
-        Isa::store(to + i, minus_infinity);
+      float* to = tile + static_cast<int64_t>(key) * kBlockM;
+      for (int i = row; i < row + kRows && i < kBlockM; i += Isa::kLanes) Isa::store(to + i, value);
     }
   }
 }
