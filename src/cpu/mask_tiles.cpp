@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 
+#include "algorithm/key_range.h"
 #include "runtime/block_lists.h"
 #include "score/interval.h"
 
