@@ -1,7 +1,9 @@
 #include "cpu/mask_tiles.h"
 
 #include <algorithm>
+#include <new>
 
+#include "algorithm/key_range.h"
 #include "runtime/block_lists.h"
 #include "score/interval.h"
 
@@ -43,6 +45,22 @@ Kept kept_by_function(score::Intervals& intervals, const score::Block& block) {
   }
   return Kept::some;
 }
+
+// A thread's bounds of mask_mod in the workspace, made when its first task asks: what they found of
+// a tensor serves all of the thread's tasks. The bounds of nodes follow.
+struct ThreadIntervals {
+  score::Intervals* made = nullptr;
+  alignas(score::Intervals) char memory[sizeof(score::Intervals)];
+
+  score::Intervals& of(const score::Graph& graph, const score::Elements* tensors) {
+    if (made == nullptr) {
+      made =
+          new (memory) score::Intervals(graph, tensors, reinterpret_cast<score::Bounds*>(this + 1));
+    }
+    return *made;
+  }
+};
+static_assert(alignof(ThreadIntervals) >= alignof(score::Bounds));
 
 // What the states of a tile's blocks leave, where mask_mod keeps `masked` of the tile.
 Kept kept_by_blocks(const BlockStates& blocks, const score::Block& tile, Kept masked) {
@@ -97,8 +115,10 @@ MaskTiles::MaskTiles(const Problem& p, int threads) : problem_(&p), threads_(thr
     states_ = block_batch_.size * block_heads_.size * states;
   }
   if (has_function_) {
-    bounds_bytes_ =
-        round_up(static_cast<int64_t>(functions->mask.nodes.size() * sizeof(score::Bounds)), 64);
+    interval_bytes_ =
+        round_up(static_cast<int64_t>(sizeof(ThreadIntervals) +
+                                      functions->mask.nodes.size() * sizeof(score::Bounds)),
+                 64);
   }
 }
 
@@ -131,6 +151,14 @@ void MaskTiles::read_blocks(const AttentionTensors& tensors, BlockState* states)
   read(full_blocks(p, tensors), BlockState::full);
 }
 
+bool MaskTiles::is_outside(int64_t row, int64_t rows, int64_t key, int64_t keys) const {
+  const Problem& p = *problem_;
+  if (p.variable_lengths() || rows_.stride == 0) return false;
+  const algorithm::Band band{p.seqlen_k, p.diagonal, p.window_left, p.window_right};
+  const auto any = band.any(row, row + rows);
+  return any.end <= key || any.begin >= key + keys;
+}
+
 MaskSummary MaskTiles::summarise(const AttentionTensors& tensors, const ThreadSettings& threads,
                                  const TileFunction& function, void* memory) const {
   if (tiles_ == 0) return {};
@@ -138,7 +166,12 @@ MaskSummary MaskTiles::summarise(const AttentionTensors& tensors, const ThreadSe
   const TensorSpec& spec = p.keep_mask;
   auto* tiles = static_cast<Kept*>(memory);
   auto* states = reinterpret_cast<BlockState*>(static_cast<char*>(memory) + round_up(tiles_, 64));
-  char* bounds = reinterpret_cast<char*>(states) + round_up(states_, 64);
+  char* intervals = reinterpret_cast<char*>(states) + round_up(states_, 64);
+  const auto intervals_of = [&](int worker) -> ThreadIntervals& {
+    return *reinterpret_cast<ThreadIntervals*>(intervals + worker * interval_bytes_);
+  };
+  for (int worker = 0; has_function_ && worker < threads_; ++worker)
+    new (&intervals_of(worker)) ThreadIntervals;
   if (states_ > 0) read_blocks(tensors, states);
   MaskSummary summary{tiles,
                       batch_.stride,
@@ -153,11 +186,14 @@ MaskSummary MaskTiles::summarise(const AttentionTensors& tensors, const ThreadSe
                   batch = index / row_tiles_ / heads_.size;
     const int64_t rows = std::min<int64_t>(rows_.size - row, kBlockM);
     Kept* to = tiles + index * key_tiles_;
-    std::fill_n(to, key_tiles_, Kept::all);
+    for (int64_t tile = 0; tile < key_tiles_; ++tile) {
+      to[tile] = is_outside(row, rows, tile * kMaskKeys, kMaskKeys) ? Kept::none : Kept::all;
+    }
     if (spec.present) {
       const uint8_t* from =
           mask + batch * spec.strides[0] + head * spec.strides[1] + row * spec.strides[2];
       for (int64_t tile = 0; tile < key_tiles_; ++tile) {
+        if (to[tile] == Kept::none) continue;
         const int64_t keys = std::min<int64_t>(p.seqlen_k - tile * kMaskKeys, kMaskKeys);
         to[tile] = kept_of_tile(from + tile * kMaskKeys, spec.strides[2], rows, keys);
       }
@@ -179,9 +215,8 @@ MaskSummary MaskTiles::summarise(const AttentionTensors& tensors, const ThreadSe
       }
     };
     if (!has_function_) return each_tile([] { return Kept::all; });
-    score::Intervals intervals(p.functions.impl()->mask, function.tensors,
-                               reinterpret_cast<score::Bounds*>(bounds + worker * bounds_bytes_));
-    each_tile([&] { return kept_by_function(intervals, block); });
+    score::Intervals& bounds = intervals_of(worker).of(p.functions.impl()->mask, function.tensors);
+    each_tile([&] { return kept_by_function(bounds, block); });
   };
   const int64_t count = batch_.size * heads_.size * row_tiles_;
   if (!summary.functions && batch_.size * heads_.size * rows_.size * p.seqlen_k <= kSmallMask) {

@@ -21,7 +21,7 @@ class MaskTiles {
 
   // Of workspace, whole cache lines.
   int64_t bytes() const noexcept {
-    return round_up(tiles_, 64) + round_up(states_, 64) + bounds_bytes_ * threads_;
+    return round_up(tiles_, 64) + round_up(states_, 64) + interval_bytes_ * threads_;
   }
 
   // Reads the whole bool mask once, and the block mask; asks mask_mod for whole tiles. memory:
@@ -35,6 +35,8 @@ class MaskTiles {
     int64_t size = 0;  // 1 where it is broadcast
     int64_t stride = 0;
   };
+  // Whether the band leaves out all of a tile; for tiles by query rows.
+  bool is_outside(int64_t row, int64_t rows, int64_t key, int64_t keys) const;
   void read_blocks(const AttentionTensors& tensors, BlockState* states) const;
   BlockStates block_states(const BlockState* states) const;
 
@@ -45,8 +47,8 @@ class MaskTiles {
   int64_t key_tiles_ = 0;
   int64_t tiles_ = 0;
   Dim block_batch_, block_heads_;
-  int64_t states_ = 0;  // of a block mask
-  int64_t bounds_bytes_ = 0;
+  int64_t states_ = 0;          // of a block mask
+  int64_t interval_bytes_ = 0;  // of a thread's score::Intervals
   int threads_ = 1;
 };
 

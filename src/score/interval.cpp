@@ -256,16 +256,24 @@ Bounds Intervals::of_load(const Node& node, std::size_t id) {
   } else {
     int32_t indices[kMaxArguments] = {};
     for (int d = 0; d < tensor.dims; ++d) indices[d] = static_cast<int32_t>(looked.range[2 * d]);
+    // Few numbers, not whole Bounds, from one element to the next: this is all that a call does
+    // for each element.
+    Bounds ints{.least = kMost, .most = kLeast};
+    float least = HUGE_VALF, most = -HUGE_VALF;
+    bool nan = false;
     for (int64_t i = 0; i < count; ++i) {
       const BasicValue<float> value = element_at<float>(tensor, indices);
-      Bounds one = exactly(value.integer);
-      if (real) one = std::isnan(value.real) ? any_real() : reals(value.real, value.real);
-      bounds = i == 0 ? one : either(bounds, one);
+      ints.least = std::min<int64_t>(ints.least, value.integer);
+      ints.most = std::max<int64_t>(ints.most, value.integer);
+      least = std::min(least, value.real);
+      most = std::max(most, value.real);
+      nan = nan || std::isnan(value.real);
       for (int d = tensor.dims - 1; d >= 0; --d) {
         if (++indices[d] <= looked.range[2 * d + 1]) break;
         indices[d] = static_cast<int32_t>(looked.range[2 * d]);
       }
     }
+    bounds = !real ? ints : nan ? any_real() : reals(least, most);
     looked.bounds = bounds;
     place = looked;
   }

@@ -60,66 +60,98 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
     }
   }
 
-  // A tile of keys: P and dS.
-  __attribute__((noinline)) void attend_scores(int64_t key, int count) {
+  // A tile of keys: P and dS of spans_, what its rows attend. Returns false where that is nothing.
+  __attribute__((noinline)) bool attend_scores(int64_t key, int count) {
     const int64_t held_key = key - held_.first;
+    const int begin = narrows() ? this->first_key(rows_, key, count) : 0;
     const bool additive = this->build_tiles(rows_, key, count, false, at(layout_.additive),
-                                            at(layout_.dropout), at(layout_.functions));
+                                            at(layout_.dropout), at(layout_.functions), begin);
+    spans_ = spans_of(key, count, begin);
+    if (spans_.all.count() == 0) return false;
     if (call_.score_function.any()) {
-      attend_scores_by_function(key, count);
+      attend_scores_by_function(key);
     } else if (problem_.softcap > 0.0F) {
-      score<ScoreKind::softcap>(held_key, count);
-      problem_.dropout > 0 ? score_gradients<true, true>(held_key, count)
-                           : score_gradients<true, false>(held_key, count);
+      score<ScoreKind::softcap>(held_key);
+      problem_.dropout > 0 ? score_gradients<true, true>(held_key)
+                           : score_gradients<true, false>(held_key);
     } else {
-      additive ? score<ScoreKind::additive>(held_key, count)
-               : score<ScoreKind::plain>(held_key, count);
-      problem_.dropout > 0 ? score_gradients<false, true>(held_key, count)
-                           : score_gradients<false, false>(held_key, count);
+      additive ? score<ScoreKind::additive>(held_key) : score<ScoreKind::plain>(held_key);
+      problem_.dropout > 0 ? score_gradients<false, true>(held_key)
+                           : score_gradients<false, false>(held_key);
     }
     if (problem_.dbias.present) {
       add_bias_gradient<Isa>(call_, unit_, head_, rows_.first, rows_.count, key, count,
                              layout_.dbias == 0 ? at(layout_.dscores) : at(layout_.dbias));
     }
-    // Keys up to a whole register block, to whose sums these rows would be added.
-    const auto padded = static_cast<int>(round_up(count, 8));
-    clear_tile_rows<Isa>(at(layout_.probabilities), count, padded);
-    if constexpr (Isa::kGroup == 1) clear_tile_rows<Isa>(at(layout_.dscores), count, padded);
+    clear_what_is_left_out();
+    return true;
+  }
+  // Whether products may leave out keys and rows: where they write gradients themselves, or ds is
+  // added up elsewhere, they are whole.
+  bool narrows() const {
+    return !call_.direct_keys && !call_.direct_queries && !problem_.dbias.present &&
+           call_.function_sums == nullptr;
+  }
+  RowSpans spans_of(int64_t key, int count, int begin) const {
+    const bool partial = this->is_partial(rows_, key, count),
+               masked = this->is_masked(rows_, key, count);
+    if (!narrows() || (!partial && !masked)) return RowSpans({begin, count});
+    return attended_spans<Isa>(partial ? &call_.band : nullptr,
+                               masked ? at(layout_.additive) : nullptr, rows_.first, rows_.count,
+                               key, {begin, count});
+  }
+  // What products of keys and of queries read beside the spans: rows of other spans, and keys up to
+  // a whole register block, to whose sums these rows would be added.
+  void clear_what_is_left_out() {
+    clear_beside_spans(at(layout_.probabilities));
+    if constexpr (Isa::kGroup == 1) clear_beside_spans(at(layout_.dscores));
+  }
+  void clear_beside_spans(float* tile) {
+    clear_tile_rows<Isa>(tile, spans_.all.end, static_cast<int>(round_up(spans_.all.end, 4)));
+    fill_beside_spans(tile, 0.0F);
+  }
+  // Register blocks of all rows have one span.
+  void fill_beside_spans(float* tile, float x) {
+    constexpr int kBlockRows = Isa::kQkVecs * Isa::kLanes;
+    if constexpr (kBlockRows < kBlockM) fill_outside<Isa, kBlockRows>(spans_, x, tile);
   }
 
   // The same where score_mod stands between the product and the softmax.
-  __attribute__((noinline)) void attend_scores_by_function(int64_t key, int count) {
+  __attribute__((noinline)) void attend_scores_by_function(int64_t key) {
     const int64_t held_key = key - held_.first;
+    const KeySpan keys = spans_.all;
     if (problem_.softcap > 0.0F) {
-      score_alone<ScoreKind::softcap>(held_key, count);
+      score_alone<ScoreKind::softcap>(held_key);
     } else {
-      score_alone<ScoreKind::additive>(held_key, count);
-      for (int64_t i = 0; i < static_cast<int64_t>(count) * kBlockM; i += Isa::kLanes)
+      score_alone<ScoreKind::additive>(held_key);
+      for (int64_t i = static_cast<int64_t>(keys.begin) * kBlockM;
+           i < static_cast<int64_t>(keys.end) * kBlockM; i += Isa::kLanes)
         Isa::store(at(layout_.slope) + i, Isa::set1(1.0F));
     }
+    fill_beside_spans(at(layout_.probabilities), Base::kMinusInfinity);
     const FunctionPlace place{unit_.batch, head_, rows_.first, key};
     const bool with_gradients = call_.function_sums != nullptr;
-    probabilities_by<Isa>(call_.score_function, place, count, numbers() + kMinusMax * kBlockM,
+    probabilities_by<Isa>(call_.score_function, place, keys, numbers() + kMinusMax * kBlockM,
                           at(layout_.probabilities), at(layout_.slope),
                           with_gradients ? at(layout_.function_scores) : nullptr,
                           at(layout_.functions));
-    problem_.dropout > 0 ? score_gradients<true, true>(held_key, count)
-                         : score_gradients<true, false>(held_key, count);
+    problem_.dropout > 0 ? score_gradients<true, true>(held_key)
+                         : score_gradients<true, false>(held_key);
     if (!with_gradients) return;
     const int64_t slot = (unit_.part * call_.cut.num_splits + unit_.split) * call_.function_slot;
     add_function_gradients<Isa>(call_.score_function, *problem_.functions.impl(), place,
-                                rows_.count, count, at(layout_.function_scores), at(layout_.dbias),
-                                call_.function_sums + slot, call_.function_offsets,
-                                at(layout_.functions));
+                                rows_.count, keys.end, at(layout_.function_scores),
+                                at(layout_.dbias), call_.function_sums + slot,
+                                call_.function_offsets, at(layout_.functions));
   }
 
   template <ScoreKind kKind>
-  void score_alone(int64_t held_key, int count) {
+  void score_alone(int64_t held_key) {
     const ScoresAlone<Isa, kKind> epilogue{call_.scale, at(layout_.additive),
                                            at(layout_.probabilities), at(layout_.slope), &ahead_};
     score_tile<Isa>(at(layout_.queries), rows_.count,
                     at(layout_.keys) + held_key * layout_.key_words, layout_.key_words,
-                    words_of<Isa>(problem_.head_dim), count, epilogue);
+                    words_of<Isa>(problem_.head_dim), spans_, epilogue);
   }
 
   // alive_keys_of_group() where functions have a part in the mask: by the additive tiles.
@@ -157,17 +189,17 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
   }
 
   template <ScoreKind kKind>
-  void score(int64_t held_key, int count) {
+  void score(int64_t held_key) {
     const Probabilities<Isa, kKind> epilogue{call_.scale,       at(layout_.additive),
                                              numbers(),         at(layout_.probabilities),
                                              at(layout_.slope), &ahead_};
     score_tile<Isa>(at(layout_.queries), rows_.count,
                     at(layout_.keys) + held_key * layout_.key_words, layout_.key_words,
-                    words_of<Isa>(problem_.head_dim), count, epilogue);
+                    words_of<Isa>(problem_.head_dim), spans_, epilogue);
   }
 
   template <bool kSoftcap, bool kDropout>
-  void score_gradients(int64_t held_key, int count) {
+  void score_gradients(int64_t held_key) {
     const ScoreGradients<Isa, kSoftcap, kDropout> epilogue{
         delta(),
         at(layout_.slope),
@@ -180,10 +212,11 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
     const int product_words = call_.wants_dx ? words_of<Isa>(problem_.head_dim_v) : 0;
     score_tile<Isa>(at(layout_.douts), rows_.count,
                     at(layout_.values) + held_key * layout_.value_words, layout_.value_words,
-                    product_words, count, epilogue);
+                    product_words, spans_, epilogue);
   }
 
-  // One of the products that give dV and dK: [keys] = words of queries by rows of dO or Q.
+  // One of the products that give dV and dK: [keys] = words of queries by rows of dO or Q. Keys are
+  // those of spans_ alone.
   struct KeyProduct {
     const float* words;
     const float* rows;
@@ -193,28 +226,28 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
   };
   template <class Output>
   void multiply_keys(const KeyProduct& p, const Output& output) {
-    output_tile<Isa, KeysInLanes>(p.words, p.rows, p.stride, p.stride, words_of<Isa>(rows_.count),
-                                  p.count, output);
+    const KeyRowWords<Isa::kGroup> queries{spans_, spans_.all.begin, rows_.count};
+    output_tile<Isa, KeysInLanes>(p.words, p.rows, p.stride, p.stride, queries, p.count, output);
   }
   void add_keys(const KeyProduct& p, float* sums) {
     multiply_keys(p, ScratchOutput<Isa, OutputKind::accumulate>{sums + p.held_key * p.stride,
                                                                 p.stride, nullptr});
   }
 
-  // dQ: [queries] = dS by K.
+  // dQ: [queries] = dS by K. held_key: the tile's first.
   template <class Output>
-  void multiply_queries(int64_t held_key, int count, const Output& output) {
+  void multiply_queries(int64_t held_key, const Output& output) {
     output_tile<Isa, QueriesInLanes>(
         at(layout_.dscores), at(layout_.key_pairs) + held_key / Isa::kGroup * layout_.key_stride,
-        layout_.key_stride, layout_.key_stride, words_of<Isa>(count), rows_.count, output);
+        layout_.key_stride, layout_.key_stride, SpanWords<Isa::kGroup>{spans_}, rows_.count,
+        output);
   }
-  void add_queries(int64_t held_key, int count) {
+  void add_queries(int64_t held_key) {
     if (dq_started_) {
       multiply_queries(
-          held_key, count,
-          ScratchOutput<Isa, OutputKind::accumulate>{dq_, layout_.key_stride, nullptr});
+          held_key, ScratchOutput<Isa, OutputKind::accumulate>{dq_, layout_.key_stride, nullptr});
     } else {
-      multiply_queries(held_key, count,
+      multiply_queries(held_key,
                        ScratchOutput<Isa, OutputKind::first>{dq_, layout_.key_stride, nullptr});
     }
     dq_started_ = true;
@@ -266,6 +299,7 @@ class BackwardProducts : protected BackwardUnitTask<Isa> {
 
   BackwardScratch layout_;
   typename Base::Rows rows_;  // the query tile at hand
+  RowSpans spans_{{}};        // what it attends of the tile of keys at hand
   float* dq_ = nullptr;       // [count][key_stride], of that
   bool dq_started_ = false;
   StepPrefetch<Isa> ahead_{call_.fetch_into_l2};

@@ -13,6 +13,7 @@
 #include "cpu/tile/function_tile.h"
 #include "cpu/tile/pack.h"
 #include "cpu/tile/row_prefetch.h"
+#include "cpu/tile/row_spans.h"
 #include "cpu/tile/storage.h"
 #include "cpu/tile/tile.h"
 
@@ -257,22 +258,27 @@ class BackwardUnitTask {
   static bool is_partial(const Rows& rows, int64_t key, int count) {
     return rows.all.begin > key || rows.all.end < key + count;
   }
-  // The tiles [count][kBlockM] that are added to scores; is_additive() of them. all_columns: those
-  // without a query become 0.
+  // The first of the tile's keys that some row attends; a multiple of kSpanKeys.
+  int first_key(const Rows& rows, int64_t key, int count) const {
+    return first_attended(rows.keys, key, count,
+                          [&](int at, int keys) __attribute__((always_inline)) {
+                            return kept(rows, key + at, keys);
+                          });
+  }
+  // The tiles [count][kBlockM] that are added to scores, from the key `begin` on, a multiple of
+  // kSpanKeys; is_additive() of them. all_columns: those without a query become 0.
   // functions: registers of mask_mod.
   bool build_tiles(const Rows& rows, int64_t key, int count, bool all_columns, float* additive,
-                   float* dropout, float* functions = nullptr) const {
+                   float* dropout, float* functions = nullptr, int begin = 0) const {
     const bool adds = is_additive(rows, key, count);
     if (adds || problem_.softcap > 0.0F || call_.score_function.any()) {
+      const bool masked = is_masked(rows, key, count);
       if (all_columns) clear(additive, static_cast<int64_t>(count) * kBlockM);
       additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_,
-                         {unit_.batch, head_, rows.first, rows.count, key, count,
-                          is_partial(rows, key, count), is_masked(rows, key, count)},
-                         additive);
-      if (call_.mask.functions && is_masked(rows, key, count)) {
-        mask_tile<Isa>(call_.mask_function, call_.mask.blocks,
-                       {unit_.batch, head_, rows.first, key}, count, additive, functions);
-      }
+                         {unit_.batch, head_, rows.first, rows.count, key + begin, count - begin,
+                          is_partial(rows, key, count), masked},
+                         additive + static_cast<int64_t>(begin) * kBlockM);
+      if (call_.mask.functions && masked) mask(rows, key, {begin, count}, additive, functions);
     }
     if (problem_.dropout > 0) {
       if (all_columns) clear(dropout, static_cast<int64_t>(count) * kBlockM);
@@ -280,6 +286,16 @@ class BackwardUnitTask {
                              count, dropout);
     }
     return adds;
+  }
+  void mask(const Rows& rows, int64_t key, KeySpan keys, float* additive, float* functions) const {
+    const KeySpan asked =
+        asked_keys(keys.begin, keys.end, [&](int at, int count) __attribute__((always_inline)) {
+          return kept(rows, key + at, count);
+        });
+    if (asked.count() <= 0) return;
+    mask_tile<Isa>(call_.mask_function, call_.mask.blocks,
+                   {unit_.batch, head_, rows.first, key + asked.begin}, asked.count(),
+                   additive + static_cast<int64_t>(asked.begin) * kBlockM, functions);
   }
 
   static void clear(float* x, int64_t floats) {

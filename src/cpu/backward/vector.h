@@ -161,30 +161,31 @@ class BackwardTask : private BackwardProducts<Isa> {
 
   // A tile of keys.
   void attend(int64_t key, int count) {
-    this->attend_scores(key, count);
-    const int64_t held_key = key - held_.first;
-    float *p = at(layout_.probabilities), *ds = at(layout_.dscores);
+    if (!this->attend_scores(key, count)) return;
+    const KeySpan keys = this->spans_.all;
+    const int64_t held_key = key - held_.first, first = held_key + keys.begin,
+                  skipped = static_cast<int64_t>(keys.begin) * kBlockM;
+    float *p = at(layout_.probabilities) + skipped, *ds = at(layout_.dscores) + skipped;
     if (problem_.dv.present) {
-      multiply_keys({p, at(layout_.dout_pairs), layout_.value_stride, held_key, count},
+      multiply_keys({p, at(layout_.dout_pairs), layout_.value_stride, first, keys.count()},
                     at(layout_.dv), problem_.head_dim_v, 1.0F, tensors_.dv, problem_.dv);
     }
     if (problem_.dk.present) {
       multiply_keys({Isa::kGroup == 1 ? ds : p + kBlockM / 2, at(layout_.query_pairs),
-                     layout_.key_stride, held_key, count},
+                     layout_.key_stride, first, keys.count()},
                     at(layout_.dk), problem_.head_dim, problem_.softmax_scale, tensors_.dk,
                     problem_.dk);
     }
-    if (problem_.dq.present) multiply_queries(held_key, count);
+    if (problem_.dq.present) multiply_queries(held_key);
   }
 
-  void multiply_queries(int64_t held_key, int count) {
-    if (!call_.direct_queries) return this->add_queries(held_key, count);
+  void multiply_queries(int64_t held_key) {
+    if (!call_.direct_queries) return this->add_queries(held_key);
     T* dq = element<T>(tensors_.dq, problem_.dq, unit_.batch, rows_.first, head_);
     const int64_t stride = problem_.dq.strides[1], dim = problem_.head_dim;
     with_streams<Isa>(streams(dq, stride, dim), [&](auto streams) __attribute__((always_inline)) {
-      Base::multiply_queries(held_key, count,
-                             final_gradient<decltype(streams)::value>(dq, stride, rows_.count, dim,
-                                                                      problem_.softmax_scale));
+      Base::multiply_queries(held_key, final_gradient<decltype(streams)::value>(
+                                           dq, stride, rows_.count, dim, problem_.softmax_scale));
     });
   }
 

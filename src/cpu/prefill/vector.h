@@ -165,32 +165,57 @@ class PrefillTiles {
   __attribute__((noinline)) void attend(int tile, int64_t first, int loaded) {
     const Piece p = piece(tile, first, loaded);
     if (p.count == 0) return;
-    if (p.additive) add(p);
+    RowSpans spans({0, p.count});
+    if (p.additive) {
+      const int begin = first_key(p);
+      add(p, begin);
+      spans = spans_of(p, begin);
+      if (spans.all.count() == 0) return;
+    }
     if constexpr (kIsOfCodes<Product>) scale_rows(p);
     if (problem_.softcap > 0.0F) {
-      score<ScoreKind::softcap>(p);
+      score<ScoreKind::softcap>(p, spans);
     } else if (p.additive) {
-      score<ScoreKind::additive>(p);
+      score<ScoreKind::additive>(p, spans);
     } else {
-      score<ScoreKind::plain>(p);
+      score<ScoreKind::plain>(p, spans);
     }
-    if (call_.score_function.any()) {
-      score_tile_by<Isa>(call_.score_function, {task_.batch, task_.head, p.row, p.first}, p.rows,
-                         p.count, scratch_ + layout_.scores, tile_max(),
-                         scratch_ + layout_.functions);
-    }
-    const bool moved = softmax(p);
+    if (call_.score_function.any()) score_by_function(p, spans);
+    const bool moved = softmax(p, spans);
     if (start(tile)) {
-      multiply_values<OutputKind::first>(p);
+      multiply_values<OutputKind::first>(p, spans);
     } else if (moved) {
-      multiply_values<OutputKind::rescale>(p);
+      multiply_values<OutputKind::rescale>(p, spans);
     } else {
-      multiply_values<OutputKind::accumulate>(p);
+      multiply_values<OutputKind::accumulate>(p, spans);
     }
   }
 
+  // No key of the piece before this one is attended; a multiple of kSpanKeys.
+  int first_key(const Piece& p) const {
+    return first_attended(call_.band.any(p.row, p.row + p.rows), p.first, p.count,
+                          [&](int key, int keys) __attribute__((always_inline)) {
+                            return kept_of_keys(p.row, p.first + key, keys);
+                          });
+  }
+  // The spans of a piece whose additive tile has been made from the key `begin` on.
+  RowSpans spans_of(const Piece& p, int begin) {
+    if (!p.partial && !p.masked) return RowSpans({begin, p.count});
+    return attended_spans<Isa>(p.partial ? &call_.band : nullptr,
+                               p.masked ? scratch_ + layout_.additive : nullptr, p.row, p.rows,
+                               p.first, {begin, p.count});
+  }
+
+  void score_by_function(const Piece& p, const RowSpans& spans) {
+    fill_outside<Isa, Product::kQkVecs * Isa::kLanes>(spans, kMinusInfinity,
+                                                      scratch_ + layout_.scores);
+    score_tile_by<Isa>(call_.score_function, {task_.batch, task_.head, p.row, p.first}, p.rows,
+                       spans.all, scratch_ + layout_.scores, tile_max(),
+                       scratch_ + layout_.functions);
+  }
+
   template <ScoreKind kKind>
-  void score(const Piece& p) {
+  void score(const Piece& p, const RowSpans& spans) {
     const QueryLaneScores<Product, kKind> epilogue{call_.scale,
                                                    scratch_ + layout_.additive,
                                                    scratch_ + layout_.scores,
@@ -200,7 +225,7 @@ class PrefillTiles {
                                                    {query_codes_.scale, query_codes_.start}};
     score_tile<Product>(queries(p.tile), p.rows, key_words(p.first),
                         kIsOfCodes<Product> ? call_.codes.key_stride : layout_.key_stride,
-                        words_of<Product>(problem_.head_dim), p.count, epilogue);
+                        words_of<Product>(problem_.head_dim), spans, epilogue);
   }
   // Words of the key tile at hand, or the codes of any.
   const float* key_words(int64_t first) const {
@@ -220,9 +245,9 @@ class PrefillTiles {
     }
   }
 
-  bool softmax(const Piece& p) {
-    if (problem_.dropout == 0) return softmax(p, NoDropout{});
-    return softmax(p, DropoutFactors{dropout_factors(p)});
+  bool softmax(const Piece& p, const RowSpans& spans) {
+    if (problem_.dropout == 0) return softmax(p, spans, NoDropout{});
+    return softmax(p, spans, DropoutFactors{dropout_factors(p)});
   }
   const float* dropout_factors(const Piece& p) {
     float* factors = scratch_ + layout_.dropout;
@@ -235,20 +260,20 @@ class PrefillTiles {
     return p.additive ? algorithm::kLog2E : call_.scale.log2_scale;
   }
   template <class Dropout>
-  bool softmax(const Piece& p, Dropout dropout) {
+  bool softmax(const Piece& p, const RowSpans& spans, Dropout dropout) {
     using algorithm::ScoreUnits;
-    return natural() ? softmax_in<ScoreUnits::natural>(p, dropout)
-                     : softmax_in<ScoreUnits::base2>(p, dropout);
+    return natural() ? softmax_in<ScoreUnits::natural>(p, spans, dropout)
+                     : softmax_in<ScoreUnits::base2>(p, spans, dropout);
   }
   template <algorithm::ScoreUnits kUnits, class Dropout>
-  bool softmax_in(const Piece& p, Dropout dropout) {
+  bool softmax_in(const Piece& p, const RowSpans& spans, Dropout dropout) {
     SoftmaxState& rows = state(p.tile);
     float* scores = scratch_ + layout_.scores;
-    return problem_.lse.present
-               ? softmax_tile<Isa, 5, kUnits>(scores, tile_max(), p.rows, p.count, factor(p), rows,
-                                              dropout)
-               : softmax_tile<Isa, Isa::kExp2Degree, kUnits>(scores, tile_max(), p.rows, p.count,
-                                                             factor(p), rows, dropout);
+    constexpr int kVecs = Product::kQkVecs;
+    return problem_.lse.present ? softmax_tile<Isa, 5, kUnits, kVecs>(
+                                      scores, tile_max(), p.rows, spans, factor(p), rows, dropout)
+                                : softmax_tile<Isa, Isa::kExp2Degree, kUnits, kVecs>(
+                                      scores, tile_max(), p.rows, spans, factor(p), rows, dropout);
   }
 
   // Whether nothing was added to the tile's output yet.
@@ -259,23 +284,29 @@ class PrefillTiles {
   }
 
   template <OutputKind kKind>
-  void multiply_values(const Piece& p) {
+  void multiply_values(const Piece& p, const RowSpans& spans) {
     const ScratchOutput<Isa, kKind> to{output(p.tile), layout_.value_stride, state(p.tile).rescale};
     output_tile<Isa, QueriesInLanes>(scratch_ + layout_.scores, scratch_ + layout_.values,
                                      layout_.value_stride, layout_.value_stride,
-                                     words_of<Isa>(p.count), p.rows, to);
+                                     SpanWords<Isa::kGroup>{spans}, p.rows, to);
   }
 
-  void add(const Piece& p) {
-    const TilePlace place{task_.batch, task_.head, p.row,     p.rows,
-                          p.first,     p.count,    p.partial, p.masked};
+  // The additive tile from the piece's key `begin` on, a multiple of kSpanKeys.
+  void add(const Piece& p, int begin = 0) {
+    const TilePlace place{task_.batch,     task_.head,      p.row,     p.rows,
+                          p.first + begin, p.count - begin, p.partial, p.masked};
     additive_tile<Isa>(problem_, tensors_, call_.band, alibi_slope_, place,
-                       scratch_ + layout_.additive);
-    if (p.masked && call_.mask.functions) {
-      mask_tile<Isa>(call_.mask_function, call_.mask.blocks,
-                     {task_.batch, task_.head, p.row, p.first}, p.count,
-                     scratch_ + layout_.additive, scratch_ + layout_.functions);
-    }
+                       scratch_ + layout_.additive + static_cast<int64_t>(begin) * kBlockM);
+    if (!p.masked || !call_.mask.functions) return;
+    const KeySpan asked =
+        asked_keys(begin, p.count, [&](int key, int keys) __attribute__((always_inline)) {
+          return kept_of_keys(p.row, p.first + key, keys);
+        });
+    if (asked.count() <= 0) return;
+    mask_tile<Isa>(call_.mask_function, call_.mask.blocks,
+                   {task_.batch, task_.head, p.row, p.first + asked.begin}, asked.count(),
+                   scratch_ + layout_.additive + static_cast<int64_t>(asked.begin) * kBlockM,
+                   scratch_ + layout_.functions);
   }
 
   // alive_keys() where functions have a part in the mask: by the additive tiles themselves.

@@ -6,6 +6,7 @@
 
 #include "cpu/tile/function_vectors.h"
 #include "cpu/tile/mask_summary.h"
+#include "cpu/tile/row_spans.h"
 #include "cpu/tile/tile.h"
 #include "cpu/tile/tile_function.h"
 
@@ -198,29 +199,56 @@ class FunctionTile {
   float* registers_[score::kRanks];
 };
 
+// x -> x where keeps is not 0, else -inf: in ints, which become vectors.
+FULMEN_INLINE void mask_row(const int32_t* keeps, int count, float* x) {
+  constexpr uint32_t kMinusInfinityBits = 0xFF800000U;
+  for (int i = 0; i < count; ++i) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, x + i, sizeof bits);
+    const uint32_t kept = keeps[i] != 0 ? ~0U : 0U;
+    bits = (bits & kept) | (kMinusInfinityBits & ~kept);
+    __builtin_memcpy(x + i, &bits, sizeof bits);
+  }
+}
+
 // The pairs of a tile [keys][kBlockM] that mask_mod or the block mask leave out become -inf.
 template <class Isa>
 __attribute__((noinline)) void mask_tile(const TileFunction& mask, const BlockStates& blocks,
                                          const FunctionPlace& place, int keys, float* tile,
                                          float* scratch) {
+  constexpr int kBlockRows = 16;  // sizes of blocks are multiples of it
+  constexpr int kRowBlocks = kBlockM / kBlockRows;
   FunctionTile<Isa> function(mask, place, scratch);
   if (mask.any()) function.begin(keys);
-  for (int key = 0; key < keys; ++key) {
-    const int32_t* keeps = nullptr;
-    if (mask.any()) {
-      if (key % kFunctionKeys == 0) function.pairs(nullptr, key);
-      keeps = reinterpret_cast<const int32_t*>(function.result(0)) +
-              static_cast<int64_t>(key % kFunctionKeys) * kBlockM;
+  for (int key = 0; key < keys;) {
+    const int64_t left = blocks.block_end(place.key + key) - place.key;
+    const int end = left < keys ? static_cast<int>(left) : keys;
+    BlockState states[kRowBlocks];
+    bool asks = false, whole = true;
+    for (int i = 0; i < kRowBlocks; ++i) {
+      states[i] = blocks.of(place.batch, place.head, place.row + i * kBlockRows, place.key + key);
+      asks = asks || (states[i] == BlockState::partial && mask.any());
+      whole = whole && states[i] == BlockState::partial;
     }
-    float* to = tile + static_cast<int64_t>(key) * kBlockM;
-    // Sizes of blocks are multiples of 16.
-    for (int row = 0; row < kBlockM; row += 16) {
-      const BlockState state = blocks.of(place.batch, place.head, place.row + row, place.key + key);
-      if (state == BlockState::full) continue;
-      if (state == BlockState::none) {
-        for (int i = row; i < row + 16; ++i) to[i] = -__builtin_inff();
-      } else if (keeps != nullptr) {
-        for (int i = row; i < row + 16; ++i) to[i] = keeps[i] != 0 ? to[i] : -__builtin_inff();
+    for (; key < end; ++key) {
+      if (asks && key % kFunctionKeys == 0) function.pairs(nullptr, key);
+      const int32_t* keeps = nullptr;
+      if (asks) {
+        keeps = reinterpret_cast<const int32_t*>(function.result(0)) +
+                static_cast<int64_t>(key % kFunctionKeys) * kBlockM;
+      }
+      float* to = tile + static_cast<int64_t>(key) * kBlockM;
+      if (whole && asks) {
+        mask_row(keeps, kBlockM, to);
+        continue;
+      }
+      for (int i = 0; i < kRowBlocks; ++i) {
+        float* row = to + i * kBlockRows;
+        if (states[i] == BlockState::none) {
+          for (int at = 0; at < kBlockRows; ++at) row[at] = -__builtin_inff();
+        } else if (states[i] == BlockState::partial && asks) {
+          mask_row(keeps + i * kBlockRows, kBlockRows, row);
+        }
       }
     }
   }
@@ -230,15 +258,15 @@ __attribute__((noinline)) void mask_tile(const TileFunction& mask, const BlockSt
 // max: [kBlockM], of the new ones, a NaN where one is.
 template <class Isa>
 __attribute__((noinline)) void score_tile_by(const TileFunction& score, const FunctionPlace& place,
-                                             int rows, int keys, float* scores, float* max,
+                                             int rows, KeySpan keys, float* scores, float* max,
                                              float* scratch) {
   using Vec = typename Isa::Vec;
   const Vec minus_infinity = Isa::set1(-__builtin_inff());
   FunctionTile<Isa> function(score, place, scratch);
-  function.begin(keys);
+  function.begin(keys.end);
   const int padded = static_cast<int>(round_up(rows, Isa::kLanes));
   for (int i = 0; i < padded; i += Isa::kLanes) Isa::store(max + i, minus_infinity);
-  for (int key = 0; key < keys; ++key) {
+  for (int key = keys.begin; key < keys.end; ++key) {
     float* row = scores + static_cast<int64_t>(key) * kBlockM;
     // The tile has room for whole groups of keys: what lies behind the last one does not matter.
     if (key % kFunctionKeys == 0) function.pairs(row, key);
@@ -257,15 +285,15 @@ __attribute__((noinline)) void score_tile_by(const TileFunction& score, const Fu
 // are kept, or null.
 template <class Isa>
 __attribute__((noinline)) void probabilities_by(const TileFunction& score,
-                                                const FunctionPlace& place, int keys,
+                                                const FunctionPlace& place, KeySpan keys,
                                                 const float* minus_lse, float* scores, float* slope,
                                                 float* kept, float* scratch) {
   using Vec = typename Isa::Vec;
   const Vec minus_infinity = Isa::set1(-__builtin_inff());
   FunctionTile<Isa> function(score, place, scratch);
   const int value = static_cast<int>(score.code->results.size()) - 1;
-  function.begin(keys);
-  for (int key = 0; key < keys; ++key) {
+  function.begin(keys.end);
+  for (int key = keys.begin; key < keys.end; ++key) {
     float* row = scores + static_cast<int64_t>(key) * kBlockM;
     if (key % kFunctionKeys == 0) function.pairs(row, key);
     const int64_t from = static_cast<int64_t>(key % kFunctionKeys) * kBlockM;

@@ -47,6 +47,10 @@ struct BlockStates {
   int64_t query_blocks = 0;
   int64_t block_q = 1, block_k = 1;
 
+  // The first key after `key` of another block; without a block mask there is none.
+  FULMEN_INLINE int64_t block_end(int64_t key) const {
+    return states == nullptr ? INT64_MAX : (key / block_k + 1) * block_k;
+  }
   // Without a block mask all are masked by mask_mod.
   FULMEN_INLINE BlockState of(int64_t b, int64_t h, int64_t query, int64_t key) const {
     if (states == nullptr) return BlockState::partial;

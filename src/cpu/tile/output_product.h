@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cpu/tile/row_spans.h"
 #include "cpu/tile/step_prefetch.h"
 #include "cpu/tile/tile.h"
 
@@ -129,26 +130,30 @@ FULMEN_INLINE void output_block(const float* p,  // P, at the first of the rows
   }
 }
 
-template <class Isa, class P, int kVecs, class Output>
-FULMEN_INLINE void output_columns(const float* p, const float* v, int64_t v_stride, int words,
-                                  int rows, const Output& output, int column) {
+template <class Isa, class P, int kVecs, class Spans, class Output>
+FULMEN_INLINE void output_columns(const float* p, const float* v, int64_t v_stride,
+                                  const Spans& spans, int rows, const Output& output, int column) {
   constexpr int kRows = kVecs < 3 ? Isa::kPvRowsNarrow : Isa::kPvRows;
   // Sixes or eights, and fours, make every multiple of 4: no row lies beyond the tile, whose rows
   // are one.
   constexpr int kLastRows = 4;
   static_assert(kRows >= kLastRows && kBlockM % kLastRows == 0,
                 "rows of the last register block must divide the tile");
+  const auto block = [&]<int kBlockRows>(int row) __attribute__((always_inline)) {
+    const KeySpan words = spans.of(row, kBlockRows);
+    output_block<Isa, P, kVecs, kBlockRows>(
+        p + row * P::kRowStride + static_cast<int64_t>(words.begin) * P::kWordStride,
+        v + column + words.begin * v_stride, v_stride, words.count(), output, row, column);
+  };
   int row = 0;
   if constexpr (kRows > kLastRows) {
     for (int left = static_cast<int>(round_up(rows, kLastRows));
          left >= kRows && (kRows == 8 || left != 2 * kLastRows); left -= kRows, row += kRows) {
-      output_block<Isa, P, kVecs, kRows>(p + row * P::kRowStride, v + column, v_stride, words,
-                                         output, row, column);
+      block.template operator()<kRows>(row);
     }
   }
   for (; row < rows; row += kLastRows) {
-    output_block<Isa, P, kVecs, kLastRows>(p + row * P::kRowStride, v + column, v_stride, words,
-                                           output, row, column);
+    block.template operator()<kLastRows>(row);
   }
 }
 
@@ -173,25 +178,32 @@ FULMEN_INLINE bool output_blocks_are_lines(int64_t dim, int64_t size) {
 }
 
 // O tile from P and so many columns, whole vectors, of the V panel [words][v_stride]. Rows are
-// computed up to a multiple of 4.
-template <class Isa, class P, class Output>
+// computed up to a multiple of 4. spans: the words that each register block's rows need.
+template <class Isa, class P, class Spans, class Output>
 __attribute__((noinline)) void output_tile(const float* p, const float* v, int64_t v_stride,
-                                           int64_t columns, int words, int rows,
+                                           int64_t columns, const Spans& spans, int rows,
                                            const Output& output) {
   const int vecs = static_cast<int>(columns / Isa::kLanes);
   for (int done = 0, count = 0; done < vecs; done += count) {
     count = output_block_vecs<Isa>(vecs - done);
     const int column = done * Isa::kLanes;
     if (Isa::kPvVecs >= 4 && count == 4) {
-      output_columns<Isa, P, 4>(p, v, v_stride, words, rows, output, column);
+      output_columns<Isa, P, 4>(p, v, v_stride, spans, rows, output, column);
     } else if (Isa::kPvVecs >= 3 && count == 3) {
-      output_columns<Isa, P, 3>(p, v, v_stride, words, rows, output, column);
+      output_columns<Isa, P, 3>(p, v, v_stride, spans, rows, output, column);
     } else if (count == 2) {
-      output_columns<Isa, P, 2>(p, v, v_stride, words, rows, output, column);
+      output_columns<Isa, P, 2>(p, v, v_stride, spans, rows, output, column);
     } else {
-      output_columns<Isa, P, 1>(p, v, v_stride, words, rows, output, column);
+      output_columns<Isa, P, 1>(p, v, v_stride, spans, rows, output, column);
     }
   }
+}
+
+// `words` for all rows.
+template <class Isa, class P, class Output>
+FULMEN_INLINE void output_tile(const float* p, const float* v, int64_t v_stride, int64_t columns,
+                               int words, int rows, const Output& output) {
+  output_tile<Isa, P>(p, v, v_stride, columns, SameSpan{{0, words}}, rows, output);
 }
 
 // Steps of output_tile's output, as score_steps.

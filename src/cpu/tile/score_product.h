@@ -5,6 +5,7 @@
 
 #include "cpu/tile/key_codes.h"
 #include "cpu/tile/row_prefetch.h"
+#include "cpu/tile/row_spans.h"
 #include "cpu/tile/step_prefetch.h"
 #include "cpu/tile/tile.h"
 
@@ -55,10 +56,11 @@ constexpr int block_rows(int vecs, bool narrow_tiles) {
 
 template <class Isa, int kVecs, class Epilogue>
 FULMEN_INLINE void score_rows(const float* lanes, const float* rows, int64_t stride, int words,
-                              int count, const Epilogue& epilogue, int at) {
+                              KeySpan span, const Epilogue& epilogue, int at) {
   typename Epilogue::template Block<kVecs> block(epilogue, at);
   constexpr int kShort = 4, kRows = block_rows<Isa>(kVecs, requires { Epilogue::kNarrowTiles; });
-  int row = 0;
+  int row = span.begin;
+  const int count = span.end;
   // Blocks of 6: 64 rows end with one of 4, and 128 with two.
   for (; row + kRows <= count && (kRows % kShort == 0 || count - row != 2 * kShort); row += kRows) {
     score_block<Isa, kVecs, kRows>(lanes + at, rows + row * stride, stride, words, row, block);
@@ -73,26 +75,34 @@ FULMEN_INLINE void score_rows(const float* lanes, const float* rows, int64_t str
   block.end();
 }
 
-// The score product of a tile: `count` rows of words against `lanes` columns (rounded up to whole
-// vectors) of a transposed panel.
-template <class Isa, class Epilogue>
+// The score product of a tile: rows of words against `lanes` columns (rounded up to whole vectors)
+// of a transposed panel. spans: the rows that each register block's columns need, SameSpan or
+// RowSpans.
+template <class Isa, class Spans, class Epilogue>
 __attribute__((noinline)) void score_tile(const float* panel, int lanes, const float* rows,
-                                          int64_t stride, int words, int count,
+                                          int64_t stride, int words, const Spans& spans,
                                           const Epilogue& epilogue) {
   const int vecs = static_cast<int>(round_up(lanes, Isa::kLanes) / Isa::kLanes);
   for (int first = 0; first < vecs; first += Isa::kQkVecs) {
     const int at = first * Isa::kLanes;
     const int left = vecs - first;
+    const KeySpan span = spans.of(at, Isa::kQkVecs * Isa::kLanes);
     if (left >= Isa::kQkVecs) {
-      score_rows<Isa, Isa::kQkVecs>(panel, rows, stride, words, count, epilogue, at);
+      score_rows<Isa, Isa::kQkVecs>(panel, rows, stride, words, span, epilogue, at);
     } else if (Isa::kQkVecs > 3 && left == 3) {
-      score_rows<Isa, 3>(panel, rows, stride, words, count, epilogue, at);
+      score_rows<Isa, 3>(panel, rows, stride, words, span, epilogue, at);
     } else if (Isa::kQkVecs > 2 && left == 2) {
-      score_rows<Isa, 2>(panel, rows, stride, words, count, epilogue, at);
+      score_rows<Isa, 2>(panel, rows, stride, words, span, epilogue, at);
     } else {
-      score_rows<Isa, 1>(panel, rows, stride, words, count, epilogue, at);
+      score_rows<Isa, 1>(panel, rows, stride, words, span, epilogue, at);
     }
   }
+}
+// `count` rows for all columns.
+template <class Isa, class Epilogue>
+FULMEN_INLINE void score_tile(const float* panel, int lanes, const float* rows, int64_t stride,
+                              int words, int count, const Epilogue& epilogue) {
+  score_tile<Isa>(panel, lanes, rows, stride, words, SameSpan{{0, count}}, epilogue);
 }
 
 // Steps of score_tile's epilogue: no more than there are, since what is left for others is not

@@ -4,13 +4,14 @@
 #include <cstdint>
 
 #include "algorithm/online_softmax.h"
+#include "cpu/tile/row_spans.h"
 #include "cpu/tile/tile.h"
 
 namespace fulmen::cpu {
 
 // softmax_tile for kVecs vectors of queries; every pointer is at the first of them.
 template <class Isa, int kDegree, algorithm::ScoreUnits kUnits, int kVecs, class Dropout>
-FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, float factor,
+FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, KeySpan span, float factor,
                                 float* max, float* sum_out, float* rescale_out,
                                 const float* dropout) {
   using Vec = typename Isa::Vec;
@@ -30,11 +31,11 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
     sum[v] = Isa::zero();
   }
   const Vec f = Isa::set1(factor);
-  for (int key = 0; key < keys; key += Isa::kGroup) {
+  for (int key = span.begin; key < span.end; key += Isa::kGroup) {
     Vec p[Isa::kGroup][kVecs];
 #pragma GCC unroll 2
     for (int i = 0; i < Isa::kGroup; ++i) {
-      if (i > 0 && key + i == keys) {  // an odd key's partner
+      if (i > 0 && key + i == span.end) {  // an odd key's partner
 #pragma GCC unroll 8
         for (int v = 0; v < kVecs; ++v) p[i][v] = Isa::zero();
         break;
@@ -73,27 +74,40 @@ FULMEN_INLINE bool softmax_rows(float* scores, const float* tile_max, int keys, 
 // Turns the score tile into P^T in place (pairs: [keys / 2][kBlockM] words) and updates the state.
 // factor: what a stored score takes to become a power of 2. Returns false when no row's maximum
 // moved, so that earlier output needs no rescaling. kDegree: of the exponential's polynomial.
-template <class Isa, int kDegree, algorithm::ScoreUnits kUnits, class Dropout>
+// kBlockVecs: vectors of the product's register blocks, each of which left scores of its span.
+template <class Isa, int kDegree, algorithm::ScoreUnits kUnits, int kBlockVecs, class Dropout>
 __attribute__((noinline)) bool softmax_tile(float* scores, const float* tile_max, int rows,
-                                            int keys, float factor, SoftmaxState& state,
-                                            Dropout dropout) {
-  const int padded_rows = static_cast<int>(round_up(rows, Isa::kLanes));
+                                            const RowSpans& spans, float factor,
+                                            SoftmaxState& state, Dropout dropout) {
+  constexpr int kLanes = Isa::kLanes;
+  const int padded_rows = static_cast<int>(round_up(rows, kLanes));
   bool moved = false;
   int row = 0;
-  const auto factors_at = [&](int first) __attribute__((always_inline)) {
-    return Dropout::kAny ? dropout.factors + first : nullptr;
+  const auto next = [&]<int kVecs>(KeySpan span) __attribute__((always_inline)) {
+    moved |= softmax_rows<Isa, kDegree, kUnits, kVecs, Dropout>(
+        scores + row, tile_max + row, span, factor, state.max + row, state.sum + row,
+        state.rescale + row, Dropout::kAny ? dropout.factors + row : nullptr);
+    row += kVecs * kLanes;
   };
-  for (; row + Isa::kSoftmaxVecs * Isa::kLanes <= padded_rows;
-       row += Isa::kSoftmaxVecs * Isa::kLanes) {
-    moved |= softmax_rows<Isa, kDegree, kUnits, Isa::kSoftmaxVecs, Dropout>(
-        scores + row, tile_max + row, keys, factor, state.max + row, state.sum + row,
-        state.rescale + row, factors_at(row));
+  if (!spans.same) {
+    while (row < padded_rows) {
+      const KeySpan span = spans.of(row, kBlockVecs * kLanes);
+      const int end =
+          padded_rows - row < kBlockVecs * kLanes ? padded_rows : row + kBlockVecs * kLanes;
+      if (end - row == kBlockVecs * kLanes) {
+        next.template operator()<kBlockVecs>(span);
+        continue;
+      }
+      if constexpr (kBlockVecs > 2) {
+        while (end - row >= 2 * kLanes) next.template operator()<2>(span);
+      }
+      while (row < end) next.template operator()<1>(span);
+    }
+    return moved;
   }
-  for (; row < padded_rows; row += Isa::kLanes) {
-    moved |= softmax_rows<Isa, kDegree, kUnits, 1, Dropout>(
-        scores + row, tile_max + row, keys, factor, state.max + row, state.sum + row,
-        state.rescale + row, factors_at(row));
-  }
+  while (row + Isa::kSoftmaxVecs * kLanes <= padded_rows)
+    next.template operator()<Isa::kSoftmaxVecs>(spans.all);
+  while (row < padded_rows) next.template operator()<1>(spans.all);
   return moved;
 }
 
