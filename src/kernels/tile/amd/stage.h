@@ -59,6 +59,14 @@ class Stage {
   FULMEN_DEVICE static StagedRows query_operand(const QuerySource& source, int row, int d) {
     return row_operand_of(source, row, d);
   }
+  template <int kTiles>
+  FULMEN_DEVICE static void queries_arrived(StagedRows (&queries)[kTiles][kQueryMmaSteps]) {
+#pragma unroll
+    for (auto& tile : queries) {
+#pragma unroll
+      for (StagedRows& step : tile) arrived(step);
+    }
+  }
   template <bool kClamped>
   FULMEN_DEVICE void fetch(Int64 first_key, int /*buffer*/) {
     load<kClamped, true, !kValuesFollow>(first_key);
