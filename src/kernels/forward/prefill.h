@@ -15,6 +15,12 @@
 #include "forward/parts/prefill_persistent.h"
 #include "forward/parts/prefill_rows.h"
 
+#if defined(FULMEN_TARGET_SM80)
+#include "tile/nvidia/read_ahead.h"
+#else
+#include "forward/parts/prefill_ahead.h"
+#endif
+
 namespace fulmen::kernels {
 
 // Q and the first key tile, in flight before anything is computed.
@@ -114,6 +120,11 @@ FULMEN_DEVICE void prefill_rows(const ForwardArguments& call, const QueryBlock& 
   if (Stage::brings_queries(order.count)) {
     stage.publish_queries(queries);
     task.load_queries(queries, rows);
+  }
+  if constexpr (kReadsAhead) {
+    over_tiles_ahead(task, stage, order, rows);
+    finish(task, rows);
+    return;
   }
   NoCopies none;
   int buffer = 0, n = 0;
