@@ -11,7 +11,7 @@ namespace fulmen::kernels {
 constexpr bool kReadsAhead = kWaveSize == 64 && kQueryMmaSteps > 0 && !kValuesFollow &&
                              kValueParts == 1 && !kQuantized && !kCodeKeys && !kManyArguments &&
                              kHeadDim <= 128 && kHeadDimV <= 128;
-constexpr int kKeysAhead = 2;
+constexpr int kKeysAhead = 1;
 
 // A lane's operands of a product's values, of all dims.
 class ValuesAhead {
