@@ -91,9 +91,10 @@ FULMEN_DEVICE void over_tiles_ahead(const PrefillTask& task, Stage& stage, const
       }
     });
   }
+  stage.begin_whole(order.first_key(n + 1));
   for (; n < order.count; ++n) {
     take(Known<false>{}, [&] {
-      if (n + 1 < order.count) stage.template fetch<false>(order.first_key(n + 1), 0);
+      if (n + 1 < order.count) stage.fetch_whole(order.first_key(n + 1));
     });
   }
 }
