@@ -17,55 +17,46 @@ namespace fulmen::kernels {
 
 // fetch(): the next tile from memory. Ends with the first values read.
 template <class Fetch>
-FULMEN_DEVICE void multiply_ahead(const PrefillTask& task, const WaveRows& rows, int buffer,
-                                  ScoreFragment& score, ValuesAhead& values, const Fetch& fetch) {
-  decltype(key_operand(0, 0, 0, 0)) keys[kMmaSteps][kKeyTiles];
-  const auto read = [&](int d) {
-#pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) keys[d][f] = key_operand(buffer, f, d, 0);
+FULMEN_DEVICE void multiply_ahead(const WaveRows& rows, int buffer, ScoreFragment& score,
+                                  ValuesAhead& values, const Fetch& fetch) {
+  constexpr int kAll = kMmaSteps * kKeyTiles, kHeld = kKeysHeld < kAll ? kKeysHeld : kAll;
+  decltype(key_operand(0, 0, 0, 0)) keys[kHeld];
+  const auto read = [&](int n) {
+    keys[n % kHeld] = key_operand(buffer, n % kKeyTiles, n / kKeyTiles, 0);
   };
-  constexpr int kAhead = kKeysAhead < kMmaSteps ? kKeysAhead : kMmaSteps;
 #pragma unroll
-  for (int d = 0; d < kAhead; ++d) read(d);
+  for (int n = 0; n < kHeld; ++n) read(n);
   schedule_fence();
   fetch();
 #pragma unroll
-  for (int d = 0; d < kMmaSteps; ++d) {
-    if (d + kAhead < kMmaSteps) {
-      read(d + kAhead);
-      schedule_fence();
-    } else if (d + kAhead == kMmaSteps) {
+  for (int n = 0; n < kAll; ++n) {
+    const int f = n % kKeyTiles, d = n / kKeyTiles;
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t)
+      multiply_scores<Element>(score[t][f], keys[n % kHeld], rows.queries[t][d]);
+    if (n + kHeld < kAll) {
+      read(n + kHeld);
+    } else if (n + kHeld == kAll) {
       values.read_first(buffer);
-      schedule_fence();
     }
-#pragma unroll
-    for (int f = 0; f < kKeyTiles; ++f) {
-#pragma unroll
-      for (int t = 0; t < kRowTiles; ++t)
-        multiply_scores<Element>(score[t][f], keys[d][f], rows.queries[t][d]);
-    }
+    if (n + 1 < kAll) schedule_fence();
   }
 }
 
 // store(): the next tile to LDS.
-template <bool kMasked, class Fetch, class Store>
+template <class Fetch, class Store>
 FULMEN_DEVICE void step_ahead(const PrefillTask& task, const KeyTile& tile, WaveRows& rows,
                               const Fetch& fetch, const Store& store) {
   ScoreFragment score = {};
   ValuesAhead values;
-  multiply_ahead(task, rows, tile.buffer, score, values, fetch);
+  multiply_ahead(rows, tile.buffer, score, values, fetch);
   StagedProbabilities p[kValueSteps][kRowTiles];
-  exponentiate_tile<kMasked>(task.map, task.wave_row, tile, score, rows, p);
+  exponentiate_tile<false>(task.map, task.wave_row, tile, score, rows, p);
   store();
 #pragma unroll
   for (int step = 0; step < kValueSteps; ++step)
     values.multiply(rows.out, tile.buffer, step, p[step]);
 }
-
-template <bool kIs>
-struct Known {
-  static constexpr bool kValue = kIs;
-};
 
 // The first tile is in flight.
 FULMEN_DEVICE void over_tiles_ahead(const PrefillTask& task, Stage& stage, const TileOrder& order,
@@ -73,29 +64,39 @@ FULMEN_DEVICE void over_tiles_ahead(const PrefillTask& task, Stage& stage, const
   constexpr bool kStoresEarly = kBuffers == 2;
   int n = 0, buffer = 0;
   if (kStoresEarly && order.count > 0) stage.publish(0);
-  const auto take = [&](auto masked, const auto& fetch) {
+  const auto begin = [&] {
     if (!kStoresEarly) stage.publish(0);
     barrier();
-    const int next = kStoresEarly ? 1 - buffer : 0;
-    step_ahead<decltype(masked)::kValue>(task, {order.first_key(n), buffer}, rows, fetch, [&] {
-      if (kStoresEarly && n + 1 < order.count) stage.publish(next);
-    });
-    buffer = next;
   };
-  for (; n < order.masked; ++n) {
-    take(Known<true>{}, [&] {
-      if (n + 1 < order.masked) {
-        stage.template fetch<true>(order.first_key(n + 1), 0);
-      } else if (n + 1 < order.count) {
-        stage.template fetch<false>(order.first_key(n + 1), 0);
-      }
-    });
+  const auto store = [&] {
+    if (kStoresEarly && n + 1 < order.count) stage.publish(1 - buffer);
+  };
+  const auto next = [&] {
+    if (kStoresEarly) buffer = 1 - buffer;
+    ++n;
+  };
+  NoCopies none;
+  while (n < order.masked) {
+    begin();
+    if (n + 1 < order.masked) {
+      stage.template fetch<true>(order.first_key(n + 1), 0);
+    } else if (n + 1 < order.count) {
+      stage.template fetch<false>(order.first_key(n + 1), 0);
+    }
+    task.step<true>(rows, {order.first_key(n), buffer}, none, [] {});
+    store();
+    next();
   }
   stage.begin_whole(order.first_key(n + 1));
-  for (; n < order.count; ++n) {
-    take(Known<false>{}, [&] {
-      if (n + 1 < order.count) stage.fetch_whole(order.first_key(n + 1));
-    });
+  while (n < order.count) {
+    begin();
+    step_ahead(
+        task, {order.first_key(n), buffer}, rows,
+        [&] {
+          if (n + 1 < order.count) stage.fetch_whole(order.first_key(n + 1));
+        },
+        store);
+    next();
   }
 }
 

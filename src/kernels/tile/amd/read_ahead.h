@@ -11,37 +11,40 @@ namespace fulmen::kernels {
 constexpr bool kReadsAhead = kWaveSize == 64 && kQueryMmaSteps > 0 && !kValuesFollow &&
                              kValueParts == 1 && !kQuantized && !kCodeKeys && !kManyArguments &&
                              kHeadDim <= 128 && kHeadDimV <= 128;
-constexpr int kKeysAhead = 1;
+constexpr int kKeysHeld = 4;
 
-// A lane's operands of a product's values, of all dims.
+// A lane's operands of values, in the order of products: as many as are read ahead.
 class ValuesAhead {
  public:
-  FULMEN_DEVICE void read(int buffer, int step) {
-#pragma unroll
-    for (int d = 0; d < kDimTiles; ++d)
-      operands_[step % kHeld][d] = value_operand(buffer, step, d, 0);
-  }
   FULMEN_DEVICE void read_first(int buffer) {
 #pragma unroll
-    for (int step = 0; step < kHeld; ++step) read(buffer, step);
+    for (int n = 0; n < kHeld; ++n) read(buffer, n);
   }
-  // O += P V, with the step-th products' keys; then reads those of a later one.
+  // O += P V for the step-th products' keys. Reads later values.
   FULMEN_DEVICE void multiply(OutputFragment& out, int buffer, int step,
                               const StagedProbabilities (&p)[kRowTiles]) {
 #pragma unroll
     for (int d = 0; d < kDimTiles; ++d) {
+      const int n = step * kDimTiles + d;
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t)
-        multiply_output<Element>(out[t][d], p[t], operands_[step % kHeld][d]);
-      if (step + kHeld < kValueSteps)
-        operands_[step % kHeld][d] = value_operand(buffer, step + kHeld, d, 0);
+        multiply_output<Element>(out[t][d], p[t], operands_[n % kHeld]);
+      if (n + kHeld < kAll) {
+        read(buffer, n + kHeld);
+        if (kFences) schedule_fence();
+      }
     }
   }
 
  private:
-  // Neighbouring steps of 8 bytes a lane are one read.
-  static constexpr int kHeld = sizeof(ValuePiece) == 8 && kValueSteps % 2 == 0 ? 2 : 1;
-  decltype(value_operand(0, 0, 0, 0)) operands_[kHeld][kDimTiles];
+  FULMEN_DEVICE void read(int buffer, int n) {
+    operands_[n % kHeld] = value_operand(buffer, n / kDimTiles, n % kDimTiles, 0);
+  }
+  static constexpr int kAll = kValueSteps * kDimTiles;
+  // Operands of 8 bytes: all of a tile of 32 keys, as those of neighbouring steps are one read.
+  static constexpr int kHeld = sizeof(ValuePiece) == 8 && kValueSteps == 2 ? kAll : 4;
+  static constexpr bool kFences = false;
+  decltype(value_operand(0, 0, 0, 0)) operands_[kHeld];
 };
 
 }  // namespace fulmen::kernels
