@@ -9,9 +9,9 @@ namespace fulmen::kernels {
 // Where registers have room for them. Wider heads and rows of other kinds are read as they are
 // multiplied.
 constexpr bool kReadsAhead = kWaveSize == 64 && kQueryMmaSteps > 0 && !kValuesFollow &&
-                             kValueParts == 1 && !kQuantized && !kCodeKeys && !kManyArguments &&
+                             kValueParts == 1 && kWholeRows && !kQuantized && !kCodeKeys && !kManyArguments &&
                              kHeadDim <= 128 && kHeadDimV <= 128;
-constexpr int kKeysHeld = 4;
+constexpr int kKeysHeld = 6;
 
 // A lane's operands of values, in the order of products: as many as are read ahead.
 class ValuesAhead {
