@@ -11,15 +11,10 @@
 // kernel is static persistent (kPersistent): the next work tile's first keys and queries are
 // prefetched from the last step of this one on (kWholeRows). The step, the epilogue and the
 // persistent loop are in forward/parts.
+#include "forward/parts/prefill_ahead.h"
 #include "forward/parts/prefill_epilogue.h"
 #include "forward/parts/prefill_persistent.h"
 #include "forward/parts/prefill_rows.h"
-
-#if defined(FULMEN_TARGET_SM80)
-#include "tile/nvidia/read_ahead.h"
-#else
-#include "forward/parts/prefill_ahead.h"
-#endif
 
 namespace fulmen::kernels {
 

@@ -1,6 +1,5 @@
 // The main loop of prefill.h on CDNA (kReadsAhead). What a tile takes from LDS is read ahead of its
-// products, and the next tile is stored there, where it has a buffer of its own, before the last of
-// them:
+// products. Where the next tile has a buffer of its own, it is stored there before the last ones:
 //   barrier
 //   keys of the first steps from LDS; the next tile from memory
 //   S = Q K^T, with the keys of later steps; at the end the first values from LDS
@@ -11,7 +10,7 @@
 
 #include "forward/parts/prefill_rows.h"
 #include "forward/parts/prefill_step.h"
-#include "tile/amd/read_ahead.h"
+#include "tile/read_ahead.h"
 
 namespace fulmen::kernels {
 
@@ -43,7 +42,7 @@ FULMEN_DEVICE void multiply_ahead(const WaveRows& rows, int buffer, ScoreFragmen
   }
 }
 
-// store(): the next tile to LDS.
+// A whole tile. store(): the next tile to LDS.
 template <class Fetch, class Store>
 FULMEN_DEVICE void step_ahead(const PrefillTask& task, const KeyTile& tile, WaveRows& rows,
                               const Fetch& fetch, const Store& store) {
@@ -58,8 +57,10 @@ FULMEN_DEVICE void step_ahead(const PrefillTask& task, const KeyTile& tile, Wave
     values.multiply(rows.out, tile.buffer, step, p[step]);
 }
 
-// The first tile is in flight.
-FULMEN_DEVICE void over_tiles_ahead(const PrefillTask& task, Stage& stage, const TileOrder& order,
+// The first tile is in flight. Tiles with masks take the usual step: beside what masks take,
+// operands that are read ahead would spill.
+template <class Tiles>
+FULMEN_DEVICE void over_tiles_ahead(const PrefillTask& task, Tiles& stage, const TileOrder& order,
                                     WaveRows& rows) {
   constexpr bool kStoresEarly = kBuffers == 2;
   int n = 0, buffer = 0;

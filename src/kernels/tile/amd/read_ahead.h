@@ -1,16 +1,17 @@
-// CDNA: operands of a tile come from LDS ahead of their products, keys kKeysAhead steps, the first
-// values before the softmax. The compiler alone waits a latency of LDS for each few products.
+// CDNA: operands of a tile come from LDS ahead of their products, the first values before the
+// softmax. The compiler alone waits for the latency of LDS every few products.
 #pragma once
 
-#include "tile/stage.h"
+#include "tile/wave_step.h"
 
 namespace fulmen::kernels {
 
 // Where registers have room for them. Wider heads and rows of other kinds are read as they are
 // multiplied.
 constexpr bool kReadsAhead = kWaveSize == 64 && kQueryMmaSteps > 0 && !kValuesFollow &&
-                             kValueParts == 1 && kWholeRows && !kQuantized && !kCodeKeys && !kManyArguments &&
-                             kHeadDim <= 128 && kHeadDimV <= 128;
+                             kValueParts == 1 && kWholeRows && !kQuantized && !kCodeKeys &&
+                             !kManyArguments && kHeadDim <= 128 && kHeadDimV <= 128;
+// Operands of keys: 6 of 4 registers. With 8 gfx942 is slower, with 4 as fast.
 constexpr int kKeysHeld = 6;
 
 // A lane's operands of values, in the order of products: as many as are read ahead.
@@ -29,10 +30,7 @@ class ValuesAhead {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t)
         multiply_output<Element>(out[t][d], p[t], operands_[n % kHeld]);
-      if (n + kHeld < kAll) {
-        read(buffer, n + kHeld);
-        if (kFences) schedule_fence();
-      }
+      if (n + kHeld < kAll) read(buffer, n + kHeld);
     }
   }
 
@@ -41,9 +39,9 @@ class ValuesAhead {
     operands_[n % kHeld] = value_operand(buffer, n / kDimTiles, n % kDimTiles, 0);
   }
   static constexpr int kAll = kValueSteps * kDimTiles;
-  // Operands of 8 bytes: all of a tile of 32 keys, as those of neighbouring steps are one read.
+  // 8 bytes each: all of a tile of 32 keys, as those of neighbouring steps are one read. Of 16
+  // bytes 8 would spill on gfx950.
   static constexpr int kHeld = sizeof(ValuePiece) == 8 && kValueSteps == 2 ? kAll : 4;
-  static constexpr bool kFences = false;
   decltype(value_operand(0, 0, 0, 0)) operands_[kHeld];
 };
 
