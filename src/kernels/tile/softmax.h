@@ -169,15 +169,16 @@ FULMEN_DEVICE void exponentiate_keys(RowState& rows, const Scale& scales,
 constexpr bool kExchangesRarely = !kCopiesToLds;
 
 // Scores become probabilities. Calls rescale(factor), with a factor for each slot, if O must be
-// rescaled.
-template <class Scale, int kTiles, class Rescale>
+// rescaled. kFirst: the reference follows in any case.
+template <bool kFirst = false, class Scale, int kTiles, class Rescale>
 FULMEN_DEVICE void exponentiate(RowState& rows, const Scale& scales, TileRow<kTiles>& score,
                                 const Rescale& rescale) {
+  constexpr bool kRarely = kExchangesRarely && !kFirst;
   float max[kRowsPerLane];
   find_own_maxima(score, max);
-  if constexpr (!kExchangesRarely) exchange_maxima(max);
+  if constexpr (!kRarely) exchange_maxima(max);
   if (__builtin_expect(any_lane(exceeds(rows, scales, max)), 0)) {
-    if constexpr (kExchangesRarely) exchange_maxima(max);
+    if constexpr (kRarely) exchange_maxima(max);
     float factor[kRowsPerLane];
     follow_maxima(rows, scales, max, factor);
     FULMEN_INLINED rescale(factor);

@@ -11,8 +11,8 @@ namespace fulmen::kernels {
 constexpr bool kReadsAhead = kWaveSize == 64 && kQueryMmaSteps > 0 && !kValuesFollow &&
                              kValueParts == 1 && kWholeRows && !kQuantized && !kCodeKeys &&
                              !kManyArguments && kHeadDim <= 128 && kHeadDimV <= 128;
-// Operands of keys: 6 of 4 registers. With 8 gfx942 is slower, with 4 as fast.
-constexpr int kKeysHeld = 6;
+// Operands of keys, of 4 registers. With 8 gfx942 is slower; beside scores of 64 keys 6 spill.
+constexpr int kKeysHeld = kBlockN >= 64 ? 4 : 6;
 
 // A lane's operands of values, in the order of products: as many as are read ahead.
 class ValuesAhead {
