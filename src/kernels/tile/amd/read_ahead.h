@@ -6,11 +6,16 @@
 
 namespace fulmen::kernels {
 
+// Of stores by some lanes alone that are not just before a barrier clang 22 makes code in which the
+// barrier may come first, by the rules of machine code.
+constexpr bool kAllLanesStore =
+    kKeyPieces % kWorkgroup == 0 && kBlockN * kRowPiecesV % kWorkgroup == 0;
 // Where registers have room for them. Wider heads and rows of other kinds are read as they are
 // multiplied.
 constexpr bool kReadsAhead = kWaveSize == 64 && kQueryMmaSteps > 0 && !kValuesFollow &&
                              kValueParts == 1 && kWholeRows && !kQuantized && !kCodeKeys &&
-                             !kManyArguments && kHeadDim <= 128 && kHeadDimV <= 128;
+                             !kManyArguments && kHeadDim <= 128 && kHeadDimV <= 128 &&
+                             (kBuffers == 1 || kAllLanesStore);
 // Operands of keys, of 4 registers. With 8 gfx942 is slower; beside scores of 64 keys 6 spill.
 constexpr int kKeysHeld = kBlockN >= 64 ? 4 : 6;
 
