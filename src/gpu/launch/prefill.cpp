@@ -126,8 +126,15 @@ class Forward final : public Family {
     s.persistent = persistent;
     specialise_for(p, s);
     read_mask_as_bits(p, s);
+    if (shape.plain_waves > 0 && is_plain(p, s)) s.min_waves = shape.plain_waves;
     set_prefill_lds(s);
     return s;
+  }
+  // Nothing takes registers beside the products and the softmax.
+  static bool is_plain(const Problem& p, const Specialisation& s) {
+    return s.whole_rows && !p.bias.present && !p.alibi_slopes.present && !has_masks(p) &&
+           !has_score_mod(p) && p.softcap == 0 && p.dropout == 0 && !p.quantized_kv() &&
+           s.page_size == 0;
   }
   // One workgroup a multiprocessor: nothing hides its start and end, which are long beside few
   // tiles of keys. With a band, workgroups do not get as many keys each: later ones would not take

@@ -15,6 +15,7 @@ struct PrefillShape {
   bool queries_in_lds = false;
   int min_waves = 1;        // AMD: of a SIMD
   int min_workgroups = 1;   // NVIDIA: of a multiprocessor
+  int plain_waves = 0;      // min_waves where nothing modifies scores, which takes registers
   bool persistent = false;  // where there are few tiles of keys: launch/prefill.cpp
 };
 struct PrefillTiles {

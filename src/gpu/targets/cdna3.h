@@ -10,12 +10,25 @@ namespace cdna3 {
 // Two waves a SIMD: the compiler then keeps accumulators among the ordinary registers and moves
 // nothing.
 inline constexpr PrefillShape kPrefill[]{
-    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2, .min_waves = 2},
+    {.max_head_dim = 64,
+     .block_m = 128,
+     .block_n = 64,
+     .waves = 4,
+     .buffers = 1,
+     .min_waves = 2,
+     .plain_waves = 3},
     {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
     {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1, .min_waves = 2},
     // Two tiles of 16 keys have room in LDS, not one of 32.
     {.max_head_dim = 512, .block_m = 128, .block_n = 16, .waves = 8, .buffers = 1, .min_waves = 2},
     {.max_head_dim = 576, .block_m = 64, .block_n = 16, .waves = 4, .buffers = 1},
+};
+
+// Codes of keys, of which less is in flight.
+inline constexpr PrefillShape kPrefillCodes[]{
+    {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2, .min_waves = 2},
+    kPrefill[1],
+    kPrefill[2],
 };
 
 inline constexpr BackwardShapes kBackward[]{
@@ -57,8 +70,8 @@ inline constexpr Target kCdna3{
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 16, .wave_dims = 576, .shapes = cdna3::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = cdna3::kPrefillFp32},
-    .prefill_int8 = PrefillTiles{.value_dims = 16, .shapes = usual_heads(cdna3::kPrefill)},
-    .prefill_e4m3 = PrefillTiles{.value_dims = 16, .shapes = usual_heads(cdna3::kPrefill)},
+    .prefill_int8 = PrefillTiles{.value_dims = 16, .shapes = cdna3::kPrefillCodes},
+    .prefill_e4m3 = PrefillTiles{.value_dims = 16, .shapes = cdna3::kPrefillCodes},
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = cdna3::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kCdna3BiasGradient},
     .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = cdna3::kBackwardFp32},

@@ -9,6 +9,13 @@ namespace cdna4 {
 
 // 64 keys a tile: half as many turns of the loop as with 32.
 inline constexpr PrefillShape kPrefill[]{
+    {.max_head_dim = 64,
+     .block_m = 128,
+     .block_n = 64,
+     .waves = 4,
+     .buffers = 2,
+     .min_waves = 2,
+     .plain_waves = 3},
     {.max_head_dim = 128, .block_m = 128, .block_n = 64, .waves = 4, .buffers = 2, .min_waves = 2},
     {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2},
     {.max_head_dim = 576, .block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},

@@ -11,6 +11,7 @@
 // kernel is static persistent (kPersistent): the next work tile's first keys and queries are
 // prefetched from the last step of this one on (kWholeRows). The step, the epilogue and the
 // persistent loop are in forward/parts.
+#include "forward/parts/prefill_ahead.h"
 #include "forward/parts/prefill_epilogue.h"
 #include "forward/parts/prefill_persistent.h"
 #include "forward/parts/prefill_rows.h"
@@ -114,6 +115,11 @@ FULMEN_DEVICE void prefill_rows(const ForwardArguments& call, const QueryBlock& 
   if (Stage::brings_queries(order.count)) {
     stage.publish_queries(queries);
     task.load_queries(queries, rows);
+  }
+  if constexpr (kReadsAhead) {
+    over_tiles_ahead(task, stage, order, rows);
+    finish(task, rows);
+    return;
   }
   NoCopies none;
   int buffer = 0, n = 0;

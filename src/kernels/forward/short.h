@@ -95,7 +95,7 @@ FULMEN_DEVICE void short_sequence(const ForwardArguments& call) {
       modify_scores<true>(map, first_row, 0, score);
     }
     if constexpr (kTightRegisters) schedule_fence();
-    exponentiate(rows, softmax_scale(a), score, [](const float(&)[kRowsPerLane]) {});
+    exponentiate<true>(rows, softmax_scale(a), score, [](const float(&)[kRowsPerLane]) {});
 #pragma unroll
     for (int step = 0; step < kValueSteps; ++step) {
       const ProbabilityOperand p = step_operand<Element, true>(score, step);

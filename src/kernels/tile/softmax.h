@@ -60,22 +60,33 @@ struct RowScales {
 FULMEN_DEVICE float scale_of_row(float scale, int /*slot*/) { return scale; }
 FULMEN_DEVICE float scale_of_row(const RowScales& scales, int slot) { return scales.of_row[slot]; }
 
-// The rows' maxima of a tile's scores, and whether the reference is to follow one of this lane's.
-template <class Scale, int kTiles>
-FULMEN_DEVICE bool find_maxima(const RowState& rows, const Scale& scales,
-                               const TileRow<kTiles>& score, float (&max)[kRowsPerLane]) {
-  bool moves = false;
+// A lane's own maxima of a tile's scores.
+template <int kTiles>
+FULMEN_DEVICE void find_own_maxima(const TileRow<kTiles>& score, float (&max)[kRowsPerLane]) {
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    float tile_max = -kInfinity;
+    max[slot] = -kInfinity;
 #pragma unroll
     for (int f = 0; f < kTiles; ++f) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
-        if (row_slot(e) == slot) tile_max = larger(tile_max, score[f][e]);
+        if (row_slot(e) == slot) max[slot] = larger(max[slot], score[f][e]);
       }
     }
-    max[slot] = row_max(tile_max);
+  }
+}
+// Of the rows, from those of the lanes that share them.
+FULMEN_DEVICE void exchange_maxima(float (&max)[kRowsPerLane]) {
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) max[slot] = row_max(max[slot]);
+}
+// Returns true if the reference is to follow one of the maxima.
+template <class Scale>
+FULMEN_DEVICE bool exceeds(const RowState& rows, const Scale& scales,
+                           const float (&max)[kRowsPerLane]) {
+  bool moves = false;
+#pragma unroll
+  for (int slot = 0; slot < kRowsPerLane; ++slot) {
     const float scale = scale_of_row(scales, slot);
     if constexpr (kKeepsShift) {
       moves = moves || fused(max[slot], scale, rows.reference[slot]) > kShift + kSlack;
@@ -86,6 +97,14 @@ FULMEN_DEVICE bool find_maxima(const RowState& rows, const Scale& scales,
     }
   }
   return moves;
+}
+// The rows' maxima of a tile's scores, and whether the reference is to follow one of this lane's.
+template <class Scale, int kTiles>
+FULMEN_DEVICE bool find_maxima(const RowState& rows, const Scale& scales,
+                               const TileRow<kTiles>& score, float (&max)[kRowsPerLane]) {
+  find_own_maxima(score, max);
+  exchange_maxima(max);
+  return exceeds(rows, scales, max);
 }
 
 // The references follow the maxima. factor: the online softmax's rescale of the rows' outputs.
@@ -145,13 +164,21 @@ FULMEN_DEVICE void exponentiate_keys(RowState& rows, const Scale& scales,
   }
 }
 
+// Lanes exchange maxima where the reference is to follow one: a row's exceeds it only where one of
+// its lanes' own does. On NVIDIA in any case: there this is not measured.
+constexpr bool kExchangesRarely = !kCopiesToLds;
+
 // Scores become probabilities. Calls rescale(factor), with a factor for each slot, if O must be
-// rescaled.
-template <class Scale, int kTiles, class Rescale>
+// rescaled. kFirst: the reference follows in any case.
+template <bool kFirst = false, class Scale, int kTiles, class Rescale>
 FULMEN_DEVICE void exponentiate(RowState& rows, const Scale& scales, TileRow<kTiles>& score,
                                 const Rescale& rescale) {
+  constexpr bool kRarely = kExchangesRarely && !kFirst;
   float max[kRowsPerLane];
-  if (__builtin_expect(any_lane(find_maxima(rows, scales, score, max)), 0)) {
+  find_own_maxima(score, max);
+  if constexpr (!kRarely) exchange_maxima(max);
+  if (__builtin_expect(any_lane(exceeds(rows, scales, max)), 0)) {
+    if constexpr (kRarely) exchange_maxima(max);
     float factor[kRowsPerLane];
     follow_maxima(rows, scales, max, factor);
     FULMEN_INLINED rescale(factor);

@@ -27,6 +27,7 @@ struct PrefillTask {
       for (int d = 0; d < kQueryMmaSteps; ++d)
         rows.queries[t][d] = Stage::query_operand(source, first_row + kScoreTile * t, d);
     }
+    if constexpr (kQueryMmaSteps > 0) Stage::queries_arrived(rows.queries);
   }
   FULMEN_DEVICE StagedRows queries(const WaveRows& rows, int t, int d, unsigned lane) const {
     if (d < kQueryMmaSteps) return rows.queries[t][d < kQueryMmaSteps ? d : 0];

@@ -59,9 +59,39 @@ class Stage {
   FULMEN_DEVICE static StagedRows query_operand(const QuerySource& source, int row, int d) {
     return row_operand_of(source, row, d);
   }
+  template <int kTiles>
+  FULMEN_DEVICE static void queries_arrived(StagedRows (&queries)[kTiles][kQueryMmaSteps]) {
+#pragma unroll
+    for (auto& tile : queries) {
+#pragma unroll
+      for (StagedRows& step : tile) arrived(step);
+    }
+  }
   template <bool kClamped>
   FULMEN_DEVICE void fetch(Int64 first_key, int /*buffer*/) {
     load<kClamped, true, !kValuesFollow>(first_key);
+  }
+  // Tiles one behind the other, without a key past the end: where they are in memory advances.
+  // From first_key on, or what lies there is not fetched.
+  FULMEN_DEVICE void begin_whole(Int64 first_key) {
+    if constexpr (!kAdvances) return;
+    const ForwardArguments& a = source_.arguments;
+    next_keys_ = source_.keys + first_key * a.k.row;
+    next_values_ = source_.values + first_key * a.v.row;
+  }
+  FULMEN_DEVICE void fetch_whole(Int64 first_key) {
+    if constexpr (kAdvances) {
+      const ForwardArguments& a = source_.arguments;
+      const TileRows<false> key_rows{a, source_.keys, first_key, next_keys_, a.k.row,
+                                     0, kBlockN - 1};
+      const TileRows<true> value_rows{a, source_.values, first_key, next_values_, a.v.row,
+                                      0, kBlockN - 1};
+      load_rows<false, true, true>(a, thread_id(), key_rows, value_rows, first_key);
+      next_keys_ += kBlockN * a.k.row;
+      next_values_ += kBlockN * a.v.row;
+    } else {
+      fetch<false>(first_key, 0);
+    }
   }
   // kValuesFollow: the values of the tile whose keys are there.
   template <bool kClamped>
@@ -99,6 +129,12 @@ class Stage {
     const int thread = kLoadsAnew ? recompute(thread_id(), first_key) : thread_id();
     const auto key_rows = TileRows<false>::of(a, source_, first_key);
     const auto value_rows = TileRows<true>::of(a, source_, first_key);
+    load_rows<kClamped, kKeys, kValues>(a, thread, key_rows, value_rows, first_key);
+  }
+  template <bool kClamped, bool kKeys, bool kValues>
+  FULMEN_DEVICE void load_rows(const ForwardArguments& a, int thread,
+                               const TileRows<false>& key_rows, const TileRows<true>& value_rows,
+                               Int64 first_key) {
     const TileMemory<TileRows<false>, false> keys(key_rows, kCodeKeys ? kHeadDim : a.head_dim);
     const Either<kCodeValues, PanelMemory,
                  TileMemory<TileRows<true>, kClamped && TileRows<true>::kSkips> >
@@ -142,7 +178,13 @@ class Stage {
   static constexpr bool kLoadsAnew = kManyArguments || kValuesFollow;
   static constexpr int kKeyRounds = (kKeyPieces + kWorkgroup - 1) / kWorkgroup;
 
+  // Rows follow rows, in a dtype's numbers.
+  static constexpr bool kAdvances =
+      kWholeRows && !kPaged && !kQuantized && !kCodeKeys && !kCodeValues && !kLoadsAnew;
+
   const StageSource& source_;
+  const KvElement* next_keys_ = nullptr;
+  const KvElement* next_values_ = nullptr;
   KeyPiece keys_[kKeyRounds];
   AllValues values_;
   StagedScales<false> key_scales_;

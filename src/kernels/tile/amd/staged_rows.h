@@ -49,6 +49,19 @@ FULMEN_DEVICE RowsOf<kCodes> row_operand_of(const QuerySource& source, int row, 
   }
 }
 
+// Waits for rows that are loaded before a loop. Else the compiler waits where the loop reads them,
+// in each of its turns: there for the loads of the next tile.
+FULMEN_DEVICE void arrived(CodeOperand& rows) {
+#pragma unroll
+  for (int w = 0; w < kCodeWords; ++w) rows.codes.word[w] = evaluated(rows.codes.word[w]);
+}
+FULMEN_DEVICE void arrived(RowOperand& rows) {
+#pragma unroll
+  for (auto& piece : rows.piece) {
+#pragma unroll
+    for (unsigned& word : piece.word) word = evaluated(word);
+  }
+}
 // 16 bytes of a row of K as it is stored, and as it lies in LDS.
 using KeyPiece = StoredWords<false, kPieceDims>;
 template <int kWords>

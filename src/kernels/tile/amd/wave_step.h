@@ -16,10 +16,11 @@ FULMEN_DEVICE StagedProbabilities staged_probabilities(const TileRow<kColumns>& 
   }
 }
 
+// Scores become probabilities, the operands of products with values.
 template <bool kMasked>
-FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile,
-                          ScoreFragment& score, WaveRows& rows) {
-  StagedProbabilities p[kValueSteps][kRowTiles];
+FULMEN_DEVICE void exponentiate_tile(const RowMap& map, Int64 wave_row, const KeyTile& tile,
+                                     ScoreFragment& score, WaveRows& rows,
+                                     StagedProbabilities (&p)[kValueSteps][kRowTiles]) {
   scale_scores(rows, tile.buffer, score);
 #pragma unroll
   for (int t = 0; t < kRowTiles; ++t) {
@@ -32,6 +33,13 @@ FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile
     for (int step = 0; step < kValueSteps; ++step)
       p[step][t] = staged_probabilities(score[t], step);
   }
+}
+
+template <bool kMasked>
+FULMEN_DEVICE void attend(const RowMap& map, Int64 wave_row, const KeyTile& tile,
+                          ScoreFragment& score, WaveRows& rows) {
+  StagedProbabilities p[kValueSteps][kRowTiles];
+  exponentiate_tile<kMasked>(map, wave_row, tile, score, rows, p);
 #pragma unroll
   for (int step = 0; step < kValueSteps; ++step) multiply_values(rows, tile.buffer, step, p[step]);
 }

@@ -280,6 +280,8 @@ class Stage {
   FULMEN_DEVICE static StagedRows query_operand(const QuerySource& /*source*/, int row, int d) {
     return lds_queries(row, d, lane_id());
   }
+  template <class Queries>
+  FULMEN_DEVICE static void queries_arrived(const Queries& /*queries*/) {}
 
  private:
   template <bool kClamped, bool kValues, int kDims>

@@ -1,0 +1,20 @@
+// NVIDIA: the compiler reads operands ahead. Nothing of it is called.
+#pragma once
+
+#include "tile/wave_step.h"
+
+namespace fulmen::kernels {
+
+constexpr bool kReadsAhead = false;
+constexpr int kKeysHeld = 1;
+struct ValuesAhead {
+  FULMEN_DEVICE void read_first(int buffer);
+  FULMEN_DEVICE void multiply(OutputFragment& out, int buffer, int step,
+                              const StagedProbabilities (&p)[kRowTiles]);
+};
+template <bool kMasked>
+FULMEN_DEVICE void exponentiate_tile(const RowMap& map, Int64 wave_row, const KeyTile& tile,
+                                     ScoreFragment& score, WaveRows& rows,
+                                     StagedProbabilities (&p)[kValueSteps][kRowTiles]);
+
+}  // namespace fulmen::kernels
