@@ -59,8 +59,8 @@ class Stage {
   FULMEN_DEVICE static StagedRows query_operand(const QuerySource& source, int row, int d) {
     return row_operand_of(source, row, d);
   }
-  template <int kTiles>
-  FULMEN_DEVICE static void queries_arrived(StagedRows (&queries)[kTiles][kQueryMmaSteps]) {
+  template <int kTiles, int kSteps>
+  FULMEN_DEVICE static void queries_arrived(StagedRows (&queries)[kTiles][kSteps]) {
 #pragma unroll
     for (auto& tile : queries) {
 #pragma unroll
