@@ -90,6 +90,22 @@ TEST(InnerLoop, OfTwoWaysTheOneThatWorksMoreAndThenTheShorter) {
   EXPECT_EQ(c.memory, 1);
 }
 
+// Lanes that exchange numbers access no LDS, so that this is no more work.
+TEST(InnerLoop, OfTwoWaysTheOneWithoutExchanges) {
+  const LoopCounts c = gpu::count_amd_loop(amd_text({
+      "v_mfma_f32_16x16x16_f16 v[0:3], v[8:9], v[16:17], 0",  // the loop
+      "ds_read_b128 v[0:3], v4",
+      "s_cbranch_vccz @5",  // nothing unusual
+      "ds_bpermute_b32 v0, v1, v2",
+      "v_mul_f32 v0, v1, v2",
+      "s_cbranch_scc1 @0",  // 5
+      "s_endpgm",
+  }));
+  EXPECT_EQ(c.lds, 1);
+  EXPECT_EQ(c.vector, 0);
+  EXPECT_EQ(c.total, 4);
+}
+
 TEST(InnerLoop, OfTwoJumpsBackTheOneThatFetches) {
   const LoopCounts c = gpu::count_amd_loop(amd_text({
       "v_mfma_f32_16x16x16_f16 v[0:3], v[8:9], v[16:17], 0",

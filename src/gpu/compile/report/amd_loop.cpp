@@ -8,8 +8,8 @@ namespace {
 
 using Flow = Instruction::Flow;
 
-LoopCounts amd_counts_of(std::string_view name) {
-  LoopCounts c;
+WayCounts amd_counts_of(std::string_view name) {
+  WayCounts c;
   c.total = 1;
   if (begins_with_any(name, {"v_wmma_", "v_swmmac_", "v_mfma_", "v_smfmac_"})) {
     c.matrix = 1;
@@ -21,6 +21,7 @@ LoopCounts amd_counts_of(std::string_view name) {
     c.vector = 1;  // v_dual_*: one instruction, two operations
   } else if (name.starts_with("ds_")) {
     c.lds = 1;
+    c.exchanges = begins_with_any(name, {"ds_bpermute_", "ds_permute_", "ds_swizzle_"}) ? 1 : 0;
   } else if (begins_with_any(name, {"global_load", "global_store", "global_atomic", "flat_",
                                     "buffer_", "scratch_"})) {
     c.memory = 1;

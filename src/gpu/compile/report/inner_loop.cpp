@@ -11,15 +11,16 @@ using Flow = Instruction::Flow;
 struct Block {
   std::size_t begin = 0, end = 0;  // instructions
   std::vector<std::size_t> successors, predecessors;
-  LoopCounts counts;
+  WayCounts counts;
 };
 
-void add(LoopCounts& sum, const LoopCounts& more) {
+void add(WayCounts& sum, const WayCounts& more) {
   sum.matrix += more.matrix;
   sum.matrix_products += more.matrix_products;
   sum.vector += more.vector;
   sum.transcendental += more.transcendental;
   sum.lds += more.lds;
+  sum.exchanges += more.exchanges;
   sum.memory += more.memory;
   sum.scalar += more.scalar;
   sum.total += more.total;
@@ -117,7 +118,7 @@ Dominators dominators_of(const std::vector<Block>& blocks, const std::vector<std
 struct Loop {
   std::size_t header;
   std::vector<bool> inside;
-  LoopCounts counts;
+  WayCounts counts;
 };
 
 // Blocks that reach a latch without passing the header.
@@ -135,21 +136,21 @@ std::vector<bool> natural_loop(const std::vector<Block>& blocks, std::size_t hea
   return inside;
 }
 
-bool better_way(const LoopCounts& a, const LoopCounts& b) {
-  const int work_a = a.matrix + a.lds + a.memory, work_b = b.matrix + b.lds + b.memory;
-  return work_a != work_b ? work_a > work_b : a.total < b.total;
+bool better_way(const WayCounts& a, const WayCounts& b) {
+  const auto work = [](const WayCounts& c) { return c.matrix + c.lds - c.exchanges + c.memory; };
+  return work(a) != work(b) ? work(a) > work(b) : a.total < b.total;
 }
 
 // The best way from a block to the end of the kernel or of the loop's round; loops within are
 // passed once.
-LoopCounts best_way(const std::vector<Block>& blocks, const std::vector<std::size_t>& order,
-                    const std::vector<bool>& inside, std::size_t start) {
-  std::vector<LoopCounts> rest(blocks.size());
+WayCounts best_way(const std::vector<Block>& blocks, const std::vector<std::size_t>& order,
+                   const std::vector<bool>& inside, std::size_t start) {
+  std::vector<WayCounts> rest(blocks.size());
   std::vector<bool> known(blocks.size(), false);
   for (auto at = order.rbegin(); at != order.rend(); ++at) {
     const std::size_t b = *at;
     if (!inside[b]) continue;
-    const LoopCounts* best = nullptr;
+    const WayCounts* best = nullptr;
     for (const std::size_t next : blocks[b].successors) {
       // Not known yet: back, to what comes before in the order. Compilers' loops may have several
       // entries.

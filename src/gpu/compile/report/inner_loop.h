@@ -9,6 +9,11 @@
 
 namespace fulmen::gpu {
 
+struct WayCounts : LoopCounts {
+  // Of lds: lanes' exchanges (ds_bpermute), which touch no memory. An unusual way may have them.
+  int exchanges = 0;
+};
+
 struct Instruction {
   enum class Flow {
     next,         // to the next instruction
@@ -19,14 +24,14 @@ struct Instruction {
   static constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
   Flow flow = Flow::next;
   std::size_t target = kNowhere;  // index of the instruction jumped to; kNowhere: not known
-  LoopCounts counts;              // of this instruction alone
+  WayCounts counts;               // of this instruction alone
 };
 
 // Loops are found as compilers define them: edges to a block that dominates their source, with all
 // blocks that reach the source without passing the target. Of the loops with matrix instructions
 // that hold no other such, the one with most of them is taken (of equals the shortest: a tile
-// without masks). What is counted is one way round it, the one with most products, LDS and memory
-// accesses and then fewest instructions: without what is skipped when nothing unusual happens. A
+// without masks). What is counted is one way round it, the one with most products, accesses of LDS
+// and memory and then fewest instructions: without what is skipped when nothing unusual happens. A
 // kernel whose matrix instructions are in no loop counts as a whole, one without any by its longest
 // loop.
 LoopCounts inner_loop(const std::vector<Instruction>& code);

@@ -21,8 +21,8 @@ long matrix_work(std::string_view name) {
 }
 
 // work: of matrix instructions, which are parts of a product.
-LoopCounts nvidia_counts_of(std::string_view name) {
-  LoopCounts c;
+WayCounts nvidia_counts_of(std::string_view name) {
+  WayCounts c;
   c.total = 1;
   const std::string_view base = name.substr(0, name.find('.'));
   if (base.ends_with("MMA")) {
