@@ -82,32 +82,32 @@ __attribute__((noinline)) bool softmax_tile(float* scores, const float* tile_max
   constexpr int kLanes = Isa::kLanes;
   const int padded_rows = static_cast<int>(round_up(rows, kLanes));
   bool moved = false;
-  int row = 0;
-  const auto next = [&]<int kVecs>(KeySpan span) __attribute__((always_inline)) {
+  const auto compute = [&]<int kVecs>(int row, KeySpan span) __attribute__((always_inline)) {
     moved |= softmax_rows<Isa, kDegree, kUnits, kVecs, Dropout>(
         scores + row, tile_max + row, span, factor, state.max + row, state.sum + row,
         state.rescale + row, Dropout::kAny ? dropout.factors + row : nullptr);
-    row += kVecs * kLanes;
   };
   if (!spans.same) {
-    while (row < padded_rows) {
-      const KeySpan span = spans.of(row, kBlockVecs * kLanes);
-      const int end =
-          padded_rows - row < kBlockVecs * kLanes ? padded_rows : row + kBlockVecs * kLanes;
-      if (end - row == kBlockVecs * kLanes) {
-        next.template operator()<kBlockVecs>(span);
+    constexpr int kBlockRows = kBlockVecs * kLanes;
+    for (int first = 0; first < padded_rows; first += kBlockRows) {
+      const KeySpan span = spans.of(first, kBlockRows);
+      if (first + kBlockRows <= padded_rows) {
+        compute.template operator()<kBlockVecs>(first, span);
         continue;
       }
+      int row = first;
       if constexpr (kBlockVecs > 2) {
-        while (end - row >= 2 * kLanes) next.template operator()<2>(span);
+        for (; row + 2 * kLanes <= padded_rows; row += 2 * kLanes)
+          compute.template operator()<2>(row, span);
       }
-      while (row < end) next.template operator()<1>(span);
+      for (; row < padded_rows; row += kLanes) compute.template operator()<1>(row, span);
     }
     return moved;
   }
-  while (row + Isa::kSoftmaxVecs * kLanes <= padded_rows)
-    next.template operator()<Isa::kSoftmaxVecs>(spans.all);
-  while (row < padded_rows) next.template operator()<1>(spans.all);
+  int row = 0;
+  for (; row + Isa::kSoftmaxVecs * kLanes <= padded_rows; row += Isa::kSoftmaxVecs * kLanes)
+    compute.template operator()<Isa::kSoftmaxVecs>(row, spans.all);
+  for (; row < padded_rows; row += kLanes) compute.template operator()<1>(row, spans.all);
   return moved;
 }
 
