@@ -56,7 +56,7 @@ int64_t gradients_asked_for(const Problem& p) {
                        [](const ScoreFunctions::Tensor& tensor) { return tensor.has_gradient; });
 }
 
-// Of the kernel that goes over all pairs.
+// Workgroups of the kernel that goes over all pairs.
 int64_t workgroups(const Problem& p) {
   const int64_t keys = int64_t{algorithm::kTensorRunTiles} * square_columns();
   return tiles_of(p.seqlen_k, keys) * tiles_of(p.seqlen_q, square_rows(p)) * p.batch * p.num_heads;

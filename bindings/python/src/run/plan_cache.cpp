@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "functions/functions.h"
 #include "platform/system.h"
 
 namespace fulmen::python {
@@ -48,10 +49,10 @@ void read_functions(const Planned& call, Key& key) {
     key.append(one.gradient.data != nullptr), key.append(one.gradient);
   }
   key.append(call.options.mask_block_q), key.append(call.options.mask_block_k);
-  for (const fulmen_tensor* list :
-       {&t.kv_num_blocks, &t.kv_indices, &t.full_kv_num_blocks, &t.full_kv_indices}) {
-    key.append(list->data != nullptr);
-    if (list->data != nullptr) key.append(*list);
+  for (const auto& row : kBlockLists) {
+    const fulmen_tensor& list = t.*row.member;
+    key.append(list.data != nullptr);
+    if (list.data != nullptr) key.append(list);
   }
 }
 

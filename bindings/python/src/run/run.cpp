@@ -53,9 +53,9 @@ int copy_functions(fulmen_tensors& tensors, std::vector<fulmen_function_tensor>&
     if (const int status = copies.add(one.tensor, false); status != FULMEN_OK) return status;
     if (const int status = copies.add(one.gradient, true); status != FULMEN_OK) return status;
   }
-  for (fulmen_tensor* list : {&tensors.kv_num_blocks, &tensors.kv_indices,
-                              &tensors.full_kv_num_blocks, &tensors.full_kv_indices}) {
-    if (const int status = copies.add(*list, false); status != FULMEN_OK) return status;
+  for (const auto& list : kBlockLists) {
+    if (const int status = copies.add(tensors.*list.member, false); status != FULMEN_OK)
+      return status;
   }
   return FULMEN_OK;
 }

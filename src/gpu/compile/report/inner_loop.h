@@ -10,7 +10,8 @@
 namespace fulmen::gpu {
 
 struct WayCounts : LoopCounts {
-  // Of lds: lanes' exchanges (ds_bpermute), which touch no memory. An unusual way may have them.
+  // Lanes' exchanges (ds_bpermute), a part of lds that touches no memory. An unusual way may have
+  // them.
   int exchanges = 0;
 };
 
