@@ -63,6 +63,9 @@ struct Problem {
   // dropout.
   int dropout = 0;
   bool deterministic = true;
+  // Heads wider than 256: v is the first dims of k, the same memory by the same strides (latent
+  // attention). A plan that was made so runs so.
+  bool values_in_keys = false;
   Precision precision = Precision::exact;
   TensorSpec q, k, v, out, bias, keep_mask, alibi_slopes, sinks, lse;
   // Backward alone; dbias: dims that it sums over have stride 0.

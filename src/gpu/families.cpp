@@ -32,6 +32,7 @@ constexpr Row kRows[]{
     {"backward", Pass::backward, any_target, make_backward},
     {"backward_fp32", Pass::backward, any_target, make_backward_fp32},
     {"decode_tma", Pass::forward, warpgroup_products, make_decode_tma},
+    {"decode_latent", Pass::forward, warpgroup_products, make_decode_latent},
     {"prefill_tma", Pass::forward, warpgroup_products, make_prefill_tma},
     {"prefill_fp8", Pass::forward, warpgroup_products, make_prefill_fp8},
     {"prefill_e4m3", Pass::forward, any_target, make_prefill_e4m3},

@@ -126,6 +126,10 @@ Status run_small(const FirstUse& use, const GpuRunner& runner, const Problem& p,
     const std::size_t bytes = bytes_of(p.*field.spec, shapes[i]);
     Tensor& tensor = there->*field.tensor;
     if (bytes == 0 || tensor.data == nullptr) continue;
+    if (p.values_in_keys && field.spec == &Problem::v) {
+      tensor.data = there.k.data;
+      continue;
+    }
     const Result<void*> to = stream.allocate(bytes);
     if (!to.ok()) return to.status();
     if (Status status = stream.copy(to.value(), tensor.data, bytes); !status.ok()) return status;

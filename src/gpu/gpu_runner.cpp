@@ -11,6 +11,7 @@
 #include "gpu/launch/work_tiles.h"
 #include "gpu/loaded_kernels.h"
 #include "gpu/missing_row.h"
+#include "runtime/log_once.h"
 
 namespace fulmen::gpu {
 
@@ -117,8 +118,14 @@ Status GpuRunner::run(void* stream, const AttentionTensors& tensors, void* works
   if (!trust_pointers_) {
     if (Status status = check_memory(tensors, workspace); !status.ok()) return status;
   }
-  const bool whole_rows =
+  bool whole_rows =
       !plan_.launches.front().specialisation.whole_rows || pointers_are_whole(tensors);
+  if (plan_.values_in_keys && tensors.v.data != tensors.k.data) {
+    log_line_once(fmt::format("{} on {}: v was k's memory when the plan was made, and is not in a "
+                              "run: the kernel for pointers of any address serves, more slowly",
+                              config_.kernel, device_.info.name));
+    whole_rows = false;
+  }
   if (!whole_rows) {
     if (Status status = load_unaligned(); !status.ok()) return status;
   }

@@ -147,6 +147,7 @@ Problem small_problem(const Problem& problem, const SmallSizes& sizes) {
     TensorSpec& spec = p.*kTensorTable[i].spec;
     if (spec.present) pack(spec, elements_of(spec, shapes[i]));
   }
+  if (p.values_in_keys) p.v.strides = p.k.strides;
   return p;
 }
 
@@ -158,6 +159,10 @@ Status SmallTensors::make(const Problem& p, const AttentionOptions& options) {
     const TensorField& field = kTensorTable[i];
     const TensorSpec& spec = p.*field.spec;
     if (!spec.present || (!field.read[pass] && !field.written[pass])) continue;
+    if (p.values_in_keys && field.spec == &Problem::v) {
+      tensors.v = {tensors.k.data, spec.dtype, shapes[i], spec.strides};
+      continue;
+    }
     std::vector<std::byte>& memory =
         memory_.emplace_back(bytes_of(spec, shapes[i]), std::byte{0xFF});
     tensors->*field.tensor = {memory.data(), spec.dtype, shapes[i], spec.strides};

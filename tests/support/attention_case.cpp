@@ -73,6 +73,7 @@ std::string to_string(const CaseSpec& s) {
   if (s.nan_in_masked) text += " nan_in_masked";
   if (s.alibi != 0) text += fmt::format(" alibi={}", s.alibi);
   if (s.sinks) text += " sinks";
+  if (s.values_in_keys) text += " values_in_keys";
   if (!s.lse) text += " no_lse";
   if (s.packed_q) text += " packed_q";
   if (s.packed_k) text += " packed_k";
@@ -174,7 +175,12 @@ Case::Case(const CaseSpec& given, Random& random) : spec(given) {
   } else {
     tensors.q = query_rows(s.head_dim);
     tensors.k = key_rows(s.head_dim);
-    tensors.v = key_rows(s.head_dim_v);
+    if (s.values_in_keys) {
+      tensors.v = tensors.k;
+      tensors.v.shape[3] = s.head_dim_v;
+    } else {
+      tensors.v = key_rows(s.head_dim_v);
+    }
   }
   fill_queries(tensors.q, s.q_size, random);
   fill_keys(tensors.k, s.kv_size, random);

@@ -76,6 +76,7 @@ struct CaseSpec {
   bool nan_in_masked = false;  // K and V rows that no query may attend hold NaN
   int alibi = 0;               // 0 none, 1 a slope a head, 2 a slope a batch and head
   bool sinks = false;
+  bool values_in_keys = false;  // v is the first dims of k's rows
   bool lse = true;
   float q_size = 1;
   float kv_size = 1;

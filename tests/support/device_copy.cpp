@@ -71,6 +71,10 @@ Result<std::unique_ptr<DeviceCopy>> DeviceCopy::make(const std::string& device,
     const char* name = field.name;
     const bool output = field.written[static_cast<std::size_t>(pass)];
     if (tensor.data == nullptr) continue;
+    if (field.tensor == &AttentionTensors::v && tensor.data == host.k.data) {
+      tensor.data = there.k.data;
+      continue;
+    }
     void* from = tensor.data;
     const Result<void*> placed =
         made->place(name, from, bytes_of(tensor),

@@ -176,6 +176,19 @@ Status check_backward(const AttentionTensors& a, Problem& p) {
              : invalid("dq, dk, dv, dbias and dsinks are all missing: there is nothing to compute");
 }
 
+// Latent attention: the same memory by the same strides.
+bool values_lie_in_keys(const AttentionTensors& a, const Problem& p) {
+  constexpr int64_t kUsualHeadDim = 256;
+  const bool same_memory = a.k.data != nullptr && a.k.data == a.v.data;
+  if (!same_memory || p.head_dim <= kUsualHeadDim || p.head_dim_v > p.head_dim || p.quantized_kv())
+    return false;
+  const Shape shape = p.k_shape();
+  for (int d = 0; d < 4; ++d) {
+    if (shape[d] > 1 && p.k.strides[d] != p.v.strides[d]) return false;
+  }
+  return true;
+}
+
 // No sequence is longer than the tensor that has its rows, so kernels take memory and workgroups
 // for no more, whatever max_seqlen is. The shapes of bias and keep_mask, which go by max_seqlen,
 // are checked before.
@@ -197,6 +210,7 @@ Result<Problem> make_problem(const AttentionTensors& tensors, const AttentionOpt
     if (Status status = check_scales(tensors, p); !status.ok()) return status;
     if (Status status = check_functions(tensors, options, p); !status.ok()) return status;
     limit_to_rows(p);
+    p.values_in_keys = values_lie_in_keys(tensors, p);
     return p;
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::out_of_memory, "no memory to describe the problem");

@@ -93,6 +93,7 @@ std::string to_string(const Problem& p) {
       "{}{} b={} sq={} sk={} h={}/{} d={}", p.pass == Pass::backward ? "backward " : "",
       to_string(p.dtype), p.batch, p.seqlen_q, p.seqlen_k, p.num_heads, p.num_kv_heads, p.head_dim);
   if (p.head_dim_v != p.head_dim) text += fmt::format("/{}", p.head_dim_v);
+  if (p.values_in_keys) text += " values_in_keys";
   if (p.precision != Precision::exact) text += fmt::format(" precision={}", to_string(p.precision));
   if (p.k_dtype != p.dtype) text += fmt::format(" k={}", to_string(p.k_dtype));
   if (p.v_dtype != p.dtype) text += fmt::format(" v={}", to_string(p.v_dtype));
@@ -172,7 +173,8 @@ std::size_t hash_value(const Problem& p) noexcept {
                           p.num_pages,
                           p.page_size,
                           p.max_pages,
-                          static_cast<int64_t>(p.top_left)}) {
+                          static_cast<int64_t>(p.top_left),
+                          static_cast<int64_t>(p.values_in_keys)}) {
     mix(x);
   }
   mix(static_cast<int64_t>(std::hash<float>{}(p.softmax_scale)));

@@ -299,6 +299,10 @@ tuning::Space splits_space(const Chip& chip, int usual, int64_t most) {
   return space;
 }
 
+Support decode_serves(const Problem& p, const Target& target, const Chip& chip) {
+  return SplitKv(target).serves(p, chip);
+}
+
 LaunchPlan decode_plan(const Problem& p, const Target& target, const Chip& chip, int num_splits) {
   const DecodeTiles& tiles = *target.decode;
   return SplitKv(target).plan_of(p, chip, {tiles.waves, tiles.block_n, num_splits});

@@ -26,6 +26,8 @@ LaunchPlan split_plan(const Problem& p, const Chip& chip, const Specialisation& 
 // The number of splits as the one parameter: 1, 2, 4, ... `most`, and the usual one.
 tuning::Space splits_space(const Chip& chip, int usual, int64_t most);
 
+// What decode.h says of the problem.
+Support decode_serves(const Problem& p, const Target& target, const Chip& chip);
 // decode.h's launches with so many splits, and decode_combine.h where there are several.
 LaunchPlan decode_plan(const Problem& p, const Target& target, const Chip& chip, int num_splits);
 

@@ -63,7 +63,9 @@ struct LaunchPlan {
   int64_t row_statistics_floats = 0, row_share_floats = 0, tensor_sum_floats = 0,
           bias_partial_floats = 0, query_sum_floats = 0;
   int num_splits = 0;
-  // What runs where pointers are no multiples of 16; null: the same launches, compiled without
+  // The launches read k alone, of which v is the first dims (Problem::values_in_keys).
+  bool values_in_keys = false;
+  // What runs where pointers are no multiples of 16, and where v is not k's memory after all; null: the same launches, compiled without
   // 16-byte vectors.
   std::shared_ptr<const LaunchPlan> unaligned;
 };
@@ -142,6 +144,7 @@ const Family* make_prefill_portable(const Target& target);
 const Family* make_short(const Target& target);
 const Family* make_decode(const Target& target);
 const Family* make_decode_tma(const Target& target);
+const Family* make_decode_latent(const Target& target);
 const Family* make_decode_portable(const Target& target);
 const Family* make_boards(const Target& target);
 const Family* make_short_backward(const Target& target);

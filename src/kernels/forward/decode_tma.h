@@ -18,6 +18,7 @@
 // LDS: Q, kBuffers x K, kBuffers x V, mbarriers, whether a page does not exist. Registers of a
 // lane, with one head: S kBlockN / 2, P kBlockN / 4, O d_v / 2; with two S and O twice.
 #include "forward/decode_tma_layout.h"
+#include "forward/parts/key_boxes.h"
 #include "tile/nvidia/register_shares.h"
 #include "tile/nvidia/warpgroup_parts.h"
 #include "tile/rings.h"
@@ -40,13 +41,6 @@ static_assert(kHeadsInRow == 1 || (kHeadsInRow == 2 && kHeadDim == kPanelColumns
               "decode_tma: two heads of a panel each, of which a wave stores the dims of one");
 static_assert(kBlockN % kScoreTile == 0 && kWholeRows && !kKeepMask && !kDropout,
               "decode_tma: what the TMA can read, without holes");
-// Pages of fewer rows than a tile come one by one, each by a lane.
-constexpr int kBoxRows = kPageSize > 0 && kPageSize < kBlockN ? kPageSize : kBlockN,
-              kBoxes = kBlockN / kBoxRows;
-static_assert(!kPaged || (kPageSize > 0 && kPageSize % kBoxRows == 0 && kBoxRows % 8 == 0),
-              "decode_tma: boxes lie in a page each");
-static_assert(kBoxes <= kWaveSize, "decode_tma: a lane a box");
-
 // One workgroup a multiprocessor begins with as many registers as a lane can have.
 constexpr RegisterShares kRegisters = RegisterShares::of(1, kMinWorkgroups, kTmaRegisters);
 constexpr bool kSharesRegisters = kMinWorkgroups > 1;
@@ -57,53 +51,6 @@ constexpr int kQueriesFull = kLdsLayout.barriers_at, kPatch = kQueriesFull + 8,
 constexpr int kKeysEmpty = kKeysFull + 8 * kBuffers, kValuesFull = kKeysEmpty + 8 * kBuffers;
 constexpr int kValuesEmpty = kValuesFull + 8 * kBuffers;
 using TileRing = Ring<kBuffers>;
-
-// What a workgroup has: rows of the KV heads that are read as one, and a split of their keys.
-struct Place {
-  int split, first_row, kv_heads, batch;
-
-  FULMEN_DEVICE static Place of(const ForwardArguments& a) {
-    const auto id = static_cast<unsigned>(workgroup_id()),
-               splits = static_cast<unsigned>(a.num_splits), tile = id / splits;
-    const auto row_tiles = static_cast<unsigned>(a.row_tiles),
-               kv_heads = static_cast<unsigned>(a.num_kv_heads) / kHeadsInRow;
-    return {static_cast<int>(id % splits), kBlockM * static_cast<int>(tile % row_tiles),
-            static_cast<int>(tile / row_tiles % kv_heads),
-            static_cast<int>(tile / row_tiles / kv_heads)};
-  }
-  FULMEN_DEVICE RowMap rows(const ForwardArguments& a, int head_in_row) const {
-    return {a, batch, (kv_heads * kHeadsInRow + head_in_row) * a.group_size,
-            a.seqlen_q * a.group_size};
-  }
-};
-
-// The keys of the split: those that some row attends, from a multiple of kBlockN on, and those that
-// need no mask.
-struct SplitKeys {
-  Int64 first;  // of the first tile
-  algorithm::KeyRange any, whole;
-
-  FULMEN_DEVICE static SplitKeys of(const ForwardArguments& a, const Place& place,
-                                    const RowMap& map) {
-    const Int64 rows_end =
-        place.first_row + kBlockM < map.end ? place.first_row + kBlockM : map.end;
-    if (rows_end <= place.first_row) return {0, {0, 0}, {0, 0}};
-    const Int64 first_query = map.query(place.first_row), query_end = map.query(rows_end - 1) + 1;
-    const algorithm::Band band = band_of(a);
-    const algorithm::KeyRange any = band.any(first_query, query_end),
-                              whole = band.all(first_query, query_end);
-    // Splits begin at fixed keys, whatever the band: those outside have nothing to do.
-    const Int64 split_begin = place.split * a.split_keys, split_end = split_begin + a.split_keys;
-    const Int64 begin = any.begin > split_begin ? any.begin : split_begin,
-                end = any.end < split_end ? any.end : split_end;
-    if (end <= begin) return {0, {0, 0}, {0, 0}};
-    return {begin / kBlockN * kBlockN, {begin, end}, whole};
-  }
-  FULMEN_DEVICE bool is_masked(Int64 key) const {
-    return key < whole.begin || key + kBlockN > whole.end || key < any.begin ||
-           key + kBlockN > any.end;
-  }
-};
 
 // What the loader does.
 struct Loader {
@@ -119,67 +66,28 @@ struct Loader {
 #pragma unroll 1
     for (Int64 key = split.first; key < split.any.end; key += kBlockN) {
       // The table is read while the buffer is not empty yet.
-      const Box box = box_of(key);
+      const KeyBox box = KeyBox::of(a, place, split, key);
       mbarrier_wait(kKeysEmpty + 8 * ring.buffer, ring.parity ^ 1);
       // Consumers see it: they wait for the same tile's values, for which lane 0 arrives later.
       if (kPaged && any_lane(box.is_missed) && lane_id() == 0) lds_store(kLdsLayout.missing_at, 1);
-      load<kKeyPanels>(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, call.k_map, box,
-                       kKeysFull + 8 * ring.buffer);
+      load_panels<0, kKeyPanels>(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes,
+                                 call.k_map, place, box, kKeysFull + 8 * ring.buffer, once);
       values(key, box);
       ring.advance();
     }
   }
 
  private:
-  // The lane's box of a tile: where it is in the tensor map. is_missed: some key of it is attended,
-  // and its page does not exist.
-  struct Box {
-    Int64 row;
-    int batch;
-    bool is_missed;
-  };
-  FULMEN_DEVICE Box box_of(Int64 key) const {
-    if constexpr (!kPaged) return {key, place.batch, false};
-    if (lane_id() >= kBoxes) return {0, 0, false};
-    const Int64 row = key + lane_id() * kBoxRows;
-    // Past the last key the table may end: what comes from there is masked.
-    const PagedRow in_page = PagedRow::of(a, row < a.seqlen_k ? row : a.seqlen_k - 1);
-    const bool exists = in_page.exists(a),
-               attended = row < split.any.end && row + kBoxRows > split.any.begin;
-    return {row < a.seqlen_k ? in_page.row : 0, exists ? static_cast<int>(in_page.page) : 0,
-            attended && !exists};
-  }
-  template <int kCount>
-  FULMEN_DEVICE void load(int to, const TensorMap& map, const Box& box, int barrier) const {
-    if (lane_id() == 0) mbarrier_arrive_expect(barrier, kCount * kBlockN * kPanelRowBytes);
-    if constexpr (kBoxes > 1) wave_barrier();
-    if (lane_id() >= kBoxes) return;
-#pragma unroll
-    for (int p = 0; p < kCount; ++p) {
-      tma_load(to + (p * kBlockN + lane_id() * kBoxRows) * kPanelRowBytes, &map, p * kPanelColumns,
-               box.row, place.kv_heads, box.batch, barrier, once);
-    }
-  }
-  // Values of keys that no row attends are not to be multiplied, not even with 0: they may be NaN.
-  FULMEN_DEVICE void values(Int64 key, const Box& box) {
+  FULMEN_DEVICE void values(Int64 key, const KeyBox& box) {
     const int to = kLdsLayout.values_at + ring.buffer * kLdsLayout.value_bytes,
               full = kValuesFull + 8 * ring.buffer;
-    const bool patched = key < split.any.begin || key + kBlockN > split.any.end;
+    const bool patched = split.has_foreign_keys(key);
     mbarrier_wait(kValuesEmpty + 8 * ring.buffer, ring.parity ^ 1);
-    load<kPanelsV>(to, call.v_map, box, patched ? kPatch : full);
+    load_panels<0, kPanelsV>(to, call.v_map, place, box, patched ? kPatch : full, once);
     if (!patched) return;
     mbarrier_wait(kPatch, patch_parity);
     patch_parity ^= 1;
-    wave_barrier();
-    for (int row = lane_id() / 8; row < kBlockN; row += kWaveSize / 8) {
-      if (key + row >= split.any.begin && key + row < split.any.end) continue;
-#pragma unroll
-      for (int p = 0; p < kPanelsV; ++p) {
-        lds_store(to + (p * kBlockN + row) * kPanelRowBytes + lane_id() % 8 * 16, Words<4>{});
-      }
-    }
-    lds_fence_for_matrices();
-    wave_barrier();
+    clear_foreign_rows<0, kPanelsV>(to, split, key);
     if (lane_id() == 0) mbarrier_arrive(full);
   }
 };

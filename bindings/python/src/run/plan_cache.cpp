@@ -56,7 +56,7 @@ void read_functions(const Planned& call, Key& key) {
   }
 }
 
-// Everything that planning reads: neither addresses of tensors nor dropout's seed.
+// Everything that planning reads: of addresses whether k and v begin at one, not dropout's seed.
 void read(const Planned& call, Key& key) {
   key.append(call.pass);
   const fulmen_options& o = call.options;
@@ -72,6 +72,7 @@ void read(const Planned& call, Key& key) {
     const fulmen_tensor& tensor = call.tensors.*kTensors[place].member;
     key.append(place), key.append(tensor);
   }
+  key.append(call.tensors.k.data == call.tensors.v.data);
   key.append(text(call.device)), key.append(text(o.kernel));
   key.append(text(o.tuning));
   read_functions(call, key);
