@@ -53,6 +53,7 @@ Problem latent(int64_t batch, int64_t seqlen_k) {
   Problem p = usual_problem(DType::bf16, {batch, 1, seqlen_k, 128, 1, 576}, false);
   p.head_dim_v = 512;
   p.v = p.k;
+  p.values_in_keys = true;
   for (int64_t& stride : p.out.strides) stride = stride / 576 * 512;
   p.out.strides[3] = 1;
   return p;

@@ -113,6 +113,24 @@ Drawn draw(std::mt19937_64& random, bool small) {
   return d;
 }
 
+// Decode of latent attention.
+Drawn draw_latent(std::mt19937_64& random, bool small) {
+  const auto of = [&](const std::vector<int64_t>& list) { return list[random() % list.size()]; };
+  Drawn d;
+  CaseSpec& s = d.spec;
+  s.dtype = DType::bf16;
+  s.head_dim = 576;
+  s.head_dim_v = 512;
+  s.values_in_keys = true;
+  s.seqlen_q = of({1, 1, 2, 4});
+  s.seqlen_k = small ? of({70, 200, 600, 1100}) : of({1000, 4096, 16384, 65536});
+  s.batch = small ? of({1, 2, 5}) : of({1, 8, 64, 128});
+  s.num_heads = small ? of({4, 16}) : of({16, 32, 64, 128});
+  d.compute_units = static_cast<int>(small ? of({1, 2, 4, 16, 132}) : of({60, 132, 304}));
+  d.problem = problem_of(s);
+  return d;
+}
+
 // For each kind of plan, "decode.sm80: ...", the problem with least work that gets it. won: the
 // ranks of families that were best.
 using Kinds = std::map<std::string, Drawn>;
@@ -142,6 +160,7 @@ Kinds kinds_of(const gpu::Chip& chip, bool small, int draws,
     drawn.spec.precision = drawn.problem.precision = Precision::int8;
     add(drawn);
   }
+  for (int n = 0; n < 400; ++n) add(draw_latent(random, small));
   return kinds;
 }
 

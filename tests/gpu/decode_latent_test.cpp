@@ -50,10 +50,14 @@ TEST_P(GpuDecodeLatent, RowsAndKeys) {
 // fewer panels; dims between panels; values that reach behind the last panel of keys.
 TEST_P(GpuDecodeLatent, Dims) {
   Random random(9710);
-  for (const auto& [dim, dim_v] : {std::pair<int64_t, int64_t>{512, 512}, {320, 256}, {448, 384},
-                                   {328, 40}, {272, 264}, {576, 504}}) {
-    CaseSpec s = latent(random.pick({DType::bf16, DType::fp16}), 20, 1, random.between(70, 200),
-                        random);
+  for (const auto& [dim, dim_v] : {std::pair<int64_t, int64_t>{512, 512},
+                                   {320, 256},
+                                   {448, 384},
+                                   {328, 40},
+                                   {272, 264},
+                                   {576, 504}}) {
+    CaseSpec s =
+        latent(random.pick({DType::bf16, DType::fp16}), 20, 1, random.between(70, 200), random);
     s.head_dim = dim;
     s.head_dim_v = dim_v;
     check(s, random);
@@ -87,8 +91,8 @@ TEST_P(GpuDecodeLatent, Splits) {
 TEST_P(GpuDecodeLatent, Caches) {
   Random random(9740);
   for (const int64_t page : {0, 16, 64, 128}) {
-    CaseSpec s = latent(random.pick({DType::bf16, DType::fp16}), 16, random.between(1, 2), 260,
-                        random);
+    CaseSpec s =
+        latent(random.pick({DType::bf16, DType::fp16}), 16, random.between(1, 2), 260, random);
     s.batch = 3;
     s.used_k = true;
     s.page_size = page;

@@ -11,11 +11,6 @@ namespace fulmen::gpu {
 namespace {
 
 constexpr int kLatentLanes = 3 * kWarpgroupLanes;  // two warpgroups that multiply, and a loader's
-constexpr int64_t kTileKeys = 64;
-constexpr int64_t kMostQueries = 8;  // more fill tiles of one head's queries
-constexpr int64_t kMinSplitKeys = 256;
-constexpr int64_t kMostSplits = 64;
-constexpr int64_t kMostKeys = (int64_t{1} << 31) - 1024;
 
 class DecodeLatent final : public Family {
  public:
@@ -27,8 +22,9 @@ class DecodeLatent final : public Family {
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (!p.values_in_keys)
-      return Support::no("it takes values that are the first dims of keys wider than 256, in the "
-                         "same memory");
+      return Support::no(
+          "it takes values that are the first dims of keys wider than 256, in the "
+          "same memory");
     if (p.keep_mask.present || has_mask_parts(p))
       return Support::no("values that a mask leaves out would have to be cleared after the TMA");
     if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
@@ -63,6 +59,11 @@ class DecodeLatent final : public Family {
   }
 
  private:
+  static constexpr int64_t kTileKeys = 64;
+  static constexpr int64_t kMostQueries = 8;  // more fill tiles of one head's queries
+  static constexpr int64_t kMinSplitKeys = 256, kMostSplits = 64;
+  static constexpr int64_t kMostKeys = (int64_t{1} << 31) - 1024;
+
   static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kWarpgroupRows); }
   static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }
   static int64_t most(const Problem& p) {

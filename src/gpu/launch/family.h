@@ -65,8 +65,8 @@ struct LaunchPlan {
   int num_splits = 0;
   // The launches read k alone, of which v is the first dims (Problem::values_in_keys).
   bool values_in_keys = false;
-  // What runs where pointers are no multiples of 16, and where v is not k's memory after all; null: the same launches, compiled without
-  // 16-byte vectors.
+  // What runs where pointers are no multiples of 16, and where v is not k's memory after all. Null:
+  // the same launches, compiled without 16-byte vectors.
   std::shared_ptr<const LaunchPlan> unaligned;
 };
 

@@ -14,8 +14,7 @@ struct LatentLoader {
 
   FULMEN_DEVICE void run() {
     // Where several workgroups have rows of the same keys, the L2 keeps these.
-    const L2Policy policy =
-        call.row_tiles > 1 ? L2Policy::evict_last() : L2Policy::evict_first();
+    const L2Policy policy = call.row_tiles > 1 ? L2Policy::evict_last() : L2Policy::evict_first();
 #pragma unroll 1
     for (Int64 key = split.first; key < split.any.end; key += 2 * kBlockN) {
       tile<0>(key, policy);

@@ -104,8 +104,8 @@ struct LatentRows {
     const int own_row = wave_id() % 4 * kScoreTile, l = lane_id();
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
-      stmatrix_x4(probabilities_at(kGroup) + panel_place(own_row + l % 16,
-                                                         kScoreTile * f + l / 16 * 8, kBlockM),
+      stmatrix_x4(probabilities_at(kGroup) +
+                      panel_place(own_row + l % 16, kScoreTile * f + l / 16 * 8, kBlockM),
                   rows.p[f].words);
     }
     if (tile_column(0) == 0) {
@@ -150,12 +150,12 @@ struct LatentRows {
     for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll
       for (int g = 0; g < kProducts; ++g) {
-        wgmma<Element, false, true>(
-            rows.out[g], probabilities.columns_further(kScoreTile * f, kBlockM),
-            values(kOther)
-                .rows_further(kScoreTile * f)
-                .columns_further(kScoreTile * kProductTiles * g, kBlockN),
-            true);
+        wgmma<Element, false, true>(rows.out[g],
+                                    probabilities.columns_further(kScoreTile * f, kBlockM),
+                                    values(kOther)
+                                        .rows_further(kScoreTile * f)
+                                        .columns_further(kScoreTile * kProductTiles * g, kBlockN),
+                                    true);
       }
     }
     wgmma_commit();
