@@ -46,19 +46,18 @@ FULMEN_DEVICE void bring_queries(const RowMap& map, int first_row) {
 
 // A row's sum: of the tiles of both warpgroups.
 FULMEN_DEVICE void add_sums(int group, float (&sum)[kRowsPerLane]) {
+  const int first = kLdsLayout.sums_at + 4 * (wave_id() % 4 * kScoreTile);
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const int row = wave_id() % 4 * kScoreTile + tile_row(slot);
-    if (tile_column(0) == 0) lds_store(kLdsLayout.sums_at + 4 * (kBlockM * group + row), sum[slot]);
+    if (tile_column(0) == 0) lds_store(first + 4 * (kBlockM * group + tile_row(slot)), sum[slot]);
   }
   wave_barrier();
   if (lane_id() == 0) mbarrier_arrive(kSumsFull);
   mbarrier_wait(kSumsFull, 0);
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const int row = wave_id() % 4 * kScoreTile + tile_row(slot);
-    sum[slot] = lds_load<float>(kLdsLayout.sums_at + 4 * row) +
-                lds_load<float>(kLdsLayout.sums_at + 4 * (kBlockM + row));
+    const int at = first + 4 * tile_row(slot);
+    sum[slot] = lds_load<float>(at) + lds_load<float>(at + 4 * kBlockM);
   }
 }
 
@@ -118,6 +117,7 @@ FULMEN_DEVICE void decode_latent(const TmaForwardArguments& call) {
     mbarrier_init(kSumsFull, 2 * kWaves);
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
+      mbarrier_init(scores_done(tile), kWaves);
       mbarrier_init(probabilities_full(tile), kWaves);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

@@ -11,9 +11,9 @@ namespace fulmen::kernels {
 struct DecodeLatentLayout {
   static constexpr int kRows = 64, kPanelDims = 64, kPanelBytes = kRows * 2 * kPanelDims,
                        kTiles = 2;
-  // Queries; queries and a tile's keys have landed or were read, for each half of a tile; a tile's
-  // probabilities; a tile that is patched; sums.
-  static constexpr int kBarriers = 1 + 4 * kTiles + kTiles + 1 + 1, kBarrierBytes = 8;
+  // mbarriers: queries, rows that are patched and sums; of a tile that its scores are computed, its
+  // probabilities written, its halves filled, and empty.
+  static constexpr int kBarriers = 3 + kTiles * (1 + 1 + 2 + 2), kBarrierBytes = 8;
   int tile_panels, tile_bytes, tiles_at;
   int probabilities_at, probability_step;  // of the first tile; to those of the second
   int references_at, sums_at, barriers_at, missing_at, total;

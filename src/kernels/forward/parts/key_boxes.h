@@ -52,6 +52,7 @@ FULMEN_DEVICE void load_panels(int to, const TensorMap& map, const Place& place,
 template <int kFirst, int kEnd>
 FULMEN_DEVICE void clear_foreign_rows(int tile_at, const SplitKeys& split, Int64 key) {
   wave_barrier();
+#pragma unroll 1
   for (int row = lane_id() / 8; row < kBlockN; row += kWaveSize / 8) {
     if (key + row >= split.any.begin && key + row < split.any.end) continue;
 #pragma unroll

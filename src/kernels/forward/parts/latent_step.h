@@ -17,57 +17,63 @@ struct LatentRows {
 
   // The tiles from `key` on: the second one may lie behind the split's end.
   FULMEN_DEVICE void pair(const SplitKeys& split, Int64 key) {
-    const bool has_second = key + kBlockN < split.any.end;
-    if constexpr (kGroup == 0) {
-      const bool moved = score(split, key);
-      if (moved) rescale(rows, factor);
-      publish();
-      begin_own();
-      if (has_second) {
-        wait_for_other();
-        if (follow_other()) {
-          end_outputs(rows);
-          rescale(rows, factor);
-        }
-        begin_other();
-        wgmma_wait<1>();
-        release(tile_empty(0, 0));
-        end_outputs(rows);
-        release(tile_empty(1, 0));
-        release(tile_empty(1, 1));
-      } else {
-        end_outputs(rows);
-        release(tile_empty(0, 0));
-      }
-    } else {
-      TileRow<kKeyTiles> scores;
-      if (has_second) multiply_keys(scores);
+    const Int64 second = key + kBlockN;
+    const bool has_second = second < split.any.end;
+    if (kGroup == 1 && !has_second) {
       wait_for_other();
-      if (follow_other()) rescale(rows, factor);
-      begin_other();
-      if (has_second) {
-        const bool moved = exponentiate_scores(split, key + kBlockN, scores);
-        publish();
-        end_outputs(rows);
-        release(tile_empty(0, 1));
-        if (moved) rescale(rows, factor);
-        begin_own();
-        end_outputs(rows);
-        release(tile_empty(1, 1));
-      } else {
-        end_outputs(rows);
-        release(tile_empty(0, 1));
-      }
+      take_other();
+      end_other();
+    } else if (split.is_masked(kGroup == 0 ? key : second)) {
+      with_own_tile<true>(kGroup == 0 ? key : second, has_second);
+    } else {
+      with_own_tile<false>(kGroup == 0 ? key : second, has_second);
     }
     parity ^= 1;
   }
 
  private:
   static constexpr int kOther = 1 - kGroup;
-  FULMEN_DEVICE bool score(const SplitKeys& split, Int64 key) {
+
+  // No branch lies between the begin of a product and its end but waits.
+  template <bool kMasked>
+  FULMEN_DEVICE void with_own_tile(Int64 first_key, bool has_second) {
     TileRow<kKeyTiles> scores;
     multiply_keys(scores);
-    return exponentiate_scores(split, key, scores);
+    if constexpr (kGroup == 0) {
+      if (exponentiate_scores<kMasked>(first_key, scores)) rescale(rows, factor);
+      publish();
+      begin_own();
+      if (has_second) wait_for_other();
+      end_own();
+      if (has_second) {
+        take_other();
+        end_other();
+      }
+    } else {
+      wait_for_other();
+      take_other();
+      const bool moved = exponentiate_scores<kMasked>(first_key, scores);
+      publish();
+      end_other();
+      if (moved) rescale(rows, factor);
+      begin_own();
+      end_own();
+    }
+  }
+  // O += P K of the other tile begins.
+  FULMEN_DEVICE void take_other() {
+    if (follow_other()) rescale(rows, factor);
+    begin_other();
+  }
+  FULMEN_DEVICE void end_other() {
+    end_outputs(rows);
+    release(tile_empty(kOther, kGroup));
+    // Where the probabilities of the second tile lie.
+    if constexpr (kGroup == 0) release(tile_empty(1, 1));
+  }
+  FULMEN_DEVICE void end_own() {
+    end_outputs(rows);
+    release(tile_empty(kGroup, kGroup));
   }
   // S of the warpgroup's own tile.
   FULMEN_DEVICE void multiply_keys(TileRow<kKeyTiles>& scores) const {
@@ -77,31 +83,24 @@ struct LatentRows {
     begin_scores(LdsMatrix::of(0, kBlockM), LdsMatrix::of(tile_at(kGroup), kBlockN), scores);
     wgmma_wait<0>();
     wgmma_hold(scores);
+    wave_barrier();
+    release(scores_done(kGroup));
   }
   // Scores become rows.p. Returns true if the reference moved.
-  FULMEN_DEVICE bool exponentiate_scores(const SplitKeys& split, Int64 key,
-                                         TileRow<kKeyTiles>& scores) {
-    bool moved = false;
-    if (wave_row >= map.end) {
-      // The warpgroup multiplies 64 rows, these are none.
-#pragma unroll
-      for (int f = 0; f < kKeyTiles; ++f) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) scores[f][e] = 0;
-      }
-    } else if (split.is_masked(key)) {
-      moved = exponentiate_tile<true>(map, wave_row, rows.state, key,
-                                      RowBits<true>::of(map, wave_row, key), scores, factor);
-    } else {
-      moved = exponentiate_tile<false>(map, wave_row, rows.state, key,
-                                       RowBits<false>::of(map, wave_row, key), scores, factor);
-    }
+  template <bool kMasked>
+  FULMEN_DEVICE bool exponentiate_scores(Int64 first_key, TileRow<kKeyTiles>& scores) {
+    const bool moved =
+        exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key,
+                                   RowBits<kMasked>::of(map, wave_row, first_key), scores, factor);
     keep_probabilities(rows, scores);
     return moved;
   }
   // The own tile's probabilities and references, for the other warpgroup.
   FULMEN_DEVICE void publish() const {
-    const int own_row = wave_id() % 4 * kScoreTile, l = lane_id();
+    // Probabilities take the place of keys, which the other waves of the warpgroup multiply, too.
+    mbarrier_wait(scores_done(kGroup), parity);
+    const int own_row = wave_id() % 4 * kScoreTile, l = lane_id(),
+              references = reference_at(kGroup);
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
       stmatrix_x4(probabilities_at(kGroup) +
@@ -111,7 +110,7 @@ struct LatentRows {
     if (tile_column(0) == 0) {
 #pragma unroll
       for (int slot = 0; slot < kRowsPerLane; ++slot)
-        lds_store(reference_at(kGroup, slot), rows.state.reference[slot]);
+        lds_store(references + 4 * tile_row(slot), rows.state.reference[slot]);
     }
     lds_fence_for_matrices();
     wave_barrier();
@@ -123,29 +122,36 @@ struct LatentRows {
   }
   // Takes the other warpgroup's references. Returns true if one moved.
   FULMEN_DEVICE bool follow_other() {
+    const int references = reference_at(kOther);
     float moved[kRowsPerLane];
     bool moves = false;
 #pragma unroll
     for (int slot = 0; slot < kRowsPerLane; ++slot) {
-      moved[slot] = lds_load<float>(reference_at(kOther, slot));
+      moved[slot] = lds_load<float>(references + 4 * tile_row(slot));
       moves = moves || moved[slot] != rows.state.reference[slot];
     }
     if (__builtin_expect(!any_lane(moves), 1)) return false;
     follow_maxima(rows.state, softmax_scale(map.arguments), moved, factor);
     return true;
   }
-  FULMEN_DEVICE static int reference_at(int group, int slot) {
-    const int row = wave_id() % 4 * kScoreTile + tile_row(slot);
-    return kLdsLayout.references_at + 4 * (kBlockM * group + row);
+  // Of the wave's rows.
+  FULMEN_DEVICE static int reference_at(int group) {
+    return kLdsLayout.references_at + 4 * (kBlockM * group + wave_id() % 4 * kScoreTile);
+  }
+  // Sums are where they stay before the fence: the compiler would wait between products else.
+  FULMEN_DEVICE void settle_outputs() {
+#pragma unroll
+    for (int g = 0; g < kProducts; ++g) wgmma_hold(rows.out[g]);
+    wgmma_fence();
   }
   // O += P K begins, of the own tile and of the other one.
   FULMEN_DEVICE void begin_own() {
-    wgmma_fence();
+    settle_outputs();
     begin_outputs(rows, values(kGroup));
   }
   FULMEN_DEVICE void begin_other() {
     const LdsMatrix probabilities = LdsMatrix::of(probabilities_at(kOther), kBlockM);
-    wgmma_fence();
+    settle_outputs();
 #pragma unroll
     for (int f = 0; f < kKeyTiles; ++f) {
 #pragma unroll

@@ -24,8 +24,10 @@ static_assert(kWholeRows && !kKeepMask && !kDropout,
 constexpr RegisterShares kRegisters = RegisterShares::of(2, 1, kTmaRegisters);
 
 constexpr int kQueriesFull = kLdsLayout.barriers_at, kPatch = kQueriesFull + 8,
-              kSumsFull = kPatch + 8, kProbabilitiesFull = kSumsFull + 8,
-              kTileFull = kProbabilitiesFull + 2 * 8, kTileEmpty = kTileFull + 4 * 8;
+              kSumsFull = kPatch + 8, kScoresDone = kSumsFull + 8,
+              kProbabilitiesFull = kScoresDone + 2 * 8, kTileFull = kProbabilitiesFull + 2 * 8,
+              kTileEmpty = kTileFull + 4 * 8;
+FULMEN_DEVICE constexpr int scores_done(int tile) { return kScoresDone + 8 * tile; }
 FULMEN_DEVICE constexpr int probabilities_full(int tile) { return kProbabilitiesFull + 8 * tile; }
 // Half 0 of a tile: the first half of the values; half 1: all other dims.
 FULMEN_DEVICE constexpr int tile_full(int tile, int half) {
