@@ -123,10 +123,10 @@ Drawn draw_latent(std::mt19937_64& random, bool small) {
   s.head_dim_v = 512;
   s.values_in_keys = true;
   s.seqlen_q = of({1, 1, 2, 4});
-  s.seqlen_k = small ? of({70, 200, 600, 1100}) : of({1000, 4096, 16384, 65536});
+  s.seqlen_k = small ? of({70, 200, 600, 1100, 2400, 5000}) : of({1000, 4096, 16384, 65536});
   s.batch = small ? of({1, 2, 5}) : of({1, 8, 64, 128});
   s.num_heads = small ? of({4, 16}) : of({16, 32, 64, 128});
-  d.compute_units = static_cast<int>(small ? of({1, 2, 4, 16, 132}) : of({60, 132, 304}));
+  d.compute_units = static_cast<int>(small ? of({1, 2, 4, 16, 132, 304}) : of({60, 132, 304}));
   d.problem = problem_of(s);
   return d;
 }
@@ -181,10 +181,10 @@ const std::vector<ChipBranches>& chip_branches() {
        {{"backward.gfx11", 20},
         {"backward.portable", 6},
         {"backward_fp32.gfx11", 2},
-        {"decode.gfx11", 8},
+        {"decode.gfx11", 11},
         {"decode.portable", 16},
-        {"prefill.gfx11", 3},
-        {"prefill.portable", 2},
+        {"prefill.gfx11", 4},
+        {"prefill.portable", 3},
         {"prefill_fp32.gfx11", 2},
         {"prefill_int8.gfx11", 3},
         {"short.gfx11", 28},
@@ -194,10 +194,10 @@ const std::vector<ChipBranches>& chip_branches() {
        {{"backward.gfx12", 24},
         {"backward.portable", 6},
         {"backward_fp32.gfx12", 2},
-        {"decode.gfx12", 8},
+        {"decode.gfx12", 11},
         {"decode.portable", 16},
-        {"prefill.gfx12", 3},
-        {"prefill.portable", 2},
+        {"prefill.gfx12", 4},
+        {"prefill.portable", 3},
         {"prefill_fp32.gfx12", 2},
         {"prefill_int8.gfx12", 3},
         {"short.gfx12", 28},
@@ -207,10 +207,10 @@ const std::vector<ChipBranches>& chip_branches() {
        {{"backward.cdna3", 8},
         {"backward.portable", 6},
         {"backward_fp32.cdna3", 4},
-        {"decode.cdna3", 9},
+        {"decode.cdna3", 12},
         {"decode.portable", 20},
-        {"prefill.cdna3", 3},
-        {"prefill.portable", 2},
+        {"prefill.cdna3", 4},
+        {"prefill.portable", 3},
         {"prefill_fp32.cdna3", 3},
         {"prefill_int8.cdna3", 3},
         {"short.cdna3", 28},
@@ -220,10 +220,10 @@ const std::vector<ChipBranches>& chip_branches() {
        {{"backward.cdna4", 8},
         {"backward.portable", 6},
         {"backward_fp32.cdna4", 4},
-        {"decode.cdna4", 9},
+        {"decode.cdna4", 12},
         {"decode.portable", 20},
-        {"prefill.cdna4", 2},
-        {"prefill.portable", 2},
+        {"prefill.cdna4", 3},
+        {"prefill.portable", 3},
         {"prefill_fp32.cdna4", 3},
         {"prefill_int8.cdna4", 2},
         {"short.cdna4", 28},
@@ -236,9 +236,9 @@ const std::vector<ChipBranches>& chip_branches() {
         {"backward_fp32.sm80", 8},
         {"boards.sm80", 4},
         {"decode.portable", 16},
-        {"decode.sm80", 6},
-        {"prefill.portable", 2},
-        {"prefill.sm80", 9},
+        {"decode.sm80", 9},
+        {"prefill.portable", 3},
+        {"prefill.sm80", 10},
         {"prefill_fp32.sm80", 3},
         {"prefill_int8.sm80", 3},
         {"short.sm80", 30},
@@ -254,10 +254,11 @@ const std::vector<ChipBranches>& chip_branches() {
         {"backward_wgmma_atomic.sm90", 12},
         {"boards.sm80", 4},
         {"decode.portable", 16},
-        {"decode.sm80", 6},
+        {"decode.sm80", 9},
+        {"decode_latent.sm90", 3},
         {"decode_tma.sm90", 16},
-        {"prefill.portable", 2},
-        {"prefill.sm80", 7},
+        {"prefill.portable", 3},
+        {"prefill.sm80", 8},
         {"prefill_fp32.sm80", 3},
         {"prefill_int8.sm80", 3},
         {"prefill_tma.sm90", 35},

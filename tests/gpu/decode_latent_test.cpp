@@ -79,7 +79,7 @@ TEST_P(GpuDecodeLatent, Bands) {
 
 TEST_P(GpuDecodeLatent, Splits) {
   Random random(9730);
-  CaseSpec s = latent(DType::bf16, 16, 1, random.between(800, 1100), random);
+  CaseSpec s = latent(DType::bf16, 16, 1, random.between(1030, 1200), random);
   check_split(s, 2, random);
   s.causal = Causal::bottom_right;
   s.seqlen_q = 3;

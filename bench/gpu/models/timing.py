@@ -22,7 +22,7 @@ class Timed:
     calls: int = 1  # in a run
 
 
-def _span(run: Run, count: int) -> float:
+def span(run: Run, count: int) -> float:
     """Milliseconds of one run, from so many in a row."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
@@ -58,7 +58,7 @@ def of_forward(call: Run, device: str) -> tuple[Timed, str]:
     for _ in range(2):
         call()
     torch.cuda.synchronize()
-    if _span(call, 2) > SHORT_MS:
+    if span(call, 2) > SHORT_MS:
         return Timed(call), ""
     try:
         graph = _captured(lambda: [call() for _ in range(INSIDE)])
@@ -81,7 +81,7 @@ def of_backward(forward: Callable[[], torch.Tensor], inputs, dout, device: str):
     for _ in range(2):
         gradients(held[0])
     torch.cuda.synchronize()
-    if _span(eager.run, 2) > SHORT_MS:
+    if span(eager.run, 2) > SHORT_MS:
         return eager, ""
 
     def both():
@@ -106,7 +106,7 @@ def first_line(error: BaseException) -> str:
 
 def _milliseconds(run: Run, count: int, device: str) -> float:
     if device != "cpu":
-        return _span(run, count)
+        return span(run, count)
     start = time.perf_counter()
     for _ in range(count):
         run()

@@ -4,8 +4,9 @@ KV head of 576 dims, V its first 512).
 
   python bench/gpu/models/wide.py [--json FILE]
 
-Medians of seven, peers in turn. Each result is compared with PyTorch's math in fp32 on a sample of
-rows. Latent decode is set beside the copy rate and the rate of a matrix product of the same run."""
+Medians of seven, peers in turn; calls of less than a millisecond in CUDA graphs. Each result is
+compared with PyTorch's math in fp32 on a sample of rows. Latent decode is set beside the copy rate
+and the rate of a matrix product of the same run."""
 
 import argparse
 import json
@@ -14,25 +15,28 @@ import statistics
 import fulmen
 import torch
 import torch.nn.functional as functional
+from timing import of_forward, span
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 WIDE = [(1, 4096, 1), (1, 8192, 1), (1, 4096, 8), (1, 8192, 8)]
-LATENT = [(64, 4096), (128, 4096), (64, 8192), (16, 32768)]
+# Batch, keys, heads, queries, rows of a page (0: no pages).
+LATENT = [
+    (64, 4096, 128, 1, 0),
+    (128, 4096, 128, 1, 0),
+    (64, 8192, 128, 1, 0),
+    (16, 32768, 128, 1, 0),
+    (128, 4096, 128, 1, 64),
+    (128, 8192, 128, 2, 64),
+    (64, 4096, 16, 1, 64),
+    (128, 8192, 16, 1, 64),
+]
 PEERS = {"efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
 
 
 def milliseconds(call, repeats: int = 7) -> float:
-    call()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+    timed, _ = of_forward(call, "cuda")
+    timed.run()
+    return statistics.median(span(timed.run, 1) for _ in range(repeats)) / timed.calls
 
 
 def ceilings() -> tuple[float, float]:
@@ -75,19 +79,30 @@ def wide(batch: int, length: int, heads: int) -> dict:
     return row
 
 
-def latent(batch: int, length: int, heads: int = 128) -> dict:
-    q = torch.randn(batch, 1, heads, 576, device="cuda", dtype=torch.bfloat16)
+def latent(batch: int, length: int, heads: int, queries: int, page_size: int) -> dict:
+    q = torch.randn(batch, queries, heads, 576, device="cuda", dtype=torch.bfloat16)
     k = torch.randn(batch, length, 1, 576, device="cuda", dtype=torch.bfloat16)
-    v = k[..., :512]
-    scale = 192**-0.5
+    options = {"softmax_scale": 192**-0.5}
+    keys = k
+    if page_size > 0:
+        # Pages in any order.
+        pages = length // page_size
+        order = torch.randperm(batch * pages, device="cuda")
+        table = torch.empty_like(order)
+        table[order] = torch.arange(batch * pages, device="cuda")
+        keys = k.view(-1, page_size, 1, 576)[order]
+        options["block_table"] = table.view(batch, pages).to(torch.int32)
+        options["seqlens_k"] = torch.full((batch,), length, device="cuda", dtype=torch.int32)
 
     def call():
-        return fulmen.attention(q, k, v, softmax_scale=scale)
+        return fulmen.attention(q, keys, keys[..., :512], **options)
 
-    row = {"case": f"latent {batch} x {length}, {heads}", "kernel": fulmen.explain(q, k, v)[:90]}
-    row["error"] = error_of(call(), q, k, v, scale)
+    name = f"latent {batch} x {queries} over {length}, {heads} heads"
+    row = {"case": f"{name}, pages of {page_size}" if page_size else name}
+    row["kernel"] = fulmen.explain(q, keys, keys[..., :512], **options)[:60]
+    row["error"] = error_of(call(), q, k, k[..., :512], 192**-0.5)
     row["ms"] = milliseconds(call)
-    row["tflops"] = 2 * batch * heads * length * (576 + 512) / row["ms"] / 1e9
+    row["tflops"] = 2 * batch * heads * queries * length * (576 + 512) / row["ms"] / 1e9
     row["terabytes"] = batch * length * 576 * 2 / row["ms"] / 1e9
     return row
 
