@@ -8,6 +8,7 @@
 #pragma once
 
 #include "backward/parts/tile.h"
+#include "tile/group_barrier.h"
 
 namespace fulmen::kernels {
 
@@ -63,15 +64,7 @@ class ScoreParts {
     }
   }
   // All parts of a tile are there.
-  FULMEN_DEVICE static void meet() {
-    if constexpr (kDimGroups == 2 && kCopiesToLds) {
-      const int place = 1 + 2 * row_group(), own = part_of_dims();
-      named_barrier_arrive(place + own);
-      named_barrier_sync(place + 1 - own);
-    } else {
-      barrier();
-    }
-  }
+  FULMEN_DEVICE static void meet() { group_barrier<kDimGroups>(row_group(), part_of_dims()); }
 
  private:
   static constexpr int kTileBytes = 4 * kScoreTile * kScoreTile;
