@@ -61,6 +61,9 @@ std::vector<Problem> main_problems() {
       list.push_back(backward_of(usual_problem(DType::bf16, {1, 4096, 4096, 16, 16, dim}, causal)));
     }
   }
+  // A VAE's block, and heads of Gemma 4.
+  list.push_back(backward_of(usual_problem(DType::bf16, {1, 4096, 4096, 1, 1, 512}, false)));
+  list.push_back(backward_of(usual_problem(DType::bf16, {1, 4096, 4096, 8, 4, 512}, true)));
   list.push_back(backward_of(usual_problem(DType::fp16, {1, 4096, 4096, 16, 16, 128}, false)));
   // The second panel in part.
   list.push_back(backward_of(usual_problem(DType::bf16, {2, 4096, 4096, 16, 16, 80}, false)));

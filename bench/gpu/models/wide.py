@@ -1,12 +1,13 @@
 """Heads wider than 256 on an NVIDIA GPU, by Fulmen's Python package beside PyTorch's backends:
-forward passes of 512 dims (a VAE's block has one such head), and decode of latent attention (one
-KV head of 576 dims, V its first 512).
+forward passes of 512 dims (a VAE's block has one such head), their gradients, and decode of latent
+attention (one KV head of 576 dims, V its first 512).
 
   python bench/gpu/models/wide.py [--json FILE]
 
 Medians of seven, peers in turn; calls of less than a millisecond in CUDA graphs. Each result is
-compared with PyTorch's math in fp32 on a sample of rows. Latent decode is set beside the copy rate
-and the rate of a matrix product of the same run."""
+compared with PyTorch's math in fp32 on a sample of rows, gradients on all rows of the first head.
+Gradients are timed beside Fulmen's kernels without matrix instructions, too. Latent decode is set
+beside the copy rate and the rate of a matrix product of the same run."""
 
 import argparse
 import json
@@ -79,6 +80,55 @@ def wide(batch: int, length: int, heads: int) -> dict:
     return row
 
 
+def gradients_of(q, k, v, dout, scale) -> list[torch.Tensor]:
+    """By the formulas, in fp32, of one head: [seqlen, dim]."""
+    q, k, v, dout = (x.float() for x in (q, k, v, dout))
+    p = (q @ k.T * scale).softmax(-1)
+    dp = dout @ v.T
+    ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * scale
+    return [ds @ k, ds.T @ q, p.T @ dout]
+
+
+def wide_gradients(batch: int, length: int, heads: int) -> dict:
+    q, k, v, dout = (
+        torch.randn(batch, length, heads, 512, device="cuda", dtype=torch.bfloat16)
+        for _ in range(4)
+    )
+    out, lse = fulmen.attention(q, k, v, return_lse=True)
+
+    def call(**options):
+        return fulmen.attention_backward(dout, q, k, v, out, lse, **options)
+
+    row = {
+        "case": f"gradients {batch} x {length}, {heads} x 512",
+        "kernel": fulmen.explain(q, k, v, backward=True)[:90],
+    }
+    right = gradients_of(*(x[0, :, 0] for x in (q, k, v, dout)), 512**-0.5)
+    row["error"] = max(
+        float((mine[0, :, 0].float() - theirs).abs().max() / theirs.abs().max())
+        for mine, theirs in zip(call()[:3], right, strict=True)
+    )
+    row["ms"] = milliseconds(call)
+    row["tflops"] = 10 * batch * heads * length**2 * 512 / row["ms"] / 1e9
+    row["portable"] = milliseconds(lambda: call(kernel="cuda.backward.portable"), repeats=3)
+    leaves = [x.transpose(1, 2).contiguous().requires_grad_() for x in (q, k, v)]
+    for name, backend in PEERS.items():
+        try:
+            with sdpa_kernel([backend]):
+                theirs = functional.scaled_dot_product_attention(*leaves)
+            loss = dout.transpose(1, 2).contiguous()
+
+            def peer(theirs=theirs, loss=loss):
+                return torch.autograd.grad(theirs, leaves, loss, retain_graph=True)
+
+            row[name] = milliseconds(peer, repeats=3)
+        except RuntimeError as error:
+            row[name] = str(error).splitlines()[0]
+    times = [row[name] for name in PEERS if isinstance(row[name], float)]
+    row["ratio"] = min(times) / row["ms"] if times else None
+    return row
+
+
 def latent(batch: int, length: int, heads: int, queries: int, page_size: int) -> dict:
     q = torch.randn(batch, queries, heads, 576, device="cuda", dtype=torch.bfloat16)
     k = torch.randn(batch, length, 1, 576, device="cuda", dtype=torch.bfloat16)
@@ -114,7 +164,7 @@ def main() -> None:
     product, copy = ceilings()
     print(f"{torch.cuda.get_device_name()}: product {product:.0f} TFLOP/s, copy {copy:.2f} TB/s")
     rows = []
-    for function, shapes in ((wide, WIDE), (latent, LATENT)):
+    for function, shapes in ((wide, WIDE), (wide_gradients, WIDE), (latent, LATENT)):
         for shape in shapes:
             rows.append(function(*shape))
             print(rows[-1], flush=True)

@@ -25,6 +25,10 @@ class Backward final : public Family {
   bool dropout() const noexcept override { return true; }
   bool score_functions() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
+  HeadDims most_head_dims() const noexcept override {
+    const int64_t most = tiles_.shapes.back().max_head_dim;
+    return {most, most};
+  }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
@@ -89,7 +93,7 @@ class Backward final : public Family {
     const bool with_bias = p.batch > 0 && p.seqlen_q > 0 && holds_all_keys(p, chip, bias);
     if (p.dq.present && !with_bias) plan.add_rows(queries, kGivesDq);
     const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;
-    if (splits_keys(p) && dk != 0 && dv != 0) {
+    if (splits_keys(p, chip) && dk != 0 && dv != 0) {
       plan.add_rows(kernel(dk), dk);
       plan.add_rows(kernel(dv), dv);
     } else if ((dk | dv) != 0) {
@@ -130,19 +134,32 @@ class Backward final : public Family {
         int64_t{s.block_m / waves} * (sums + 2 * s.block_n) + (p.bias.present ? 16 * s.block_n : 0);
     return registers_fit(each / chip.wave_size, chip, waves, s.min_waves, s.min_workgroups);
   }
-  int dims(int64_t dim) const { return static_cast<int>(round_up(dim, target().mma_k)); }
-  const BackwardShapes& shapes_for(const Problem& p) const {
+  // Each wave of those that share rows has whole operands.
+  int dims(int64_t dim, int dim_groups = 1) const {
+    return static_cast<int>(round_up(dim, int64_t{target().mma_k} * dim_groups));
+  }
+  const BackwardShapes& shapes_for(const Problem& p, const Chip& chip) const {
     std::size_t n = 0;
     while (n + 1 < tiles_.shapes.size() &&
            dims(std::max(p.head_dim, p.head_dim_v)) > tiles_.shapes[n].max_head_dim)
       ++n;
+    const int max_head_dim = tiles_.shapes[n].max_head_dim;
+    while (n + 1 < tiles_.shapes.size() && tiles_.shapes[n + 1].max_head_dim == max_head_dim &&
+           !fits(tiles_.shapes[n], p, chip))
+      ++n;
     return tiles_.shapes[n];
   }
-  bool splits_keys(const Problem& p) const {
-    return shapes_for(p).split_keys || score_registers(p) >= shapes_for(p).split_from;
+  bool fits(const BackwardShapes& shapes, const Problem& p, const Chip& chip) const {
+    const int keys = shapes.split_keys ? kGivesDk : kGivesDk | kGivesDv;
+    return kernel_of(p, chip, shapes.queries, kGivesDq).lds_bytes <= chip.lds_bytes &&
+           kernel_of(p, chip, shapes.keys, keys).lds_bytes <= chip.lds_bytes;
   }
-  const BackwardShape& keys_shape(const Problem& p) const {
-    const BackwardShapes& shapes = shapes_for(p);
+  bool splits_keys(const Problem& p, const Chip& chip) const {
+    const BackwardShapes& shapes = shapes_for(p, chip);
+    return shapes.split_keys || score_registers(p) >= shapes.split_from;
+  }
+  const BackwardShape& keys_shape(const Problem& p, const Chip& chip) const {
+    const BackwardShapes& shapes = shapes_for(p, chip);
     const bool plain =
         score_registers(p) == 0 && p.softmax_scale > 0 && dims(p.head_dim) == dims(p.head_dim_v);
     return plain && shapes.plain_keys && p.seqlen_k > shapes.plain_keys->block_m / 2
@@ -168,42 +185,50 @@ class Backward final : public Family {
     return s.lds_bytes <= chip.lds_bytes;
   }
   int lds_bytes(const Specialisation& s) const {
-    return kernels::BackwardLayout::of({.transposed_depth = target().transposed_depth(),
-                                        .reads_transposed = target().reads_transposed,
-                                        .head_dim = s.head_dim,
-                                        .head_dim_v = s.head_dim_v,
-                                        .block_m = s.block_m,
-                                        .block_n = s.block_n,
-                                        .buffers = s.buffers,
-                                        .rows_in_lds = s.queries_in_lds != 0,
-                                        .first_values = (s.outputs & (kGivesDq | kGivesDk)) != 0,
-                                        .second_values = (s.outputs & kGivesDv) != 0})
+    return kernels::SharedRowsLayout::of({.transposed_depth = target().transposed_depth(),
+                                          .reads_transposed = target().reads_transposed,
+                                          .head_dim = s.head_dim,
+                                          .head_dim_v = s.head_dim_v,
+                                          .block_m = s.block_m,
+                                          .block_n = s.block_n,
+                                          .buffers = s.buffers,
+                                          .rows_in_lds = s.queries_in_lds != 0,
+                                          .first_values = (s.outputs & (kGivesDq | kGivesDk)) != 0,
+                                          .second_values = (s.outputs & kGivesDv) != 0,
+                                          .dim_groups = s.dim_groups})
         .total;
   }
   Specialisation specialisation(const Problem& p, const Chip& chip, int outputs) const {
-    BackwardShape shape = outputs == kGivesDq ? shapes_for(p).queries : keys_shape(p);
+    const BackwardShapes& shapes = shapes_for(p, chip);
+    BackwardShape shape = outputs == kGivesDq ? shapes.queries : keys_shape(p, chip);
     const bool by_score = p.bias.present || has_masks(p) || has_score_mod(p);
-    const bool narrow = by_score && std::max(p.head_dim, p.head_dim_v) > shapes_for(p).narrow_above;
+    const bool narrow = by_score && std::max(p.head_dim, p.head_dim_v) > shapes.narrow_above;
     if (narrow && outputs != kGivesDq) shape.block_n = target().value_depth;
-    if (outputs == kGivesDq && score_registers(p) >= shapes_for(p).late_from) shape.late = true;
+    if (outputs == kGivesDq && score_registers(p) >= shapes.late_from) shape.late = true;
     // No wave without rows: chess boards have 64.
     const int64_t rows = outputs == kGivesDq ? p.seqlen_q : p.seqlen_k;
-    while (rows <= shape.block_m / 2 && shape.block_m > 16 * shape.waves) shape.block_m /= 2;
+    while (rows <= shape.block_m / 2 && shape.block_m * shape.dim_groups > 16 * shape.waves)
+      shape.block_m /= 2;
     while (rows <= shape.block_m / 2 && shape.waves > 4) {
       shape.block_m /= 2;
       shape.waves /= 2;
     }
-    if (splits_keys(p) && outputs == (kGivesDk | kGivesDv)) outputs = kGivesDk;
+    if (splits_keys(p, chip) && outputs == (kGivesDk | kGivesDv)) outputs = kGivesDk;
+    Specialisation s = kernel_of(p, chip, shape, outputs);
+    specialise_for(p, s);
+    read_mask_as_bits(p, s);
+    return s;
+  }
+  Specialisation kernel_of(const Problem& p, const Chip& chip, const BackwardShape& shape,
+                           int outputs) const {
     Specialisation s;
     s.entry = "backward/backward.h";
     s.target = &target();
-    s.head_dim = dims(p.head_dim);
-    s.head_dim_v = dims(p.head_dim_v);
+    s.head_dim = dims(p.head_dim, shape.dim_groups);
+    s.head_dim_v = dims(p.head_dim_v, shape.dim_groups);
     set_shape(shape, chip, s);
     s.outputs = outputs;
     s.lds_bytes = lds_bytes(s);
-    specialise_for(p, s);
-    read_mask_as_bits(p, s);
     return s;
   }
   const BackwardTiles& tiles_;

@@ -237,6 +237,7 @@ void set_shape(const BackwardShape& shape, const Chip& chip, Specialisation& s) 
   s.block_n = shape.block_n;
   s.workgroup = shape.waves * chip.wave_size;
   s.buffers = shape.buffers;
+  s.dim_groups = shape.dim_groups;
   s.queries_in_lds = shape.rows_in_lds;
   s.early_loads = !shape.late;
   s.min_waves = shape.min_waves;

@@ -15,8 +15,12 @@ struct BackwardShape {
   int min_workgroups = 1;  // NVIDIA: of a multiprocessor
   // The columns' next tile is fetched only when it is needed: a few registers less.
   bool late = false;
+  // Neighbouring waves that share their rows, which are in LDS then, and have a part of the dims
+  // each.
+  int dim_groups = 1;
 };
-// Tiles for head dims of q and v up to max_head_dim.
+// Tiles for head dims of q and v up to max_head_dim. Chips with less LDS take the next shapes with
+// the same max_head_dim.
 struct BackwardShapes {
   int max_head_dim;
   BackwardShape queries, keys;

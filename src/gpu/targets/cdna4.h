@@ -31,6 +31,11 @@ inline constexpr BackwardShapes kBackward[]{
     {.max_head_dim = 256,
      .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
      .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1}},
+    // A wave's rows and its sums of one gradient take 256 registers.
+    {.max_head_dim = 512,
+     .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
+     .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
+     .split_keys = true},
 };
 
 // k, q and dout lie in LDS once: what products take transposed is read so.

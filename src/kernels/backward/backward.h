@@ -5,27 +5,32 @@
 //   dq      q, dout  k, v     S = q.k, D = dout.v, dS = P (D - delta)  dq += dS k
 //   dk, dv  k, v     q, dout  the same transposed: a lane owns a key   dv += P^T dout, dk += dS^T q
 //
+// Where a wave's sums of all dims do not fit in registers, waves share rows and each has a part of
+// the dims (backward/parts/shared_rows.h).
+//
 // dbias, where a tile of columns holds all keys: beside dq, a wave keeps the sum of its dS over
 // what dbias is summed over.
 //
 // So what a lane holds of P and dS is what the next product takes from it, on every chip, and
 // nothing is added by atomics.
 #include "backward/parts/bias.h"
+#include "backward/parts/shared_rows.h"
 #include "backward/parts/tile.h"
 #include "backward/parts/weight_lift.h"
 
 namespace fulmen::kernels {
 
-static_assert(kGivesOneSide && !kAddsDq && kDimGroups == 1,
-              "backward: one side's gradients, a wave's rows whole");
-static_assert(kBackward.total == kLdsBytes,
+static_assert(kGivesOneSide && !kAddsDq, "backward: one side's gradients");
+static_assert(kDimGroups == 1 || (kRowsInLds && !kGivesDbias && !(kGivesDk && kGivesDv)),
+              "backward: waves that share rows read them from LDS, for one gradient");
+static_assert(kSharedRows.total == kLdsBytes,
               "backward: the host reserves the LDS that the tiles need");
 
 // Sums of dout.v begin with what is subtracted from them, which dropout does to their multiples. On
 // AMD, whose matrix instructions read what they add to from other registers: these hold it for all
 // columns, unless a bias or the like needs them.
-constexpr bool kStartsAtDelta =
-    !kRowsAreKeys && !kDropout && kTransposedValues && (kPlainScale || kHeadDim + kHeadDimV <= 128);
+constexpr bool kStartsAtDelta = !kRowsAreKeys && !kDropout && kTransposedValues &&
+                                kDimGroups == 1 && (kPlainScale || kHeadDim + kHeadDimV <= 128);
 
 static_assert(kBlockN % kValueDepth == 0, "backward: columns are whole operands");
 
@@ -58,10 +63,13 @@ struct RowsTask : BackwardTask {
         ds[t] = row_operand<Element>(gradient, t);
       }
       if constexpr (kGivesDv) {
+        const auto own = OwnDims<kHeadDimV, kScoreTile>::of_wave();
+        const int values_at =
+            at + own.bytes + (kCopiesValues ? kBackward.second_values_at : kBackward.second_at);
 #pragma unroll
         for (int d = 0; d < kSecondTiles; ++d) {
-          const ValueOperand values = column_values<kHeadDimV, kBackward.value_pitch>(
-              at + (kCopiesValues ? kBackward.second_values_at : kBackward.second_at), step, d);
+          const ValueOperand values =
+              column_values<kHeadDimV, kBackward.value_pitch>(values_at, step, own.operands + d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t)
             multiply_output<Element>(rows.second_sum[t][d], p[t], values);
@@ -69,10 +77,12 @@ struct RowsTask : BackwardTask {
         }
       }
       if constexpr (kGivesFirst) {
+        const auto own = OwnDims<kHeadDim, kScoreTile>::of_wave();
+        const int values_at = at + own.bytes + (kCopiesValues ? kBackward.first_values_at : 0);
 #pragma unroll
         for (int d = 0; d < kFirstTiles; ++d) {
-          const ValueOperand values = column_values<kHeadDim, kBackward.value_pitch>(
-              at + (kCopiesValues ? kBackward.first_values_at : 0), step, d);
+          const ValueOperand values =
+              column_values<kHeadDim, kBackward.value_pitch>(values_at, step, own.operands + d);
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t)
             multiply_output<Element>(rows.first_sum[t][d], ds[t], values);
@@ -84,6 +94,30 @@ struct RowsTask : BackwardTask {
 
  private:
   using Tiles = float[kRowTiles][kElements];
+
+  // q.k and dout.v of column tile f.
+  FULMEN_DEVICE void multiply_both(const WaveRows& rows, int at, int f, Tiles& score,
+                                   Tiles& gradient) const {
+    const auto first = OwnDims<kHeadDim, kMmaK>::of_wave();
+    multiply<kFirstMmaSteps>(rows.first, wave_first_at + first.bytes,
+                             at + first.bytes + kScoreTile * f * kBackward.first_pitch, score,
+                             first.operands);
+    if constexpr (kNeedsDout) {
+      const auto second = OwnDims<kHeadDimV, kMmaK>::of_wave();
+      multiply<kSecondMmaSteps>(
+          rows.second, wave_second_at + second.bytes,
+          at + kBackward.second_at + second.bytes + kScoreTile * f * kBackward.second_pitch,
+          gradient, second.operands);
+    }
+    if constexpr (kDimGroups > 1) {
+      static_assert(kRowTiles == 1, "backward: waves that share rows have a tile of them");
+      ScoreParts::leave(f, true, score[0]);
+      if constexpr (kNeedsDout) ScoreParts::leave(f, false, gradient[0]);
+      ScoreParts::meet();
+      ScoreParts::sum(f, true, score[0]);
+      if constexpr (kNeedsDout) ScoreParts::sum(f, false, gradient[0]);
+    }
+  }
 
   // Probabilities and scores' gradients of column tile f, in place of zeros.
   template <bool kMasked>
@@ -99,13 +133,7 @@ struct RowsTask : BackwardTask {
         for (int e = 0; e < kElements; ++e) gradient[t][e] = -numbers[t][row_slot(e)].delta;
       }
     }
-    multiply<kFirstMmaSteps>(rows.first, wave_first_at, at + kScoreTile * f * kBackward.first_pitch,
-                             score);
-    if constexpr (kNeedsDout) {
-      multiply<kSecondMmaSteps>(rows.second, wave_second_at,
-                                at + kBackward.second_at + kScoreTile * f * kBackward.second_pitch,
-                                gradient);
-    }
+    multiply_both(rows, at, f, score, gradient);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
       RowStatistics rest[kRowsPerLane];
@@ -184,10 +212,13 @@ FULMEN_DEVICE void store_gradients(const BackwardArguments& call, Int64 batch, I
                                    Int64 row_begin, const RowsTask& task, const WaveRows& rows) {
   const BackwardArguments& a = arguments_of(reload(call, row_begin), batch);
   const BackwardTask stored{a, batch, task.band, task.wave_row, end_of_rows(a, row_begin), 0, 0};
-  if constexpr (kGivesDq) stored.store(a.dq, head, 0, a.head_dim, a.softmax_scale, rows.first_sum);
-  if constexpr (kGivesDk) stored.store(a.dk, head, 0, a.head_dim, a.softmax_scale, rows.first_sum);
+  const int part = part_of_dims(), first = kFirstTiles * part, second = kSecondTiles * part;
+  if constexpr (kGivesDq)
+    stored.store(a.dq, head, first, a.head_dim, a.softmax_scale, rows.first_sum);
+  if constexpr (kGivesDk)
+    stored.store(a.dk, head, first, a.head_dim, a.softmax_scale, rows.first_sum);
   if constexpr (kGivesDv)
-    stored.store(a.dv, head, 0, a.head_dim_v, undone_lift(a), rows.second_sum);
+    stored.store(a.dv, head, second, a.head_dim_v, undone_lift(a), rows.second_sum);
 }
 
 // dq, or dk and dv, of kBlockM rows of one head. call: the kernel's arguments.
@@ -204,7 +235,7 @@ FULMEN_DEVICE void gradients_of_rows(const BackwardArguments& call, Int64 batch,
 
   const Side own =
       kRowsAreKeys ? Side::keys(a, batch, row_head) : Side::queries(a, batch, row_head);
-  const int wave = wave_id() * kRowTiles * kScoreTile;
+  const int wave = row_group() * kRowTiles * kScoreTile;
   const RowsTask task{{a, batch, band, row_begin + wave, row_end,
                        kBackward.first_rows_at + wave * kBackward.first_pitch,
                        kBackward.second_rows_at + wave * kBackward.second_pitch}};

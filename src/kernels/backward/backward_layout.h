@@ -14,7 +14,7 @@ struct BackwardShape {
   bool rows_in_lds;
   // Whether a product takes the first (q or k), or second (dout or v), columns as values.
   bool first_values, second_values;
-  int dim_groups = 1;  // of backward_atomic.h
+  int dim_groups = 1;  // waves that share their rows, or keys
 };
 
 // LDS of backward.h: the columns' tiles as rows, and transposed where a product takes them as
@@ -51,14 +51,35 @@ struct BackwardLayout {
     l.first_rows_at = s.buffers * l.buffer_bytes;
     l.second_rows_at = l.first_rows_at + (s.rows_in_lds ? s.block_m * l.first_pitch : 0);
     l.total = l.second_rows_at + (s.rows_in_lds ? s.block_m * l.second_pitch : 0);
-    // Rows that registers hold are loaded by way of LDS.
-    const int pass = s.rows_in_lds ? 0
-                                   : s.block_m * (l.first_pitch > l.second_pitch ? l.first_pitch
-                                                                                 : l.second_pitch);
+    // Rows that registers hold are loaded by way of LDS, where that has room for them.
+    const int pass =
+        s.rows_in_lds || !rows_pass_lds(s.head_dim, s.head_dim_v)
+            ? 0
+            : s.block_m * (l.first_pitch > l.second_pitch ? l.first_pitch : l.second_pitch);
     if (l.total < pass) l.total = pass;
     return l;
   }
   FULMEN_ALGORITHM static int round(int bytes) { return (bytes + 15) / 16 * 16; }
+  FULMEN_ALGORITHM static bool rows_pass_lds(int head_dim, int head_dim_v) {
+    return head_dim <= 256 && head_dim_v <= 256;
+  }
+};
+
+// LDS of backward.h: that of its tiles; and where waves share rows, each wave's parts of q.k and
+// dout.v, in fp32, of a tile of 16 columns. Two such tiles take turns.
+struct SharedRowsLayout {
+  BackwardLayout tiles;
+  int parts_at, part_bytes, total;  // part_bytes: of one tile of 16 columns
+
+  FULMEN_ALGORITHM static SharedRowsLayout of(const BackwardShape& s) {
+    constexpr int kTile = 16, kBytes = 2 * 4 * kTile;
+    SharedRowsLayout l{};
+    l.tiles = BackwardLayout::of(s);
+    l.parts_at = l.tiles.total;
+    l.part_bytes = s.dim_groups > 1 ? s.block_m * s.dim_groups * kBytes : 0;
+    l.total = l.parts_at + (s.block_n > kTile ? 2 : 1) * l.part_bytes;
+    return l;
+  }
 };
 
 // LDS of backward_atomic.h: that of backward.h; the keys, unless they stay there anyway; dS^T, and

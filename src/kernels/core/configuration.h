@@ -20,9 +20,9 @@ struct Configuration {
 
   // How the kernel works; 0 or 1, but for the first two, `persistent` and `heads_in_row`.
   int buffers = 1;         // of K and V tiles
-  int dim_groups = 1;      // waves that share their keys; prefill.h: waves that share their rows;
-                           // backward_atomic.h: one of 2, or two of 4,
-                           // for dv, as many for dk
+  int dim_groups = 1;      // waves that share their keys; prefill.h, backward.h: waves that share
+                           // their rows; backward_atomic.h: one of 2, or two of 4, for dv, as many
+                           // for dk
   int queries_in_lds = 0;  // Q waits in LDS, not in registers
   int persistent = 0;      // tile scheduler: 0 a single tile, 1 static persistent (grid stride), 2
                            // dynamic persistent (tile counter)

@@ -71,7 +71,8 @@ void read_registers(const AmdKernelDescriptor& d, Program& program) {
     program.accumulators = program.vector_registers;
   } else if (program.is("gfx9") && !before) {
     program.vector_registers = std::min(granted, others);
-    program.accumulators = granted - program.vector_registers;
+    // What is granted is rounded up: 212 vector registers and 256 accumulators are 472 together.
+    program.accumulators = std::min(granted - program.vector_registers, 256);
   }
 }
 

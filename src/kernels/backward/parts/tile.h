@@ -41,9 +41,10 @@ static_assert(kBlockN % kScoreTile == 0 && kHeadDim % kProductDims == 0 &&
                   kHeadDimV % kProductDims == 0,
               "backward: tiles are whole operands");
 
-constexpr BackwardLayout kBackward =
-    BackwardLayout::of({kTransposedDepth, kReadsTransposed, kHeadDim, kHeadDimV, kBlockM, kBlockN,
-                        kBuffers, kRowsInLds, kGivesFirst, kGivesDv});
+constexpr SharedRowsLayout kSharedRows =
+    SharedRowsLayout::of({kTransposedDepth, kReadsTransposed, kHeadDim, kHeadDimV, kBlockM, kBlockN,
+                          kBuffers, kRowsInLds, kGivesFirst, kGivesDv, kDimGroups});
+constexpr BackwardLayout kBackward = kSharedRows.tiles;
 
 // The wave's rows and their gradients so far.
 struct WaveRows {
@@ -196,20 +197,21 @@ struct BackwardTask {
   Int64 row_end;
   int wave_first_at, wave_second_at;  // the wave's rows in LDS
 
-  // product[t] += rows . columns of one tile of 16 columns, over all dims.
+  // product[t] += rows . columns of one tile of 16 columns, over all dims; waves that share rows:
+  // over the wave's own, from `first` operands on.
   template <int kMmaSteps, int kHeld>
   FULMEN_DEVICE void multiply(const RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kMmaSteps],
-                              int wave_at, int columns_at,
-                              float (&product)[kRowTiles][kElements]) const {
+                              int wave_at, int columns_at, float (&product)[kRowTiles][kElements],
+                              int first = 0) const {
     using Rows = LdsRows<kMmaSteps * kMmaK>;
 #pragma unroll
-    for (int d = 0; d < kMmaSteps; ++d) {
-      const RowOperand column = Rows::operand(columns_at, d);
+    for (int d = 0; d < kMmaSteps / kDimGroups; ++d) {
+      const RowOperand column = Rows::operand(columns_at, first + d);
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        const RowOperand row = kRowsInLds
-                                   ? Rows::operand(wave_at + kScoreTile * t * Rows::kPitch, d)
-                                   : rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d];
+        const RowOperand row =
+            kRowsInLds ? Rows::operand(wave_at + kScoreTile * t * Rows::kPitch, first + d)
+                       : rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d];
         multiply_scores<Element>(product[t], column, row);
       }
       // Sums and rows fill the registers: operands must not be loaded long before their use.
@@ -461,16 +463,28 @@ FULMEN_DEVICE void rows_to_lds(const Element* head, Int64 stride, int dims, Int6
               alive(from) ? load_piece(head + from * stride, 8 * piece, dims) : Words<4>{});
   }
 }
-// Copies rows to LDS, and from there to registers unless they stay in LDS.
+// Copies rows to LDS, and from there to registers unless they stay in LDS. Rows that LDS has no room
+// for come to registers straight from memory.
 template <int kMmaSteps, int kHeld, class Alive>
 FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int64 row_begin,
                                Int64 row_end, int at,
                                RowOperand (&rows)[kHeld][kRowsInLds ? 1 : kMmaSteps],
                                const Alive& alive) {
   using Rows = LdsRows<kMmaSteps * kMmaK>;
+  const int wave = wave_id() * kRowTiles * kScoreTile;
+  if constexpr (!kRowsInLds && !BackwardLayout::rows_pass_lds(kHeadDim, kHeadDimV)) {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int d = 0; d < kMmaSteps; ++d) {
+        rows[t][d] = load_row_operand(head, stride, row_begin + wave + kScoreTile * t, row_end,
+                                      kMmaK * d, dims);
+      }
+    }
+    return;
+  }
   rows_to_lds<kMmaSteps * kMmaK>(head, stride, dims, row_begin, row_end, at, alive);
   if constexpr (!kRowsInLds) {
-    const int wave = wave_id() * kRowTiles * kScoreTile;
     barrier();
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {

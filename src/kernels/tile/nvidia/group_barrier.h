@@ -1,0 +1,19 @@
+// NVIDIA: pairs of waves meet at two named barriers, at each of which one of them waits for the
+// other.
+#pragma once
+
+#include "core/config.h"
+
+namespace fulmen::kernels {
+
+template <int kWaves>
+FULMEN_DEVICE void group_barrier(int group, int wave) {
+  if constexpr (kWaves == 2) {
+    named_barrier_arrive(1 + 2 * group + wave);
+    named_barrier_sync(2 + 2 * group - wave);
+  } else {
+    barrier();
+  }
+}
+
+}  // namespace fulmen::kernels
