@@ -179,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(On, GpuWideHeads,
 // Blocks of rows by how much LDS there is: pairs of waves, and four for 16 rows.
 TEST(WideHeads, GradientsByTheLdsOfAChip) {
   if (const std::string why = why_unusable("emulated:sm_90a"); !why.empty()) GTEST_SKIP() << why;
-  Random random(own_stream(9440));
+  Random random(9440);
   for (const auto& [chip, block_m, dim] :
        {std::tuple<std::string, std::string, int64_t>{"sm_90a", "64", 512},
         {"sm_80", "64", 384},
@@ -195,7 +195,7 @@ TEST(WideHeads, GradientsByTheLdsOfAChip) {
     Case c(s, random);
     const std::string device = "emulated:" + chip;
     EXPECT_TRUE(verified(c, "emulated.backward.sm80", {device})) << chip << ' ' << to_string(s);
-    const Result<Plan> planned = plan(c.problem(), device, "emulated.backward.sm80");
+    const Result<Plan> planned = plan(c.problem(), device);
     ASSERT_TRUE(planned.ok()) << planned.status().message();
     EXPECT_NE(planned->explain().find("block_m=" + block_m + " block_n=16"), std::string::npos)
         << planned->explain();
