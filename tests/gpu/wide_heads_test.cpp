@@ -176,6 +176,32 @@ TEST_P(GpuWideHeads, GradientsOfEachKind) {
 INSTANTIATE_TEST_SUITE_P(On, GpuWideHeads,
                          ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
 
+// Blocks of rows by how much LDS there is: pairs of waves, and four for 16 rows.
+TEST(WideHeads, GradientsByTheLdsOfAChip) {
+  if (const std::string why = why_unusable("emulated:sm_90a"); !why.empty()) GTEST_SKIP() << why;
+  Random random(9440);
+  for (const auto& [chip, block_m, dim] :
+       {std::tuple<std::string, std::string, int64_t>{"sm_90a", "64", 512},
+        {"sm_80", "64", 384},
+        {"sm_80", "32", 512},
+        {"sm_86", "16", 512}}) {
+    CaseSpec s;
+    s.dtype = DType::bf16;
+    s.head_dim = s.head_dim_v = dim;
+    s.seqlen_q = random.between(65, 90);
+    s.seqlen_k = random.between(65, 90);
+    s.causal = random.pick({Causal::none, Causal::bottom_right});
+    s.nan_in_masked = s.backward = s.lse = true;
+    Case c(s, random);
+    const std::string device = "emulated:" + chip;
+    EXPECT_TRUE(verified(c, "emulated.backward.sm80", {device})) << chip << ' ' << to_string(s);
+    const Result<Plan> planned = plan(c.problem(), device);
+    ASSERT_TRUE(planned.ok()) << planned.status().message();
+    EXPECT_NE(planned->explain().find("block_m=" + block_m + " block_n=16"), std::string::npos)
+        << planned->explain();
+  }
+}
+
 // The kernel that serves, and what another one says.
 TEST(WideHeads, AreServedByMatrixInstructionsWhereThereAreSome) {
   Random random(9430);

@@ -33,7 +33,7 @@ class Backward final : public Family {
     if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     for (const int outputs : {kGivesDq, kGivesDk | kGivesDv}) {
-      const Specialisation s = specialisation(p, chip, outputs);
+      const Specialisation s = specialisation(p, chip, outputs, 0);
       if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     }
     return grid_fits((std::max(p.seqlen_q, p.seqlen_k) + 15) / 16 * p.batch * p.num_heads);
@@ -41,9 +41,9 @@ class Backward final : public Family {
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     return plan_of(p, chip, compute_units, {});
   }
-  tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
-    const Specialisation queries = specialisation(p, chip, kGivesDq),
-                         keys = specialisation(p, chip, kGivesDk | kGivesDv);
+  tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
+    const Specialisation queries = specialisation(p, chip, kGivesDq, compute_units),
+                         keys = specialisation(p, chip, kGivesDk | kGivesDv, compute_units);
     tuning::Space space;
     space.wave_size = chip.wave_size;
     space.parameters = {{"query_block_n", queries.block_n, {16, 32, 64}},
@@ -83,7 +83,7 @@ class Backward final : public Family {
   LaunchPlan plan_of(const Problem& p, const Chip& chip, int compute_units,
                      std::span<const int> v) const {
     const auto kernel = [&](int outputs) {
-      const Specialisation s = specialisation(p, chip, outputs);
+      const Specialisation s = specialisation(p, chip, outputs, compute_units);
       return v.empty() ? s : with(s, v.subspan(outputs == kGivesDq ? 0 : 3, 3));
     };
     BackwardPlan plan(p, compute_units);
@@ -93,7 +93,7 @@ class Backward final : public Family {
     const bool with_bias = p.batch > 0 && p.seqlen_q > 0 && holds_all_keys(p, chip, bias);
     if (p.dq.present && !with_bias) plan.add_rows(queries, kGivesDq);
     const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;
-    if (splits_keys(p, chip) && dk != 0 && dv != 0) {
+    if (splits_keys(p, chip, compute_units) && dk != 0 && dv != 0) {
       plan.add_rows(kernel(dk), dk);
       plan.add_rows(kernel(dv), dv);
     } else if ((dk | dv) != 0) {
@@ -138,7 +138,7 @@ class Backward final : public Family {
   int dims(int64_t dim, int dim_groups = 1) const {
     return static_cast<int>(round_up(dim, int64_t{target().mma_k} * dim_groups));
   }
-  const BackwardShapes& shapes_for(const Problem& p, const Chip& chip) const {
+  const BackwardShapes& shapes_for(const Problem& p, const Chip& chip, int compute_units) const {
     std::size_t n = 0;
     while (n + 1 < tiles_.shapes.size() &&
            dims(std::max(p.head_dim, p.head_dim_v)) > tiles_.shapes[n].max_head_dim)
@@ -147,19 +147,29 @@ class Backward final : public Family {
     while (n + 1 < tiles_.shapes.size() && tiles_.shapes[n + 1].max_head_dim == max_head_dim &&
            !fits(tiles_.shapes[n], p, chip))
       ++n;
+    // Wide heads are often one or two (a VAE's block): blocks of fewer rows, where larger ones
+    // would leave half of the chip without work.
+    if (n + 1 < tiles_.shapes.size() && tiles_.shapes[n + 1].max_head_dim == max_head_dim &&
+        tiles_.shapes[n + 1].queries.buffers == tiles_.shapes[n].queries.buffers &&
+        2 * blocks(tiles_.shapes[n], p) <= compute_units)
+      ++n;
     return tiles_.shapes[n];
+  }
+  static int64_t blocks(const BackwardShapes& shapes, const Problem& p) {
+    return tiles_of(std::max(p.seqlen_q, p.seqlen_k), shapes.queries.block_m) * p.batch *
+           p.num_heads;
   }
   bool fits(const BackwardShapes& shapes, const Problem& p, const Chip& chip) const {
     const int keys = shapes.split_keys ? kGivesDk : kGivesDk | kGivesDv;
     return kernel_of(p, chip, shapes.queries, kGivesDq).lds_bytes <= chip.lds_bytes &&
            kernel_of(p, chip, shapes.keys, keys).lds_bytes <= chip.lds_bytes;
   }
-  bool splits_keys(const Problem& p, const Chip& chip) const {
-    const BackwardShapes& shapes = shapes_for(p, chip);
+  bool splits_keys(const Problem& p, const Chip& chip, int compute_units) const {
+    const BackwardShapes& shapes = shapes_for(p, chip, compute_units);
     return shapes.split_keys || score_registers(p) >= shapes.split_from;
   }
-  const BackwardShape& keys_shape(const Problem& p, const Chip& chip) const {
-    const BackwardShapes& shapes = shapes_for(p, chip);
+  const BackwardShape& keys_shape(const Problem& p, const Chip& chip, int compute_units) const {
+    const BackwardShapes& shapes = shapes_for(p, chip, compute_units);
     const bool plain =
         score_registers(p) == 0 && p.softmax_scale > 0 && dims(p.head_dim) == dims(p.head_dim_v);
     return plain && shapes.plain_keys && p.seqlen_k > shapes.plain_keys->block_m / 2
@@ -198,9 +208,10 @@ class Backward final : public Family {
                                           .dim_groups = s.dim_groups})
         .total;
   }
-  Specialisation specialisation(const Problem& p, const Chip& chip, int outputs) const {
-    const BackwardShapes& shapes = shapes_for(p, chip);
-    BackwardShape shape = outputs == kGivesDq ? shapes.queries : keys_shape(p, chip);
+  Specialisation specialisation(const Problem& p, const Chip& chip, int outputs,
+                                int compute_units) const {
+    const BackwardShapes& shapes = shapes_for(p, chip, compute_units);
+    BackwardShape shape = outputs == kGivesDq ? shapes.queries : keys_shape(p, chip, compute_units);
     const bool by_score = p.bias.present || has_masks(p) || has_score_mod(p);
     const bool narrow = by_score && std::max(p.head_dim, p.head_dim_v) > shapes.narrow_above;
     if (narrow && outputs != kGivesDq) shape.block_n = target().value_depth;
@@ -213,7 +224,7 @@ class Backward final : public Family {
       shape.block_m /= 2;
       shape.waves /= 2;
     }
-    if (splits_keys(p, chip) && outputs == (kGivesDk | kGivesDv)) outputs = kGivesDk;
+    if (splits_keys(p, chip, compute_units) && outputs == (kGivesDk | kGivesDv)) outputs = kGivesDk;
     Specialisation s = kernel_of(p, chip, shape, outputs);
     specialise_for(p, s);
     read_mask_as_bits(p, s);

@@ -23,6 +23,8 @@ namespace fulmen::kernels {
 static_assert(kGivesOneSide && !kAddsDq, "backward: one side's gradients");
 static_assert(kDimGroups == 1 || (kRowsInLds && !kGivesDbias && !(kGivesDk && kGivesDv)),
               "backward: waves that share rows read them from LDS, for one gradient");
+static_assert(kDimGroups == 1 || kRowTiles == 1,
+              "backward: waves that share rows have a tile of 16");
 static_assert(kSharedRows.total == kLdsBytes,
               "backward: the host reserves the LDS that the tiles need");
 
@@ -110,7 +112,6 @@ struct RowsTask : BackwardTask {
           gradient, second.operands);
     }
     if constexpr (kDimGroups > 1) {
-      static_assert(kRowTiles == 1, "backward: waves that share rows have a tile of them");
       ScoreParts::leave(f, true, score[0]);
       if constexpr (kNeedsDout) ScoreParts::leave(f, false, gradient[0]);
       ScoreParts::meet();

@@ -1,5 +1,5 @@
-// group_barrier<kWaves>(group, wave): a group of kWaves neighbouring waves meets; what they wrote to
-// LDS is there. wave: the wave's place in the group. All of the workgroup's waves call it as often.
+// group_barrier<kWaves>(group, wave): a group of kWaves neighbouring waves meets, and what they
+// wrote to LDS is there. wave: the wave's place in the group. All waves of the workgroup call it.
 #pragma once
 
 #include "core/config.h"

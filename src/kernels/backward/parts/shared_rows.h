@@ -1,5 +1,5 @@
-// Waves that share rows (backward.h, heads of more than 256 dims on NVIDIA): a group of neighbouring
-// waves has the same 16 rows, and each wave kHeadDim / kDimGroups dims of q, k and their gradients,
+// Waves that share rows (backward.h, heads of more than 256 dims on NVIDIA). Neighbouring waves are
+// a group, which has 16 rows. Each wave has kHeadDim / kDimGroups dims of q, k and their gradients,
 // and as many of v and dout. Scores are sums over all dims:
 //
 //   each wave    S, D of 16 rows and 16 columns over its own dims   to LDS

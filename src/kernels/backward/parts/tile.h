@@ -463,8 +463,8 @@ FULMEN_DEVICE void rows_to_lds(const Element* head, Int64 stride, int dims, Int6
               alive(from) ? load_piece(head + from * stride, 8 * piece, dims) : Words<4>{});
   }
 }
-// Copies rows to LDS, and from there to registers unless they stay in LDS. Rows that LDS has no room
-// for come to registers straight from memory.
+// Copies rows to LDS, and from there to registers unless they stay in LDS. Rows for which LDS has
+// no room come to registers straight from memory.
 template <int kMmaSteps, int kHeld, class Alive>
 FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int64 row_begin,
                                Int64 row_end, int at,
