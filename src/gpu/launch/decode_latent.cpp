@@ -84,10 +84,11 @@ class DecodeLatent final : public Family {
     }
     return static_cast<int>(best);
   }
-  // Estimated microseconds: a workgroup a multiprocessor, in rounds, or as long as memory takes;
-  // with splits also a second launch, and their results, written and read.
+  // Estimated microseconds on an H200 (docs/lab/nvidia_decode.md): a workgroup a multiprocessor, in
+  // rounds, or as long as memory takes; with splits also a second launch, and their results,
+  // written and read.
   static double cost(const Problem& p, int64_t splits, int compute_units) {
-    constexpr double kTile = 1.3, kStartAndEnd = 6, kLaunch = 3, kBytes = 3.5e6;
+    constexpr double kTile = 1.9, kStartAndEnd = 6, kLaunch = 3, kBytes = 3.5e6;
     const int64_t units = std::max(1, compute_units);
     const auto rounds = static_cast<double>(tiles_of(groups(p) * splits, units));
     const auto tiles = static_cast<double>(split_tiles(p, splits));

@@ -21,7 +21,8 @@ static_assert(kBlockM == 64 && kBlockN == 64 && kWorkgroup == 384 && kPackedRows
 static_assert(kHeadDimV % kPanelColumns == 0, "decode_latent: halves of V are whole panels");
 static_assert(kWholeRows && !kKeepMask && !kDropout,
               "decode_latent: what the TMA can read, without holes");
-constexpr RegisterShares kRegisters = RegisterShares::of(2, 1, kTmaRegisters);
+// The loader of pages looks tables up, too.
+constexpr RegisterShares kRegisters = RegisterShares::of(2, 1, kPaged ? 32 : kTmaRegisters);
 
 constexpr int kQueriesFull = kLdsLayout.barriers_at, kPatch = kQueriesFull + 8,
               kSumsFull = kPatch + 8, kScoresDone = kSumsFull + 8,
