@@ -1,12 +1,15 @@
 """Programs that people run, with their own attention and with Fulmen's, in one process.
 
-  python bench/python/hosts.py [host ...] [--rounds N] [--threads N]   markdown on stdout
+  python bench/python/hosts.py [host ...] [--rounds N] [--threads N] [--processor-time]
+
+Markdown on stdout.
 
 Hosts are the names below; without one, all that can be imported. Models have random weights, but
 for sentence encoders: the time does not depend on them. The two take turns in every round; a figure
 is the median over the rounds, and the ratio the median of the rounds' ratios. `difference` is the
 largest difference of a result, divided by its largest value, the largest of all results. Memory is
-what a run touches at its peak beyond what there was before it.
+what a run touches at its peak beyond what there was before it. Where other work shares the machine,
+`--threads 1 --processor-time` counts what the process itself has taken.
 """
 
 import argparse
@@ -35,10 +38,10 @@ HOSTS: dict[str, Callable[[], Host]] = {
 }
 
 
-def timed(host: Host) -> float:
-    start = time.perf_counter()
+def timed(host: Host, clock: Callable[[], float]) -> float:
+    start = clock()
     host.run()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def difference(found: torch.Tensor, right: torch.Tensor) -> float:
@@ -46,7 +49,7 @@ def difference(found: torch.Tensor, right: torch.Tensor) -> float:
     return ((found - right).abs().max() / largest).item() if largest > 0 else 0.0
 
 
-def row_of(name: str, host: Host, rounds: int) -> str:
+def row_of(name: str, host: Host, rounds: int, clock: Callable[[], float]) -> str:
     right = host.run()
     with host.served():
         found = host.run()
@@ -54,9 +57,9 @@ def row_of(name: str, host: Host, rounds: int) -> str:
     del found, right
     times: list[tuple[float, float]] = []
     for _ in range(rounds):
-        default = timed(host)
+        default = timed(host, clock)
         with host.served():
-            times.append((default, timed(host)))
+            times.append((default, timed(host, clock)))
     peaks = [peak_of(host.run, "cpu")]
     with host.served():
         peaks.append(peak_of(host.run, "cpu"))
@@ -75,12 +78,14 @@ def main() -> None:
     parser.add_argument("hosts", nargs="*", metavar="host", help=", ".join(HOSTS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--processor-time", action="store_true", help="instead of the clock's")
     arguments = parser.parse_args()
     unknown = set(arguments.hosts) - set(HOSTS)
     if unknown:
         parser.error(f"host is {min(unknown)}: {', '.join(HOSTS)} are accepted")
     torch.manual_seed(0)
     torch.set_num_threads(arguments.threads)
+    clock = time.process_time if arguments.processor_time else time.perf_counter
     print(f"PyTorch {torch.__version__}, {arguments.threads} threads, fp32\n")
     print(
         "| host | model | its own, s | Fulmen, s | ratio | its own, MiB | Fulmen, MiB "
@@ -96,7 +101,7 @@ def main() -> None:
                     raise
                 print(f"{name}: {error}", file=sys.stderr)
                 continue
-            print(row_of(name, host, arguments.rounds), flush=True)
+            print(row_of(name, host, arguments.rounds, clock), flush=True)
 
 
 if __name__ == "__main__":
