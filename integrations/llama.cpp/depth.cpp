@@ -2,14 +2,18 @@
 // comes from a file, which the first run writes, so that a run does not compute it again.
 //
 //   depth MODEL.gguf STATE_FILE CONTEXT_TOKENS PROMPT_TOKENS NEW_TOKENS K_TYPE V_TYPE THREADS
+//   CLOCK
 //
-// Prints the two rates, then the last token's logits.
+// CLOCK is wall, or processor: the time that the process has taken, with one thread. Prints the two
+// rates, then the last token's logits.
 #include <chrono>
+#include <ctime>
+#include <string_view>
 
 #include "session.h"
 
 int main(int argc, char** argv) {
-  if (argc != 9) return std::fprintf(stderr, "depth: 8 arguments are needed\n"), 2;
+  if (argc != 10) return std::fprintf(stderr, "depth: 9 arguments are needed\n"), 2;
   const int depth = std::atoi(argv[3]), prompt = std::atoi(argv[4]), fresh = std::atoi(argv[5]);
   Session session(argv[1], depth + prompt + fresh, argv[6], argv[7], std::atoi(argv[8]));
   std::size_t tokens = 0;
@@ -22,10 +26,16 @@ int main(int argc, char** argv) {
   }
   session.random.seed(2);
 
-  const auto rate_of = [](int count, const auto& run) {
-    const auto start = std::chrono::steady_clock::now();
+  const bool processor = std::string_view(argv[9]) == "processor";
+  const auto now = [&] {
+    if (processor) return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+    const auto time = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double>(time).count();
+  };
+  const auto rate_of = [&](int count, const auto& run) {
+    const double start = now();
     run();
-    return count / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return count / (now() - start);
   };
   std::printf("%.6g\n", rate_of(prompt, [&] { session.decode_random(prompt); }));
   std::printf("%.6g\n", rate_of(fresh, [&] {
