@@ -12,13 +12,6 @@ import fulmen.transformers as ours  # noqa: E402
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "a", "mat"]
 WORDS += ["and", "slept"]
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *["the", "cat", "sat", "on", "a", "mat", "and", "slept"],
-]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ pub enum Mask {
     Added(&'static [usize]),
 }
 
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
     pub dtype: DType,
@@ -29,7 +29,6 @@ pub struct Case {
     pub has_sinks: bool,
     pub without_flash: bool,
     pub is_served: bool,
-    pub fault: Option<String>,
 }
 
 impl Case {
@@ -64,7 +63,6 @@ impl Case {
                 sinks,
             },
             without_flash: self.without_flash,
-            fault: self.fault.clone(),
         })
     }
 }
@@ -83,7 +81,6 @@ const SMALL: Case = Case {
     has_sinks: false,
     without_flash: false,
     is_served: true,
-    fault: None,
 };
 
 #[rustfmt::skip]
@@ -105,7 +102,7 @@ pub fn small() -> Vec<Case> {
         Case { name: "added numbers of each sequence", batch: 2, mask: Mask::Added(&[2, 37, 37]), ..SMALL },
         Case { name: "added numbers of both, in one dim", batch: 2, mask: Mask::Added(&[12, 37, 37]), ..SMALL },
         Case { name: "added numbers of both", batch: 2, mask: Mask::Added(&[2, 6, 37, 37]), ..SMALL },
-        Case { name: "sinks (gpt-oss), new token", rows: 1, keys: 90, mask: Mask::None, ..sinks.clone() },
+        Case { name: "sinks (gpt-oss), new token", rows: 1, keys: 90, mask: Mask::None, ..sinks },
         Case { name: "sinks, prompt", ..sinks },
         Case { name: "without flash", without_flash: true, ..SMALL },
         Case { name: "without flash, added numbers of each head", without_flash: true, mask: Mask::Added(&[6, 37, 37]), is_served: false, ..SMALL },
@@ -116,13 +113,13 @@ pub fn small() -> Vec<Case> {
 #[rustfmt::skip]
 pub fn large() -> Vec<Case> {
     let llama = Case { heads: 32, kv_heads: 8, rows: 512, keys: 512, ..SMALL };
-    let token = Case { rows: 1, mask: Mask::None, ..llama.clone() };
+    let token = Case { rows: 1, mask: Mask::None, ..llama };
     vec![
-        Case { name: "32/8 heads of 64, prompt of 512", ..llama.clone() },
-        Case { name: "the same in BF16", dtype: DType::BF16, ..llama.clone() },
-        Case { name: "prompt of 128 after 2,048", rows: 128, keys: 2176, ..llama.clone() },
-        Case { name: "new token after 2,048", keys: 2049, ..token.clone() },
-        Case { name: "the same in BF16", dtype: DType::BF16, keys: 2049, ..token.clone() },
+        Case { name: "32/8 heads of 64, prompt of 512", ..llama },
+        Case { name: "the same in BF16", dtype: DType::BF16, ..llama },
+        Case { name: "prompt of 128 after 2,048", rows: 128, keys: 2176, ..llama },
+        Case { name: "new token after 2,048", keys: 2049, ..token },
+        Case { name: "the same in BF16", dtype: DType::BF16, keys: 2049, ..token },
         Case { name: "new token after 8,192", keys: 8193, ..token },
         Case { name: "sinks, prompt of 512", has_sinks: true, ..llama },
     ]

@@ -12,8 +12,6 @@ pub struct Given {
     pub params: SdpaParams,
     /// By `run_attention_noflash`, as MLA and vision models call it.
     pub without_flash: bool,
-    /// What the double-precision sums are told instead.
-    pub fault: Option<String>,
 }
 
 fn numbers(x: &Tensor) -> Result<Vec<f64>> {
@@ -29,9 +27,10 @@ impl Given {
         Sdpa.run_attention(q, k, v, mask, None, &self.params)
     }
 
-    /// `[batch, heads, seqlen_q, head_dim_v]` of the same inputs.
-    pub fn right(&self) -> Result<Vec<f64>> {
-        let is = |name: &str| self.fault.as_deref() == Some(name);
+    /// `[batch, heads, seqlen_q, head_dim_v]` of the same inputs; with a fault, of a call
+    /// that is not the same.
+    pub fn right(&self, fault: Option<&str>) -> Result<Vec<f64>> {
+        let is = |name: &str| fault == Some(name);
         let (batch, heads, rows, dim) = self.q.dims4()?;
         let (_, kv_heads, keys, dim_v) = self.v.dims4()?;
         let [q, k, v] = [numbers(&self.q)?, numbers(&self.k)?, numbers(&self.v)?];
@@ -66,7 +65,7 @@ impl Given {
                         });
                         let added = mask[(bh * rows + row) * keys + key];
                         match added == f64::NEG_INFINITY {
-                            true if is("mask") || is("causal") => score,
+                            true if is("mask") => score,
                             false if is("added") => score,
                             _ => score + added,
                         }

@@ -29,7 +29,7 @@ pub fn softmax_with_sinks(
         .reshape((1, heads, 1, 1))?
         .broadcast_as((batch, heads, rows, 1))?;
     let all = Tensor::cat(&[&scores, &sinks.to_dtype(scores.dtype())?], D::Minus1)?;
-    candle_nn::ops::softmax_last_dim(&all)?
+    candle_nn::ops::softmax_last_dim(&all.contiguous()?)?
         .narrow(D::Minus1, 0, keys)?
         .contiguous()
 }
