@@ -121,6 +121,5 @@ pub fn large() -> Vec<Case> {
         Case { name: "new token after 2,048", keys: 2049, ..token },
         Case { name: "the same in BF16", dtype: DType::BF16, keys: 2049, ..token },
         Case { name: "new token after 8,192", keys: 8193, ..token },
-        Case { name: "sinks, prompt of 512", has_sinks: true, ..llama },
     ]
 }
