@@ -21,7 +21,7 @@ from collections.abc import Callable
 import torch
 from host import Host
 from hosts_folding import pairformer_of
-from hosts_images import comfyui, flux, stable_diffusion, vae
+from hosts_images import comfyui, flux, neighbourhood, stable_diffusion, vae
 from hosts_language import continuous_batching, sentence_transformers
 from memory import peak_of
 
@@ -30,6 +30,7 @@ HOSTS: dict[str, Callable[[], Host]] = {
     "vae": vae,
     "flux": flux,
     "comfyui": comfyui,
+    "comfy-kitchen": neighbourhood,
     "transformers": continuous_batching,
     "sentence-transformers": sentence_transformers,
     "boltz-64": pairformer_of(64),

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -121,5 +122,30 @@ def comfyui() -> Host:
     return Host(
         f"ComfyUI {comfyui_version.__version__}",
         lambda: (model(image, step, text, transformer_options=dict(options)),),
+        served,
+    )
+
+
+def neighbourhood() -> Host:
+    """comfy-kitchen's na3d, a grid of 8 x 24 x 24, 3 x 7 x 7 around each, 8 heads of 64."""
+    import comfy_kitchen
+    import fulmen.comfy_kitchen
+    from comfy_kitchen.registry import registry
+
+    fulmen.comfy_kitchen.register()
+    registry.disable("fulmen")
+    q, k, v = torch.randn(3, 1, 8, 24, 24, 8, 64).unbind()
+
+    @contextlib.contextmanager
+    def served() -> Iterator[None]:
+        registry.enable("fulmen")
+        try:
+            yield
+        finally:
+            registry.disable("fulmen")
+
+    return Host(
+        f"comfy-kitchen {version('comfy-kitchen')}",
+        lambda: (comfy_kitchen.na3d(q, k, v, [3, 7, 7]),),
         served,
     )

@@ -1,4 +1,4 @@
-//! Calls as mistral.rs' models make them.
+//! Calls as mistralrs-core's models make them.
 
 use candle_core::{DType, Device, Result, Tensor};
 

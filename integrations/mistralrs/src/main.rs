@@ -1,4 +1,4 @@
-//! mistral.rs' attention with its own code and with Fulmen's, beside sums in double precision.
+//! mistralrs-core's attention with its own code and with Fulmen's, beside sums in double precision.
 //!
 //!   mistralrs-attention [--time [--rounds N] | --fault NAME | --default]
 //!

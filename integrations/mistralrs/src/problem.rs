@@ -1,4 +1,4 @@
-//! A call of mistral.rs' attention, and what is right.
+//! A call of mistralrs-core's attention, and what is right.
 
 use candle_core::{DType, Device, Result, Tensor};
 

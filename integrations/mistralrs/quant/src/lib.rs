@@ -1,4 +1,4 @@
-//! The names that mistral.rs' attention takes from mistralrs-quant, by plain operations of candle.
+//! The names that mistralrs-core's attention takes from mistralrs-quant, by plain operations of candle.
 
 use candle_core::{Result, Tensor, D};
 
