@@ -112,3 +112,26 @@ def test_what_is_not_served_stays_theirs(kitchen, monkeypatch):
     q, k, v = (torch.randn(1, 2, 3, 3, 1, 600) for _ in range(3))
     right = right_of(q, k, v, (1, 3, 3), (False,) * 3)
     close(kitchen.na3d(q, k, v, [1, 3, 3]), right)
+
+
+def test_comfyuis_switch_serves_it(kitchen, monkeypatch):
+    import sys
+    import types
+
+    import fulmen.comfyui
+    import fulmen.torch
+
+    kitchen.registry.set_priority(["eager"])
+    attention = types.SimpleNamespace(
+        register_attention_function=lambda name, function: None,
+        optimized_attention=types.SimpleNamespace(__name__="attention_pytorch"),
+    )
+    for name in ("comfy", "comfy.ldm", "comfy.ldm.modules"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setattr(sys.modules["comfy.ldm.modules"], "attention", attention, raising=False)
+    monkeypatch.setenv("FULMEN_COMFYUI", "all")
+    try:
+        fulmen.comfyui.install()
+    finally:
+        fulmen.torch.disable_sdpa()
+    assert kitchen.registry.get_capable_backend("na3d") == "fulmen"
