@@ -74,7 +74,7 @@ def test_blocks_without_pairs_are_left_out():
 
 @pytest.fixture
 def kitchen():
-    reason = "comfy-kitchen is not installed: integrations/comfyui/fetch does it"
+    reason = "comfy-kitchen is not installed: pip install --no-deps comfy-kitchen"
     kitchen = pytest.importorskip("comfy_kitchen", reason=reason)
     from comfy_kitchen.registry import registry
 
