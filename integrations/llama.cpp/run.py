@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Builds llama.cpp and libggml-fulmen, checks one beside the other, and times them in turn.
 
-run.py [build] [ops] [logits] [bench]     all four without an argument
+run.py [build] [ops] [logits] [bench] [depth]     all five without an argument
 
   build   llama.cpp (llama-bench, test-backend-ops) from --source, then libggml-fulmen
   ops     ggml's own test-backend-ops of FLASH_ATTN_EXT, Fulmen beside the CPU backend
   logits  a random model: the same greedy tokens, and logits within --tolerance
   bench   llama-bench with and without Fulmen in turn: tokens/s of each, and their ratio
+  depth   the same behind long contexts, which Fulmen computes once, into files
 
 fetch brings the source to build/llama.cpp. Needs cmake, ninja, a C++20 compiler and NumPy; Fulmen
 is found by CMAKE_PREFIX_PATH."""
@@ -60,11 +61,12 @@ class Runs:
         )  # fmt: skip
         self.call("ninja", "-C", self.build / "fulmen", jobs)
         includes = (f"-I{self.source}/include", f"-I{self.source}/ggml/include")
-        self.call(
-            "c++", "-O1", "-std=c++17", *includes, HERE / "logits.cpp", "-o", self.build / "logits",
-            f"-L{self.programs}", "-lllama", "-lggml", "-lggml-base",
-            f"-Wl,-rpath,{self.programs}",
-        )  # fmt: skip
+        for name in ("logits", "depth"):
+            self.call(
+                "c++", "-O1", "-std=c++17", *includes, HERE / f"{name}.cpp", "-o",
+                self.build / name, f"-L{self.programs}", "-lllama", "-lggml", "-lggml-base",
+                f"-Wl,-rpath,{self.programs}",
+            )  # fmt: skip
 
     def ops(self):
         program = [self.programs / "test-backend-ops", "test", "-o", "FLASH_ATTN_EXT", "-b"]
@@ -81,12 +83,12 @@ class Runs:
             sys.exit(f"run.py: Fulmen served nothing: {log}")
         print(f"ops: {len(cases) - refused} cases OK, {refused} are ggml's own ({log})")
 
-    def model(self, heads=16, kv_heads=4, head_dim=64):
-        path = self.build / f"random-{heads}-{kv_heads}-{head_dim}.gguf"
+    def model(self, layers=4, heads=16, kv_heads=4, head_dim=64):
+        path = self.build / f"random-{layers}-{heads}-{kv_heads}-{head_dim}.gguf"
         if not path.exists():
             self.call(
-                sys.executable, HERE / "make_model.py", self.source, path, "--heads", heads,
-                "--kv-heads", kv_heads, "--head-dim", head_dim,
+                sys.executable, HERE / "make_model.py", self.source, path, "--layers", layers,
+                "--heads", heads, "--kv-heads", kv_heads, "--head-dim", head_dim,
             )  # fmt: skip
         return path
 
@@ -136,13 +138,49 @@ class Runs:
                         flush=True,
                     )
 
+    def depth(self):
+        import numpy as np
+
+        def run(fulmen, state, context, types, prompt=128, new=16):
+            done = self.call(
+                self.build / "depth", self.model(layers=1), state, context, prompt, new, types,
+                types, self.options.threads, self.options.clock, fulmen=fulmen,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )  # fmt: skip
+            if fulmen != ("serves FLASH_ATTN_EXT" in done.stderr):
+                sys.exit(f"run.py: depth with fulmen={fulmen}: {done.stderr}")
+            return done.stdout.split()
+
+        for types in self.options.types:
+            for context in self.options.contexts:
+                state = self.build / f"context-{types}-{context}"
+                if not state.exists():
+                    run(True, state, context, types)
+                rounds = []
+                for _ in range(self.options.rounds):
+                    rounds.append([run(fulmen, state, context, types) for fulmen in (False, True)])
+                own, ours = (np.array(said, float) for said in zip(*rounds, strict=True))
+                error = np.sum((ours - own)[0, 2:] ** 2) / np.sum(own[0, 2:] ** 2)
+                for column, what in enumerate(("prompt of 128", "new tokens")):
+                    rates = np.median(own[:, column]), np.median(ours[:, column])
+                    print(
+                        f"{types}, {what} after {context}: {rates[0]:.1f} tokens/s, with Fulmen "
+                        f"{rates[1]:.1f}: {np.median(ours[:, column] / own[:, column]):.2f}",
+                        flush=True,
+                    )
+                print(f"{types} after {context}: the logits' nmse is {error:.1e}", flush=True)
+                # ggml adds up f16 values in f16, whose errors grow with the number of keys.
+                allowed = self.options.tolerance * context / 4096
+                if error > allowed:
+                    sys.exit(f"run.py: more than {allowed:.1e}")
+
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    steps = ("build", "ops", "logits", "bench")
-    parser.add_argument("steps", nargs="*", metavar="STEP", help="of these four")
+    steps = ("build", "ops", "logits", "bench", "depth")
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="of these five")
     parser.add_argument("--source", type=pathlib.Path, default=ROOT / "build/llama.cpp")
     parser.add_argument("--build-dir", type=pathlib.Path, default=ROOT / "build/llama.cpp.build")
     parser.add_argument("--jobs", type=int, default=2)
@@ -151,6 +189,8 @@ def main():
     parser.add_argument("--tolerance", type=float, default=5e-4, help="logits: of the nmse")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--depths", type=int, nargs="+", default=[0, 2048, 8192])
+    parser.add_argument("--clock", choices=("wall", "processor"), default="wall", help="depth: its")
+    parser.add_argument("--contexts", type=int, nargs="+", default=[8192, 32768], help="depth: of")
     parser.add_argument("--types", nargs="+", default=["f16", "q8_0"])
     options = parser.parse_args()
     unknown = set(options.steps) - set(steps)

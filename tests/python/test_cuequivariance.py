@@ -278,3 +278,36 @@ def test_pairformer_of_boltz(batch):
     install_cuequivariance(stand_in=True)
     for found, right in zip(run(True), expected, strict=True):
         assert (found - right).abs().max() <= 1e-4 * right.abs().max(), f"{SEED=}"
+
+
+@pytest.mark.skipif(not WITHOUT, reason="cuequivariance_torch is installed")
+def test_training_step_of_boltz():
+    """The gradients of all inputs and parameters, with dropout, beside its own path."""
+    reason = "boltz is not installed: pip install --no-deps boltz, and einops"
+    pairformer = pytest.importorskip("boltz.model.layers.pairformer", reason=reason)
+    n, token_s, token_z = 20, 32, 16
+    layer = _random_weights(
+        pairformer.PairformerLayer(
+            token_s, token_z, num_heads=4, pairwise_head_width=8, pairwise_num_heads=2, v2=True
+        )
+    ).train()
+    given = {"s": torch.randn(1, n, token_s), "z": torch.randn(1, n, n, token_z)}
+    mask = torch.ones(1, n)
+    mask[:, n - 3 :] = 0
+    pair_mask = mask[:, :, None] * mask[:, None, :]
+    # This bias is the same for all keys: its gradient is 0, but for rounding.
+    weights = dict(layer.named_parameters())
+    del weights["attention.proj_z.0.bias"]
+    wanted = {**{name: x.requires_grad_() for name, x in given.items()}, **weights}
+
+    def gradients(use_kernels):
+        torch.manual_seed(SEED)
+        s, z = layer(*given.values(), mask, pair_mask, use_kernels=use_kernels)
+        loss = (s * mask[..., None]).square().sum() + (z * pair_mask[..., None]).square().sum()
+        return torch.autograd.grad(loss, wanted.values())
+
+    expected = gradients(False)
+    install_cuequivariance(stand_in=True)
+    for name, found, right in zip(wanted, gradients(True), expected, strict=True):
+        assert right.abs().max() > 0
+        assert (found - right).abs().max() <= 1e-4 * right.abs().max(), f"{name}, {SEED=}"

@@ -8,6 +8,7 @@ of ComfyUI; install() is what its package of nodes does when ComfyUI loads it.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 from collections.abc import Callable
@@ -192,7 +193,7 @@ NODE_DISPLAY_NAME_MAPPINGS = {
 def install() -> None:
     """Makes "fulmen" one of ComfyUI's attention functions, for nodes that choose by name; with
     FULMEN_COMFYUI=all in the environment all calls of PyTorch's scaled_dot_product_attention, text
-    encoders' and VAEs' too, are Fulmen's, without a node.
+    encoders' and VAEs' too, are Fulmen's, without a node, and comfy-kitchen's na3d on CPUs.
 
     Errors: ValueError, FULMEN_COMFYUI has another value.
     """
@@ -204,6 +205,7 @@ def install() -> None:
         raise ValueError(f'FULMEN_COMFYUI is "{choice}": "all" is accepted, or unset')
     if choice == "all":
         enable_sdpa()
+        _serve_kitchen()
         used = getattr(comfy_attention.optimized_attention, "__name__", "?")
         if used != "attention_pytorch":
             _say_once(
@@ -211,3 +213,14 @@ def install() -> None:
                 "FULMEN_COMFYUI=all serves models when ComfyUI is started with "
                 "--use-pytorch-cross-attention"
             )
+
+
+def _serve_kitchen() -> None:
+    if importlib.util.find_spec("comfy_kitchen") is None:
+        return
+    from fulmen import comfy_kitchen
+
+    try:
+        comfy_kitchen.register()
+    except ImportError as error:  # a release without na3d
+        _say_once(f"comfy-kitchen's attention stays its own: {error}")
