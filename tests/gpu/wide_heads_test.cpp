@@ -176,20 +176,24 @@ TEST_P(GpuWideHeads, GradientsOfEachKind) {
 INSTANTIATE_TEST_SUITE_P(On, GpuWideHeads,
                          ::testing::ValuesIn(gpu_devices(Chips::one_of_each_target)), test_name);
 
-// Blocks of rows by how much LDS there is: pairs of waves, and four for 16 rows.
-TEST(WideHeads, GradientsByTheLdsOfAChip) {
+// Blocks of rows by how much LDS there is, and by how many there are for the chip's units: pairs of
+// waves, and four for 16 rows.
+TEST(WideHeads, GradientsByLdsAndUnits) {
   if (const std::string why = why_unusable("emulated:sm_90a"); !why.empty()) GTEST_SKIP() << why;
   Random random(9440);
-  for (const auto& [chip, block_m, dim] :
-       {std::tuple<std::string, std::string, int64_t>{"sm_90a", "64", 512},
-        {"sm_80", "64", 384},
-        {"sm_80", "32", 512},
-        {"sm_86", "16", 512}}) {
+  constexpr int64_t kManyBlocks = 3;  // an emulated chip has 4 units
+  for (const auto& [chip, block_m, dim, heads] :
+       {std::tuple<std::string, std::string, int64_t, int64_t>{"sm_90a", "64", 512, kManyBlocks},
+        {"sm_90a", "32", 512, 1},
+        {"sm_80", "64", 384, kManyBlocks},
+        {"sm_80", "32", 512, 1},
+        {"sm_86", "16", 512, 1}}) {
     CaseSpec s;
     s.dtype = DType::bf16;
     s.head_dim = s.head_dim_v = dim;
-    s.seqlen_q = random.between(65, 90);
-    s.seqlen_k = random.between(65, 90);
+    s.num_heads = s.num_kv_heads = heads;
+    s.seqlen_q = random.between(33, 70);
+    s.seqlen_k = random.between(33, 70);
     s.causal = random.pick({Causal::none, Causal::bottom_right});
     s.nan_in_masked = s.backward = s.lse = true;
     Case c(s, random);

@@ -119,6 +119,10 @@ class Backward final : public Family {
   Support takes(const Problem& p, const Chip& chip, const Specialisation& s) const {
     const int waves = s.workgroup / chip.wave_size;
     if (Support support = keys_fill_products(s.block_n, target()); !support.yes) return support;
+    // Waves that share rows meet once between two barriers of the workgroup.
+    constexpr int kSharedColumns = 16;
+    if (s.dim_groups > 1 && s.block_n != kSharedColumns)
+      return Support::no("waves share rows: tiles have 16 columns");
     // NVIDIA: 8 lanes copy a row, and all lanes copy.
     if (chip.vendor == Vendor::nvidia && s.block_n % (s.workgroup / 8) != 0) {
       return Support::no("the workgroup's lanes copy " + std::to_string(s.workgroup / 8) +

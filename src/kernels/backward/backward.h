@@ -23,8 +23,8 @@ namespace fulmen::kernels {
 static_assert(kGivesOneSide && !kAddsDq, "backward: one side's gradients");
 static_assert(kDimGroups == 1 || (kRowsInLds && !kGivesDbias && !(kGivesDk && kGivesDv)),
               "backward: waves that share rows read them from LDS, for one gradient");
-static_assert(kDimGroups == 1 || kRowTiles == 1,
-              "backward: waves that share rows have a tile of 16");
+static_assert(kDimGroups == 1 || (kRowTiles == 1 && kColumnTiles == 1),
+              "backward: waves that share rows have a tile of 16 x 16, and meet once for each");
 static_assert(kSharedRows.total == kLdsBytes,
               "backward: the host reserves the LDS that the tiles need");
 
@@ -112,11 +112,11 @@ struct RowsTask : BackwardTask {
           gradient, second.operands);
     }
     if constexpr (kDimGroups > 1) {
-      ScoreParts::leave(f, true, score[0]);
-      if constexpr (kNeedsDout) ScoreParts::leave(f, false, gradient[0]);
+      ScoreParts::leave(true, score[0]);
+      if constexpr (kNeedsDout) ScoreParts::leave(false, gradient[0]);
       ScoreParts::meet();
-      ScoreParts::sum(f, true, score[0]);
-      if constexpr (kNeedsDout) ScoreParts::sum(f, false, gradient[0]);
+      ScoreParts::sum(true, score[0]);
+      if constexpr (kNeedsDout) ScoreParts::sum(false, gradient[0]);
     }
   }
 

@@ -66,18 +66,17 @@ struct BackwardLayout {
 };
 
 // LDS of backward.h: that of its tiles; and where waves share rows, each wave's parts of q.k and
-// dout.v, in fp32, of a tile of 16 columns. Two such tiles take turns.
+// dout.v, in fp32, of a tile of 16 columns.
 struct SharedRowsLayout {
   BackwardLayout tiles;
-  int parts_at, part_bytes, total;  // part_bytes: of one tile of 16 columns
+  int parts_at, total;
 
   FULMEN_ALGORITHM static SharedRowsLayout of(const BackwardShape& s) {
     constexpr int kTile = 16, kBytes = 2 * 4 * kTile;
     SharedRowsLayout l{};
     l.tiles = BackwardLayout::of(s);
     l.parts_at = l.tiles.total;
-    l.part_bytes = s.dim_groups > 1 ? s.block_m * s.dim_groups * kBytes : 0;
-    l.total = l.parts_at + (s.block_n > kTile ? 2 : 1) * l.part_bytes;
+    l.total = l.parts_at + (s.dim_groups > 1 ? s.block_m * s.dim_groups * kBytes : 0);
     return l;
   }
 };

@@ -37,8 +37,8 @@ struct OwnDims {
 class ScoreParts {
  public:
   // first: S, else D.
-  FULMEN_DEVICE static void leave(int tile, bool first, const float (&part)[kElements]) {
-    const int at = place(tile, part_of_dims(), first);
+  FULMEN_DEVICE static void leave(bool first, const float (&part)[kElements]) {
+    const int at = place(part_of_dims(), first);
 #pragma unroll
     for (int n = 0; n < kElements / 4; ++n) {
       Words<4> words;
@@ -48,10 +48,10 @@ class ScoreParts {
     }
   }
   // In the same order in every wave.
-  FULMEN_DEVICE static void sum(int tile, bool first, float (&sum)[kElements]) {
+  FULMEN_DEVICE static void sum(bool first, float (&sum)[kElements]) {
 #pragma unroll
     for (int part = 0; part < kDimGroups; ++part) {
-      const int at = place(tile, part, first);
+      const int at = place(part, first);
 #pragma unroll
       for (int n = 0; n < kElements / 4; ++n) {
         const auto words = lds_load<Words<4>>(at + 16 * kWaveSize * n);
@@ -68,8 +68,8 @@ class ScoreParts {
 
  private:
   static constexpr int kTileBytes = 4 * kScoreTile * kScoreTile;
-  FULMEN_DEVICE static int place(int tile, int part, bool first) {
-    return kSharedRows.parts_at + tile % 2 * kSharedRows.part_bytes +
+  FULMEN_DEVICE static int place(int part, bool first) {
+    return kSharedRows.parts_at +
            ((row_group() * kDimGroups + part) * 2 + (first ? 0 : 1)) * kTileBytes + 16 * lane_id();
   }
 };

@@ -18,23 +18,12 @@ struct LatentLoader {
 #pragma unroll 1
     for (Int64 key = split.first; key < split.any.end; key += 2 * kBlockN) {
       tile<0>(key, policy);
-      prefetch(key + 2 * kBlockN);
       if (key + kBlockN < split.any.end) tile<1>(key + kBlockN, policy);
-      prefetch(key + 3 * kBlockN);
       parity ^= 1;
     }
   }
 
  private:
-  // Two tiles in LDS are too few for memory's latency: the next two are on their way to the L2.
-  FULMEN_DEVICE void prefetch(Int64 key) const {
-    if (key >= split.any.end) return;
-    const KeyBox box = KeyBox::of(a, place, split, key);
-    if (lane_id() >= kBoxes) return;
-#pragma unroll 1
-    for (int p = 0; p < kLdsLayout.tile_panels; ++p)
-      tma_prefetch_box(&call.k_map, p * kPanelColumns, box.row, place.kv_heads, box.batch);
-  }
   template <int kTile>
   FULMEN_DEVICE void tile(Int64 key, L2Policy policy) {
     // The table is read while the buffer is not empty yet.

@@ -267,8 +267,6 @@ FULMEN_DEVICE void cluster_copy(int rank, int to, int from, int bytes, int barri
   emulator->cluster_copy(rank, to, from, bytes, barrier_at, p.file, p.line);
 }
 FULMEN_DEVICE void tma_prefetch(const void* /*map*/) {}
-FULMEN_DEVICE void tma_prefetch_box(const void* /*map*/, int /*column*/, Int64 /*row*/,
-                                    int /*head*/, int /*batch*/) {}
 FULMEN_DEVICE void warpgroup_turn_wait(int group, Position p = Position::here()) {
   emulator->turn(1 + group, true, p.file, p.line);
 }

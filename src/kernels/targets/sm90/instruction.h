@@ -239,11 +239,6 @@ FULMEN_DEVICE void tma_load(int to, const void* map, int column, Int64 row, int 
       "r"(shared_address(barrier_at)), "l"(policy.bits)
       : "memory");
 }
-FULMEN_DEVICE void tma_prefetch_box(const void* map, int column, Int64 row, int head, int batch) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(map),
-               "r"(column), "r"(static_cast<int>(row)), "r"(head), "r"(batch)
-               : "memory");
-}
 // Workgroups of a cluster. rank: whose LDS a place is in.
 FULMEN_DEVICE int cluster_rank() {
   int rank;

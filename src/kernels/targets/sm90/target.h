@@ -31,8 +31,6 @@
 //   tma_load(to, map, column, row, head, batch, barrier, policy)   of one lane: the TMA brings a
 //                              box of a tensor, of 64 columns, as a panel of LDS; what is past the
 //                              tensor's end as zeros. Its bytes arrive at the barrier
-//   tma_prefetch_box(map, column, row, head, batch)   a hint: the box is going to be loaded, to the
-//                              L2 already
 //   tma_prefetch(map)          a hint: the map is going to be used. L2Policy: how long lines stay
 //                              in the L2
 //   tma_add(to, at, bytes) tma_store(to, at, bytes)   of one lane: the TMA adds fp32 from LDS,
