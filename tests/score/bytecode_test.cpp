@@ -30,8 +30,7 @@ std::vector<double> over_tile(const score::Graph& graph, const score::Elements* 
   for (int key = 0; key < kKeys; ++key) {
     if (key % cpu::kFunctionKeys == 0) tile.pairs(scores.data() + key * cpu::kBlockM, key);
     for (std::size_t r = 0; r < graph.results.size(); ++r) {
-      const float* from =
-          tile.result(static_cast<int>(r)) + key % cpu::kFunctionKeys * cpu::kBlockM;
+      const float* from = tile.result(static_cast<int>(r), key);
       const bool real =
           graph.nodes[static_cast<std::size_t>(graph.results[r])].type == score::Type::real;
       for (int i = 0; i < cpu::kBlockM; ++i) {

@@ -4,17 +4,10 @@ attention (one KV head of 576 dims, V its first 512).
 
   python bench/gpu/models/wide.py [--json FILE]
 
-<<<<<<< HEAD
 Medians of seven, peers in turn; calls of less than a millisecond in CUDA graphs. Each result is
 compared with PyTorch's math in fp32 on a sample of rows, gradients on all rows of the first head.
 Gradients are timed beside Fulmen's kernels without matrix instructions, too. Latent decode is set
 beside the copy rate and the rate of a matrix product of the same run."""
-=======
-Medians of seven, peers in turn. Each result is compared with PyTorch's math in fp32 on a sample of
-rows, gradients on all rows of the first head. Gradients are timed beside Fulmen's kernels without
-matrix instructions, too. Latent decode is set beside the copy rate and the rate of a matrix product
-of the same run."""
->>>>>>> h-widegrad
 
 import argparse
 import json

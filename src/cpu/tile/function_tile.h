@@ -23,39 +23,59 @@ class FunctionTile {
     }
   }
 
-  // The parts that do not vary with the pair, of `keys` keys.
+  // The parts that are computed once, of `keys` keys.
   __attribute__((noinline)) void begin(int keys) {
-    constexpr int kElements[] = {1, kBlockM, 0, kPairElements};
-    for (const score::Instruction& one : code_->once) {
-      const int count = one.rank == score::Rank::key ? static_cast<int>(round_up(keys, 16))
-                                                     : kElements[static_cast<int>(one.rank)];
-      run(one, count, nullptr, 0);
-    }
+    last_key_ = static_cast<int>(round_up(keys, kFunctionKeys)) - 1;
+    const int64_t elements[] = {kFunctionStep, kBlockM, keys, kBlockM + last_key_, kPairElements};
+    for (const score::Instruction& one : code_->once)
+      run(one, static_cast<int>(round_up(elements[static_cast<int>(one.rank)], kFunctionStep)),
+          nullptr, 0);
   }
   // The pairs of kFunctionKeys keys from `key` on in the tile. scores: [kFunctionKeys][kBlockM], or
   // null. Results are then at result().
   __attribute__((noinline)) void pairs(const float* scores, int key) {
     for (const score::Instruction& one : code_->pairs) run(one, kPairElements, scores, key);
   }
-  float* result(int index) const { return real(score::Rank::pair, code_->results[index]); }
+  // [kBlockM], of a key that pairs() was last called for.
+  const float* result(int index, int key) const {
+    const int group = key % kFunctionKeys;
+    const Rows rows = rows_of(code_->results[index], nullptr, key - group);
+    return rows.first + rows.stride * group;
+  }
+  const int32_t* integers(int index, int key) const {
+    return reinterpret_cast<const int32_t*>(result(index, key));
+  }
 
  private:
   float* real(score::Rank rank, int32_t index) const {
     const auto r = static_cast<int>(rank);
     return registers_[r] + index * kRankElements[r];
   }
-  int32_t* integer(score::Rank rank, int32_t index) const {
-    return reinterpret_cast<int32_t*>(real(rank, index));
+
+  // A value for the pairs of kFunctionKeys keys from `key` on. Distances lie from the last key's
+  // of the first query to the first key's of the last query, so that a key's are in a row.
+  Rows rows_of(const score::Operand& of, const float* scores, int key) const {
+    if (of.scores) return {scores, kBlockM};
+    const float* at = real(of.rank, of.index);
+    switch (of.rank) {
+      case score::Rank::query:
+        return {at, 0};
+      case score::Rank::distance:
+        return {at + (last_key_ - key), -1};
+      default:
+        return {at, kBlockM};
+    }
   }
 
   void run(const score::Instruction& one, int count, const float* scores, int key) const {
-    if (one.expands) return expand(one, count, key);
+    if (one.expands) return expand(one, count, scores, key);
     using score::Op;
     float* to = real(one.rank, one.to);
     int32_t* to_int = reinterpret_cast<int32_t*>(to);
     const auto fill = [&](auto* at, auto value, int step) __attribute__((always_inline)) {
       for (int i = 0; i < count; ++i) at[i] = value + step * i;
     };
+    const bool distances = one.rank == score::Rank::distance;
     switch (one.op) {
       case Op::constant:
         if (one.type == score::Type::real) {
@@ -63,41 +83,55 @@ class FunctionTile {
           return;
         }
         return fill(to_int, one.integer, 0);
-      case Op::score:
-        for (int i = 0; i < count; ++i) to[i] = scores[i];
+      case Op::score:  // read where it is
         return;
       case Op::batch:
         return fill(to_int, static_cast<int32_t>(place_.batch), 0);
       case Op::head:
         return fill(to_int, static_cast<int32_t>(place_.head), 0);
-      case Op::query:
-        return fill(to_int, static_cast<int32_t>(place_.row), 1);
+      case Op::query:  // of distances, such that the first key is as far away
+        return fill(to_int, static_cast<int32_t>(place_.row) - (distances ? last_key_ : 0), 1);
       case Op::key:
-        return fill(to_int, static_cast<int32_t>(place_.key), 1);
+        return fill(to_int, static_cast<int32_t>(place_.key), distances ? 0 : 1);
       case Op::load:
         return load(one, count);
       default:
-        return apply_vectors<Isa>(one.op, one.type, count, real(one.rank, one.args[0]),
-                                  real(one.rank, one.args[1]), real(one.rank, one.args[2]), to);
+        break;
     }
+    // An operation of fewer arguments than three does not read the others.
+    const bool pairs = one.rank == score::Rank::pair;
+    Rows arguments[3];
+    for (int a = 0; a < 3; ++a) {
+      const score::Operand& of = one.args[a < one.arguments ? a : 0];
+      arguments[a] = pairs ? rows_of(of, scores, key) : Rows{real(one.rank, of.index), 0};
+    }
+    apply_vectors<Isa>(one.op, one.type, pairs ? kFunctionKeys : 1, pairs ? kBlockM : count,
+                       arguments[0], arguments[1], arguments[2], to);
   }
 
-  void expand(const score::Instruction& one, int count, int key) const {
-    if (one.type == score::Type::real) {
-      expand(one, real(one.from, one.args[0]), count, key, real(one.rank, one.to));
-    } else {
-      expand(one, integer(one.from, one.args[0]), count, key, integer(one.rank, one.to));
-    }
+  void expand(const score::Instruction& one, int count, const float* scores, int key) const {
+    if (one.type == score::Type::real) return expand_as<float>(one, count, scores, key);
+    return expand_as<int32_t>(one, count, scores, key);
   }
   template <class T>
-  static void expand(const score::Instruction& one, const T* from, int count, int key, T* to) {
-    if (one.from == score::Rank::tile) {
-      for (int i = 0; i < count; ++i) to[i] = from[0];
+  void expand_as(const score::Instruction& one, int count, const float* scores, int key) const {
+    const score::Operand& from = one.args[0];
+    T* to = reinterpret_cast<T*>(real(one.rank, one.to));
+    if (from.rank == score::Rank::tile) {
+      const T value = reinterpret_cast<const T*>(real(from.rank, from.index))[0];
+      for (int i = 0; i < count; ++i) to[i] = value;
       return;
     }
-    for (int k = 0; k < kFunctionKeys; ++k) {
-      const bool by_query = one.from == score::Rank::query;
-      for (int i = 0; i < kBlockM; ++i) to[k * kBlockM + i] = by_query ? from[i] : from[key + k];
+    const bool by_key = from.rank == score::Rank::key;
+    const Rows rows =
+        by_key ? Rows{real(from.rank, from.index) + key, 1} : rows_of(from, scores, key);
+    for (int k = 0; k < kFunctionKeys; ++k, to += kBlockM) {
+      const T* row = reinterpret_cast<const T*>(rows.first + rows.stride * k);
+      if (by_key) {
+        for (int i = 0; i < kBlockM; ++i) to[i] = row[0];
+      } else {
+        for (int i = 0; i < kBlockM; ++i) to[i] = row[i];
+      }
     }
   }
 
@@ -143,7 +177,7 @@ class FunctionTile {
     }
     const auto* data = static_cast<const Stored*>(tensor.data);
     const int32_t* indices[score::kMaxArguments] = {};
-    for (int d = 0; d < one.arguments; ++d) indices[d] = integer(one.rank, one.args[d]);
+    for (int d = 0; d < one.arguments; ++d) indices[d] = integers_at(one, d);
     for (int i = 0; i < count; ++i) {
       int64_t offset = 0;
       bool inside = true;
@@ -177,7 +211,7 @@ class FunctionTile {
     int32_t offsets[kPairElements] = {}, inside[kPairElements];
     for (int i = 0; i < count; ++i) inside[i] = 1;
     for (int d = 0; d < one.arguments; ++d) {
-      const int32_t* indices = integer(one.rank, one.args[d]) + first;
+      const int32_t* indices = integers_at(one, d) + first;
       const auto extent = static_cast<uint32_t>(tensor.shape[d]);
       const auto stride = static_cast<int32_t>(tensor.strides[d]);
       for (int i = 0; i < count; ++i) {
@@ -193,9 +227,15 @@ class FunctionTile {
     }
   }
 
+  // An argument of a load, which has its rank.
+  const int32_t* integers_at(const score::Instruction& one, int argument) const {
+    return reinterpret_cast<const int32_t*>(real(one.rank, one.args[argument].index));
+  }
+
   const score::Bytecode* code_;
   const score::Elements* tensors_;
   FunctionPlace place_;
+  int last_key_ = kFunctionKeys - 1;  // of the tile, rounded up to whole groups
   float* registers_[score::kRanks];
 };
 
@@ -233,10 +273,7 @@ __attribute__((noinline)) void mask_tile(const TileFunction& mask, const BlockSt
     for (; key < end; ++key) {
       if (asks && key % kFunctionKeys == 0) function.pairs(nullptr, key);
       const int32_t* keeps = nullptr;
-      if (asks) {
-        keeps = reinterpret_cast<const int32_t*>(function.result(0)) +
-                static_cast<int64_t>(key % kFunctionKeys) * kBlockM;
-      }
+      if (asks) keeps = function.integers(0, key);
       float* to = tile + static_cast<int64_t>(key) * kBlockM;
       if (whole && asks) {
         mask_row(keeps, kBlockM, to);
@@ -270,7 +307,7 @@ __attribute__((noinline)) void score_tile_by(const TileFunction& score, const Fu
     float* row = scores + static_cast<int64_t>(key) * kBlockM;
     // The tile has room for whole groups of keys: what lies behind the last one does not matter.
     if (key % kFunctionKeys == 0) function.pairs(row, key);
-    const float* to = function.result(0) + static_cast<int64_t>(key % kFunctionKeys) * kBlockM;
+    const float* to = function.result(0, key);
     for (int i = 0; i < padded; i += Isa::kLanes) {
       const Vec x =
           Isa::select_minus_infinity(Isa::load(row + i), minus_infinity, Isa::load(to + i));
@@ -296,18 +333,18 @@ __attribute__((noinline)) void probabilities_by(const TileFunction& score,
   for (int key = keys.begin; key < keys.end; ++key) {
     float* row = scores + static_cast<int64_t>(key) * kBlockM;
     if (key % kFunctionKeys == 0) function.pairs(row, key);
-    const int64_t from = static_cast<int64_t>(key % kFunctionKeys) * kBlockM;
+    const float* derivatives = function.result(0, key);
+    const float* values = function.result(value, key);
     for (int i = 0; i < kBlockM; i += Isa::kLanes) {
       const Vec before = Isa::load(row + i);
       if (kept != nullptr) Isa::store(kept + static_cast<int64_t>(key) * kBlockM + i, before);
-      const Vec x = Isa::select_minus_infinity(before, minus_infinity,
-                                               Isa::load(function.result(value) + from + i));
+      const Vec x = Isa::select_minus_infinity(before, minus_infinity, Isa::load(values + i));
       Vec p[1] = {Isa::mul(Isa::add(x, Isa::load(minus_lse + i)), Isa::set1(algorithm::kLog2E))};
       Isa::template exp2<5>(p);
       Isa::store(row + i, p[0]);
       float* to = slope + static_cast<int64_t>(key) * kBlockM + i;
       // A NaN of p stays one.
-      const Vec by = Isa::mul(Isa::load(to), Isa::load(function.result(0) + from + i));
+      const Vec by = Isa::mul(Isa::load(to), Isa::load(derivatives + i));
       Isa::store(to, Isa::select_less(p[0], Isa::set1(1e-38F), Isa::zero(), by));
     }
   }
@@ -327,10 +364,9 @@ __attribute__((noinline)) void add_function_gradients(const TileFunction& score,
   for (int key = 0; key < keys; ++key) {
     const int64_t tile_row = static_cast<int64_t>(key) * kBlockM;
     if (key % kFunctionKeys == 0) function.pairs(scores + tile_row, key);
-    const int64_t from = static_cast<int64_t>(key % kFunctionKeys) * kBlockM;
     for (const LoadResult& load : functions.loads) {
       const ScoreFunctions::Tensor& tensor = functions.tensors[load.tensor];
-      const float* by = function.result(load.by) + from;
+      const float* by = function.result(load.by, key);
       float* to = sums + offsets[load.tensor];
       for (int i = 0; i < rows; ++i) {
         const float gradient = ds[tile_row + i];
@@ -338,8 +374,7 @@ __attribute__((noinline)) void add_function_gradients(const TileFunction& score,
         int64_t place_of = 0;
         bool inside = true;
         for (int d = 0; d < tensor.dims; ++d) {
-          const int32_t index =
-              reinterpret_cast<const int32_t*>(function.result(load.index + d) + from)[i];
+          const int32_t index = function.integers(load.index + d, key)[i];
           inside = inside && index >= 0 && index < tensor.shape[d];
           if (!inside) break;
           place_of = place_of * tensor.shape[d] + index;

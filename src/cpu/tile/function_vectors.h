@@ -6,6 +6,7 @@
 
 #include "algorithm/online_softmax.h"
 #include "cpu/tile/tile.h"
+#include "cpu/tile/tile_function.h"
 #include "score/node.h"
 
 namespace fulmen::cpu {
@@ -111,37 +112,63 @@ FULMEN_INLINE typename Isa::Vec sigmoid_of(typename Isa::Vec x) {
   return Isa::div(one, Isa::add(one, exp_of<Isa>(Isa::sub(Isa::zero(), x))));
 }
 
-// count: 1, or a multiple of 16. Registers have room for a whole vector.
+// Elements of an operation's argument: rows, `stride` elements apart.
+struct Rows {
+  const float* first = nullptr;
+  int64_t stride = 0;
+};
+
+// A step of an operation. What it writes is none of its arguments, so that the loop becomes vectors
+// without a question at run time.
+template <class A, class B, class To, class F>
+FULMEN_INLINE void apply_step(const A* a, const B* b, const B* c, To* __restrict to, F f) {
+#ifndef __clang__  // which takes __restrict's word
+#pragma GCC ivdep
+#endif
+  for (int i = 0; i < kFunctionStep; ++i) to[i] = static_cast<To>(f(a[i], b[i], c[i]));
+}
+
+// to: [rows][count]. count: a multiple of kFunctionStep.
 template <class Isa>
-__attribute__((noinline)) void apply_vectors(score::Op op, score::Type type, int count,
-                                             const float* a, const float* b, const float* c,
-                                             float* to) {
+__attribute__((noinline)) void apply_vectors(score::Op op, score::Type type, int rows, int count,
+                                             Rows first, Rows second, Rows third, float* to) {
+  static_assert(kFunctionStep % Isa::kLanes == 0);
   using score::Op;
-  const auto* i = reinterpret_cast<const int32_t*>(a);
-  const auto* j = reinterpret_cast<const int32_t*>(b);
-  const auto* k = reinterpret_cast<const int32_t*>(c);
-  auto* n = reinterpret_cast<int32_t*>(to);
+  // f(a, b, c, to) of each step of each row.
+  const auto steps = [&](auto f) __attribute__((always_inline)) {
+    for (int row = 0; row < rows; ++row) {
+      const float* a = first.first + first.stride * row;
+      const float* b = second.first + second.stride * row;
+      const float* c = third.first + third.stride * row;
+      for (int at = 0; at < count; at += kFunctionStep, to += kFunctionStep)
+        f(a + at, b + at, c + at, to);
+    }
+  };
   const auto vectors = [&](auto f) __attribute__((always_inline)) {
-    for (int at = 0; at < count; at += Isa::kLanes)
-      Isa::store(to + at, f(Isa::load(a + at), Isa::load(b + at)));
+    steps([&](const float* a, const float* b, const float*, float* x)
+              __attribute__((always_inline)) {
+                for (int at = 0; at < kFunctionStep; at += Isa::kLanes)
+                  Isa::store(x + at, f(Isa::load(a + at), Isa::load(b + at), Isa::zero()));
+              });
   };
-  const auto reals = [&](auto f) __attribute__((always_inline)) {
-    for (int at = 0; at < count; ++at) to[at] = f(a[at], b[at]);
+  const auto each = [&](auto as, auto bs, auto result, auto f) __attribute__((always_inline)) {
+    using A = decltype(as);
+    using B = decltype(bs);
+    steps([&](const float* a, const float* b, const float* c,
+              float* x) __attribute__((always_inline)) {
+      apply_step(reinterpret_cast<const A*>(a), reinterpret_cast<const B*>(b),
+                 reinterpret_cast<const B*>(c), reinterpret_cast<decltype(result)*>(x), f);
+    });
   };
-  const auto truths = [&](auto f) __attribute__((always_inline)) {
-    for (int at = 0; at < count; ++at) n[at] = f(a[at], b[at]) ? 1 : 0;
-  };
-  const auto integers = [&](auto f) __attribute__((always_inline)) {
-    for (int at = 0; at < count; ++at)
-      n[at] = static_cast<int32_t>(f(static_cast<uint32_t>(i[at]), static_cast<uint32_t>(j[at])));
-  };
-  const auto signed_integers = [&](auto f) __attribute__((always_inline)) {
-    for (int at = 0; at < count; ++at) n[at] = static_cast<int32_t>(f(i[at], j[at]));
-  };
-#define FULMEN_LANES(...)                             \
-  [](auto x, auto y) __attribute__((always_inline)) { \
-    (void)y;                                          \
-    return __VA_ARGS__;                               \
+  const auto reals = [&](auto f) __attribute__((always_inline)) { each(0.0F, 0.0F, 0.0F, f); };
+  const auto truths = [&](auto f) __attribute__((always_inline)) { each(0.0F, 0.0F, 0, f); };
+  const auto integers = [&](auto f) __attribute__((always_inline)) { each(0U, 0U, 0U, f); };
+  const auto signed_integers = [&](auto f) __attribute__((always_inline)) { each(0, 0, 0, f); };
+#define FULMEN_LANES(...)                                     \
+  [](auto x, auto y, auto z) __attribute__((always_inline)) { \
+    (void)y;                                                  \
+    (void)z;                                                  \
+    return __VA_ARGS__;                                       \
   }
   switch (op) {
     case Op::constant:
@@ -252,21 +279,14 @@ __attribute__((noinline)) void apply_vectors(score::Op op, score::Type type, int
     case Op::logical_not:
       return signed_integers(FULMEN_LANES(x == 0 ? 1 : 0));
     case Op::select:
-      if (type == score::Type::real) {
-        for (int at = 0; at < count; ++at) to[at] = i[at] != 0 ? b[at] : c[at];
-      } else {
-        for (int at = 0; at < count; ++at) n[at] = i[at] != 0 ? j[at] : k[at];
-      }
-      return;
+      if (type == score::Type::real) return each(0, 0.0F, 0.0F, FULMEN_LANES(x != 0 ? y : z));
+      return signed_integers(FULMEN_LANES(x != 0 ? y : z));
     case Op::int_to_real:
-      for (int at = 0; at < count; ++at) to[at] = static_cast<float>(i[at]);
-      return;
+      return each(0, 0, 0.0F, FULMEN_LANES(static_cast<float>(x)));
     case Op::real_to_int:
-      for (int at = 0; at < count; ++at) n[at] = truncated(a[at]);
-      return;
+      return each(0.0F, 0.0F, 0, FULMEN_LANES(truncated(x)));
     case Op::bool_to_int:
-      for (int at = 0; at < count; ++at) n[at] = i[at];
-      return;
+      return signed_integers(FULMEN_LANES(x));
   }
 #undef FULMEN_LANES
 }

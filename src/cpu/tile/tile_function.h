@@ -15,8 +15,10 @@ namespace fulmen::cpu {
 // Keys whose pairs are computed together: a register of them is 1 KiB.
 constexpr int kFunctionKeys = 4;
 constexpr int kPairElements = kFunctionKeys * kBlockM;
-// Elements of a register, by its rank.
-constexpr int64_t kRankElements[score::kRanks] = {16, kBlockM, kMaxBlockN, kPairElements};
+// Elements of a register, by its rank, multiples of kFunctionStep.
+constexpr int kFunctionStep = 16;
+constexpr int64_t kRankElements[score::kRanks] = {kFunctionStep, kBlockM, kMaxBlockN,
+                                                  kBlockM + kMaxBlockN, kPairElements};
 
 FULMEN_INLINE int64_t register_floats(const score::Bytecode& code) {
   int64_t floats = 0;
