@@ -121,9 +121,10 @@ Status GpuRunner::run(void* stream, const AttentionTensors& tensors, void* works
   bool whole_rows =
       !plan_.launches.front().specialisation.whole_rows || pointers_are_whole(tensors);
   if (plan_.values_in_keys && tensors.v.data != tensors.k.data) {
-    log_line_once(fmt::format("{} on {}: v was k's memory when the plan was made, and is not in a "
-                              "run: the kernel for pointers of any address serves, more slowly",
-                              config_.kernel, device_.info.name));
+    log_line_once(
+        fmt::format("{} on {}: v was k's memory when the plan was made, and is not in a "
+                    "run: the kernel for pointers of any address serves, more slowly",
+                    config_.kernel, device_.info.name));
     whole_rows = false;
   }
   if (!whole_rows) {
