@@ -36,11 +36,13 @@ int64_t sum(const Problem& p, int64_t (*length)(const Problem&, int64_t)) {
   return rows;
 }
 
-// Rows one after the other, with gaps that give each stride the remainder that it had.
-void pack(TensorSpec& spec, const Problem::Shape& shape) {
+// Rows one after the other, with gaps that give each stride the remainder that it had. shares: dims
+// of stride 0 stay so. Else they are of one element in the tensors that a plan for a range was made
+// of, and the small problem may have more: an output of its own for each.
+void pack(TensorSpec& spec, const Problem::Shape& shape, bool shares) {
   int64_t next = spec.strides[3] == 0 ? 1 : shape[3];
   for (const int d : {2, 1, 0}) {
-    if (spec.strides[d] == 0) continue;  // it broadcasts
+    if (spec.strides[d] == 0 && (shares || shape[d] == 1)) continue;
     const int64_t remainder = spec.strides[d] % kPiece;
     spec.strides[d] = (next + kPiece - 1) / kPiece * kPiece + remainder;
     next = spec.strides[d] * shape[d];
@@ -144,8 +146,11 @@ Problem small_problem(const Problem& problem, const SmallSizes& sizes) {
   if (p.pass == Pass::forward && !p.lse.present)
     p.lse = {DType::fp32, true, {p.packed_q() ? 0 : 1, 1, 1, 1}};
   for (int i = 0; i < kTensorFields; ++i) {
-    TensorSpec& spec = p.*kTensorTable[i].spec;
-    if (spec.present) pack(spec, elements_of(spec, shapes[i]));
+    const TensorField& field = kTensorTable[i];
+    TensorSpec& spec = p.*field.spec;
+    const bool own_rows =
+        field.written[static_cast<std::size_t>(p.pass)] && field.broadcast == Broadcast::none;
+    if (spec.present) pack(spec, elements_of(spec, shapes[i]), !own_rows);
   }
   if (p.values_in_keys) p.v.strides = p.k.strides;
   return p;

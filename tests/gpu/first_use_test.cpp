@@ -8,6 +8,7 @@
 
 #include "gpu/gpu_devices.h"
 #include "gpu/small_problem.h"
+#include "gpu/usual_problems.h"
 #include "support/attention_case.h"
 
 namespace fulmen::testing {
@@ -80,6 +81,38 @@ TEST_P(FirstUse, EveryPlanOfSmallProblemsHasOne) {
   }
   EXPECT_GT(asked_, 200);
   expect_few_without();
+}
+
+// A plan for a range may be made of tensors with one sequence, whose strides over the batch are 0:
+// the small problem's sequences have outputs of their own all the same.
+TEST(SmallProblem, SequencesShareNoOutput) {
+  Random random(9102);
+  CaseSpec spec;
+  spec.head_dim = spec.head_dim_v = 64;
+  spec.seqlen_q = spec.seqlen_k = 20;
+  for (const bool backward : {false, true}) {
+    spec.backward = backward;
+    Problem p = Case(spec, random).problem();
+    p.batch = 4;
+    for (TensorSpec* each : {&p.q, &p.out, &p.lse, &p.dq, &p.dk, &p.dv}) each->strides[0] = 0;
+    const Problem small = gpu::small_problem(p, {2, 160, 160});
+    ASSERT_EQ(small.batch, 2);
+    EXPECT_EQ(small.q.strides[0], 0);
+    if (!backward) EXPECT_GE(small.out.strides[0], 20 * 64);
+    if (!backward) EXPECT_GE(small.lse.strides[0], 20);
+    for (const TensorSpec* each : {&small.dq, &small.dk, &small.dv}) {
+      if (backward) EXPECT_GE(each->strides[0], 20 * 64);
+    }
+  }
+}
+// Latent attention: values are the keys' memory there, too.
+TEST(SmallProblem, ValuesStayInKeys) {
+  const Problem small = gpu::small_problem(gpu::latent(8, 4096), {2, 160, 160});
+  ASSERT_TRUE(small.values_in_keys);
+  gpu::SmallTensors tensors;
+  ASSERT_TRUE(tensors.make(small, {}).ok());
+  EXPECT_EQ(tensors.tensors.v.data, tensors.tensors.k.data);
+  EXPECT_EQ(tensors.tensors.v.strides, tensors.tensors.k.strides);
 }
 
 // Lengths, batches and heads as models have them.

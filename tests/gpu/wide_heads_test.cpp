@@ -206,6 +206,29 @@ TEST(WideHeads, GradientsByLdsAndUnits) {
   }
 }
 
+// Forward, tiles of fewer rows where larger ones would leave half of the chip's 4 units idle.
+TEST(WideHeads, TilesOfFewerRowsWhereThereAreFew) {
+  if (const std::string why = why_unusable("emulated:sm_80"); !why.empty()) GTEST_SKIP() << why;
+  Random random(9450);
+  for (const auto& [block_m, heads] : {std::pair<int, int64_t>{32, 1}, {64, 3}}) {
+    CaseSpec s;
+    s.dtype = random.pick({DType::bf16, DType::fp16});
+    s.head_dim = s.head_dim_v = random.pick({288, 512});
+    s.num_heads = s.num_kv_heads = heads;
+    s.seqlen_q = random.between(65, 128);
+    s.seqlen_k = random.between(33, 140);
+    s.causal = random.pick({Causal::none, Causal::bottom_right});
+    s.nan_in_masked = s.lse = true;
+    Case c(s, random);
+    EXPECT_TRUE(verified(c, "emulated.prefill.sm80", {"emulated:sm_80"})) << to_string(s);
+    AttentionOptions options = c.options;
+    options.kernel = "emulated.prefill.sm80";
+    const Result<Plan> planned = plan(c.problem(), "emulated:sm_80", options);
+    ASSERT_TRUE(planned.ok()) << planned.status().message();
+    EXPECT_EQ(planned->config().block_m, block_m) << planned->explain();
+  }
+}
+
 // The kernel that serves, and what another one says.
 TEST(WideHeads, AreServedByMatrixInstructionsWhereThereAreSome) {
   Random random(9430);

@@ -28,15 +28,15 @@ class Forward final : public Family {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (Support support = multiplies_stored(p, target()); !support.yes) return support;
     if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
-    const Specialisation s = specialisation(p, chip);
+    const Specialisation s = specialisation(p, chip, 0);
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(query_tile_workgroups(p, s));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    return plan_of(p, specialisation(p, chip), compute_units);
+    return plan_of(p, specialisation(p, chip, compute_units), compute_units);
   }
-  tuning::Space space(const Problem& p, const Chip& chip, int /*compute_units*/) const override {
-    const Specialisation usual = specialisation(p, chip);
+  tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
+    const Specialisation usual = specialisation(p, chip, compute_units);
     return prefill_space(
         usual, chip, [this, p, chip](const PrefillShape& shape) { return takes(p, chip, shape); });
   }
@@ -101,7 +101,18 @@ class Forward final : public Family {
     a.step_head = static_cast<int>(heads % a.num_heads);
     a.step_batch = static_cast<int>(band ? heads / a.num_heads % a.batch : heads / a.num_heads);
   }
-  Specialisation specialisation(const Problem& p, const Chip& chip) const {
+  Specialisation specialisation(const Problem& p, const Chip& chip, int compute_units) const {
+    const Specialisation usual = usual_specialisation(p, chip);
+    if (!has_wide_heads(p) || p.quantized_kv() ||
+        2 * query_tile_workgroups(p, usual) > compute_units)
+      return usual;
+    for (const PrefillShape& shape : tiles_.few_wide_shapes) {
+      const Specialisation s = specialisation(p, chip, shape, false);
+      if (s.lds_bytes <= chip.lds_bytes) return s;
+    }
+    return usual;
+  }
+  Specialisation usual_specialisation(const Problem& p, const Chip& chip) const {
     const bool board = prefers_board_shapes(target(), p) && !p.quantized_kv();
     const std::span<const PrefillShape> shapes = shapes_for(p);
     for (const PrefillShape& shape : board ? tiles_.board_shapes : shapes) {

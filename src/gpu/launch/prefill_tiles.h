@@ -29,6 +29,9 @@ struct PrefillTiles {
   // Quantized K and V, where a tile of these in flight takes registers that a tile of q's dtype
   // leaves alone. None: `shapes`.
   std::span<const PrefillShape> quantized_shapes{};
+  // Heads wider than 256, often one or two (a VAE's block), where tiles of `shapes` would leave half
+  // of the chip without work. None: `shapes`.
+  std::span<const PrefillShape> few_wide_shapes{};
 };
 
 // The shapes for heads of up to 256 dims: of wider ones prefill_int8.h's sums may be beyond what a

@@ -84,6 +84,14 @@ inline constexpr PrefillShape kPrefill[]{
      .buffers = 1,
      .queries_in_lds = true},
 };
+inline constexpr PrefillShape kPrefillFewWide[]{
+    {.max_head_dim = 576,
+     .block_m = 32,
+     .block_n = 32,
+     .waves = 4,
+     .buffers = 2,
+     .queries_in_lds = true},
+};
 // Quantized keys and values are in flight to registers, where 32 rows a wave of 128 dims would
 // spill.
 inline constexpr PrefillShape kPrefillQuantized[]{
@@ -321,7 +329,8 @@ inline constexpr Target kSm80{
     .prefill = PrefillTiles{.value_dims = 32,
                             .shapes = sm80::kPrefill,
                             .board_shapes = sm80::kPrefillBoards,
-                            .quantized_shapes = sm80::kPrefillQuantized},
+                            .quantized_shapes = sm80::kPrefillQuantized,
+                            .few_wide_shapes = sm80::kPrefillFewWide},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 32, .shapes = sm80::kPrefillFp32},
     .prefill_int8 = PrefillTiles{.value_dims = 32, .shapes = usual_heads(sm80::kPrefill)},
     .prefill_e4m3 = PrefillTiles{.value_dims = 32, .shapes = sm80::kPrefillE4m3},
