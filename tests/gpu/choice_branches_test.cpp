@@ -258,7 +258,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"decode_latent.sm90", 3},
         {"decode_tma.sm90", 16},
         {"prefill.portable", 3},
-        {"prefill.sm80", 8},
+        {"prefill.sm80", 9},
         {"prefill_fp32.sm80", 3},
         {"prefill_int8.sm80", 3},
         {"prefill_tma.sm90", 35},

@@ -75,16 +75,31 @@ struct LatentRows {
     end_outputs(rows);
     release(tile_empty(kGroup, kGroup));
   }
-  // S of the warpgroup's own tile.
+  // S of the warpgroup's own tile: products of the first half begin before the other one is there.
   FULMEN_DEVICE void multiply_keys(TileRow<kKeyTiles>& scores) const {
+    constexpr int kFirstTiles = kHalfPanels * kPanelColumns / kWgmmaDepth;
     mbarrier_wait(tile_full(kGroup, 0), parity);
+    wgmma_fence();
+    multiply_dims<0, kFirstTiles>(scores);
     mbarrier_wait(tile_full(kGroup, 1), parity);
     wgmma_fence();
-    begin_scores(LdsMatrix::of(0, kBlockM), LdsMatrix::of(tile_at(kGroup), kBlockN), scores);
+    multiply_dims<kFirstTiles, kHeadDimTiles>(scores);
+    wgmma_commit();
     wgmma_wait<0>();
     wgmma_hold(scores);
     wave_barrier();
     release(scores_done(kGroup));
+  }
+  // By 16 dims.
+  template <int kFirst, int kEnd>
+  FULMEN_DEVICE static void multiply_dims(TileRow<kKeyTiles>& scores) {
+    const LdsMatrix queries = LdsMatrix::of(0, kBlockM),
+                    keys = LdsMatrix::of(tile_at(kGroup), kBlockN);
+#pragma unroll
+    for (int d = kFirst; d < kEnd; ++d) {
+      wgmma<Element, false, false>(scores, queries.columns_further(kWgmmaDepth * d, kBlockM),
+                                   keys.columns_further(kWgmmaDepth * d, kBlockN), d > 0);
+    }
   }
   // Scores become rows.p. Returns true if the reference moved.
   template <bool kMasked>
