@@ -29,8 +29,8 @@ struct PrefillTiles {
   // Quantized K and V, where a tile of these in flight takes registers that a tile of q's dtype
   // leaves alone. None: `shapes`.
   std::span<const PrefillShape> quantized_shapes{};
-  // Heads wider than 256, often one or two (a VAE's block), where tiles of `shapes` would leave half
-  // of the chip without work. None: `shapes`.
+  // Heads wider than 256, often one or two (a VAE's block), where tiles of `shapes` would leave
+  // half of the chip without work. None: `shapes`.
   std::span<const PrefillShape> few_wide_shapes{};
 };
 
