@@ -64,7 +64,7 @@ struct Problem {
   int dropout = 0;
   bool deterministic = true;
   // Heads wider than 256: v is the first dims of k, the same memory by the same strides (latent
-  // attention). A plan that was made so runs so.
+  // attention). A run whose v lies elsewhere is right, too, and slower, which is logged.
   bool values_in_keys = false;
   Precision precision = Precision::exact;
   TensorSpec q, k, v, out, bias, keep_mask, alibi_slopes, sinks, lse;

@@ -100,10 +100,10 @@ bool has_long_rows_of_keys(const Target& target, const Problem& p) {
 }
 
 constexpr Preference kPreferences[]{
-    // Forward. Little work, which ends soonest in tiles that the TMA brings.
-    {"prefill_tma", 42, has_few_short_tiles},
-    // Latent attention, whose tiles of keys are the values, too.
+    // Forward. Latent attention, whose tiles of keys are the values, too.
     {"decode_latent", 43, always},
+    // Little work, which ends soonest in tiles that the TMA brings.
+    {"prefill_tma", 42, has_few_short_tiles},
     // Few queries and many keys, split to fill the chip. The TMA has more of them in flight.
     {"decode_tma", 41, has_long_rows_of_keys},
     {"decode", 40,

@@ -220,8 +220,9 @@ std::optional<SmallUse> find_small_use(const Family& family, const Chip& chip, i
     for (int i = 0; i < kTensorFields; ++i)
       too_large = too_large || bytes_of(p.*kTensorTable[i].spec, shapes[i]) > kMostBytes;
     if (too_large || !family.serves(p, chip).yes) continue;
-    // Its own plan, and one with the numbers that the problem's plan has.
-    std::vector<LaunchPlan> plans{family.plan(p, chip, compute_units)};
+    // Its own plan; that of a device which few tiles fill, as the problem's many fill this one; and
+    // one with the numbers that the problem's plan has.
+    std::vector<LaunchPlan> plans{family.plan(p, chip, compute_units), family.plan(p, chip, 1)};
     if (!values.empty()) plans.push_back(family.tuned_plan(p, chip, compute_units, values));
     for (LaunchPlan& plan : plans) {
       if (kernels_of(plan) != kernels) continue;

@@ -121,10 +121,13 @@ Status GpuRunner::run(void* stream, const AttentionTensors& tensors, void* works
   bool whole_rows =
       !plan_.launches.front().specialisation.whole_rows || pointers_are_whole(tensors);
   if (plan_.values_in_keys && tensors.v.data != tensors.k.data) {
-    log_line_once(
-        fmt::format("{} on {}: v was k's memory when the plan was made, and is not in a "
-                    "run: the kernel for pointers of any address serves, more slowly",
-                    config_.kernel, device_.info.name));
+    if (!said_.exchange(true, std::memory_order_relaxed)) {
+      log_line_once(fmt::format(
+          "{} on {}: v was k's memory when the plan was made, and is not in a run: {} serves, "
+          "compiled for pointers of any address",
+          config_.kernel, device_.info.name,
+          plan_for(false).launches.front().specialisation.entry));
+    }
     whole_rows = false;
   }
   if (!whole_rows) {

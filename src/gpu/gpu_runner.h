@@ -1,6 +1,7 @@
 // What runs a plan on a GPU: its kernels, loaded, and the arguments of their launches.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,7 @@ class GpuRunner final : public Runner {
   const void* missing_row_ = nullptr;  // kernels::ForwardArguments
   std::vector<LoadedLaunch> aligned_;
   mutable WorkLock loading_;
+  mutable std::atomic<bool> said_ = false;  // that v is not k's memory
   mutable MadeOnce<const std::vector<LoadedLaunch>> unaligned_;
 };
 

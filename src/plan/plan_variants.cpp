@@ -177,6 +177,9 @@ Result<Problem> PlanVariants::ranged_problem(const Plan::Impl& plan,
         Size{"max_pages", &P::max_pages, &T::block_table, "block_table", vary_seqlen_k_}}) {
     if (Status status = check_size(size, given, made, tensors); !status.ok()) return status;
   }
+  // As the plan was made: whose memory v is in one run says nothing of the next, which finds the
+  // same variant.
+  problem->values_in_keys = made.values_in_keys && rows_of_k_and_v_agree(given);
   return problem;
 }
 

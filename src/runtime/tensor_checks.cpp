@@ -119,4 +119,12 @@ Status check_output(const char* name, const Tensor& t) {
       t.shape, t.strides));
 }
 
+bool rows_of_k_and_v_agree(const Problem& p) {
+  const Shape shape = p.k_shape();
+  for (int d = 0; d < 4; ++d) {
+    if (shape[d] > 1 && p.k.strides[d] != p.v.strides[d]) return false;
+  }
+  return true;
+}
+
 }  // namespace fulmen

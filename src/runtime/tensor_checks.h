@@ -40,4 +40,8 @@ Status check_numbers(const char* name, const Tensor& tensor, TensorSpec& spec);
 Status check_output(const char* name, const Tensor& tensor);
 TensorSpec spec_of(const Tensor& tensor);
 
+// Returns true if k and v have the same strides but in dims of one element, so that v may be k's
+// first dims.
+bool rows_of_k_and_v_agree(const Problem& p);
+
 }  // namespace fulmen

@@ -2,6 +2,7 @@
 
 import fulmen
 import fulmen.torch
+import numpy as np
 import pytest
 import torch
 from fulmen.flash_mla import flash_mla_with_kvcache, get_mla_metadata
@@ -61,6 +62,19 @@ def test_values_are_a_view_into_the_keys(queries, causal):
     right, right_lse = attention_float64(q, kv, kv[..., :512], causal=causal)
     close(out, right)
     close(lse, right_lse)
+
+
+def test_a_view_as_values_is_recognised_by_its_memory():
+    device = "emulated:sm_90a"
+    q, kv = (x.numpy().astype(np.float16) for x in latent(batch=1, queries=1, rows=90))
+    view, own = kv[..., :512], kv[..., :512].copy()
+    out, lse = fulmen.attention(q, kv, view, device=device, return_lse=True)
+    right, right_lse = attention_float64(*(torch.from_numpy(x) for x in (q, kv, own)))
+    close(torch.from_numpy(out), right, 2e-3)
+    close(torch.from_numpy(lse), right_lse, 1e-3)
+    said = fulmen.explain(q, kv, view, device=device)
+    assert "emulated.decode_latent.sm90" in said.splitlines()[0] and "values_in_keys" in said
+    assert "emulated.decode.sm80" in fulmen.explain(q, kv, own, device=device).splitlines()[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -182,11 +182,7 @@ bool values_lie_in_keys(const AttentionTensors& a, const Problem& p) {
   const bool same_memory = a.k.data != nullptr && a.k.data == a.v.data;
   if (!same_memory || p.head_dim <= kUsualHeadDim || p.head_dim_v > p.head_dim || p.quantized_kv())
     return false;
-  const Shape shape = p.k_shape();
-  for (int d = 0; d < 4; ++d) {
-    if (shape[d] > 1 && p.k.strides[d] != p.v.strides[d]) return false;
-  }
-  return true;
+  return rows_of_k_and_v_agree(p);
 }
 
 // No sequence is longer than the tensor that has its rows, so kernels take memory and workgroups

@@ -25,11 +25,19 @@ class DecodeLatent final : public Family {
       return Support::no(
           "it takes values that are the first dims of keys wider than 256, in the "
           "same memory");
-    if (p.keep_mask.present || has_mask_parts(p))
-      return Support::no("values that a mask leaves out would have to be cleared after the TMA");
+    if (p.keep_mask.present) {
+      return Support::no(
+          "values that a keep_mask leaves out would have to be cleared after the TMA");
+    }
+    if (has_mask_parts(p)) {
+      return Support::no(
+          "values that a mask_mod or block mask leaves out would have to be cleared after the TMA");
+    }
     if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
-    if (p.packed_q() || p.packed_k() || p.leftpad_k.present)
-      return Support::no("the TMA reads sequences at multiples of one length, from the first row");
+    if (p.packed_q() || p.packed_k())
+      return Support::no("the TMA reads sequences at multiples of one length");
+    if (p.leftpad_k.present)
+      return Support::no("the TMA reads keys from the first row on, leftpad_k moves them");
     if (p.seqlen_q > kMostQueries) {
       return Support::no("seqlen_q is " + std::to_string(p.seqlen_q) + ", up to " +
                          std::to_string(kMostQueries) + " are served");

@@ -39,15 +39,25 @@ std::span<const int32_t> indices_of(const ScoreFunctions::Impl& functions,
   return std::span(graph.results).subspan(static_cast<std::size_t>(load.index), dims);
 }
 
-// What a place varies with: LoadRank in kernels/backward/parts/tensor_loads.h has the same order.
-score::Rank rank_of(std::span<const int32_t> indices,
-                    const std::vector<score::Dependence>& dependences) {
+// What a place varies with: the number of its LoadRank in kernels/backward/parts/tensor_loads.h.
+int load_rank(std::span<const int32_t> indices, const std::vector<score::Dependence>& dependences) {
   score::Dependence all;
   for (const int32_t index : indices) {
     const score::Dependence& one = dependences[static_cast<std::size_t>(index)];
     all = {all.query || one.query, all.key || one.key, all.score || one.score};
   }
-  return score::rank_of(all);
+  switch (score::rank_of(all)) {
+    case score::Rank::tile:
+      return 0;
+    case score::Rank::query:
+      return 1;
+    case score::Rank::key:
+      return 2;
+    case score::Rank::distance:
+    case score::Rank::pair:
+      break;
+  }
+  return 3;
 }
 
 int64_t gradients_asked_for(const Problem& p) {
@@ -138,7 +148,7 @@ std::string tensor_loads_source(const Problem& p) {
     for (int t = 0; t < load.tensor; ++t)
       nth += functions.tensors[static_cast<std::size_t>(t)].has_gradient ? 1 : 0;
     tensors.push_back(nth);
-    ranks.push_back(static_cast<int>(rank_of(indices, dependences)));
+    ranks.push_back(load_rank(indices, dependences));
     by.push_back(fmt::format("n{}", graph.results[static_cast<std::size_t>(load.by)]));
     places.push_back(score::place(printed[static_cast<std::size_t>(load.tensor)], indices));
   }

@@ -58,6 +58,13 @@ int DeviceCopies::add(fulmen_tensor& tensor, bool written) {
     tensor.data = nullptr;  // the host's address would be refused
     return FULMEN_OK;
   }
+  if (!written) {
+    for (const Read& one : read_) {
+      if (one.host != tensor.data || one.bytes < bytes) continue;
+      tensor.data = one.copy;
+      return FULMEN_OK;
+    }
+  }
   void* memory = nullptr;
   if (const int status = fulmen_device_allocate(device_.c_str(), bytes, &memory);
       status != FULMEN_OK)
@@ -66,7 +73,11 @@ int DeviceCopies::add(fulmen_tensor& tensor, bool written) {
   if (const int status = fulmen_device_copy(device_.c_str(), memory, tensor.data, bytes);
       status != FULMEN_OK)
     return status;
-  if (written) written_.push_back({tensor, memory});
+  if (written) {
+    written_.push_back({tensor, memory});
+  } else {
+    read_.push_back({tensor.data, bytes, memory});
+  }
   tensor.data = memory;
   return FULMEN_OK;
 }
