@@ -27,8 +27,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The revision of microsoft/onnxruntime that README.md's numbers are of.
 REVISION = "89b01b406ca7e94078913eea3189e11bef5654c5"
 FOLDER = "onnxruntime/test/python/transformers"
-FILES = ("test_onnx_attention", "test_mha.py", "test_gqa_cpu.py", "test_gqa_cpu_quantized.py",
-         "test_gqa.py", "test_parity_t5_mha.py", "test_parity_huggingface_gpt_attention.py")  # fmt: skip
+FILES = (
+    "test_onnx_attention",
+    "test_mha.py",
+    "test_gqa_cpu.py",
+    "test_gqa_cpu_quantized.py",
+    "test_gqa.py",
+    "test_parity_t5_mha.py",
+    "test_parity_huggingface_gpt_attention.py",
+)
 WHOSE = ("all attention nodes Fulmen's", "some of them Fulmen's", "none of them Fulmen's")
 REASON = re.compile(r"Fulmen: (.* goes to another provider: .*)")
 
