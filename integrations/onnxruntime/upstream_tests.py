@@ -43,10 +43,10 @@ def fetch(revision):
     git = lambda *words: subprocess.run(["git", "-C", str(folder), *words], check=True)  # noqa: E731
     folder.mkdir(parents=True, exist_ok=True)
     git("init", "-q")
+    git("config", "remote.origin.url", "https://github.com/microsoft/onnxruntime")
     git("sparse-checkout", "set", FOLDER)
-    address = "https://github.com/microsoft/onnxruntime"
-    git("fetch", "-q", "--depth", "1", "--filter=blob:none", address, revision)
-    git("-c", f"remote.origin.url={address}", "checkout", "-q", "FETCH_HEAD")
+    git("fetch", "-q", "--depth", "1", "--filter=blob:none", "origin", revision)
+    git("checkout", "-q", "FETCH_HEAD")
     return folder / FOLDER
 
 
