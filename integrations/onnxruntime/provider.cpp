@@ -87,8 +87,8 @@ int64_t integer(const OrtNode* node, const char* name, int64_t otherwise) {
   return attribute<int64_t>(node, name, ORT_OP_ATTR_INT, otherwise);
 }
 
-// Whether a value turns an attribute off. ORT sets the defaults of those that a model leaves out, of
-// its own version: of one that is newer than this file, too.
+// Whether a value turns an attribute off. ORT sets the defaults of those that a model leaves out,
+// also of attributes that are newer than this file.
 bool is_off(const OrtOpAttr* attr) {
   OrtOpAttrType type = ORT_OP_ATTR_UNDEFINED;
   int64_t number = 1;
