@@ -18,9 +18,15 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 NAME = "FulmenExecutionProvider"
 BOUNDS = {"float32": 2e-5, "float16": 6e-3}
+GQA_ATTRIBUTES = next(
+    schema.attributes
+    for schema in get_all_operator_schema()
+    if (schema.domain, schema.name) == ("com.microsoft", "GroupQueryAttention")
+)
 
 
 def sessions(model, only_fulmen=False, threads=2):
@@ -167,7 +173,10 @@ def random_gqa(random):
     attributes = {"num_heads": heads, "kv_num_heads": kv_heads, "do_rotary": int(rotary)}
     if rotary:
         attributes["rotary_interleaved"] = int(random.random() < 0.5)
-    if random.random() < 0.3:
+    # Of ONNX Runtime 1.30 and newer.
+    if "causal" in GQA_ATTRIBUTES and random.random() < 0.3:
+        attributes["causal"] = 0
+    elif random.random() < 0.3:
         attributes["local_window_size"] = int(random.integers(1, 20))
     if random.random() < 0.3:
         attributes["softcap"] = 5.0
@@ -219,6 +228,31 @@ def refused(random):
                 sys.exit(f"check.py: {words} {one.shape} is refused with {error}")
             sys.exit(f"check.py: {words} {one.shape} is not refused")
     print("GroupQueryAttention: sizes that contradict each other are refused")
+
+
+def left(random):
+    """An attribute that is on and that Fulmen does not know is no node of Fulmen's."""
+    if "sliding_window_cache" not in GQA_ATTRIBUTES:  # older than 1.30
+        return
+    array = lambda *shape: random.standard_normal(shape).astype(np.float32)  # noqa: E731
+    inputs = {name: array(1, 1, 32) for name in ("query", "key", "value")}
+    inputs |= {name: array(1, 1, 8, 32) for name in ("past_key", "past_value")}
+    inputs["seqlens_k"] = np.array([3], np.int32)
+    inputs["total_sequence_length"] = np.array([4], np.int32)
+    attributes = {"num_heads": 1, "kv_num_heads": 1, "local_window_size": 4}
+    for on in (0, 1):
+        outputs = dict.fromkeys(("output", "present_key", "present_value"), "float32")
+        attributes["sliding_window_cache"] = on
+        model, _ = model_of("GroupQueryAttention", "com.microsoft", inputs, outputs, attributes)
+        try:
+            sessions(model, only_fulmen=True)
+        except Exception as error:
+            if on and "fallback to CPU EP has been explicitly disabled" in str(error):
+                continue
+            raise
+        if on:
+            sys.exit("check.py: sliding_window_cache is taken")
+    print("GroupQueryAttention: sliding_window_cache is left to the CPU provider")
 
 
 def bound(session, given):
@@ -309,6 +343,7 @@ def main():
     at_once()
     random = np.random.default_rng(options.seed)
     refused(random)
+    left(random)
     for round in range(options.rounds):
         (model, given), dtype = random_mha(random)
         with_fulmen, without = (s.run(None, given) for s in sessions(model))

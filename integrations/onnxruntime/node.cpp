@@ -381,11 +381,12 @@ void Node::group_query_attention(Run& run) const {
   for (int64_t b = 0; b < batch; ++b) {
     // A first prompt is padded at its end: row i is at position i. Later rows end at their lengths.
     const int64_t first = rows == keys ? 0 : int64_t{ends[b]} + 1 - rows;
-    if (first < 0 || first + rows > room)
+    if (first < 0 || first + rows > room || ends[b] < 0 || ends[b] >= room)
       fail("seqlens_k is " + std::to_string(ends[b]) + " with " + std::to_string(rows) +
            " new rows and a cache of " + std::to_string(room));
     used.push_back(static_cast<int32_t>(first));
-    run.lengths.push_back(static_cast<int32_t>(first + rows));
+    // Without the causal mask nothing else keeps a prompt's rows from the padding behind its end.
+    run.lengths.push_back(attributes_.causal ? static_cast<int32_t>(first + rows) : ends[b] + 1);
   }
   t.q = parts[0];
   fulmen_kv_cache append;
@@ -414,7 +415,7 @@ void Node::group_query_attention(Run& run) const {
            " columns, total_sequence_length is " + std::to_string(keys));
     t.k.shape[1] = t.v.shape[1] = t.bias.shape[3];
   }
-  run.options.causal = FULMEN_CAUSAL_BOTTOM_RIGHT;
+  if (attributes_.causal) run.options.causal = FULMEN_CAUSAL_BOTTOM_RIGHT;
   if (attributes_.window > 0) run.options.window_left = attributes_.window - 1;
   execute(run);
 }

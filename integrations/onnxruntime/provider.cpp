@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "node.h"
@@ -26,11 +26,41 @@ struct Registered {
   std::size_t inputs;
   std::vector<std::size_t> without;
   std::size_t outputs;
+  // Attributes of any value: those that are served, those that say something only of an input or
+  // output that is not served, and those that refusal() looks at.
+  std::vector<std::string_view> attributes;
 };
 const Registered kOperators[] = {
-    {Operator::attention, "Attention", "", 23, 24, 7, {}, 3},
-    {Operator::multi_head_attention, "MultiHeadAttention", "com.microsoft", 1, 1, 8, {3, 4}, 3},
-    {Operator::group_query_attention, "GroupQueryAttention", "com.microsoft", 1, 1, 11, {9}, 3},
+    {Operator::attention,
+     "Attention",
+     "",
+     23,
+     24,
+     7,
+     {},
+     3,
+     {"q_num_heads", "kv_num_heads", "is_causal", "scale", "softcap", "softmax_precision",
+      "qk_matmul_output_mode"}},
+    {Operator::multi_head_attention,
+     "MultiHeadAttention",
+     "com.microsoft",
+     1,
+     1,
+     8,
+     {3, 4},
+     3,
+     {"num_heads", "unidirectional", "scale", "mask_filter_value"}},
+    {Operator::group_query_attention,
+     "GroupQueryAttention",
+     "com.microsoft",
+     1,
+     1,
+     11,
+     {9},
+     3,
+     {"num_heads", "kv_num_heads", "causal", "scale", "softcap", "local_window_size", "do_rotary",
+      "rotary_interleaved", "smooth_softmax", "qk_output", "qk_norm_epsilon", "q_norm_epsilon",
+      "k_norm_epsilon"}},
 };
 
 OrtStatus* error(const char* words) { return ort->CreateStatus(ORT_FAIL, words); }
@@ -55,6 +85,46 @@ T attribute(const OrtNode* node, const char* name, OrtOpAttrType type, T otherwi
 }
 int64_t integer(const OrtNode* node, const char* name, int64_t otherwise) {
   return attribute<int64_t>(node, name, ORT_OP_ATTR_INT, otherwise);
+}
+
+// Whether a value turns an attribute off. ORT sets the defaults of those that a model leaves out,
+// also of attributes that are newer than this file.
+bool is_off(const OrtOpAttr* attr) {
+  OrtOpAttrType type = ORT_OP_ATTR_UNDEFINED;
+  int64_t number = 1;
+  float real = 1;
+  char text[16] = {};
+  std::size_t bytes = 0;
+  OrtStatus* status = ort->OpAttr_GetType(attr, &type);
+  if (status == nullptr && type == ORT_OP_ATTR_INT)
+    status = ort->ReadOpAttr(attr, type, &number, sizeof number, &bytes);
+  if (status == nullptr && type == ORT_OP_ATTR_FLOAT)
+    status = ort->ReadOpAttr(attr, type, &real, sizeof real, &bytes);
+  if (status == nullptr && type == ORT_OP_ATTR_STRING) {
+    status = ort->ReadOpAttr(attr, type, text, sizeof text - 1, &bytes);
+    if (status == nullptr && (*text == '\0' || std::strcmp(text, "NONE") == 0)) return true;
+  }
+  if (status == nullptr) return number == 0 || real == 0;
+  ort->ReleaseStatus(status);
+  return false;
+}
+
+// The name of an attribute that is on and not served, or "".
+std::string unserved_attribute(const Registered& known, const OrtNode* node) {
+  std::size_t count = 0;
+  OrtStatus* status = ort->Node_GetNumAttributes(node, &count);
+  std::vector<const OrtOpAttr*> attributes(status == nullptr ? count : 0);
+  if (status == nullptr) status = ort->Node_GetAttributes(node, attributes.data(), count);
+  for (const OrtOpAttr* attr : attributes) {
+    const char* name = nullptr;
+    if (status == nullptr) status = ort->OpAttr_GetName(attr, &name);
+    if (status != nullptr) break;
+    const auto& served = known.attributes;
+    if (std::find(served.begin(), served.end(), name) == served.end() && !is_off(attr)) return name;
+  }
+  if (status == nullptr) return {};
+  ort->ReleaseStatus(status);
+  return "that cannot be read";
 }
 
 bool is_there(const OrtValueInfo* info) {
@@ -120,6 +190,8 @@ std::string refusal(const Registered& known, const OrtNode* node,
   }
   if (!q.rank || (*q.rank != 3 && *q.rank != 4)) return "the query has neither 3 nor 4 dims";
 
+  if (const std::string name = unserved_attribute(known, node); !name.empty())
+    return "attribute " + name + " is not served";
   if (known.op == Operator::attention) {
     if (has(3)) {
       const Tensor mask = tensor_of(inputs[3]);
@@ -189,6 +261,7 @@ OrtStatus* ORT_API_CALL create_kernel(void* state, const OrtKernelInfo* info,
       a.q_heads = integer_of("num_heads", 0);
       a.kv_heads = integer_of("kv_num_heads", 0);
       a.softcap = float_of("softcap");
+      a.causal = integer_of("causal", 1) != 0;
       a.window = integer_of("local_window_size", -1);
       a.rotary = integer_of("do_rotary", 0) != 0;
       a.rotary_interleaved = integer_of("rotary_interleaved", 0) != 0;
@@ -255,7 +328,7 @@ struct Provider : OrtEp {
     return status;
   }
 
-  OrtStatus* claim(const OrtGraph* graph, OrtEpGraphSupportInfo* info) const {
+  OrtStatus* claim(const OrtGraph* graph, OrtEpGraphSupportInfo* info) {
     std::size_t count = 0;
     if (OrtStatus* status = ort->Graph_GetNumNodes(graph, &count)) return status;
     std::vector<const OrtNode*> nodes(count);
@@ -271,7 +344,9 @@ struct Provider : OrtEp {
   }
 
  private:
-  OrtStatus* claim_node(const OrtNode* node, OrtEpGraphSupportInfo* info) const {
+  std::set<std::string> said;
+
+  OrtStatus* claim_node(const OrtNode* node, OrtEpGraphSupportInfo* info) {
     const char* type = nullptr;
     std::size_t inputs = 0, outputs = 0;
     if (OrtStatus* status = ort->Node_GetOperatorType(node, &type)) return status;
@@ -289,11 +364,8 @@ struct Provider : OrtEp {
     return nullptr;
   }
 
-  // Each text once in a process.
-  void say(const std::string& text) const {
-    static std::mutex mutex;
-    static std::set<std::string> said;
-    const std::scoped_lock lock(mutex);
+  // Each text once in a session.
+  void say(const std::string& text) {
     if (!said.insert(text).second) return;
     if (OrtStatus* status =
             ort->Logger_LogMessage(logger, ORT_LOGGING_LEVEL_WARNING, ("Fulmen: " + text).c_str(),
