@@ -89,7 +89,8 @@ struct HeldSum {
     sum += x;
   }
   FULMEN_DEVICE void give(const TensorGradients& g, int first) {
-    const int shared = largest_of_lanes(place);
+    // A scalar: a branch by it turns no lane off, so that lanes may read each other behind it.
+    const int shared = static_cast<int>(uniform(static_cast<unsigned>(largest_of_lanes(place))));
     if (shared >= 0) {
       if (any_lane(place >= 0 && place != shared)) {
         if (place >= 0) add_exactly(g, first + place, sum);
