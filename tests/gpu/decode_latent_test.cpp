@@ -26,6 +26,36 @@ class GpuDecodeLatent : public HopperTest {
     s.values_in_keys = true;
     return s;
   }
+  // Runs on copies and verifies what came.
+  static void run(const Plan& planned, Case& c, const AttentionTensors& tensors) {
+    c.poison_outputs();
+    const auto there = DeviceCopy::make(device(), tensors, 0);
+    ASSERT_TRUE(there.ok()) << there.status().message();
+    const Result<void*> workspace = there.value()->make_workspace(planned.workspace_bytes());
+    ASSERT_TRUE(workspace.ok());
+    const Status ran = planned.run(nullptr, there.value()->tensors(), workspace.value(),
+                                   planned.workspace_bytes());
+    ASSERT_TRUE(ran.ok()) << ran.message();
+    ASSERT_TRUE(backend_of(device())->synchronize(device(), nullptr).ok());
+    ASSERT_TRUE(there.value()->download().ok());
+    const Result<Problem> problem = make_problem(tensors, c.options);
+    ASSERT_TRUE(problem.ok()) << problem.status().message();
+    EXPECT_EQ(problem->values_in_keys, tensors.v.data == tensors.k.data);
+    const auto report = reference::verify(problem.value(), tensors, {});
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    EXPECT_TRUE(report->ok) << report->message;
+  }
+  // v is a copy of k's first dims, some of which differ.
+  static void run_with_own_values(const Plan& planned, Case& c, Random& random) {
+    AttentionTensors tensors = c.tensors;
+    const std::size_t size = bytes_of(c.problem().k, c.problem().k_shape());
+    std::vector<std::byte> values(size);
+    std::memcpy(values.data(), tensors.k.data, size);
+    tensors.v.data = values.data();
+    for (int64_t j = 0; j < c.spec.seqlen_k; ++j)
+      Case::set(tensors.v, {0, j, 0, random.between(0, 511)}, 2);
+    run(planned, c, tensors);
+  }
   void check_split(const CaseSpec& spec, int splits, Random& random) const {
     Case c(spec, random);
     c.options.tuning = "num_splits=" + std::to_string(splits);
@@ -128,29 +158,23 @@ TEST_P(GpuDecodeLatent, ValuesThatAreNotKeysAfterAll) {
   options.kernel = kernel();
   const Result<Plan> planned = plan(c.problem(), device(), options);
   ASSERT_TRUE(planned.ok()) << planned.status().message();
-  AttentionTensors tensors = c.tensors;
-  const std::size_t size = bytes_of(c.problem().k, c.problem().k_shape());
-  std::vector<std::byte> values(size);
-  std::memcpy(values.data(), tensors.k.data, size);
-  tensors.v.data = values.data();
-  for (int64_t j = 0; j < c.spec.seqlen_k; ++j)
-    Case::set(tensors.v, {0, j, 0, random.between(0, 511)}, 2);
-  c.poison_outputs();
-  const auto there = DeviceCopy::make(device(), tensors, 0);
-  ASSERT_TRUE(there.ok()) << there.status().message();
-  const Result<void*> workspace = there.value()->make_workspace(planned->workspace_bytes());
-  ASSERT_TRUE(workspace.ok());
-  const Status ran = planned->run(nullptr, there.value()->tensors(), workspace.value(),
-                                  planned->workspace_bytes());
-  ASSERT_TRUE(ran.ok()) << ran.message();
-  ASSERT_TRUE(backend_of(device())->synchronize(device(), nullptr).ok());
-  ASSERT_TRUE(there.value()->download().ok());
-  const Result<Problem> apart = make_problem(tensors, c.options);
-  ASSERT_TRUE(apart.ok()) << apart.status().message();
-  EXPECT_FALSE(apart->values_in_keys);
-  const auto report = reference::verify(apart.value(), tensors, {});
-  ASSERT_TRUE(report.ok()) << report.status().message();
-  EXPECT_TRUE(report->ok) << report->message;
+  run_with_own_values(planned.value(), c, random);
+}
+
+// A plan for a range has one kernel for a length, whatever v is in the first run of it.
+TEST_P(GpuDecodeLatent, RangesStayAsTheyWerePlanned) {
+  Random random(9765);
+  CaseSpec s = latent(DType::bf16, 16, 1, 200, random);
+  s.lse = false;
+  AttentionOptions options;
+  options.kernel = kernel();
+  options.vary_seqlen_k = true;
+  const Result<Plan> planned = plan(Case(s, random).problem(), device(), options);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  s.seqlen_k = random.between(100, 190);
+  Case c(s, random);
+  run_with_own_values(planned.value(), c, random);
+  run(planned.value(), c, c.tensors);
 }
 
 TEST_P(GpuDecodeLatent, SaysWhatItDoesNotTake) {
