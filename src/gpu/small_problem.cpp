@@ -37,8 +37,8 @@ int64_t sum(const Problem& p, int64_t (*length)(const Problem&, int64_t)) {
 }
 
 // Rows one after the other, with gaps that give each stride the remainder that it had. shares: dims
-// of stride 0 stay so. Else they are of one element in the tensors that a plan for a range was made
-// of, and the small problem may have more: an output of its own for each.
+// of stride 0 keep it, as all their rows are one. An output has rows of its own: its stride is 0
+// where the plan was made of one sequence, and the small problem has more.
 void pack(TensorSpec& spec, const Problem::Shape& shape, bool shares) {
   int64_t next = spec.strides[3] == 0 ? 1 : shape[3];
   for (const int d : {2, 1, 0}) {

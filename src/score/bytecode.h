@@ -50,7 +50,7 @@ struct Bytecode {
   bool any() const noexcept { return !results.empty(); }
 };
 
-// Of a graph, all of whose results are asked for pairs.
+// The bytecode of a graph, all of whose results are asked for pairs.
 Bytecode compile(const Graph& graph);
 
 }  // namespace fulmen::score

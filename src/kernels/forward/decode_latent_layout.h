@@ -6,8 +6,8 @@
 
 namespace fulmen::kernels {
 
-// 64 query rows and two tiles of 64 keys, in panels of 64 dims of 16 bits. value_dims: of each of
-// the two halves of V's dims, whole panels.
+// 64 query rows and two tiles of 64 keys, in panels of 64 dims of 16 bits. value_dims: half of V's
+// dims, rounded up to whole panels.
 struct DecodeLatentLayout {
   static constexpr int kRows = 64, kPanelDims = 64, kPanelBytes = kRows * 2 * kPanelDims,
                        kTiles = 2;

@@ -22,8 +22,8 @@ class DeviceCopies {
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-  // The tensor's data becomes that of a copy. Absent and empty tensors are at null. Tensors that are
-  // only read share a copy where they begin at one address: v as a view of k stays one.
+  // The tensor's data becomes that of a copy. Absent and empty tensors are at null. Tensors that
+  // are only read share a copy where they begin at one address: v as a view of k stays one.
   int add(fulmen_tensor& tensor, bool written);
   // The elements of tensors that are written, back to the host.
   int give_back() const;

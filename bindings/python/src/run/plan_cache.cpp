@@ -56,7 +56,8 @@ void read_functions(const Planned& call, Key& key) {
   }
 }
 
-// Everything that planning reads: of addresses whether k and v begin at one, not dropout's seed.
+// Everything that planning reads. Of addresses that is whether k and v share one; the seed of
+// dropout is not read.
 void read(const Planned& call, Key& key) {
   key.append(call.pass);
   const fulmen_options& o = call.options;

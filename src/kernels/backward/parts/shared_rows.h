@@ -36,7 +36,7 @@ struct OwnDims {
 // The parts of S, or D, of 16 rows and a tile of 16 columns.
 class ScoreParts {
  public:
-  // first: S, else D.
+  // The wave stores its part for the others. first: it is of S, else of D.
   FULMEN_DEVICE static void leave(bool first, const float (&part)[kElements]) {
     const int at = place(part_of_dims(), first);
 #pragma unroll
@@ -47,7 +47,7 @@ class ScoreParts {
       lds_store(at + 16 * kWaveSize * n, words);
     }
   }
-  // In the same order in every wave.
+  // The waves that share rows add all parts in one order, so that they have the same bits.
   FULMEN_DEVICE static void sum(bool first, float (&sum)[kElements]) {
 #pragma unroll
     for (int part = 0; part < kDimGroups; ++part) {

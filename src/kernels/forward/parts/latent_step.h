@@ -34,7 +34,7 @@ struct LatentRows {
  private:
   static constexpr int kOther = 1 - kGroup;
 
-  // No branch lies between the begin of a product and its end but waits.
+  // What a warpgroup does with its own tile of the pair, and with the other one's probabilities.
   template <bool kMasked>
   FULMEN_DEVICE void with_own_tile(Int64 first_key, bool has_second) {
     TileRow<kKeyTiles> scores;
@@ -90,7 +90,7 @@ struct LatentRows {
     wave_barrier();
     release(scores_done(kGroup));
   }
-  // By 16 dims.
+  // Products of dims 16 kFirst to 16 kEnd are added.
   template <int kFirst, int kEnd>
   FULMEN_DEVICE static void multiply_dims(TileRow<kKeyTiles>& scores) {
     const LdsMatrix queries = LdsMatrix::of(0, kBlockM),
@@ -149,11 +149,12 @@ struct LatentRows {
     follow_maxima(rows.state, softmax_scale(map.arguments), moved, factor);
     return true;
   }
-  // Of the wave's rows.
+  // Where the references of the wave's rows lie.
   FULMEN_DEVICE static int reference_at(int group) {
     return kLdsLayout.references_at + 4 * (kBlockM * group + wave_id() % 4 * kScoreTile);
   }
-  // Sums are where they stay before the fence: the compiler would wait between products else.
+  // The sums are in the products' registers before the fence. Else the compiler moves them there
+  // between two products, and waits.
   FULMEN_DEVICE void settle_outputs() {
 #pragma unroll
     for (int g = 0; g < kProducts; ++g) wgmma_hold(rows.out[g]);

@@ -1,5 +1,6 @@
 // NVIDIA: pairs of waves meet at two named barriers, at each of which one of them waits for the
-// other.
+// other. Larger groups take the workgroup's barrier: all of its waves go over the same tiles, so
+// they come to it equally often.
 #pragma once
 
 #include "core/config.h"
