@@ -11,7 +11,6 @@
 #include "gpu/launch/work_tiles.h"
 #include "gpu/loaded_kernels.h"
 #include "gpu/missing_row.h"
-#include "runtime/log_once.h"
 
 namespace fulmen::gpu {
 
@@ -118,18 +117,7 @@ Status GpuRunner::run(void* stream, const AttentionTensors& tensors, void* works
   if (!trust_pointers_) {
     if (Status status = check_memory(tensors, workspace); !status.ok()) return status;
   }
-  bool whole_rows =
-      !plan_.launches.front().specialisation.whole_rows || pointers_are_whole(tensors);
-  if (plan_.values_in_keys && tensors.v.data != tensors.k.data) {
-    if (!said_.exchange(true, std::memory_order_relaxed)) {
-      log_line_once(fmt::format(
-          "{} on {}: v was k's memory when the plan was made, and is not in a run: {} serves, "
-          "compiled for pointers of any address",
-          config_.kernel, device_.info.name,
-          plan_for(false).launches.front().specialisation.entry));
-    }
-    whole_rows = false;
-  }
+  const bool whole_rows = usual_launches_serve(tensors);
   if (!whole_rows) {
     if (Status status = load_unaligned(); !status.ok()) return status;
   }

@@ -76,6 +76,8 @@ class GpuRunner final : public Runner {
   Status encode_codes(kernels::TmaForwardArguments& a, const Specialisation& s) const;
   Status encode_numbers(kernels::TmaForwardArguments& arguments, const Specialisation& s) const;
   Status encode_tensor_maps(kernels::TmaBackwardArguments& a, const Specialisation& s) const;
+  // Whether pointers are what the plan's launches take; else plan_.unaligned serves.
+  bool usual_launches_serve(const AttentionTensors& tensors) const;
   bool pointers_are_whole(const AttentionTensors& tensors) const;
   Status check_memory(const AttentionTensors& tensors, const void* workspace) const;
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gpu/gpu_runner.h"
+#include "runtime/log_once.h"
 #include "runtime/tensor_table.h"
 
 namespace fulmen::gpu {
@@ -28,6 +29,18 @@ bool GpuRunner::pointers_are_whole(const AttentionTensors& t) const {
     if ((problem_.*spec).present) bits |= reinterpret_cast<std::uintptr_t>((t->*tensor).data);
   }
   return bits % kPiece == 0;
+}
+
+bool GpuRunner::usual_launches_serve(const AttentionTensors& t) const {
+  if (plan_.launches.front().specialisation.whole_rows != 0 && !pointers_are_whole(t)) return false;
+  if (!plan_.values_in_keys || t.v.data == t.k.data) return true;
+  if (!said_.exchange(true, std::memory_order_relaxed)) {
+    log_line_once(fmt::format(
+        "{} on {}: v was k's memory when the plan was made, and is not in a "
+        "run: {} serves, compiled for pointers of any address",
+        config_.kernel, device_.info.name, plan_for(false).launches.front().specialisation.entry));
+  }
+  return false;
 }
 
 Status GpuRunner::check_memory(const AttentionTensors& t, const void* workspace) const {

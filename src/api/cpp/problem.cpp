@@ -179,10 +179,8 @@ Status check_backward(const AttentionTensors& a, Problem& p) {
 // Latent attention: the same memory by the same strides.
 bool values_lie_in_keys(const AttentionTensors& a, const Problem& p) {
   constexpr int64_t kUsualHeadDim = 256;
-  const bool same_memory = a.k.data != nullptr && a.k.data == a.v.data;
-  if (!same_memory || p.head_dim <= kUsualHeadDim || p.head_dim_v > p.head_dim || p.quantized_kv())
-    return false;
-  return rows_of_k_and_v_agree(p);
+  return a.k.data != nullptr && a.k.data == a.v.data && p.head_dim > kUsualHeadDim &&
+         p.head_dim_v <= p.head_dim && !p.quantized_kv() && rows_of_k_and_v_agree(p);
 }
 
 // No sequence is longer than the tensor that has its rows, so kernels take memory and workgroups

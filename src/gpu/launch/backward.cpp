@@ -151,12 +151,7 @@ class Backward final : public Family {
     while (n + 1 < tiles_.shapes.size() && tiles_.shapes[n + 1].max_head_dim == max_head_dim &&
            !fits(tiles_.shapes[n], p, chip))
       ++n;
-    // Wide heads are often one or two (a VAE's block): blocks of fewer rows, where larger ones
-    // would leave half of the chip without work.
-    if (n + 1 < tiles_.shapes.size() && tiles_.shapes[n + 1].max_head_dim == max_head_dim &&
-        tiles_.shapes[n + 1].queries.buffers == tiles_.shapes[n].queries.buffers &&
-        2 * blocks(tiles_.shapes[n], p) <= compute_units)
-      ++n;
+    if (tiles_.shapes[n].next_where_few && 2 * blocks(tiles_.shapes[n], p) <= compute_units) ++n;
     return tiles_.shapes[n];
   }
   static int64_t blocks(const BackwardShapes& shapes, const Problem& p) {

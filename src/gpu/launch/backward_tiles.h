@@ -26,6 +26,9 @@ struct BackwardShapes {
   BackwardShape queries, keys;
   // dk and dv by a launch each: together their sums would not fit in registers.
   bool split_keys = false;
+  // The next shape, of the same max_head_dim and fewer rows, where blocks of this one would leave
+  // half of the chip without work. Wide heads are often one or two (a VAE's block).
+  bool next_where_few = false;
   // Above this head_dim keys meet 16 queries at a time where there is a bias or a mask: its
   // addresses need registers.
   int narrow_above = 256;

@@ -25,29 +25,11 @@ class DecodeLatent final : public Family {
       return Support::no(
           "it takes values that are the first dims of keys wider than 256, in the "
           "same memory");
-    if (p.keep_mask.present) {
-      return Support::no(
-          "values that a keep_mask leaves out would have to be cleared after the TMA");
-    }
-    if (has_mask_parts(p)) {
-      return Support::no(
-          "values that a mask_mod or block mask leaves out would have to be cleared after the TMA");
-    }
-    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
-    if (p.packed_q() || p.packed_k())
-      return Support::no("the TMA reads sequences at multiples of one length");
-    if (p.leftpad_k.present)
-      return Support::no("the TMA reads keys from the first row on, leftpad_k moves them");
+    if (Support support = tma_reads_all_keys(p); !support.yes) return support;
     if (p.seqlen_q > kMostQueries) {
       return Support::no("seqlen_q is " + std::to_string(p.seqlen_q) + ", up to " +
                          std::to_string(kMostQueries) + " are served");
     }
-    if (!strides_are_whole(p))
-      return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");
-    if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0 || (p.paged() && p.num_pages == 0))
-      return Support::no("the TMA reads tensors that have a row");
-    if (p.seqlen_k > kMostKeys)
-      return Support::no(std::to_string(p.seqlen_k) + " keys, the TMA counts rows by 32 bits");
     if (Support support = tma_takes_strides("k", p.k, p.k_shape()); !support.yes) return support;
     if (Support support = tma_takes_pages(p); !support.yes) return support;
     if (Support support = lds_fits(specialisation(p, 1).lds_bytes, chip); !support.yes)
@@ -59,7 +41,7 @@ class DecodeLatent final : public Family {
     return plan_of(p, chip, choose_splits(p, compute_units));
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    return splits_space(chip, choose_splits(p, compute_units), static_cast<int64_t>(most(p)));
+    return splits_space(chip, choose_splits(p, compute_units), most(p));
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/,
                         std::span<const int> v) const override {
@@ -70,7 +52,6 @@ class DecodeLatent final : public Family {
   static constexpr int64_t kTileKeys = 64;
   static constexpr int64_t kMostQueries = 8;  // more fill tiles of one head's queries
   static constexpr int64_t kMinSplitKeys = 256, kMostSplits = 64;
-  static constexpr int64_t kMostKeys = (int64_t{1} << 31) - 1024;
 
   static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kWarpgroupRows); }
   static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }

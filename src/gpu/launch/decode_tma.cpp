@@ -14,7 +14,6 @@ namespace {
 
 // A warpgroup that multiplies, and one with the loader.
 constexpr int kDecodeTmaLanes = 2 * kWarpgroupLanes;
-constexpr int64_t kDecodeTmaMostKeys = (int64_t{1} << 31) - 1024;
 constexpr int64_t kDecodeTmaMostTiles = 2;  // of rows a KV head: each reads all of K and V
 
 class DecodeTma final : public Family {
@@ -25,24 +24,7 @@ class DecodeTma final : public Family {
   bool score_functions() const noexcept override { return true; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-    if (p.keep_mask.present)
-      return Support::no(
-          "values that a keep_mask leaves out would have to be cleared after the TMA");
-    if (has_mask_parts(p)) {
-      return Support::no(
-          "values that a mask_mod or block mask leaves out would have to be cleared after the TMA");
-    }
-    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
-    if (p.packed_q() || p.packed_k())
-      return Support::no("the TMA reads sequences at multiples of one length");
-    if (p.leftpad_k.present)
-      return Support::no("the TMA reads keys from the first row on, leftpad_k moves them");
-    if (!strides_are_whole(p))
-      return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");
-    if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0 || (p.paged() && p.num_pages == 0))
-      return Support::no("the TMA reads tensors that have a row");
-    if (p.seqlen_k > kDecodeTmaMostKeys)
-      return Support::no(std::to_string(p.seqlen_k) + " keys, the TMA counts rows by 32 bits");
+    if (Support support = tma_reads_all_keys(p); !support.yes) return support;
     if (packed_rows(p) > kDecodeTmaMostTiles * kWarpgroupRows) {
       return Support::no(
           std::to_string(packed_rows(p)) +

@@ -1,7 +1,7 @@
 // Which tensors the tensor memory accelerator (TMA) reads.
 #include <string>
 
-#include "gpu/launch/family.h"
+#include "gpu/launch/decode.h"
 
 namespace fulmen::gpu {
 
@@ -21,6 +21,29 @@ Support tma_takes_pages(const Problem& p) {
   if (!p.paged() || (size >= kLeast && size <= kMost && (size & (size - 1)) == 0)) return {};
   return Support::no("page_size " + std::to_string(size) +
                      ": the TMA brings pages of 16, 32, ... 1024 rows");
+}
+
+Support tma_reads_all_keys(const Problem& p) {
+  constexpr int64_t kMostKeys = (int64_t{1} << 31) - 1024;
+  if (p.keep_mask.present) {
+    return Support::no("values that a keep_mask leaves out would have to be cleared after the TMA");
+  }
+  if (has_mask_parts(p)) {
+    return Support::no(
+        "values that a mask_mod or block mask leaves out would have to be cleared after the TMA");
+  }
+  if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
+  if (p.packed_q() || p.packed_k())
+    return Support::no("the TMA reads sequences at multiples of one length");
+  if (p.leftpad_k.present)
+    return Support::no("the TMA reads keys from the first row on, leftpad_k moves them");
+  if (!strides_are_whole(p))
+    return Support::no("the TMA reads rows and strides of whole pieces of 16 bytes");
+  if (p.seqlen_q == 0 || p.seqlen_k == 0 || p.batch == 0 || (p.paged() && p.num_pages == 0))
+    return Support::no("the TMA reads tensors that have a row");
+  if (p.seqlen_k > kMostKeys)
+    return Support::no(std::to_string(p.seqlen_k) + " keys, the TMA counts rows by 32 bits");
+  return {};
 }
 
 Support tma_reads(const Problem& p) {

@@ -16,30 +16,14 @@
 // (decode_latent_layout.h). Registers of a lane: O d_v / 4, S 32, P 16.
 #include "forward/parts/latent_loader.h"
 #include "forward/parts/latent_step.h"
-#include "tile/rows.h"
 
 namespace fulmen::kernels {
 
 // A wave's share of the 64 rows to LDS: each of the 8 waves has 8 of them.
 FULMEN_DEVICE void bring_queries(const RowMap& map, int first_row) {
-  constexpr int kLanes = 8, kRows = kWaveSize / kLanes, kWaves = 8;
-#pragma unroll
-  for (int n = 0; n < kBlockM / kWaves; n += kRows) {
-    const int row = wave_id() * (kBlockM / kWaves) + n + lane_id() / kLanes;
-    const Int64 r = first_row + row;
-    const Element* const from =
-        at<Element>(map.arguments.q, map.batch, map.query(map.clamp(r)), map.head(map.clamp(r)));
-#pragma unroll
-    for (int p = 0; p < kPanels; ++p) {
-      const int dim = p * kPanelColumns + lane_id() % kLanes * 8;
-      if (dim >= kHeadDim) continue;
-      const Words<4> piece =
-          r < map.end ? load_piece(from, dim, map.arguments.head_dim) : Words<4>{};
-      lds_store(panel_place(row, dim, kBlockM), piece);
-    }
-  }
-  lds_fence_for_matrices();
-  wave_barrier();
+  constexpr int kOfWave = kBlockM / 8;
+  const int row = wave_id() * kOfWave;
+  queries_to_lds<kOfWave>(map, first_row + row, 0, row);
   if (lane_id() == 0) mbarrier_arrive(kQueriesFull);
   mbarrier_wait(kQueriesFull, 0);
 }
@@ -61,38 +45,20 @@ FULMEN_DEVICE void add_sums(int group, float (&sum)[kRowsPerLane]) {
   }
 }
 
-// A wave's rows, half of their dims, to memory: the result, or a split's part of it. call: the
-// whole call, a sequence of which the map has.
+// A wave's rows, half of their dims, to memory. call: the whole call, a sequence of which the map
+// has.
 FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int split, int group,
                          Int64 wave_row, const WaveRows& rows) {
-  const ForwardArguments& a = map.arguments;
-  const int first_dim = -group * kHeadDimV;
   float sums[kRowsPerLane];
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) sums[slot] = total(rows.state.sum[slot]);
   add_sums(group, sums);
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const Int64 r = wave_row + tile_row(slot);
-    const float max = row_maximum(rows.state, softmax_scale(a), slot);
     // Rows have no result where a page does not exist: NaN.
     const bool is_missed = kPaged && lds_load<int>(kLdsLayout.missing_at) != 0;
-    const float sum = is_missed ? kNan : sums[slot];
-    if (r >= map.end) continue;
-    const Int64 i = map.query(r);
-    const int head = map.head(r);
-    if constexpr (kSplits) {
-      const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;
-      store_part(a, static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id,
-                 slot, first_dim, rows, sum);
-      continue;
-    }
-    const RowEnd end = end_row(a, head, max, sum);
-    for_each_pair(a, slot, first_dim, rows, [&](int dim, float low, float high) {
-      global_store(reinterpret_cast<unsigned*>(out_row(a, map.batch, head, i) + dim),
-                   pack<Element>(low * end.output_factor, high * end.output_factor));
-    });
-    if (group == 0 && tile_column(0) == 0) store_lse(a, map.batch, head, i, end.lse);
+    store_packed_row(call, map, split, slot, wave_row + tile_row(slot), -group * kHeadDimV, rows,
+                     is_missed ? kNan : sums[slot], group == 0);
   }
 }
 

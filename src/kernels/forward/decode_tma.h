@@ -19,16 +19,13 @@
 // lane, with one head: S kBlockN / 2, P kBlockN / 4, O d_v / 2; with two S and O twice.
 #include "forward/decode_tma_layout.h"
 #include "forward/parts/key_boxes.h"
+#include "forward/parts/packed_rows.h"
 #include "tile/nvidia/register_shares.h"
-#include "tile/nvidia/warpgroup_parts.h"
 #include "tile/rings.h"
-#include "tile/rows.h"
 
 namespace fulmen::kernels {
 
-// Dims in LDS: whole panels, zeros past the last one.
-constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns,
-              kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
+constexpr int kPanelsV = (kHeadDimV + kPanelColumns - 1) / kPanelColumns;
 constexpr int kKeyPanels = kPanels * kHeadsInRow, kWavesOfHead = 4 / kHeadsInRow;
 constexpr TmaDecodeLayout kLdsLayout = TmaDecodeLayout::of(
     kPanels * kPanelColumns, kKeyPanels* kPanelColumns, kPanelsV* kPanelColumns, kBlockN, kBuffers);
@@ -115,24 +112,7 @@ struct Consumer {
  private:
   // The wave's 16 rows to LDS.
   FULMEN_DEVICE void bring_queries() const {
-    constexpr int kLanes = 8, kRows = kWaveSize / kLanes;
-#pragma unroll
-    for (int n = 0; n < kScoreTile; n += kRows) {
-      const int row = wave_id() * kScoreTile + n + lane_id() / kLanes;
-      const Int64 r = first_row + n + lane_id() / kLanes;
-      const Element* const from =
-          at<Element>(map.arguments.q, map.batch, map.query(map.clamp(r)), map.head(map.clamp(r)));
-#pragma unroll
-      for (int p = 0; p < kPanels; ++p) {
-        const int dim = p * kPanelColumns + lane_id() % kLanes * 8;
-        if (dim >= kHeadDim) continue;
-        const Words<4> piece =
-            r < map.end ? load_piece(from, dim, map.arguments.head_dim) : Words<4>{};
-        lds_store(kLdsLayout.queries_at + panel_place(row, dim, kBlockM), piece);
-      }
-    }
-    lds_fence_for_matrices();
-    wave_barrier();
+    queries_to_lds<kScoreTile>(map, first_row, kLdsLayout.queries_at, wave_id() * kScoreTile);
     if (lane_id() == 0) mbarrier_arrive(kQueriesFull);
     mbarrier_wait(kQueriesFull, 0);
   }
@@ -195,35 +175,17 @@ struct Consumer {
   }
 };
 
-// A wave's rows to memory: the result, or a split's part of it. call: the whole call, a sequence of
-// which the map has.
+// A wave's rows to memory. call: the whole call, a sequence of which the map has.
 FULMEN_DEVICE void store(const ForwardArguments& call, const RowMap& map, int split,
                          const Consumer& wave) {
-  const ForwardArguments& a = map.arguments;
-  const WaveRows& rows = wave.rows;
   const int first_dim = wave.head_in_row * (kHeadDimV / kHeadsInRow);
 #pragma unroll
   for (int slot = 0; slot < kRowsPerLane; ++slot) {
-    const Int64 r = wave.first_row + tile_row(slot);
-    const float max = row_maximum(rows.state, softmax_scale(a), slot);
-    float sum = total(rows.state.sum[slot]);
+    float sum = total(wave.rows.state.sum[slot]);
     // Rows have no result where a page does not exist: NaN.
     if (kPaged && lds_load<int>(kLdsLayout.missing_at) != 0) sum = kNan;
-    if (r >= map.end) continue;
-    const Int64 i = map.query(r);
-    const int head = map.head(r);
-    if constexpr (kSplits) {
-      const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;
-      store_part(a, static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id,
-                 slot, first_dim, rows, sum);
-      continue;
-    }
-    const RowEnd end = end_row(a, head, max, sum);
-    for_each_pair(a, slot, first_dim, rows, [&](int dim, float low, float high) {
-      global_store(reinterpret_cast<unsigned*>(out_row(a, map.batch, head, i) + dim),
-                   pack<Element>(low * end.output_factor, high * end.output_factor));
-    });
-    if (tile_column(0) == 0) store_lse(a, map.batch, head, i, end.lse);
+    store_packed_row(call, map, split, slot, wave.first_row + tile_row(slot), first_dim, wave.rows,
+                     sum, true);
   }
 }
 

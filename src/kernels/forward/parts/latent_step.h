@@ -78,28 +78,18 @@ struct LatentRows {
   // S of the warpgroup's own tile: products of the first half begin before the other one is there.
   FULMEN_DEVICE void multiply_keys(TileRow<kKeyTiles>& scores) const {
     constexpr int kFirstTiles = kHalfPanels * kPanelColumns / kWgmmaDepth;
+    const LdsMatrix queries = LdsMatrix::of(0, kBlockM),
+                    keys = LdsMatrix::of(tile_at(kGroup), kBlockN);
     mbarrier_wait(tile_full(kGroup, 0), parity);
     wgmma_fence();
-    multiply_dims<0, kFirstTiles>(scores);
+    begin_scores<0, kFirstTiles>(queries, keys, scores);
     mbarrier_wait(tile_full(kGroup, 1), parity);
     wgmma_fence();
-    multiply_dims<kFirstTiles, kHeadDimTiles>(scores);
-    wgmma_commit();
+    begin_scores<kFirstTiles, kHeadDimTiles>(queries, keys, scores);
     wgmma_wait<0>();
     wgmma_hold(scores);
     wave_barrier();
     release(scores_done(kGroup));
-  }
-  // Products of dims 16 kFirst to 16 kEnd are added.
-  template <int kFirst, int kEnd>
-  FULMEN_DEVICE static void multiply_dims(TileRow<kKeyTiles>& scores) {
-    const LdsMatrix queries = LdsMatrix::of(0, kBlockM),
-                    keys = LdsMatrix::of(tile_at(kGroup), kBlockN);
-#pragma unroll
-    for (int d = kFirst; d < kEnd; ++d) {
-      wgmma<Element, false, false>(scores, queries.columns_further(kWgmmaDepth * d, kBlockM),
-                                   keys.columns_further(kWgmmaDepth * d, kBlockN), d > 0);
-    }
   }
   // Scores become rows.p. Returns true if the reference moved.
   template <bool kMasked>

@@ -4,14 +4,13 @@
 
 #include "forward/decode_latent_layout.h"
 #include "forward/parts/key_boxes.h"
+#include "forward/parts/packed_rows.h"
 #include "tile/nvidia/register_shares.h"
-#include "tile/nvidia/warpgroup_parts.h"
 
 namespace fulmen::kernels {
 
 // kHeadDimV is what a warpgroup has of V's dims: half of them, in whole panels.
-constexpr int kPanels = (kHeadDim + kPanelColumns - 1) / kPanelColumns,
-              kHalfPanels = kHeadDimV / kPanelColumns;
+constexpr int kHalfPanels = kHeadDimV / kPanelColumns;
 constexpr DecodeLatentLayout kLdsLayout = DecodeLatentLayout::of(kHeadDim, kHeadDimV);
 static_assert(kLdsLayout.total == kLdsBytes,
               "decode_latent: the host reserves the LDS that the tiles need");

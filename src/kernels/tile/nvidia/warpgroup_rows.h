@@ -31,11 +31,12 @@ struct WaveRows {
   Fragment<kProducts, kProductTiles> out;  // [16, kHeadDimV]
 };
 
-// S = Q K^T begins, of a warpgroup's 64 queries among kBlockM rows.
+// S = Q K^T begins, of a warpgroup's 64 queries among kBlockM rows; or a part of its dims.
+template <int kFirst = 0, int kEnd = kHeadDimTiles>
 FULMEN_DEVICE void begin_scores(const LdsMatrix& queries, const LdsMatrix& keys,
                                 TileRow<kKeyTiles>& score) {
 #pragma unroll
-  for (int d = 0; d < kHeadDimTiles; ++d) {
+  for (int d = kFirst; d < kEnd; ++d) {
     wgmma<Factor, false, false>(score, queries.columns_further(kWgmmaDepth * d, kBlockM),
                                 keys.columns_further(kWgmmaDepth * d, kBlockN), d > 0);
   }
