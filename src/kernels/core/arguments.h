@@ -3,6 +3,7 @@
 #pragma once
 
 #include "algorithm/mask_bits.h"
+#include "algorithm/philox.h"
 #include "algorithm/sequences.h"
 #include "algorithm/tensor_gradients.h"
 #include "algorithm/work_tile.h"
@@ -79,7 +80,10 @@ struct ForwardArguments {
 
   Int64 diagonal, window_left, window_right;  // algorithm/key_range.h
 
-  unsigned long long dropout_seed, dropout_offset;
+  // algorithm/philox.h: all rounds' keys, which instructions then read as constants; the offset's
+  // low half.
+  algorithm::PhiloxKeys dropout_keys;
+  unsigned dropout_offset;
   int dropout;          // probability in units of 1 / 65536
   float dropout_scale;  // of what is kept
 
