@@ -166,6 +166,7 @@ void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTe
   arguments.first_blocks = plan.backward.first_blocks;
   arguments.middle_heads = plan.backward.middle_heads;
   arguments.adds_in_order = plan.backward.adds_in_order;
+  arguments.adds_to_zeros = plan.backward.adds_to_zeros;
   arguments.block_slots = plan.backward.block_slots;
   arguments.last_blocks = plan.backward.last_blocks;
 }

@@ -96,6 +96,7 @@ class BackwardTma final : public Family {
       order_blocks(p, s, compute_units, whole);
     }
     whole.backward.adds_in_order = p.deterministic ? 1 : 0;
+    whole.backward.adds_to_zeros = adds_to_zeros(p, s) ? 1 : 0;
     whole.unaligned =
         std::make_shared<LaunchPlan>(backward_wgmma_plan(p, target(), chip, compute_units));
     return whole;
@@ -173,6 +174,18 @@ class BackwardTma final : public Family {
       plan.backward.last_blocks =
           static_cast<int>(blocks <= kFewRounds * units ? blocks : kLastRounds * units);
     }
+  }
+  // Without an order, whether blocks add to zeros, which take some time to write. Else they wait for
+  // the one that stores each tile of dq first, all that run at once where these go over the same
+  // tiles at the same time: where heads share keys, or of heads without a mask. Measured
+  // (docs/lab/nvidia_backward.md): wide tiles of dq lose more by the zeros, and few blocks do.
+  bool adds_to_zeros(const Problem& p, const Specialisation& s) const {
+    constexpr int64_t kSomeBlocks = 8, kManyBlocks = 16;
+    if (p.deterministic || is_pair(s) || p.variable_lengths() || goes_over_lists(s)) return false;
+    const int64_t blocks = tiles_of(p.seqlen_k, tiles_.block_m);
+    if (s.query_order == kTileByTile) return blocks >= kManyBlocks;
+    const bool has_band = p.window_left >= 0 || p.window_right >= 0;
+    return layout_of(s).pipelined && !has_band && blocks >= kSomeBlocks;
   }
   // Under a causal mask, blocks of earlier keys have more work. Without a window on the left: the
   // kernel counts on blocks of earlier keys that add to each tile that a later one adds to.

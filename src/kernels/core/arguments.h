@@ -164,6 +164,7 @@ struct BackwardArguments : ForwardArguments {
   // whole heads.
   int last_heads, first_blocks, middle_heads;
   int adds_in_order;  // backward_tma.h: dq's sums have the same bits in every run
+  int adds_to_zeros;  // the same: dq's sums begin with 0, no block waits for another
   // Sequences of different lengths (backward/parts/block_table.h): how many blocks run at once, and
   // how many of the last ones are taken in two parts, 0 for none.
   int block_slots, last_blocks;
