@@ -132,9 +132,9 @@ TEST_P(GpuBackwardTma, Features) {
 TEST_P(GpuBackwardTma, SumsFromZeros) {
   Random random(8235);
   for (const bool shared : {false, true}) {
-    CaseSpec s = spec_of(DType::bf16, shared ? random.pick<int64_t>({64, 128}) : 64,
-                         random.between(65, 140),
-                         shared ? random.between(1921, 1990) : random.between(897, 1000), random);
+    CaseSpec s =
+        spec_of(DType::bf16, shared ? random.pick<int64_t>({64, 128}) : 64, random.between(65, 140),
+                shared ? random.between(1921, 1990) : random.between(897, 1000), random);
     s.num_heads = 2;
     s.num_kv_heads = shared ? 1 : 2;
     s.causal = shared ? Causal::bottom_right : Causal::none;

@@ -140,8 +140,8 @@ class Consumer {
         kPending && mbarrier_test(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
     constexpr int kLater = (kPipelined && kPending ? 1 : 0) + (kEarlyProducts ? 1 : 0);
     wait_for_scores<kMasked, kLater>(task, head, first_query, 0, statistics, score, gradient);
-    // Exponentials while the products behind are in flight: ptxas moves them behind the wait for all
-    // products, but not past a branch.
+    // Exponentials while the products behind are in flight: ptxas moves them behind the wait for
+    // all products, but not past a branch.
     if constexpr (kEarlyProducts) {
       wgmma_hold(score);
       wgmma_hold(gradient);
