@@ -161,12 +161,13 @@ void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTe
       plan.query_sum_floats > 0 ? bias_partials + plan.bias_partial_floats : nullptr;
   arguments.query_sum_floats = plan.query_sum_floats;
   arguments.query_counters = plan.backward.query_counters;
+  const bool stores = plan.backward.query_counters > 0 && plan.backward.adds_to_zeros == 0;
+  arguments.stored_sum_floats = stores ? plan.query_sum_floats - plan.backward.query_counters : 0;
   arguments.run_batches = plan.backward.run_batches;
   arguments.last_heads = plan.backward.last_heads;
   arguments.first_blocks = plan.backward.first_blocks;
   arguments.middle_heads = plan.backward.middle_heads;
   arguments.adds_in_order = plan.backward.adds_in_order;
-  arguments.adds_to_zeros = plan.backward.adds_to_zeros;
   arguments.block_slots = plan.backward.block_slots;
   arguments.last_blocks = plan.backward.last_blocks;
 }

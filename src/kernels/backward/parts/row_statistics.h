@@ -162,11 +162,8 @@ FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
               workgroups = kParts ? all : tiles_of(all, kGroups);
   // The sums that atomics add to begin with 0, or the counters behind those that the first block of
   // keys stores.
-  const Int64 kept = call.query_counters > 0 && call.adds_to_zeros == 0
-                         ? call.query_sum_floats - call.query_counters
-                         : 0;
-  for (Int64 n = kept + 4 * (workgroup * kWorkgroup + thread_id()); n < call.query_sum_floats;
-       n += 4 * workgroups * kWorkgroup) {
+  for (Int64 n = call.stored_sum_floats + 4 * (workgroup * kWorkgroup + thread_id());
+       n < call.query_sum_floats; n += 4 * workgroups * kWorkgroup) {
     global_store(reinterpret_cast<Words<4>*>(call.query_sums + n), Words<4>{});
   }
   const int group = thread_id() / kLanesOfRow, lane = thread_id() % kLanesOfRow;

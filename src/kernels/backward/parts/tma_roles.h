@@ -9,7 +9,7 @@
 // added in the order in which they are taken (Block::nth), so that the sum has the same bits in
 // every run; the first block is stored. The earliest block that is still computed waits for none,
 // so there is no deadlock. Without adds_in_order blocks wait for the first one alone; where many
-// would, sums begin with 0, and none waits (adds_to_zeros).
+// would, sums begin with 0, and none waits (stored_sum_floats).
 //
 // LDS: one or two x K and V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T, a ring of dQ, the
 // ids of blocks, mbarriers.
@@ -292,7 +292,7 @@ class Adder {
   FULMEN_DEVICE void add_to_memory(const Work& work, const AddOrder& order, int head,
                                    const QueryOrder::Entry& entry) const {
     const int tile = entry.tile();
-    const bool to_zeros = work.call.adds_to_zeros != 0;
+    const bool to_zeros = work.call.stored_sum_floats == 0;
     int before = to_zeros ? kNoWait : order.before(entry);
     const bool is_awaited = !to_zeros && (work.call.adds_in_order != 0 || before == 0);
     if (!to_zeros && !is_awaited) before = 1;
