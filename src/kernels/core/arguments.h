@@ -162,6 +162,9 @@ struct BackwardArguments : ForwardArguments {
   // [batch, num_heads, tiles of queries, parts], and as the very last one the tile counter, of the
   // blocks of keys that are taken.
   Int64 query_counters;
+  // The same: how many of the floats do not begin with 0, as the first block of keys stores them;
+  // 0: none, blocks add to zeros, and no block waits for another.
+  Int64 stored_sum_floats;
   int run_batches;  // short_backward.h: batches that a workgroup goes over
   // backward_tma.h's order of blocks (BlockId::nth): of the last `last_heads` heads (at least one),
   // `first_blocks` blocks of keys come before the others, and between these two `middle_heads`
