@@ -4,7 +4,7 @@
 
 #include "tile/fp8.h"
 #include "tile/modified_scores.h"
-#include "tile/nvidia/drop.h"
+#include "tile/nvidia/dropout_tiles.h"
 #include "tile/softmax.h"
 
 namespace fulmen::kernels {
