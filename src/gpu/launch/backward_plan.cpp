@@ -249,6 +249,7 @@ void set_shape(const BackwardShape& shape, const Chip& chip, Specialisation& s) 
   s.buffers = shape.buffers;
   s.dim_groups = shape.dim_groups;
   s.queries_in_lds = shape.rows_in_lds;
+  s.direct_rows = shape.direct_rows;
   s.early_loads = !shape.late;
   s.min_waves = shape.min_waves;
   s.min_workgroups = shape.min_workgroups;
