@@ -86,6 +86,18 @@ def timed():
             float32,
             {"num_heads": 16},
         ),
+        "MultiHeadAttention, BERT's: bias, 8 texts of 100 to 384 tokens, 12 heads of 64": model_of(
+            "MultiHeadAttention",
+            {name: array(8, 384, 768) for name in ("query", "key", "value")}
+            | {
+                "bias": array(3 * 768),
+                "key_padding_mask": (
+                    np.arange(384) < np.linspace(100, 384, 8).astype(int)[:, None]
+                ).astype(np.int32),
+            },
+            float32,
+            {"num_heads": 12},
+        ),
         "GroupQueryAttention, a token after 8191, 32 / 8 heads of 128": model_of(
             "GroupQueryAttention",
             {

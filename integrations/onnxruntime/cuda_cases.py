@@ -1,6 +1,7 @@
 """Lets ONNX Runtime's tests that ask for a CUDA device run in the host's memory: most of them ask
 for one because the CPU provider has no float16. Nothing here computes."""
 
+import sys
 import types
 
 import onnxruntime
@@ -54,6 +55,9 @@ def pretend():
         **dict.fromkeys(("synchronize", "empty_cache", "set_device", "manual_seed"), nothing),
     }.items():
         setattr(torch.cuda, name, function)
+    generator = torch.Generator
+    torch.Generator = lambda device="cpu": generator(on_host(device))
+    sys.modules["rotary_flash"] = None  # Triton's kernel; the tests have another one
     OnHost().__enter__()
     providers = onnxruntime.get_available_providers()
     onnxruntime.get_available_providers = lambda: [CUDA, *providers]

@@ -24,6 +24,21 @@ struct Projections {
   Rows q, k, v;
 };
 
+// A key or value beside a query of three dims: [batch, keys, heads * size], or, of another
+// projection, [batch, heads, keys, size]. keys and size are -1 where any is right.
+fulmen_tensor read_own(const Value& value, int64_t heads, int64_t batch, int64_t keys,
+                       int64_t size) {
+  const fulmen_tensor t = as_heads(value, heads);
+  const auto wanted = [](int64_t n) { return n < 0 ? std::string("any") : std::to_string(n); };
+  const std::string hidden = size < 0 ? "heads * size" : std::to_string(heads * size);
+  if (t.shape[0] != batch || t.shape[2] != heads || (keys >= 0 && t.shape[1] != keys) ||
+      (size >= 0 && t.shape[3] != size))
+    value.refuse("[batch, keys, heads * size] = [" + std::to_string(batch) + ", " + wanted(keys) +
+                 ", " + hidden + "] or [batch, heads, keys, size] = [" + std::to_string(batch) +
+                 ", " + std::to_string(heads) + ", " + wanted(keys) + ", " + wanted(size) + "]");
+  return t;
+}
+
 // Query, key and value of each layout.
 Projections read(const Run& run, int64_t heads) {
   const Value q = run.input(0, "query"), k = run.input(1, "key"), v = run.input(2, "value");
@@ -33,7 +48,10 @@ Projections read(const Run& run, int64_t heads) {
   if (q.dims.size() != 3) q.refuse("[batch, sequence, heads * size] beside a key");
   const Rows query{as_heads(q, heads)};
   if (!v.present()) return {query, {part_of(k, heads, 2, 0)}, {part_of(k, heads, 2, 1)}};
-  return {query, {as_heads(k, heads)}, {as_heads(v, heads)}};
+  if (k.dims.size() != v.dims.size()) v.refuse("as many dims as the key's");
+  const int64_t* s = query.tensor.shape;
+  const Rows key{read_own(k, heads, s[0], -1, s[3])};
+  return {query, key, {read_own(v, heads, s[0], key.tensor.shape[1], -1)}};
 }
 
 // The projections' bias, [hidden + hidden + v_hidden]. A key and value of four dims are another

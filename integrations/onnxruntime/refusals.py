@@ -16,7 +16,9 @@ def multi_head(random):
     integers = lambda *shape: np.ones(shape, np.int32)  # noqa: E731
     return {"num_heads": 4}, usual, {
         "query": [{"query": array(2, 3, 30)}, {"query": array(2, 3, 4, 3, 8)}],
-        "key": [{"value": None}],
+        "key": [{"value": None}, {"key": array(3, 3, 32)}, {"key": array(2, 3, 36)},
+                {"key": array(2, 2, 3, 8), "value": array(2, 2, 3, 8)}],
+        "value": [{"value": array(2, 4, 32)}, {"value": array(2, 4, 3, 8)}],
         "bias": [{"bias": array(95)}, {"bias": array(96, 1)}],
         "key_padding_mask": [{"key_padding_mask": m} for m in (
             integers(3), integers(2, 4), integers(2, 2, 3), integers(2, 1, 3, 3), integers(7))],

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "fulmen/fulmen_c.h"
 #include "integrations/onnxruntime/numbers.h"
 #include "integrations/onnxruntime/sliding_window.h"
 #include "runtime/float_formats.h"
