@@ -1,4 +1,4 @@
-// Attention of ONNX, opset 23 and 24.
+// Attention of ONNX, opset 23 to 25.
 #include <cstring>
 
 #include "node.h"
@@ -57,12 +57,11 @@ void Node::attention(Run& run) const {
     }
     t.seqlens_k = fulmen_tensor_1d(run.lengths.data(), FULMEN_INT32, t.q.shape[0]);
   }
-  if (attributes_.causal) {
-    if (lengths.present())
-      run.options.causal = FULMEN_CAUSAL_BOTTOM_RIGHT;
-    else
-      run.attend_until(past_k.present() ? past_k.dims[2] : 0);
-  }
+  // Queries are a sequence's last ones where its length is given.
+  const int64_t before = lengths.present()  ? t.k.shape[1] - t.q.shape[1]
+                         : past_k.present() ? past_k.dims[2]
+                                            : 0;
+  run.attend_band(before, attributes_.left, attributes_.causal ? 0 : attributes_.right);
   execute(run);
 }
 

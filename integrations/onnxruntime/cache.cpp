@@ -23,9 +23,14 @@ void copy_bytes(const fulmen_tensor& from, const fulmen_tensor& to, int64_t b, i
 
 }  // namespace
 
-Cache::Cache(Run& run, const Attributes& attributes, std::vector<fulmen_tensor> fresh,
-             int64_t total, const std::vector<int64_t>& lengths, const std::vector<int64_t>& before)
-    : run_(run), attributes_(attributes), first_(before), lengths_(lengths) {
+Cache::Cache(Run& run, const Attributes& attributes, const std::vector<fulmen_tensor>& fresh,
+             int64_t total, const std::vector<int64_t>& before, const std::vector<int64_t>& lengths)
+    : run_(run),
+      attributes_(attributes),
+      lengths_(lengths),
+      first_(before),
+      before_(before),
+      attended_(lengths) {
   const int64_t rows = run.input(0, "query").dims[1], added = fresh[0].shape[1];
   const int64_t dim = fresh[0].shape[3], kv_heads = fresh[0].shape[2], batch = fresh[0].shape[0];
   stored_ = attributes.cache_bits == 4 ? (dim + 1) / 2 : dim;
@@ -61,20 +66,22 @@ Cache::Cache(Run& run, const Attributes& attributes, std::vector<fulmen_tensor> 
                           std::to_string(attributes.window) + " rows");
   int64_t most = 0;  // rows before the new ones, of all sequences
   for (std::size_t b = 0; b < lengths.size(); ++b) {
-    const int64_t most_length = sliding ? INT32_MAX : room;
     const int64_t from_past = before[b] + (added == 0 ? rows : 0);
-    if (before[b] < 0 || lengths[b] < 1 || lengths[b] > most_length ||
-        (!sliding && (before[b] + rows > room || from_past > past_rows_)))
+    if (before[b] < 0 || lengths[b] < 1 ||
+        (!sliding && (lengths[b] > room || before[b] + rows > room || from_past > past_rows_)))
       fail("seqlens_k is " + std::to_string(lengths[b] - 1) + " of sequence " + std::to_string(b) +
            ", with " + std::to_string(rows) + " rows of the query, total_sequence_length " +
            std::to_string(total) + " and a past of " + std::to_string(past_rows_) +
            " rows; the past's and the new rows' number, less 1, is accepted");
-    if (!sliding) continue;
-    first_[b] = kept_rows(before[b], room, attributes.window);
-    kept_.push_back(kept_rows(lengths[b], room, attributes.window));
-    staged_ = staged_ || kept_[b] != first_[b] + rows;
-    lengths_[b] = first_[b] + rows;
-    most = std::max(most, first_[b]);
+    if (sliding) {
+      first_[b] = kept_rows(before[b], room, attributes.window);
+      kept_.push_back(kept_rows(lengths[b], room, attributes.window));
+      const bool moves = kept_[b] != first_[b] + lengths[b] - before[b];
+      staged_ = staged_ || moves || first_[b] + rows > room;
+      most = std::max(most, first_[b]);
+    }
+    // Without the causal mask nothing else keeps rows from the padding behind a sequence's end.
+    if (attributes.causal) attended_[b] = first_[b] + rows;
   }
   for (std::size_t i = 0; i < 2; ++i) open(sides_[i], i, staged_ ? most + rows : room, staged_);
 }
@@ -128,7 +135,7 @@ fulmen_tensor Cache::attended(Side& side) {
   const fulmen_tensor bytes = fulmen_tensor_bhsd(data, FULMEN_INT8, s[0], rows, heads, dim);
   in_parallel(s[0] * heads, s[0] * heads * rows * dim, [&](int64_t index) {
     const int64_t b = index / heads, h = index % heads;
-    const int64_t end = lengths_[static_cast<std::size_t>(b)];
+    const int64_t end = attended_[static_cast<std::size_t>(b)];
     for (int64_t i = 0; i < std::min(rows, end); ++i)
       int4_to_int8(reinterpret_cast<const uint8_t*>(row_of(side.rows, b, i, h)), dim,
                    reinterpret_cast<int8_t*>(row_of(bytes, b, i, h)));
@@ -136,14 +143,12 @@ fulmen_tensor Cache::attended(Side& side) {
   return bytes;
 }
 
-void Cache::attend(bool prompt) {
+void Cache::attend() {
   fulmen_tensors& t = run_.tensors;
-  const int64_t rows = t.q.shape[1], heads = sides_[0].fresh.shape[2], dim = t.q.shape[3];
-  // Without the causal mask nothing else keeps a prompt's rows from the padding behind its end.
-  if (prompt && attributes_.causal) std::fill(lengths_.begin(), lengths_.end(), rows);
-  run_.lengths.assign(lengths_.begin(), lengths_.end());
+  const int64_t heads = sides_[0].fresh.shape[2], dim = t.q.shape[3];
+  run_.lengths.assign(attended_.begin(), attended_.end());
   t.seqlens_k =
-      fulmen_tensor_1d(run_.lengths.data(), FULMEN_INT32, static_cast<int64_t>(lengths_.size()));
+      fulmen_tensor_1d(run_.lengths.data(), FULMEN_INT32, static_cast<int64_t>(attended_.size()));
   t.k = attended(sides_[0]);
   t.v = attended(sides_[1]);
   const std::vector<float>&k = sides_[0].scales, &v = sides_[1].scales;
@@ -158,13 +163,38 @@ void Cache::attend(bool prompt) {
     t.v_scale = fulmen_tensor_row_major(v.data(), FULMEN_FP32, 1, 1, 1, 1);
 }
 
+fulmen_tensor Cache::columns_of(const fulmen_tensor& bias) {
+  const int64_t batch = static_cast<int64_t>(first_.size()), own = bias.shape[3];
+  if (batch == 0) return bias;
+  const int64_t most = std::max(own, *std::max_element(attended_.begin(), attended_.end()));
+  const int64_t columns = std::min(most, run_.tensors.k.shape[1]);
+  if (columns == own && first_ == before_) return bias;
+  const int64_t heads = bias.shape[1], rows = bias.shape[2];
+  const auto bytes = static_cast<int64_t>(bytes_of(bias.dtype));
+  auto* data = static_cast<std::byte*>(run_.memory(batch * heads * rows * columns * bytes));
+  std::memset(data, 0, static_cast<std::size_t>(batch * heads * rows * columns * bytes));
+  for (int64_t index = 0; index < batch * heads * rows; ++index) {
+    const int64_t b = index / (heads * rows);
+    // The position of the first row that is attended.
+    const int64_t skipped =
+        before_[static_cast<std::size_t>(b)] - first_[static_cast<std::size_t>(b)];
+    const int64_t from = bias.shape[0] == 1 ? index % (heads * rows) : index;
+    if (own > skipped)
+      std::memcpy(data + index * columns * bytes,
+                  static_cast<const std::byte*>(bias.data) + (from * own + skipped) * bytes,
+                  static_cast<std::size_t>(std::min(columns, own - skipped) * bytes));
+  }
+  return fulmen_tensor_bhqk(data, bias.dtype, batch, heads, rows, columns);
+}
+
 void Cache::write_back() {
   if (!staged_) return;
   for (const Side& side : sides_) {
     if (!side.present.present()) continue;
     const fulmen_tensor present = as_heads(side.present, 0);
     for (std::size_t b = 0; b < kept_.size(); ++b)
-      copy_bytes(side.rows, present, static_cast<int64_t>(b), lengths_[b] - kept_[b], kept_[b]);
+      copy_bytes(side.rows, present, static_cast<int64_t>(b),
+                 first_[b] + lengths_[b] - before_[b] - kept_[b], kept_[b]);
   }
 }
 

@@ -4,7 +4,7 @@ provider where it has them, and beside what the onnx package publishes.
 
 check.py LIBRARY [--seed N] [--rounds N] [--time]
 
-Attention of opset 23 and 24 by the onnx package's own cases, then random nodes of the other two
+Attention of opset 23 to 25 by the onnx package's own cases, then random nodes of all three
 operators, and bad input. Each model has one node, and it is checked which provider has it. Needs
 onnxruntime (1.24 or newer), onnx and NumPy."""
 
@@ -19,6 +19,7 @@ import multi_head
 import numpy as np
 import onnx
 import onnxruntime as ort
+import plain_attention
 import refusals
 from models import BOUNDS, compare, model_of, run, sessions
 
@@ -35,7 +36,7 @@ def published():
         if len(graph.node) != 1 or graph.node[0].op_type != "Attention":
             continue
         model = case.model
-        if model.opset_import[0].version > 24:
+        if model.opset_import[0].version > 25:
             left.setdefault("a newer opset", []).append(case.name)
             continue
         model.ir_version = min(model.ir_version, 11)
@@ -155,6 +156,7 @@ def main():
     at_once()
     random = np.random.default_rng(options.seed)
     refusals.check(random)
+    plain_attention.check(random, options.rounds)
     multi_head.check(random, options.rounds)
     group_query.check(random, options.rounds)
 

@@ -9,6 +9,7 @@ from reference import attention, from_bnsh, heads_of, kept_rows, normalized, rot
 
 STORED = {"int8": np.int8, "int4": np.uint8, "fp8": ml_dtypes.float8_e4m3fn}
 # Of 1.30 and newer.
+WITH_QUERY_LENGTHS = len(GQA_SCHEMA.inputs) > 16
 WITH_NORMS = len(GQA_SCHEMA.inputs) > 14
 WITH_FLOAT8 = "tensor(float8e4m3fn)" in str(
     [c.allowed_type_strs for c in GQA_SCHEMA.type_constraints]
@@ -39,23 +40,39 @@ class Case:
         self.rows = int(random.integers(2, 24)) if self.mode in ("prompt", "chunk") else 1
         if self.mode == "sliding" and flip(0.4):
             self.batch, self.rows = 1, int(random.integers(2, 9))
+        # Rows of a padded chunk that are tokens.
+        self.chunks = (
+            self.mode in ("token", "chunk", "sliding") and WITH_QUERY_LENGTHS and flip(0.3)
+        )
+        if self.chunks:
+            self.batch, self.rows = int(random.integers(1, 4)), int(random.integers(1, 12))
         self.fresh = 0 if self.mode == "shared" else self.rows
         self.causal, self.window = True, -1
         # Attributes of ONNX Runtime 1.30 and newer.
         if self.mode == "sliding":
             self.window = int(random.integers(1, 12))
-        elif flip(0.25) and "causal" in GQA_ATTRIBUTES:
+        elif not self.chunks and flip(0.25) and "causal" in GQA_ATTRIBUTES:
             self.causal = False
         elif flip(0.3):
             self.window = int(random.integers(1, 20))
         self.lengths = self.random_lengths(random)
         self.total = int(self.lengths.max())
         prompt = self.mode == "prompt"
-        self.before = np.zeros(self.batch, int) if prompt else self.lengths - self.rows
+        self.valid = np.full(self.batch, self.rows)
+        if prompt:
+            self.valid = self.lengths
+        elif self.chunks:
+            self.valid = random.integers(0, np.minimum(self.rows, self.lengths) + 1)
+        self.before = np.zeros(self.batch, int) if prompt else self.lengths - self.valid
         if self.mode == "sliding":
             self.room = self.window + int(random.integers(0, 6))
         else:
             self.room = self.total + int(random.integers(0, 5)) if not prompt or flip(0.5) else 0
+            if self.chunks:
+                self.room = max(self.room, int(self.before.max()) + self.rows)
+                self.total += int(random.integers(0, 3)) if flip(0.5) else 0  # a bound is enough
+                self.total = max(self.total, self.rows)
+                self.room = max(self.room, self.total)
         self.softcap = 5.0 if flip(0.3) else 0.0
         self.scale = 0.2 if flip(0.2) else None
         self.sinks = random.standard_normal(self.heads).astype(self.dtype) if flip(0.25) else None
@@ -76,6 +93,8 @@ class Case:
         if self.mode == "prompt":
             lengths = random.integers(1, self.rows + 1, self.batch)
             lengths[random.integers(self.batch)] = self.rows
+        elif self.chunks:
+            lengths = random.integers(1, 40, self.batch)
         elif self.mode == "chunk":
             lengths = np.array([self.rows + random.integers(1, 20)])
         else:
@@ -103,7 +122,7 @@ class Case:
                 self.positions = ids
         norms = [array(d) for _ in "qk"] if WITH_NORMS and flip(0.2) else None
         bias = None
-        if self.mode != "sliding" and flip(0.3):
+        if (self.mode != "sliding" or WITH_QUERY_LENGTHS) and flip(0.3):
             first, second = random.choice([1, b]), random.choice([1, self.heads])
             bias = array(first, second, self.rows, self.total)
         self.scales, pasts = {}, {"k": None, "v": None}
@@ -134,6 +153,7 @@ class Case:
             "v_scale": self.scales["v"],
             "q_norm_weight": norms[0] if norms else None,
             "k_norm_weight": norms[1] if norms else None,
+            "query_seqlens": self.valid.astype(np.int32) if self.chunks else None,
         }
         self.attributes = {
             "num_heads": self.heads, "kv_num_heads": self.kv_heads, "do_rotary": int(rotary),
@@ -166,7 +186,8 @@ class Case:
             more["smooth_softmax"] = 1
         if self.stored:
             more["k_quant_type"], more["v_quant_type"] = self.quantized["k"], self.quantized["v"]
-            more["kv_cache_bit_width"] = 4 if self.stored == "int4" else 8
+            if self.stored == "int4" or self.lengths[0] % 4:  # 8 need not be said
+                more["kv_cache_bit_width"] = 4 if self.stored == "int4" else 8
 
     def model(self):
         cache = str(np.dtype(STORED[self.stored])) if self.stored else str(self.dtype)
@@ -176,6 +197,7 @@ class Case:
     def on_cpu(self):
         """Whether ONNX Runtime's CPU provider has it."""
         same = self.quantized["k"] == self.quantized["v"] and self.stored != "fp8"
+        same = same and (not self.stored or "kv_cache_bit_width" in self.attributes)
         return self.dtype != ml_dtypes.bfloat16 and same and self.inputs["q_norm_weight"] is None
 
     def numbers(self, cache, side):
@@ -231,24 +253,20 @@ class Case:
             for side in "kv":
                 past = self.numbers(self.pasts[side][b : b + 1], side)[0] if self.room else None
                 present = self.numbers(presents[side][b : b + 1], side)[0]
-                end = first + self.rows
+                end = first + self.valid[b]
                 kept = kept_rows(self.lengths[b], self.room, self.window) if (
                     self.mode == "sliding") else end  # fmt: skip
                 if self.fresh:
-                    fresh = min(self.rows, kept)
+                    fresh = min(self.valid[b], kept)
                     stored = present[kept - fresh : kept]
-                    if self.mode == "prompt":  # rows behind the end are padding
-                        stored, fresh = stored[: self.lengths[b]], self.lengths[b]
-                        right = news[side][b, :fresh]
-                    else:
-                        right = news[side][b, self.rows - fresh :]
+                    right = news[side][b, self.valid[b] - fresh : self.valid[b]]
                     self.check_rows(f"{name}: present {side}", stored, right, side)
                 head = present[:0] if past is None else past[:first]
                 if self.mode == "sliding":
                     # New rows that the cache has lost already are attended all the same.
-                    lost = self.rows - min(self.rows, kept)
+                    lost = self.valid[b] - fresh
                     new = np.concatenate([self.exact(news[side][b, :lost], side),
-                                          present[kept - (self.rows - lost) : kept]])  # fmt: skip
+                                          present[kept - fresh : kept]])  # fmt: skip
                     seen[side] = np.concatenate([head, new])
                     tail = seen[side][len(seen[side]) - kept :]
                     compare(f"{name}: kept {side}", present[:kept], tail, 1e-6)
@@ -257,17 +275,16 @@ class Case:
                     seen[side] = present[:end]
                 else:
                     seen[side] = past[:end]
-            used = self.lengths[b] if self.mode == "prompt" else self.rows
+            used = self.valid[b]
             keys = len(seen["k"])
             at = first + np.arange(self.rows)[:, None]
             keep = np.arange(keys) < (at + 1 if self.causal else keys)
-            if self.mode == "prompt" and not self.causal:
-                keep = np.broadcast_to(np.arange(keys) < self.lengths[b], (self.rows, keys))
             if self.window > 0:
                 keep = keep & (np.arange(keys) > at - self.window)
             bias = self.inputs["attention_bias"]
             if bias is not None:
-                bias = bias[b % len(bias)][None, :, :, :keys]
+                skipped = self.before[b] - first  # the first row's position
+                bias = bias[b % len(bias)][None, :, :, skipped : skipped + keys]
             sinks = np.zeros(self.heads) if self.smooth else None
             sinks = sinks if self.sinks is None else self.sinks
             right = attention(q[b : b + 1], seen["k"][None], seen["v"][None], keep, self.scale,
@@ -302,9 +319,8 @@ def check(random, rounds):
             continue
         beside += 1
         theirs = run(made[1], given)
-        for b, length in enumerate(case.lengths):  # rows that no sequence uses
-            if case.mode == "prompt":
-                ours[0][b, length:] = theirs[0][b, length:] = 0
+        for b, length in enumerate(case.valid):  # rows that no sequence uses
+            ours[0][b, length:] = theirs[0][b, length:] = 0
         # The CPU provider rounds the queries to 8 bits, too, where it has instructions for that.
         # A number between two steps may be either: in int4 a half's step or more.
         bound = 6e-2 if case.stored == "int4" else 2e-2 if case.stored else BOUNDS[str(case.dtype)]

@@ -30,6 +30,16 @@ GQA_SCHEMA = next(
 GQA_ATTRIBUTES = GQA_SCHEMA.attributes
 
 
+def newest_attention():
+    """The newest opset of Attention that Fulmen's provider and this ONNX Runtime know."""
+    known = [
+        s.since_version
+        for s in get_all_operator_schema()
+        if (s.domain, s.name) == ("", "Attention")
+    ]
+    return min(25, max(known))
+
+
 def sessions(model, only_fulmen=False, threads=2):
     """A session with Fulmen and one without; fails where Fulmen does not have the node."""
     made = []
@@ -47,14 +57,14 @@ def sessions(model, only_fulmen=False, threads=2):
     return made
 
 
-def model_of(op, inputs, outputs, attributes, unknown_ranks=()):
+def model_of(op, inputs, outputs, attributes, unknown_ranks=(), domain="com.microsoft", opset=23):
     """inputs: name -> array, None where the node leaves one out; outputs: name -> dtype. The model
     does not say how many dims the inputs in unknown_ranks have."""
     given = {name: value for name, value in inputs.items() if value is not None}
     names = [name if name in given else "" for name in inputs]
     while names[-1] == "":
         names.pop()
-    node = helper.make_node(op, names, list(outputs), domain="com.microsoft", **attributes)
+    node = helper.make_node(op, names, list(outputs), domain=domain, **attributes)
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
         [node],
@@ -65,7 +75,7 @@ def model_of(op, inputs, outputs, attributes, unknown_ranks=()):
         ],
         [info(n, KINDS[str(t)], None) for n, t in outputs.items()],
     )
-    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10), given
 
 

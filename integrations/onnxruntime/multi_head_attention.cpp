@@ -138,7 +138,7 @@ void Node::multi_head_attention(Run& run) const {
   if (padding.present()) {
     mask_keys(run, padding, causal, before);
   } else if (causal) {
-    run.attend_until(before);
+    run.attend_band(before, -1, 0);
     if (p.k.tensor.shape[1] > queries) {
       run.options.causal = FULMEN_CAUSAL_NONE;
       run.mask_mod =

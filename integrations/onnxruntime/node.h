@@ -22,12 +22,13 @@ struct Attributes {
   float scale = 0;                    // 0: 1 / sqrt(head_dim)
   float softcap = 0;
   bool causal = false;
-  int64_t window = -1;  // keys that a query attends, its own included; -1: all
+  int64_t window = -1;            // keys that a query attends, its own included; -1: all
+  int64_t left = -1, right = -1;  // keys before and behind a query's own; -1: all
   // The cache has the last rows alone.
   bool sliding_window_cache = false;
   bool rotary = false, rotary_interleaved = false;
   bool smooth_softmax = false;
-  float norm_epsilon = 1e-6F;
+  float q_norm_epsilon = 1e-6F, k_norm_epsilon = 1e-6F;
   Quantized k_quantized = Quantized::no, v_quantized = Quantized::no;
   int64_t cache_bits = 0;  // 0: the cache is of the query's type
 };

@@ -14,7 +14,7 @@ const std::vector<Registered>& operators() {
        "Attention",
        "",
        23,
-       24,
+       25,
        {{"Q", ""},
         {"K", ""},
         {"V", ""},
@@ -24,7 +24,7 @@ const std::vector<Registered>& operators() {
         {"nonpad_kv_seqlen", ""}},
        {{"Y", ""}, {"present_key", ""}, {"present_value", ""}, {"qk_matmul_output", kScores}},
        {"q_num_heads", "kv_num_heads", "is_causal", "scale", "softcap", "softmax_precision",
-        "qk_matmul_output_mode"}},
+        "qk_matmul_output_mode", "left_window_size", "right_window_size"}},
       {Operator::multi_head_attention,
        "MultiHeadAttention",
        "com.microsoft",
@@ -62,11 +62,13 @@ const std::vector<Registered>& operators() {
         {"k_scale", ""},
         {"v_scale", ""},
         {"q_norm_weight", ""},
-        {"k_norm_weight", ""}},
+        {"k_norm_weight", ""},
+        {"query_seqlens", ""}},
        {{"output", ""}, {"present_key", ""}, {"present_value", ""}, {"output_qk", kScores}},
        {"num_heads", "kv_num_heads", "causal", "scale", "softcap", "local_window_size", "do_rotary",
-        "rotary_interleaved", "smooth_softmax", "qk_output", "qk_norm_epsilon",
-        "sliding_window_cache", "k_quant_type", "v_quant_type", "kv_cache_bit_width"}},
+        "rotary_interleaved", "smooth_softmax", "qk_output", "qk_norm_epsilon", "q_norm_epsilon",
+        "k_norm_epsilon", "sliding_window_cache", "k_quant_type", "v_quant_type",
+        "kv_cache_bit_width"}},
   };
   return all;
 }
@@ -99,16 +101,22 @@ Attributes attributes_of(Operator op, const OrtKernelInfo* info) {
   a.causal = op == Operator::attention              ? integer("is_causal", 0) != 0
              : op == Operator::multi_head_attention ? integer("unidirectional", 0) != 0
                                                     : integer("causal", 1) != 0;
+  a.left = integer("left_window_size", -1);
+  a.right = integer("right_window_size", -1);
   if (op != Operator::group_query_attention) return a;
   a.window = integer("local_window_size", -1);
   a.sliding_window_cache = integer("sliding_window_cache", 0) != 0;
   a.rotary = integer("do_rotary", 0) != 0;
   a.rotary_interleaved = integer("rotary_interleaved", 0) != 0;
   a.smooth_softmax = integer("smooth_softmax", 0) > 0;
-  a.norm_epsilon = real("qk_norm_epsilon", a.norm_epsilon);
+  const float epsilon = real("qk_norm_epsilon", a.q_norm_epsilon);
+  a.q_norm_epsilon = real("q_norm_epsilon", epsilon);
+  a.k_norm_epsilon = real("k_norm_epsilon", epsilon);
   a.k_quantized = quantized("k_quant_type");
   a.v_quantized = quantized("v_quant_type");
   a.cache_bits = integer("kv_cache_bit_width", 0);
+  const bool quantizes = a.k_quantized != Quantized::no || a.v_quantized != Quantized::no;
+  if (quantizes && a.cache_bits == 0) a.cache_bits = 8;
   return a;
 }
 

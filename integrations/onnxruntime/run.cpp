@@ -106,14 +106,18 @@ fulmen_tensor Run::with_bias(const Rows& rows) {
   return to;
 }
 
-void Run::attend_until(int64_t before) {
+void Run::attend_band(int64_t before, int64_t left, int64_t right) {
+  if (left < 0 && right < 0) return;
   if (before == tensors.k.shape[1] - tensors.q.shape[1]) {
-    options.causal = FULMEN_CAUSAL_BOTTOM_RIGHT;
-  } else if (before == 0) {
+    options.window_left = left;
+    options.window_right = right;
+  } else if (before == 0 && left < 0 && right == 0) {
     options.causal = FULMEN_CAUSAL_TOP_LEFT;
   } else {
     // A diagonal of neither the first query nor the last one.
-    mask_mod = "k - q <= " + std::to_string(before);
+    if (right >= 0) mask_mod = "k - q <= " + std::to_string(before + right);
+    if (left >= 0)
+      mask_mod += (right >= 0 ? " & " : "") + ("k - q >= " + std::to_string(before - left));
     options.mask_mod = mask_mod.c_str();
   }
 }

@@ -55,8 +55,9 @@ struct Run {
   fulmen_tensor joined(const Value& past, const Rows& fresh, std::size_t which);
   // Rows [batch, seqlen, heads, head_dim] with their bias, in memory where there is one.
   fulmen_tensor with_bias(const Rows& rows);
-  // Query i attends the past's keys, `before`, and new ones up to the i-th. q and k are known.
-  void attend_until(int64_t before);
+  // Query i, at position before + i, attends the keys of positions from `left` before it to `right`
+  // behind it; -1: all of that side. q and k are known.
+  void attend_band(int64_t before, int64_t left, int64_t right);
 
  private:
   std::vector<std::unique_ptr<std::byte[]>> kept_;

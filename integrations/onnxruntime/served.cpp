@@ -107,8 +107,9 @@ std::string grouped_refusal(const OrtNode* node, const Has& has, ONNXTensorEleme
   if (number("sliding_window_cache", 0) != 0) {
     if (number("local_window_size", -1) < 1 || !has(3) || !has(4))
       return "sliding_window_cache without local_window_size, past_key and past_value";
-    if (has(10)) return "sliding_window_cache with attention_bias is not served";
   }
+  if (number("causal", 1) == 0 && (has(16) || number("local_window_size", -1) != -1))
+    return "query_seqlens or local_window_size without the causal mask";
   if (has(14) != has(15)) return "one of q_norm_weight and k_norm_weight is missing";
   const int64_t bits = number("kv_cache_bit_width", 0);
   bool quantized = false;
@@ -122,12 +123,12 @@ std::string grouped_refusal(const OrtNode* node, const Has& has, ONNXTensorEleme
     if (bits == 0 && of_query) return {};
     return "the cache is quantized, and k_quant_type and v_quant_type do not say how";
   }
-  const bool stored = bits == 4   ? cache == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8
-                      : bits == 8 ? cache == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8 ||
-                                        cache == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN
-                                  : false;
-  return stored ? ""
-                : "kv_cache_bit_width " + std::to_string(bits) + " of that cache is not served";
+  // A width that the model does not say is that of the type.
+  const bool stored =
+      bits == 4 ? cache == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8
+                : (bits == 8 || bits == 0) && (cache == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8 ||
+                                               cache == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN);
+  return stored ? "" : "the cache's type is not that of kv_cache_bit_width " + std::to_string(bits);
 }
 
 }  // namespace

@@ -120,6 +120,8 @@ class Report:
         out = [item for item in items if any(word in item.nodeid for word in self.without)]
         items[:] = [item for item in items if item not in out]
         self.tests["left out"] = len(out)
+        for module in {item.module for item in items} if self.without else ():
+            cuda_cases.without_kernels(module)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):
