@@ -11,14 +11,19 @@ namespace {
 const char* past_name(std::size_t i) { return i == 0 ? "past_key" : "past_value"; }
 const char* present_name(std::size_t i) { return i == 0 ? "present_key" : "present_value"; }
 
-// Rows 0..count - 1 of each head, as bytes.
-void copy_bytes(const fulmen_tensor& from, const fulmen_tensor& to, int64_t b, int64_t first,
-                int64_t count) {
-  const auto bytes = static_cast<std::size_t>(from.shape[3]) * bytes_of(from.dtype);
-  for (int64_t h = 0; h < from.shape[2]; ++h)
-    if (count > 0)
-      std::memmove(row_of(to, b, 0, h), row_of(from, b, first, h),
-                   static_cast<std::size_t>(count) * bytes);
+// Rows first[b]..first[b] + count[b] - 1 of `from` become the first ones of `to`, which may be the
+// same memory, as bytes.
+void copy_bytes(const fulmen_tensor& from, const fulmen_tensor& to,
+                const std::vector<int64_t>& first, const std::vector<int64_t>& count) {
+  const int64_t batch = from.shape[0], heads = from.shape[2];
+  const int64_t bytes = from.shape[3] * static_cast<int64_t>(bytes_of(from.dtype));
+  in_parallel(batch * heads, batch * heads * from.shape[1] * bytes, [&](int64_t index) {
+    const int64_t b = index / heads, h = index % heads;
+    const auto at = static_cast<std::size_t>(b);
+    if (count[at] > 0)
+      std::memmove(row_of(to, b, 0, h), row_of(from, b, first[at], h),
+                   static_cast<std::size_t>(count[at] * bytes));
+  });
 }
 
 }  // namespace
@@ -110,11 +115,8 @@ void Cache::open(Side& side, std::size_t which, int64_t room, bool staged) {
   }
   side.rows = as_heads(held, 0);
   if (past_rows_ == 0 || side.past.data == held.data) return;
-  const fulmen_tensor past = as_heads(side.past, 0);
-  const int64_t bytes = past_rows_ * heads * stored_ * static_cast<int64_t>(bytes_of(dtype));
-  in_parallel(batch, batch * bytes, [&](int64_t b) {
-    copy_bytes(past, side.rows, b, 0, staged ? first_[static_cast<std::size_t>(b)] : past_rows_);
-  });
+  const std::vector<int64_t> all(first_.size(), past_rows_), none(first_.size(), 0);
+  copy_bytes(as_heads(side.past, 0), side.rows, none, staged ? first_ : all);
 }
 
 void Cache::append(Preparation k, const std::vector<int64_t>& positions) {
@@ -189,13 +191,11 @@ fulmen_tensor Cache::columns_of(const fulmen_tensor& bias) {
 
 void Cache::write_back() {
   if (!staged_) return;
-  for (const Side& side : sides_) {
-    if (!side.present.present()) continue;
-    const fulmen_tensor present = as_heads(side.present, 0);
-    for (std::size_t b = 0; b < kept_.size(); ++b)
-      copy_bytes(side.rows, present, static_cast<int64_t>(b),
-                 first_[b] + lengths_[b] - before_[b] - kept_[b], kept_[b]);
-  }
+  std::vector<int64_t> first;
+  for (std::size_t b = 0; b < kept_.size(); ++b)
+    first.push_back(first_[b] + lengths_[b] - before_[b] - kept_[b]);
+  for (const Side& side : sides_)
+    if (side.present.present()) copy_bytes(side.rows, as_heads(side.present, 0), first, kept_);
 }
 
 }  // namespace fulmen_ort
