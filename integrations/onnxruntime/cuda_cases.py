@@ -15,6 +15,7 @@ CAPABILITY = (9, 0)
 # logs, its graphs; and of operators and files that are not attention's. pytest's node ids have one
 # of these.
 ABOUT_CUDA = (
+    "test_cudnn_decode_cuda_graph_capture_replay",
     "test_gqa_past_without_supported_backend",
     "test_windowed_cache_attention_bias_is_rejected",
 )
