@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <mutex>
 
+#include "../rounding.h"
 #include "mask.h"
-#include "rounding.h"
 
 namespace fulmen_ggml {
+
+using fulmen_integrations::round_row;
+using fulmen_integrations::widen_row;
+
 namespace {
 
 constexpr std::size_t kMostPlans = 256;   // a token of each context length needs one

@@ -5,18 +5,16 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
-#include "fulmen/fulmen_c.h"
-#include "onnxruntime_c_api.h"
+#include "run.h"
 
 namespace fulmen_ort {
 
-// OrtApi of the version that the headers have; set once, when ORT loads the library.
-extern const OrtApi* ort;
-
 enum class Operator { attention, multi_head_attention, group_query_attention };
+
+// How GroupQueryAttention's cache has scales: none, one, or one for each KV head and channel.
+enum class Quantized { no, per_tensor, per_channel };
 
 // A kernel's attributes, by the operator's own names.
 struct Attributes {
@@ -24,17 +22,15 @@ struct Attributes {
   float scale = 0;                    // 0: 1 / sqrt(head_dim)
   float softcap = 0;
   bool causal = false;
-  int64_t window = -1;  // keys that a query attends, its own included; -1: all
+  int64_t window = -1;            // keys that a query attends, its own included; -1: all
+  int64_t left = -1, right = -1;  // keys before and behind a query's own; -1: all
+  // The cache has the last rows alone.
+  bool sliding_window_cache = false;
   bool rotary = false, rotary_interleaved = false;
-};
-
-// An input or output: no data and no dims where the node leaves it out.
-struct Value {
-  void* data = nullptr;
-  int32_t dtype = -1;  // fulmen_dtype
-  std::vector<int64_t> dims;
-  bool present() const { return dtype >= 0; }
-  int64_t dim(std::size_t i) const { return i < dims.size() ? dims[i] : 1; }
+  bool smooth_softmax = false;
+  float q_norm_epsilon = 1e-6F, k_norm_epsilon = 1e-6F;
+  Quantized k_quantized = Quantized::no, v_quantized = Quantized::no;
+  int64_t cache_bits = 0;  // 0: the cache is of the query's type
 };
 
 // What runs a node; from any threads at once.
@@ -45,7 +41,6 @@ class Node {
   void compute(OrtKernelContext* context) const;
 
  private:
-  struct Run;
   void attention(Run& run) const;
   void multi_head_attention(Run& run) const;
   void group_query_attention(Run& run) const;

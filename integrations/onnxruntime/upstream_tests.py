@@ -2,7 +2,10 @@
 """Runs ONNX Runtime's own Python tests of the three attention nodes with Fulmen's provider before
 the CPU provider in every session.
 
-upstream_tests.py LIBRARY [--revision R] [--tests FOLDER] [-v] [-- what pytest takes]
+upstream_tests.py LIBRARY [--revision R] [--tests FOLDER] [--cuda-cases] [-v] [-- for pytest]
+
+With --cuda-cases the tests that ask for a CUDA device run, too, in the host's memory and by
+Fulmen's kernels for CPUs: cuda_cases.py says how, and which are left out.
 
 The tests are fetched to build/onnxruntime-tests, outside of what is committed; FOLDER is
 onnxruntime/test/python/transformers of a checkout that is there already. Ends with an error where
@@ -18,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 
+import cuda_cases
 import onnxruntime
 import pytest
 
@@ -70,11 +74,13 @@ class Seen:
 test = Seen()  # the test that runs
 
 
-def session_class(devices):
+def session_class(devices, hosts):
+    """hosts: the providers that Fulmen's takes the place of."""
+
     class Session(onnxruntime.InferenceSession):
         def __init__(self, model, sess_options=None, providers=None, *others, **named):
             names = [p if isinstance(p, str) else p[0] for p in providers or ()]
-            if [name for name in names if name != "CPUExecutionProvider"]:
+            if set(names) - hosts:
                 return super().__init__(model, sess_options, providers, *others, **named)
             options = sess_options or onnxruntime.SessionOptions()
             options.log_severity_level = 2
@@ -103,12 +109,19 @@ def session_class(devices):
 
 
 class Report:
-    def __init__(self, verbose):
-        self.verbose = verbose
+    def __init__(self, verbose, without):
+        self.verbose, self.without = verbose, without
         self.all = Seen()
         self.tests = collections.Counter()
         self.skipped = collections.Counter()
         self.failed = []
+
+    def pytest_collection_modifyitems(self, items):
+        out = [item for item in items if any(word in item.nodeid for word in self.without)]
+        items[:] = [item for item in items if item not in out]
+        self.tests["left out"] = len(out)
+        for module in {item.module for item in items} if self.without else ():
+            cuda_cases.without_kernels(module)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):
@@ -141,6 +154,7 @@ class Report:
             print(f"\n--- failed: {report.nodeid}\n{report.longreprtext[-6000:]}")
         t = self.tests
         print(f"\n{t['passed']} passed, {t['failed']} failed, {t['skipped']} skipped")
+        print(f"  {t['left out']} left out: of a CUDA provider alone")
         for what in WHOSE:
             print(f"  {t[what]} passed with {what}")
         for why, count in self.skipped.most_common():
@@ -157,6 +171,7 @@ def main():
     parser.add_argument("library")
     parser.add_argument("--revision", default=REVISION, help="or a tag: v1.32.0")
     parser.add_argument("--tests", type=pathlib.Path, help="a folder that has them")
+    parser.add_argument("--cuda-cases", action="store_true", help="those of CUDA, on the host")
     parser.add_argument("--verbose", "-v", action="store_true", help="each test's nodes")
     parser.add_argument("pytest", nargs="*", help="of pytest: files, -k and others")
     options = parser.parse_intermixed_args()
@@ -164,10 +179,14 @@ def main():
     library = str(pathlib.Path(options.library).resolve())
     onnxruntime.register_execution_provider_library("Fulmen", library)
     devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME][:1]
-    onnxruntime.InferenceSession = session_class(devices)
+    hosts = {"CPUExecutionProvider"}
+    if options.cuda_cases:
+        cuda_cases.pretend()
+        hosts.add(cuda_cases.CUDA)
+    onnxruntime.InferenceSession = session_class(devices, hosts)
     os.chdir(folder)
     sys.path.insert(0, str(folder))
-    report = Report(options.verbose)
+    report = Report(options.verbose, cuda_cases.ABOUT_CUDA if options.cuda_cases else ())
     chosen = [word for word in options.pytest if word.startswith("test_")]
     words = options.pytest if chosen else [*options.pytest, *filter(os.path.exists, FILES)]
     pytest.main(["-q", "--no-header", "--no-summary", "-p", "no:cacheprovider", *words], [report])

@@ -12,7 +12,7 @@
 
 #include "integrations/llama.cpp/attention.h"
 #include "integrations/llama.cpp/mask.h"
-#include "integrations/llama.cpp/rounding.h"
+#include "integrations/rounding.h"
 #include "runtime/float_formats.h"
 #include "support/guarded_buffer.h"
 #include "support/random.h"
@@ -26,6 +26,8 @@ using fulmen::reference::to_bf16;
 using fulmen::reference::to_fp16;
 using fulmen::testing::GuardedBuffer;
 using fulmen::testing::Random;
+using fulmen_integrations::round_row;
+using fulmen_integrations::widen_row;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr std::size_t kFloatBytes[] = {4, 2, 2};

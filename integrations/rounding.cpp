@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-namespace fulmen_ggml {
+namespace fulmen_integrations {
 namespace {
 
 #if defined(__aarch64__)
@@ -72,4 +72,4 @@ void widen_row(const uint16_t* from, int64_t count, int32_t dtype, float* to) {
     to[i] = static_cast<float>(std::bit_cast<Half>(from[i]));
 }
 
-}  // namespace fulmen_ggml
+}  // namespace fulmen_integrations
