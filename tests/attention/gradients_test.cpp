@@ -221,16 +221,18 @@ TEST(Gradients, CasesOfAnyFeatures) {
 
 // The published vectors (Random123's kat_vectors, philox4x32 with 10 rounds).
 TEST(Dropout, PhiloxOfKnownAnswers) {
-  const auto expect = [](const algorithm::Philox& got, const std::array<uint32_t, 4>& want) {
+  using Words = std::array<uint32_t, 4>;
+  const auto expect = [](const Words& c, uint32_t key0, uint32_t key1, const Words& want) {
+    const auto keys = algorithm::PhiloxKeys::of(key0, key1);
+    const auto got = algorithm::Philox::of(c[0], c[1], c[2], c[3], keys);
     for (std::size_t n = 0; n < 4; ++n) EXPECT_EQ(got.word[n], want[n]) << n;
   };
-  expect(algorithm::Philox::of(0, 0, 0, 0, 0, 0), {0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8});
+  expect({0, 0, 0, 0}, 0, 0, {0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8});
   constexpr uint32_t kOnes = 0xFFFFFFFF;
-  expect(algorithm::Philox::of(kOnes, kOnes, kOnes, kOnes, kOnes, kOnes),
+  expect({kOnes, kOnes, kOnes, kOnes}, kOnes, kOnes,
          {0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD});
-  expect(
-      algorithm::Philox::of(0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0),
-      {0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1});
+  expect({0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344}, 0xA4093822, 0x299F31D0,
+         {0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1});
 }
 
 TEST(Dropout, MaskIsBinomialAndForgetsNothing) {

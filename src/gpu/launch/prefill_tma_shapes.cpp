@@ -35,42 +35,57 @@ int64_t window_of(const Problem& p) {
                                                    : std::numeric_limits<int64_t>::max();
 }
 
-bool has_what_it_is_for(const Problem& p, const PrefillTmaRow& row) {
-  if (!row.with_bias && !row.with_mask && !row.with_dropout) return true;
-  return !p.variable_lengths() &&
-         ((row.with_bias && p.bias.present) || (row.with_mask && has_masks(p)) ||
-          (row.with_dropout && p.dropout > 0));
-}
-
-const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem& p,
-                              int compute_units) {
+bool serves(const PrefillTmaRow& r, const Problem& p, int compute_units) {
   const int64_t dim = std::max(p.head_dim, p.head_dim_v);
   const bool more_registers =
       p.bias.present || p.alibi_slopes.present || has_score_mod(p) || has_masks(p) || p.dropout > 0;
-  const auto row = std::find_if(rows.begin(), rows.end() - 1, [&](const PrefillTmaRow& r) {
-    return dim <= r.max_head_dim && p.head_dim_v <= r.max_head_dim_v &&
-           r.band.value_or(has_band(p)) == has_band(p) && p.seqlen_k >= r.min_keys &&
-           p.seqlen_k <= r.max_keys && window_of(p) <= r.max_window &&
-           (!r.sequences || p.variable_lengths()) && has_what_it_is_for(p, r) &&
-           (!r.one_wave || tiles_of_queries(p, r.shape.warpgroups) <= compute_units) &&
-           !(r.no_spare_registers && more_registers) && takes_mask(p, r.shape).yes &&
-           takes_pages(p, r.shape).yes &&
-           !(r.skip_if_tail_wave && small_tiles_take_less_time(p, r.shape, compute_units));
-  });
-  return *row;
+  return dim <= r.max_head_dim && p.head_dim_v <= r.max_head_dim_v &&
+         r.band.value_or(has_band(p)) == has_band(p) && p.seqlen_k >= r.min_keys &&
+         p.seqlen_k <= r.max_keys && window_of(p) <= r.max_window &&
+         (!r.sequences || p.variable_lengths()) &&
+         (!r.one_wave || tiles_of_queries(p, r.shape.warpgroups) <= compute_units) &&
+         !(r.no_spare_registers && more_registers) && takes_mask(p, r.shape).yes &&
+         takes_pages(p, r.shape).yes &&
+         !(r.skip_if_tail_wave && small_tiles_take_less_time(p, r.shape, compute_units));
+}
+// The last row serves every problem.
+const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem& p,
+                              int compute_units) {
+  return *std::find_if(rows.begin(), rows.end() - 1,
+                       [&](const PrefillTmaRow& row) { return serves(row, p, compute_units); });
+}
+// The row of large tiles.
+const PrefillTmaRow& usual_row(const PrefillTmaTiles& tiles, const Problem& p, int compute_units) {
+  const auto modified =
+      std::find_if(tiles.modified.begin(), tiles.modified.end(), [&](const PrefillTmaRow& row) {
+        const bool is_for_it = (row.with_bias && p.bias.present) ||
+                               (row.with_mask && has_masks(p)) ||
+                               (row.with_dropout && p.dropout > 0);
+        return is_for_it && !p.variable_lengths() && serves(row, p, compute_units);
+      });
+  return modified != tiles.modified.end() ? *modified : first_of(tiles.rows, p, compute_units);
 }
 
 }  // namespace
 
 const PrefillTmaRow& row_for(const Problem& call, const PrefillTmaTiles& tiles, int compute_units) {
   const Problem p = with_mean_lengths(call);
-  const PrefillTmaRow& row = first_of(tiles.rows, p, compute_units);
+  const PrefillTmaRow& row = usual_row(tiles, p, compute_units);
   // Sequences of few queries, such as those that generate beside chunks of prompts, would leave a
   // larger tile's rows empty.
   const bool short_rows =
       p.variable_lengths() && p.seqlen_q * shared_heads(p, 2 * kWarpgroupRows) <= kWarpgroupRows;
   const bool few = short_rows || 2 * tiles_of_queries(p, row.shape.warpgroups) <= compute_units;
   return few ? first_of(tiles.few, p, compute_units) : row;
+}
+
+bool many_narrow_heads_take_tma(const Problem& p) {
+  constexpr int64_t kFewKeys = 128, kFewTiles = 256;
+  if (p.variable_lengths() || p.quantized_kv() || p.alibi_slopes.present || has_score_mod(p) ||
+      has_masks(p) || p.dropout > 0 || (p.bias.present && p.bias.dtype == DType::fp32))
+    return false;
+  const bool whole = p.head_dim % 16 == 0 && p.head_dim_v % 16 == 0;
+  return p.seqlen_k > kFewKeys && tiles_of_queries(p, 1) > kFewTiles && (whole || !has_band(p));
 }
 
 }  // namespace fulmen::gpu

@@ -31,12 +31,13 @@ struct PrefillTmaRow {
   bool sequences = false;           // only of different lengths; these bounds are of their mean
   bool one_wave = false;            // only where all tiles run at once
   bool no_spare_registers = false;  // none for a bias, ALiBi, a mask or dropout
-  // Where one is true: only with one of these, of one length.
-  bool with_bias = false, with_mask = false, with_dropout = false;
+  bool with_bias = false, with_mask = false, with_dropout = false;  // of `modified`: what it is for
   PrefillTmaShape shape;
   TileScheduler scheduler = TileScheduler::static_persistent;
 };
 struct PrefillTmaTiles {
+  // Before `rows`, for sequences of one length: with_bias, with_mask or with_dropout is true.
+  std::span<const PrefillTmaRow> modified{};
   std::span<const PrefillTmaRow> rows;
   // Where tiles of these would leave half of the multiprocessors without work.
   std::span<const PrefillTmaRow> few;

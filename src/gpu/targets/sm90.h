@@ -4,6 +4,7 @@
 
 #include "gpu/targets/shapes/sm90_prefill_fp8.h"
 #include "gpu/targets/shapes/sm90_prefill_tma.h"
+#include "gpu/targets/shapes/sm90_prefill_tma_modified.h"
 #include "gpu/targets/sm80.h"
 #include "gpu/targets/target.h"
 
@@ -64,7 +65,9 @@ inline constexpr Target kSm90{
     .panel_columns = 64,
     .prefill_wgmma = PrefillWgmmaTiles{.shapes = sm90::kPrefillWgmma},
     .decode_tma = DecodeTmaTiles{.shapes = sm90::kDecodeTma, .min_split_keys = 256},
-    .prefill_tma = PrefillTmaTiles{.rows = sm90::kPrefillTma, .few = sm90::kPrefillTmaFew},
+    .prefill_tma = PrefillTmaTiles{.modified = sm90::kPrefillTmaModified,
+                                   .rows = sm90::kPrefillTma,
+                                   .few = sm90::kPrefillTmaFew},
     .prefill_fp8 = PrefillTmaTiles{.rows = sm90::kPrefillFp8, .few = sm90::kPrefillFp8Few},
     .backward_wgmma = BackwardWgmmaTiles{.block_n = 64, .shapes = sm90::kBackwardWgmma},
     .backward_tma = BackwardTmaTiles{.own_dims = 128,

@@ -80,12 +80,10 @@ struct ForwardArguments {
 
   Int64 diagonal, window_left, window_right;  // algorithm/key_range.h
 
-  // algorithm/philox.h: all rounds' keys, which instructions then read as constants; the offset's
-  // low half.
-  algorithm::PhiloxKeys dropout_keys;
-  unsigned dropout_offset;
-  int dropout;          // probability in units of 1 / 65536
-  float dropout_scale;  // of what is kept
+  algorithm::PhiloxKeys dropout_keys;  // of all rounds: instructions read them as constants
+  unsigned dropout_offset;             // its low half
+  int dropout;                         // probability in units of 1 / 65536
+  float dropout_scale;                 // of what is kept
 
   // Split keys: unnormalised output, maxima and sums of each split, for forward/decode_combine.h.
   // Rows are those of [batch, num_heads, seqlen_q] from first_split_row on; those before it are not

@@ -34,22 +34,6 @@ namespace fulmen::kernels {
 
 constexpr bool kTurns = kWarpgroups > 1 && kPingPong;
 
-// A bias is loaded ahead where registers have room for it beside S, O and P: not beside three
-// warpgroups.
-constexpr int kRegistersBesideTiles = 48;
-constexpr int kBiasRegisters = kBlockN / 2 * static_cast<int>(sizeof(BiasElement)) / 4;
-constexpr bool kBiasComesAhead =
-    kBias && kWholeBias &&
-    kBlockN / 2 + kBlockN / 4 + kHeadDimV / 2 + kBiasRegisters + kRegistersBesideTiles <=
-        kRegisters.consumer;
-struct NoBiasAhead : BiasInPlace {
-  FULMEN_DEVICE static NoBiasAhead of(const RowMap& /*map*/, Int64 /*row*/, Int64 /*key*/) {
-    return {};
-  }
-};
-template <bool kMasked>
-using TileBias = Either<kBiasComesAhead, BiasAhead<kMasked, kKeyTiles>, NoBiasAhead>;
-
 // Tiles as operands. Where registers allow, the next one's place is known before a warpgroup's
 // turn, not computed in it.
 constexpr bool kKeepsPlaces =
@@ -168,7 +152,7 @@ struct Consumer {
     TileRow<kKeyTiles> score;
     float factor[kRowsPerLane];
     const auto row_bits = RowBits<kMasked>::of(map, wave_row, first_key);
-    const auto bias = TileBias<kMasked>::of(map, wave_row, first_key);
+    const auto bias = TileBias<kMasked, kRegisters.consumer>::of(map, wave_row, first_key);
     wait_keys();
     wait_turn();
     wgmma_fence();
@@ -187,7 +171,7 @@ struct Consumer {
     TileRow<kKeyTiles> score;
     // In flight beside the products.
     const auto row_bits = RowBits<kMasked>::of(map, wave_row, first_key);
-    const auto bias = TileBias<kMasked>::of(map, wave_row, first_key);
+    const auto bias = TileBias<kMasked, kRegisters.consumer>::of(map, wave_row, first_key);
     wait_keys();
     wait_turn();
     wgmma_fence();

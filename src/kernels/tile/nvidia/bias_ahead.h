@@ -50,4 +50,21 @@ struct BiasAhead {
   }
 };
 
+struct NoBiasAhead : BiasInPlace {
+  FULMEN_DEVICE static NoBiasAhead of(const RowMap& /*map*/, Int64 /*row*/, Int64 /*key*/) {
+    return {};
+  }
+};
+
+// What a warpgroup of 64 rows has of a bias: it comes ahead where the lane's kRegisters have room
+// for it beside S, O and P, which three warpgroups' do not.
+constexpr int kRegistersBesideTiles = 48;
+constexpr int kRegistersOfTiles = kBlockN / 2 + kBlockN / 4 + kHeadDimV / 2;
+constexpr int kRegistersOfBias = kBlockN / 2 * static_cast<int>(sizeof(BiasElement)) / 4;
+template <bool kMasked, int kRegisters>
+using TileBias =
+    Either<kBias && kWholeBias &&
+               kRegistersOfTiles + kRegistersOfBias + kRegistersBesideTiles <= kRegisters,
+           BiasAhead<kMasked, kBlockN / kScoreTile>, NoBiasAhead>;
+
 }  // namespace fulmen::kernels
