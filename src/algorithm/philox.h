@@ -17,37 +17,53 @@ namespace fulmen::algorithm {
 using Word = unsigned;
 using DoubleWord = unsigned long long;
 
+// The keys of the rounds, two words each.
+struct PhiloxKeys {
+  static constexpr int kRounds = 10;
+  Word first[kRounds], second[kRounds];
+
+  FULMEN_ALGORITHM static PhiloxKeys of(Word key0, Word key1) {
+    PhiloxKeys keys{};
+    for (int round = 0; round < kRounds; ++round) {
+      keys.first[round] = key0 + 0x9E3779B9U * static_cast<Word>(round);
+      keys.second[round] = key1 + 0xBB67AE85U * static_cast<Word>(round);
+    }
+    return keys;
+  }
+};
+
 struct Philox {
   Word word[4];
 
-  FULMEN_ALGORITHM static Philox of(Word c0, Word c1, Word c2, Word c3, Word key0, Word key1) {
-    for (int round = 0; round < 10; ++round) {
+  FULMEN_ALGORITHM static Philox of(Word c0, Word c1, Word c2, Word c3, const PhiloxKeys& keys) {
+    for (int round = 0; round < PhiloxKeys::kRounds; ++round) {
       const DoubleWord a = DoubleWord{0xD2511F53U} * c0, b = DoubleWord{0xCD9E8D57U} * c2;
       const Word high_a = static_cast<Word>(a >> 32U), high_b = static_cast<Word>(b >> 32U);
-      c0 = high_b ^ c1 ^ key0;
+      c0 = high_b ^ c1 ^ keys.first[round];
       c1 = static_cast<Word>(b);
-      c2 = high_a ^ c3 ^ key1;
+      c2 = high_a ^ c3 ^ keys.second[round];
       c3 = static_cast<Word>(a);
-      key0 += 0x9E3779B9U;
-      key1 += 0xBB67AE85U;
     }
     return {{c0, c1, c2, c3}};
   }
 };
 
-// The numbers of one head.
-struct DropoutHead {
-  Word key0, key1, head, offset;
+// The keys of a call.
+FULMEN_ALGORITHM inline PhiloxKeys dropout_keys(DoubleWord seed, DoubleWord offset) {
+  return PhiloxKeys::of(static_cast<Word>(seed),
+                        static_cast<Word>(seed >> 32U) ^ static_cast<Word>(offset >> 32U));
+}
 
-  FULMEN_ALGORITHM static DropoutHead of(DoubleWord seed, DoubleWord offset, Index batch_head) {
-    return {static_cast<Word>(seed),
-            static_cast<Word>(seed >> 32U) ^ static_cast<Word>(offset >> 32U),
-            static_cast<Word>(batch_head), static_cast<Word>(offset)};
-  }
+// The numbers of one head. Keys: PhiloxKeys, or a reference to them.
+template <class Keys>
+struct DropoutNumbers {
+  Keys keys;
+  Word head, offset;
+
   // The block of rows 2 row_pair, + 1 and columns 4 column_quad .. + 3.
   FULMEN_ALGORITHM Philox block(Index row_pair, Index column_quad) const {
     return Philox::of(static_cast<Word>(column_quad), static_cast<Word>(row_pair), head, offset,
-                      key0, key1);
+                      keys);
   }
   FULMEN_ALGORITHM static int number(const Philox& block, Index row, Index column) {
     // An index would put the words into a GPU's scratch memory.
@@ -58,6 +74,12 @@ struct DropoutHead {
   }
   FULMEN_ALGORITHM bool keeps(Index row, Index column, int dropout) const {
     return number(block(row / 2, column / 4), row, column) >= dropout;
+  }
+};
+
+struct DropoutHead : DropoutNumbers<PhiloxKeys> {
+  FULMEN_ALGORITHM static DropoutHead of(DoubleWord seed, DoubleWord offset, Index batch_head) {
+    return {{dropout_keys(seed, offset), static_cast<Word>(batch_head), static_cast<Word>(offset)}};
   }
 };
 

@@ -161,6 +161,8 @@ void GpuRunner::set_backward_arguments(const LaunchPlan& plan, const AttentionTe
       plan.query_sum_floats > 0 ? bias_partials + plan.bias_partial_floats : nullptr;
   arguments.query_sum_floats = plan.query_sum_floats;
   arguments.query_counters = plan.backward.query_counters;
+  const bool stores = plan.backward.query_counters > 0 && plan.backward.adds_to_zeros == 0;
+  arguments.stored_sum_floats = stores ? plan.query_sum_floats - plan.backward.query_counters : 0;
   arguments.run_batches = plan.backward.run_batches;
   arguments.last_heads = plan.backward.last_heads;
   arguments.first_blocks = plan.backward.first_blocks;

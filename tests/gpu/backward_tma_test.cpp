@@ -127,6 +127,23 @@ TEST_P(GpuBackwardTma, Features) {
   check(s, random);
 }
 
+// Without an order, many blocks that would wait for the one that stores a tile of dq add to zeros:
+// 8 of a narrow head without a mask, 16 under a causal mask where heads share keys.
+TEST_P(GpuBackwardTma, SumsFromZeros) {
+  Random random(8235);
+  for (const bool shared : {false, true}) {
+    CaseSpec s =
+        spec_of(DType::bf16, shared ? random.pick<int64_t>({64, 128}) : 64, random.between(65, 140),
+                shared ? random.between(1921, 1990) : random.between(897, 1000), random);
+    s.num_heads = 2;
+    s.num_kv_heads = shared ? 1 : 2;
+    s.causal = shared ? Causal::bottom_right : Causal::none;
+    Case c(s, random);
+    c.options.deterministic = false;
+    EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(s);
+  }
+}
+
 // A tile of queries meets several blocks of keys, each of which adds to its dq: with an order, and
 // without one.
 TEST_P(GpuBackwardTma, OrderOfSums) {

@@ -129,6 +129,38 @@ TEST_P(GpuPrefillTma, Bands) {
   check(dropout_in_band(random.between(65, 140), 300, random), random);
 }
 
+// Dropout's mask and a bias that is loaded ahead, of tiles of 64, 80 and 128 keys, the last of them
+// partial; a bias of three warpgroups is not ahead.
+TEST_P(GpuPrefillTma, DropoutAndBiasByTiles) {
+  struct Tiles {
+    int64_t head_dim;
+    const char* tuning;
+  };
+  Random random(8925);
+  for (const Tiles& tiles : random.sample<Tiles>(
+           {{64, "block_m=64,block_n=64,buffers=2,min_workgroups=3,ping_pong=0,persistent=1"},
+            {64, "block_m=64,block_n=128,buffers=2,min_workgroups=2,ping_pong=0,persistent=0"},
+            {64, "block_m=128,block_n=128,buffers=2,min_workgroups=1,ping_pong=1,persistent=1"},
+            {64, "block_m=192,block_n=128,buffers=2,min_workgroups=1,ping_pong=1,persistent=1"},
+            {128, "block_m=192,block_n=80,buffers=2,min_workgroups=1,ping_pong=1,persistent=1"},
+            {32, "block_m=64,block_n=64,buffers=2,min_workgroups=3,ping_pong=0,persistent=1"}},
+           2)) {
+    CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), tiles.head_dim,
+                         random.between(100, 200), random.between(200, 330), random);
+    s.num_heads = 2;
+    s.causal = random.pick({Causal::none, Causal::bottom_right});
+    s.nan_in_masked = s.causal != Causal::none;
+    for (const bool dropout : {true, false}) {
+      s.dropout = dropout ? 0.3F : 0;
+      s.bias = !dropout || random.chance(0.5);
+      s.bias_dtype = random.pick({DType::fp32, s.dtype});
+      Case c(s, random);
+      c.options.tuning = tiles.tuning;
+      EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(s) << tiles.tuning;
+    }
+  }
+}
+
 TEST_P(GpuPrefillTma, Features) {
   Random random(8930);
   CaseSpec s = spec_of(DType::fp16, 40, 150, 190, random);

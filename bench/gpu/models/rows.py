@@ -71,6 +71,8 @@ SCORES: dict[str, Make] = {
 PLAIN: dict[str, Make] = {
     "nanoGPT's split qkv, 32 x 1k, 12x64 causal": split_qkv(32, 1024, 12, 64),
     "d 40, 2 x 2k, 8x40": dense(2, 2048, 8, 8, 40),
+    "narrow heads, 16 x 2k, 8x32": dense(16, 2048, 8, 8, 32),
+    "narrow heads, 4 x 4k, 16x32 causal": dense(4, 4096, 16, 16, 32, causal=True),
     "CLIP 64 x 77, 12x64 causal": dense(64, 77, 12, 12, 64, causal=True),
     "fp32, 2 x 2k, 8x64": dense(2, 2048, 8, 8, 64, dtype=FP32),
     "fp32, 2 x 2k, 8x128": dense(2, 2048, 8, 8, 128, dtype=FP32),

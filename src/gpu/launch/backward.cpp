@@ -167,13 +167,22 @@ class Backward final : public Family {
     const BackwardShapes& shapes = shapes_for(p, chip, compute_units);
     return shapes.split_keys || score_registers(p) >= shapes.split_from;
   }
-  const BackwardShape& keys_shape(const Problem& p, const Chip& chip, int compute_units) const {
+  const BackwardShape& rows_shape(const Problem& p, const Chip& chip, int outputs,
+                                  int compute_units) const {
     const BackwardShapes& shapes = shapes_for(p, chip, compute_units);
-    const bool plain =
-        score_registers(p) == 0 && p.softmax_scale > 0 && dims(p.head_dim) == dims(p.head_dim_v);
-    return plain && shapes.plain_keys && p.seqlen_k > shapes.plain_keys->block_m / 2
-               ? *shapes.plain_keys
-               : shapes.keys;
+    const bool of_queries = outputs == kGivesDq;
+    const BackwardShape& usual = of_queries ? shapes.queries : shapes.keys;
+    const std::optional<BackwardShape>& plain =
+        of_queries ? shapes.plain_queries : shapes.plain_keys;
+    if (!plain || score_registers(p) != 0 || p.softmax_scale <= 0 ||
+        dims(p.head_dim) != dims(p.head_dim_v))
+      return usual;
+    const int64_t rows = of_queries ? p.seqlen_q : p.seqlen_k,
+                  heads = of_queries ? p.num_heads : p.num_kv_heads;
+    // Larger tiles must not leave half of the chip without one.
+    const bool fills_chip = plain->block_m <= usual.block_m ||
+                            2 * tiles_of(rows, plain->block_m) * p.batch * heads > compute_units;
+    return rows > plain->block_m / 2 && fills_chip ? *plain : usual;
   }
   // Whether one tile of columns can hold all keys, so that dbias comes beside dq (chess boards):
   // the kernel for both.
@@ -204,13 +213,14 @@ class Backward final : public Family {
                                           .rows_in_lds = s.queries_in_lds != 0,
                                           .first_values = (s.outputs & (kGivesDq | kGivesDk)) != 0,
                                           .second_values = (s.outputs & kGivesDv) != 0,
-                                          .dim_groups = s.dim_groups})
+                                          .dim_groups = s.dim_groups,
+                                          .direct_rows = s.direct_rows != 0})
         .total;
   }
   Specialisation specialisation(const Problem& p, const Chip& chip, int outputs,
                                 int compute_units) const {
     const BackwardShapes& shapes = shapes_for(p, chip, compute_units);
-    BackwardShape shape = outputs == kGivesDq ? shapes.queries : keys_shape(p, chip, compute_units);
+    BackwardShape shape = rows_shape(p, chip, outputs, compute_units);
     const bool by_score = p.bias.present || has_masks(p) || has_score_mod(p);
     const bool narrow = by_score && std::max(p.head_dim, p.head_dim_v) > shapes.narrow_above;
     if (narrow && outputs != kGivesDq) shape.block_n = target().value_depth;

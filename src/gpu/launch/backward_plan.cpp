@@ -65,8 +65,18 @@ void BackwardPlan::add_row_statistics(const Specialisation& products) {
   const Problem::Shape rows = p_.lse_shape();
   plan_.row_statistics_floats = round_up(2 * rows[0] * rows[1] * rows[2], 16);
   Specialisation s = helper_kernel(products, "backward/parts/row_statistics.h", kHelperLanes);
-  s.block_m = s.block_n = 16;  // nothing depends on the products' tiles
-  if (natural_units(p_)) {     // what a rounded row's scores are made of
+  // Nothing depends on the products' tiles.
+  constexpr int64_t kRows = kHelperLanes / kStatisticsLanes;
+  s.block_m = s.block_n = kRows;
+  // The TMA's families have long heads: a workgroup's rows are one head's, several of each 8 lanes.
+  // Of packed sequences more, as many a workgroup finds no rows. Workgroups a multiprocessor are
+  // those that registers suffice for.
+  const bool some = products.tensor_maps != 0 && !natural_units(p_);
+  if (some) {
+    s.block_n = static_cast<int>((p_.variable_lengths() ? 4 : 2) * kRows);
+    s.min_workgroups = p_.variable_lengths() ? 7 : 10;
+  }
+  if (natural_units(p_)) {  // what a rounded row's scores are made of
     plan_.row_share_floats = round_up(rows[0] * rows[1] * rows[2], 16);
     s.bias = products.bias;
     // As bytes: few rows look. What functions make is there as bits alone.
@@ -78,8 +88,8 @@ void BackwardPlan::add_row_statistics(const Specialisation& products) {
     s.band = products.band;
     s.rounded_apart = multiplies_rounded_rows(p_, products);
   }
-  plan_.launches.push_back(
-      {s, tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kHelperLanes / kStatisticsLanes)});
+  plan_.launches.push_back({s, some ? p_.batch * p_.num_heads * tiles_of(p_.seqlen_q, s.block_n)
+                                    : tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kRows)});
   if (s.rounded_apart != 0) add_rounded_rows(products, s);
 }
 
@@ -239,6 +249,7 @@ void set_shape(const BackwardShape& shape, const Chip& chip, Specialisation& s) 
   s.buffers = shape.buffers;
   s.dim_groups = shape.dim_groups;
   s.queries_in_lds = shape.rows_in_lds;
+  s.direct_rows = shape.direct_rows;
   s.early_loads = !shape.late;
   s.min_waves = shape.min_waves;
   s.min_workgroups = shape.min_workgroups;

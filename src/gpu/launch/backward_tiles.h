@@ -18,6 +18,8 @@ struct BackwardShape {
   // Neighbouring waves that share their rows, which are in LDS then, and have a part of the dims
   // each.
   int dim_groups = 1;
+  // The workgroup's own rows do not pass LDS, which would take more of it than the tiles do.
+  bool direct_rows = false;
 };
 // Tiles for head dims of q and v up to max_head_dim. Chips with less LDS take the next shapes with
 // the same max_head_dim.
@@ -36,9 +38,10 @@ struct BackwardShapes {
   int split_from = 100;
   // From this on, dq's next columns are fetched only when they are needed.
   int late_from = 100;
-  // Keys whose scores nothing but the band modifies, where q and v have as many dims: registers
-  // hold the rows, too. Not where these fill less than half of block_m.
-  std::optional<BackwardShape> plain_keys{};
+  // Rows whose scores nothing but the band modifies, where q and v have as many dims: registers
+  // have room for more of them, or hold them where LDS does else. Not where rows fill less than
+  // half of block_m.
+  std::optional<BackwardShape> plain_queries{}, plain_keys{};
 };
 struct BackwardTiles {
   int max_bias_dim;  // most head_dim with which dbias beside dq fits in registers

@@ -96,6 +96,7 @@ class BackwardTma final : public Family {
       order_blocks(p, s, compute_units, whole);
     }
     whole.backward.adds_in_order = p.deterministic ? 1 : 0;
+    whole.backward.adds_to_zeros = adds_to_zeros(p, s) ? 1 : 0;
     whole.unaligned =
         std::make_shared<LaunchPlan>(backward_wgmma_plan(p, target(), chip, compute_units));
     return whole;
@@ -126,9 +127,12 @@ class BackwardTma final : public Family {
     specialise_for(p, s);
     read_mask_as_bits(p, s);
     // Under a causal mask, and where heads share keys (docs/lab/nvidia_backward.md). Blocks with
-    // lists of other lengths would wait for each other, head by head.
-    if (!wide && (goes_over_lists(s) || has_unequal_blocks(p)))
-      s.query_order = p.group_size() > 1 ? kTileByTile : goes_over_lists(s) ? 0 : kFromLastTile;
+    // lists of other lengths would wait for each other, head by head. Blocks of narrow heads go up
+    // from the diagonal: they begin with different tiles, and none waits for another one's dq.
+    if (!wide && (goes_over_lists(s) || has_unequal_blocks(p))) {
+      const bool goes_up = goes_over_lists(s) || layout_of(s).pipelined;
+      s.query_order = p.group_size() > 1 ? kTileByTile : goes_up ? 0 : kFromLastTile;
+    }
     return s;
   }
   // Order of the dynamic tile scheduler, whose work tiles are blocks of keys. Heads are taken
@@ -173,6 +177,18 @@ class BackwardTma final : public Family {
       plan.backward.last_blocks =
           static_cast<int>(blocks <= kFewRounds * units ? blocks : kLastRounds * units);
     }
+  }
+  // Whether blocks add to zeros, which take some time to write. Else, without an order, they wait
+  // for the one that stores each tile of dq first: all of a head that run at once, where these go
+  // over the same tiles at the same time, as without a mask and where heads share keys. Measured:
+  // wide tiles of dq lose more by the zeros, and few blocks do (docs/lab/nvidia_backward.md).
+  bool adds_to_zeros(const Problem& p, const Specialisation& s) const {
+    constexpr int64_t kSomeBlocks = 8, kManyBlocks = 16;
+    if (p.deterministic || is_pair(s) || p.variable_lengths() || goes_over_lists(s)) return false;
+    const int64_t blocks = tiles_of(p.seqlen_k, tiles_.block_m);
+    if (s.query_order == kTileByTile) return blocks >= kManyBlocks;
+    const bool has_band = p.window_left >= 0 || p.window_right >= 0;
+    return layout_of(s).pipelined && !has_band && blocks >= kSomeBlocks;
   }
   // Under a causal mask, blocks of earlier keys have more work. Without a window on the left: the
   // kernel counts on blocks of earlier keys that add to each tile that a later one adds to.

@@ -13,9 +13,10 @@ namespace fulmen::gpu {
 // quarter. With others it is faster under a causal mask all the same (docs/lab/nvidia_backward.md).
 //
 // Packed sequences are taken as ones of their mean lengths. Short ones leave tiles half empty, of
-// which this kernel has the larger ones.
+// which this kernel has the larger ones: it is the faster one for 64 rows, shorter ones were not
+// measured.
 bool fills_backward_tma(const BackwardTmaTiles& shape, const Problem& p) {
-  constexpr int64_t kFewBlocks = 128, kFewWideBlocks = 8, kShortPacked = 256;
+  constexpr int64_t kFewBlocks = 128, kFewWideBlocks = 8, kShortPacked = 64;
   const bool wide = std::max(p.head_dim, p.head_dim_v) > shape.own_dims;
   const int64_t sequences = std::max<int64_t>(1, p.batch);
   const int64_t seqlen_q = p.packed_q() ? tiles_of(p.total_q, sequences) : p.seqlen_q,

@@ -40,7 +40,7 @@ struct KernelLaunch {
 // Fields of kernels::BackwardArguments that follow neither from the problem nor from the pointers.
 struct BackwardCounts {
   int bias_parts = 0, run_batches = 0, last_heads = 0, first_blocks = 0, middle_heads = 0,
-      adds_in_order = 0, block_slots = 0, last_blocks = 0;
+      adds_in_order = 0, adds_to_zeros = 0, block_slots = 0, last_blocks = 0;
   int64_t query_counters = 0;
 };
 

@@ -103,10 +103,14 @@ class Forward final : public Family {
   }
   Specialisation specialisation(const Problem& p, const Chip& chip, int compute_units) const {
     const Specialisation usual = usual_specialisation(p, chip);
-    if (!has_wide_heads(p) || p.quantized_kv() ||
-        2 * query_tile_workgroups(p, usual) > compute_units)
-      return usual;
-    for (const PrefillShape& shape : tiles_.few_wide_shapes) {
+    if (p.quantized_kv() || prefers_board_shapes(target(), p)) return usual;
+    const int64_t tiles = query_tile_workgroups(p, usual);
+    std::span<const PrefillShape> few;
+    if (has_wide_heads(p) && 2 * tiles <= compute_units) few = tiles_.few_wide_shapes;
+    if (!has_wide_heads(p) && 2 * tiles <= 3 * int64_t{compute_units})
+      few = tiles_.few_narrow_shapes;
+    for (const PrefillShape& shape : few) {
+      if (std::max(p.head_dim, p.head_dim_v) > shape.max_head_dim) continue;
       const Specialisation s = specialisation(p, chip, shape, false);
       if (s.lds_bytes <= chip.lds_bytes) return s;
     }

@@ -32,6 +32,9 @@ struct PrefillTiles {
   // Heads wider than 256, often one or two (a VAE's block), where tiles of `shapes` would leave
   // half of the chip without work. None: `shapes`.
   std::span<const PrefillShape> few_wide_shapes{};
+  // The same of heads up to their max_head_dim, where tiles of `shapes` are at most one and a half
+  // a compute unit.
+  std::span<const PrefillShape> few_narrow_shapes{};
 };
 
 // The shapes for heads of up to 256 dims: of wider ones prefill_int8.h's sums may be beyond what a

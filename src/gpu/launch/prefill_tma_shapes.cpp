@@ -35,6 +35,13 @@ int64_t window_of(const Problem& p) {
                                                    : std::numeric_limits<int64_t>::max();
 }
 
+bool has_what_it_is_for(const Problem& p, const PrefillTmaRow& row) {
+  if (!row.with_bias && !row.with_mask && !row.with_dropout) return true;
+  return !p.variable_lengths() &&
+         ((row.with_bias && p.bias.present) || (row.with_mask && has_masks(p)) ||
+          (row.with_dropout && p.dropout > 0));
+}
+
 const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem& p,
                               int compute_units) {
   const int64_t dim = std::max(p.head_dim, p.head_dim_v);
@@ -44,7 +51,7 @@ const PrefillTmaRow& first_of(std::span<const PrefillTmaRow> rows, const Problem
     return dim <= r.max_head_dim && p.head_dim_v <= r.max_head_dim_v &&
            r.band.value_or(has_band(p)) == has_band(p) && p.seqlen_k >= r.min_keys &&
            p.seqlen_k <= r.max_keys && window_of(p) <= r.max_window &&
-           (!r.sequences || p.variable_lengths()) &&
+           (!r.sequences || p.variable_lengths()) && has_what_it_is_for(p, r) &&
            (!r.one_wave || tiles_of_queries(p, r.shape.warpgroups) <= compute_units) &&
            !(r.no_spare_registers && more_registers) && takes_mask(p, r.shape).yes &&
            takes_pages(p, r.shape).yes &&

@@ -31,6 +31,8 @@ struct PrefillTmaRow {
   bool sequences = false;           // only of different lengths; these bounds are of their mean
   bool one_wave = false;            // only where all tiles run at once
   bool no_spare_registers = false;  // none for a bias, ALiBi, a mask or dropout
+  // Where one is true: only with one of these, of one length.
+  bool with_bias = false, with_mask = false, with_dropout = false;
   PrefillTmaShape shape;
   TileScheduler scheduler = TileScheduler::static_persistent;
 };

@@ -265,8 +265,8 @@ void set_pointers(const Problem& p, const AttentionTensors& t, kernels::ForwardA
   a.lse = static_cast<float*>(t.lse.data);
   set_function_pointers(p, t, a.functions);
   set_block_lists(p, t, a.block_mask);
-  a.dropout_seed = t.dropout_seed;
-  a.dropout_offset = t.dropout_offset;
+  a.dropout_keys = algorithm::dropout_keys(t.dropout_seed, t.dropout_offset);
+  a.dropout_offset = static_cast<unsigned>(t.dropout_offset);
 }
 
 void set_gradients(const Problem& p, const AttentionTensors& t, kernels::BackwardArguments& a) {

@@ -2,6 +2,8 @@
 // registers apart that only products and moves reach.
 #pragma once
 
+#include <array>
+
 #include "gpu/targets/cdna2.h"
 
 namespace fulmen::gpu {
@@ -26,6 +28,13 @@ inline constexpr BiasGradientShape kBiasGradient[]{
     kCdna3BiasGradient[4],
 };
 
+// Scalar registers would be kept in lanes.
+inline constexpr auto kBackward = [] {
+  auto shapes = std::to_array(cdna3::kBackward);
+  for (BackwardShapes& s : shapes) s.plain_queries = s.plain_keys = {};
+  return shapes;
+}();
+
 inline constexpr ChipFacts kChips[]{
     {.arch = "gfx908",
      .wave_size = 64,
@@ -46,6 +55,7 @@ inline constexpr Target kCdna1 = [] {
   target.prefill->wave_dims = 256;  // outputs of more fill the accumulators
   target.prefill_fp32->shapes = cdna1::kPrefillFp32;
   target.prefill_int8->shapes = usual_heads(cdna1::kPrefill);
+  target.backward->shapes = cdna1::kBackward;
   target.bias_gradient->shapes = cdna1::kBiasGradient;
   target.backward_fp32 = {};  // clang 19 crashes on it, or reads registers that nothing has written
   target.loop_budget = {.vector = 1600, .occupancy = 1, .keys_lds = 400};

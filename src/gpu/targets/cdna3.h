@@ -10,13 +10,7 @@ namespace cdna3 {
 // Two waves a SIMD: the compiler then keeps accumulators among the ordinary registers and moves
 // nothing.
 inline constexpr PrefillShape kPrefill[]{
-    {.max_head_dim = 64,
-     .block_m = 128,
-     .block_n = 64,
-     .waves = 4,
-     .buffers = 1,
-     .min_waves = 2,
-     .plain_waves = 3},
+    {.max_head_dim = 64, .block_m = 128, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2},
     {.max_head_dim = 128, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
     {.max_head_dim = 256, .block_m = 128, .block_n = 32, .waves = 8, .buffers = 1, .min_waves = 2},
     // Two tiles of 16 keys have room in LDS, not one of 32.
@@ -31,13 +25,27 @@ inline constexpr PrefillShape kPrefillCodes[]{
     kPrefill[2],
 };
 
+// 32 rows a wave: each operand that comes from LDS serves two products.
+inline constexpr BackwardShape kPlainRows{
+    .block_m = 128, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2};
 inline constexpr BackwardShapes kBackward[]{
     {.max_head_dim = 64,
      .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
-     .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2}},
+     .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
+     .plain_queries = kPlainRows,
+     .plain_keys = kPlainRows},
     {.max_head_dim = 128,
      .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1, .min_waves = 2},
-     .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1}},
+     .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
+     .plain_queries = BackwardShape{.block_m = 128,
+                                    .block_n = 32,
+                                    .waves = 4,
+                                    .buffers = 1,
+                                    .min_waves = 2,
+                                    .direct_rows = true},
+     // LDS has room for one tile of columns that two waves of a SIMD share, not for two.
+     .plain_keys =
+         BackwardShape{.block_m = 128, .block_n = 32, .waves = 8, .buffers = 1, .min_waves = 2}},
     {.max_head_dim = 256,
      .queries = {.block_m = 64, .block_n = 16, .waves = 4, .buffers = 1},
      .keys = {.block_m = 64, .block_n = 16, .waves = 4, .buffers = 1}},

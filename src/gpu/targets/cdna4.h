@@ -21,13 +21,19 @@ inline constexpr PrefillShape kPrefill[]{
     {.max_head_dim = 576, .block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
 };
 
+// 32 rows a wave: each operand that comes from LDS serves two products.
+inline constexpr BackwardShape kPlainRows{
+    .block_m = 128, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2};
 inline constexpr BackwardShapes kBackward[]{
     {.max_head_dim = 64,
      .queries = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2},
-     .keys = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2}},
+     .keys = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2},
+     .plain_queries = kPlainRows,
+     .plain_keys = kPlainRows},
     {.max_head_dim = 128,
      .queries = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1, .min_waves = 2},
-     .keys = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1}},
+     .keys = {.block_m = 64, .block_n = 64, .waves = 4, .buffers = 1},
+     .plain_queries = kPlainRows},
     {.max_head_dim = 256,
      .queries = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
      .keys = {.block_m = 64, .block_n = 32, .waves = 4, .buffers = 1}},

@@ -84,6 +84,15 @@ inline constexpr PrefillShape kPrefill[]{
      .buffers = 1,
      .queries_in_lds = true},
 };
+// 16 rows a wave: 24x16 to 1,536 tokens of one sequence 1.1 to 1.45 times as fast as 32 rows.
+inline constexpr PrefillShape kPrefillFewNarrow[]{
+    {.max_head_dim = 32,
+     .block_m = 64,
+     .block_n = 64,
+     .waves = 4,
+     .buffers = 2,
+     .min_workgroups = 2},
+};
 inline constexpr PrefillShape kPrefillFewWide[]{
     {.max_head_dim = 576,
      .block_m = 32,
@@ -331,7 +340,8 @@ inline constexpr Target kSm80{
                             .shapes = sm80::kPrefill,
                             .board_shapes = sm80::kPrefillBoards,
                             .quantized_shapes = sm80::kPrefillQuantized,
-                            .few_wide_shapes = sm80::kPrefillFewWide},
+                            .few_wide_shapes = sm80::kPrefillFewWide,
+                            .few_narrow_shapes = sm80::kPrefillFewNarrow},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 32, .shapes = sm80::kPrefillFp32},
     .prefill_int8 = PrefillTiles{.value_dims = 32, .shapes = usual_heads(sm80::kPrefill)},
     .prefill_e4m3 = PrefillTiles{.value_dims = 32, .shapes = sm80::kPrefillE4m3},

@@ -14,7 +14,8 @@ struct BackwardShape {
   bool rows_in_lds;
   // Whether a product takes the first (q or k), or second (dout or v), columns as values.
   bool first_values, second_values;
-  int dim_groups = 1;  // waves that share their rows, or keys
+  int dim_groups = 1;        // waves that share their rows, or keys
+  bool direct_rows = false;  // rows that registers hold do not pass LDS
 };
 
 // LDS of backward.h: the columns' tiles as rows, and transposed where a product takes them as
@@ -53,7 +54,7 @@ struct BackwardLayout {
     l.total = l.second_rows_at + (s.rows_in_lds ? s.block_m * l.second_pitch : 0);
     // Rows that registers hold are loaded by way of LDS, where that has room for them.
     const int pass =
-        s.rows_in_lds || !rows_pass_lds(s.head_dim, s.head_dim_v)
+        s.rows_in_lds || s.direct_rows || !rows_pass_lds(s.head_dim, s.head_dim_v)
             ? 0
             : s.block_m * (l.first_pitch > l.second_pitch ? l.first_pitch : l.second_pitch);
     if (l.total < pass) l.total = pass;

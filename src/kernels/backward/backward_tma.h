@@ -20,8 +20,8 @@
 
 namespace fulmen::kernels {
 
-// Where products are pipelined the loader fences for the others, too. They leave it 32 registers,
-// but for random numbers and softcap.
+// Where products are pipelined they leave the loader and the adders 32 registers, but for random
+// numbers and softcap.
 constexpr int kLoaderRegisters =
     (kPipelined || kTileLists) && kSplitStatistics ? 32 : kTmaRegisters;
 constexpr RegisterShares kRegisters =
@@ -75,8 +75,7 @@ class Consumer {
     const QueryOrder& order = work.order;
     const int first_head = work.first_head(), end_head = first_head + work.arguments.group_size;
     int head = first_head, n = 0;
-    mbarrier_wait(kKeysFull, keys_parity_);
-    keys_parity_ ^= 1;
+    mbarrier_wait(kKeysFull + 8 * keys_.buffer, keys_.parity);
     if constexpr (kPipelined) load_values();
     step<kFirstMasked, 0>(task, head, order.nth(0).tile());
     bool second = kPipelined;                                          // is to come
@@ -104,8 +103,11 @@ class Consumer {
         step<false, 2>(task, head, tile);
       }
     }
-    if (kPipelined && !second) add_pending();
-    finish();
+    if (kPipelined && !second) {
+      finish<2>();
+    } else {
+      finish<1>();
+    }
   }
   FULMEN_DEVICE void wait_turn() const {
     if constexpr (kPingPong) warpgroup_turn_wait(warpgroup_);
@@ -127,7 +129,7 @@ class Consumer {
         kLdsLayout.statistics_at + queries_.buffer * kLdsLayout.statistic_bytes, 0);
     statistics.load_offsets();
     wait_turn();
-    multiply_panels<kHeadDimTiles>(score, own_rows(kLdsLayout.keys_at), queries_at(queries_));
+    multiply_panels<kHeadDimTiles>(score, own_rows(keys_at()), queries_at(queries_));
     multiply_values(gradient, dout_at(queries_));
     if constexpr (kPipelined && kPending) multiply_queries(dq);
     if constexpr (kEarlyProducts) add_keys(held_, held_queries_);
@@ -138,13 +140,22 @@ class Consumer {
         kPending && mbarrier_test(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
     constexpr int kLater = (kPipelined && kPending ? 1 : 0) + (kEarlyProducts ? 1 : 0);
     wait_for_scores<kMasked, kLater>(task, head, first_query, 0, statistics, score, gradient);
-    // Operands are made when no product is in flight: compilers would wait for all products else.
+    // Exponentials while the products behind are in flight: ptxas moves them behind the wait for
+    // all products, but not past a branch.
     if constexpr (kEarlyProducts) {
-      wait_for_keys();
-      if constexpr (kPending) wgmma_hold(dq);
+      wgmma_hold(score);
+      wgmma_hold(gradient);
+      if constexpr (kPending) {
+        wgmma_wait<1>();
+        wgmma_hold(dq);
+        end_pending();
+        store_queries(dq, may_store_sums);
+      }
     }
+    wait_unless(may_store_gradients, gradients_empty, gradients_.parity ^ 1);
+    // Operands are made when no product is in flight: compilers would wait for all products else.
+    if constexpr (kEarlyProducts) wait_for_keys();
     Operands now;
-    if (!may_store_gradients) mbarrier_wait(gradients_empty, gradients_.parity ^ 1);
 #pragma unroll
     for (int f = 0; f < kColumnTiles; ++f) {
       now.ds[f] = to_operand<Element>(gradient[f]);
@@ -154,10 +165,6 @@ class Consumer {
     arrive(kGradientsWritten + 8 * gradients_.buffer);
     if constexpr (kPipelined) {
       if constexpr (kEarlyProducts) release(held_queries_);
-      if constexpr (kPending) {
-        end_pending();
-        store_queries(dq, may_store_sums);
-      }
       held_ = now;
       held_queries_ = queries_;
     } else {
@@ -177,23 +184,23 @@ class Consumer {
     gradients_.advance();
     queries_.advance();
   }
-  // dQ of the tile whose turn it is, alone.
-  FULMEN_DEVICE void add_pending() {
-    Sums dq;
-    multiply_queries(dq);
-    wgmma_wait<0>();
-    wgmma_hold(dq);
-    end_pending();
-    store_queries(dq, false);
-  }
-  // dQ of the last tile, and its products where they are still to come.
+  // dQ of the last kTiles tiles, and the last one's products where they are still to come.
+  template <int kTiles>
   FULMEN_DEVICE void finish() {
     Sums dq;
-    multiply_queries(dq);
+    if constexpr (kTiles > 1) multiply_queries(dq);
     if constexpr (kPipelined) add_keys(held_, held_queries_);
+    if constexpr (kTiles > 1) {
+      wgmma_wait<1>();
+      wgmma_hold(dq);
+      end_pending();
+      store_queries(dq, false);
+    }
+    multiply_queries(dq);
     wait_for_keys();
     wgmma_hold(dq);
-    arrive(kKeysEmpty);
+    arrive(kKeysEmpty + 8 * keys_.buffer);
+    keys_.advance();
     end_pending();
     if constexpr (kPipelined) release(held_queries_);
     store_queries(dq, false);
@@ -212,7 +219,7 @@ class Consumer {
     for (int d = 0; d < kHeadDimVTiles; ++d) {
       const int row = 64 * warpgroup_ + kScoreTile * wave_ + lane_id() % 16,
                 column = kScoreTile * d + lane_id() / 16 * 8;
-      values_[d].words = ldmatrix_x4(kLdsLayout.values_at + panel_place(row, column, kBlockM));
+      values_[d].words = ldmatrix_x4(values_at() + panel_place(row, column, kBlockM));
     }
   }
   // D^T begins. kPipelined: products with values in registers read less LDS, which they wait for.
@@ -227,8 +234,14 @@ class Consumer {
       }
       wgmma_commit();
     } else {
-      multiply_panels<kHeadDimVTiles>(product, own_rows(kLdsLayout.values_at), dout);
+      multiply_panels<kHeadDimVTiles>(product, own_rows(values_at()), dout);
     }
+  }
+  FULMEN_DEVICE int keys_at() const {
+    return kLdsLayout.keys_at + (kKeyBuffers > 1 ? keys_.buffer * kLdsLayout.key_bytes : 0);
+  }
+  FULMEN_DEVICE int values_at() const {
+    return kLdsLayout.values_at + (kKeyBuffers > 1 ? keys_.buffer * kLdsLayout.value_bytes : 0);
   }
   FULMEN_DEVICE LdsMatrix own_rows(int at) const {
     return matrix_at(at, kBlockM).rows_further(64 * warpgroup_);
@@ -273,11 +286,18 @@ class Consumer {
     mbarrier_wait(kGradientsFull + 8 * pending_.buffer, pending_.parity);
     // No product is in flight that it would hold up.
     if constexpr (!kPipelined) lds_fence_for_matrices();
-    begin_queries(dq, gradients_at(pending_), kLdsLayout.keys_at, warpgroup_);
+    begin_queries(dq, gradients_at(pending_), keys_at(), warpgroup_);
+  }
+  FULMEN_DEVICE static void wait_unless(bool passed, int barrier, int parity) {
+    if constexpr (kPipelined) {  // products are in flight
+      mbarrier_wait_unless(passed, barrier, parity);
+    } else if (!passed) {
+      mbarrier_wait(barrier, parity);
+    }
   }
   // To LDS as QuerySums has them in memory. is_empty: the buffer is known to be.
   FULMEN_DEVICE void store_queries(const Sums& dq, bool is_empty) {
-    if (!is_empty) mbarrier_wait(kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
+    wait_unless(is_empty, kSumsEmpty + 8 * sums_.buffer, sums_.parity ^ 1);
     const int first = wave_ * (kHeadDim / kScoreTile) + warpgroup_ * kSumTiles;
     const int at = kLdsLayout.sums_at + sums_.buffer * kLdsLayout.sum_bytes + first * kSumBytes;
 #pragma unroll
@@ -295,7 +315,7 @@ class Consumer {
   int warpgroup_, wave_;  // its waves 0 to 3
   int gradient_place_;    // of the lane in a tile of dS^T
   float dk_[1][kHeadDimTiles][kElements], dv_[1][kHeadDimVTiles][kElements];
-  int keys_parity_ = 0;
+  KeyRing keys_;
   ProbabilityOperand values_[kHeadDimVTiles];  // kPipelined: the wave's, as operands
   QueryRing queries_;                          // the tile now
   GradientRing gradients_, pending_;           // its dS^T, and that of which dQ is next

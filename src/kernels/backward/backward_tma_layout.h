@@ -12,7 +12,7 @@ namespace fulmen::kernels {
 struct TmaBackwardLayout {
   static constexpr int kBarrierBytes = 8;
   static constexpr int kBlockBytes = 32;  // parts/sequence_blocks.h
-  int keys_at, key_bytes, values_at, value_bytes;
+  int key_buffers, keys_at, key_bytes, values_at, value_bytes;
   int queries_at, query_bytes, dout_at, dout_bytes;  // a tile's
   // Narrow heads leave registers for the products of one tile beside the scores of the next.
   bool pipelined;
@@ -28,15 +28,16 @@ struct TmaBackwardLayout {
     TmaBackwardLayout l{};
     // Dims of whole panels.
     const int dims = (head_dim + 63) / 64 * 64, dims_v = (head_dim_v + 63) / 64 * 64;
+    l.pipelined = dims + dims_v <= 128;
+    l.key_buffers = l.pipelined ? 2 : 1;
     l.key_bytes = block_m * 2 * dims;
-    l.values_at = l.key_bytes;
+    l.values_at = l.key_buffers * l.key_bytes;
     l.value_bytes = block_m * 2 * dims_v;
-    l.queries_at = l.values_at + l.value_bytes;
+    l.queries_at = l.values_at + l.key_buffers * l.value_bytes;
     l.query_bytes = block_n * 2 * dims;
     l.dout_at = l.queries_at + buffers * l.query_bytes;
     l.dout_bytes = block_n * 2 * dims_v;
     l.gradients_at = l.dout_at + buffers * l.dout_bytes;
-    l.pipelined = dims + dims_v <= 128;
     l.gradient_bytes = block_m * 2 * block_n;
     l.gradient_buffers = l.pipelined ? 3 : 2;
     l.sums_at = l.gradients_at + l.gradient_buffers * l.gradient_bytes;
@@ -49,10 +50,12 @@ struct TmaBackwardLayout {
     l.statistic_bytes = 8 * block_n;
     l.blocks_at = l.statistics_at + buffers * l.statistic_bytes;
     l.barriers_at = l.blocks_at + 2 * kBlockBytes;
-    // Keys, three; full and empty for each buffer; three of dS^T's; parts of dq; blocks.
+    // Full and empty for each buffer of keys, queries, dS^T, dq and blocks; dS^T's fences; the
+    // loader's own.
     l.total =
-        l.barriers_at +
-        (3 + 2 * buffers + 3 * l.gradient_buffers + 2 * l.sum_buffers + 2 * 2) * kBarrierBytes;
+        l.barriers_at + (2 * (l.key_buffers + buffers + l.gradient_buffers + l.sum_buffers + 2) +
+                         l.gradient_buffers + 1) *
+                            kBarrierBytes;
     return l;
   }
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "algorithm/mask_bits.h"
+#include "algorithm/philox.h"
 #include "algorithm/sequences.h"
 #include "algorithm/tensor_gradients.h"
 #include "algorithm/work_tile.h"
@@ -79,7 +80,10 @@ struct ForwardArguments {
 
   Int64 diagonal, window_left, window_right;  // algorithm/key_range.h
 
-  unsigned long long dropout_seed, dropout_offset;
+  // algorithm/philox.h: all rounds' keys, which instructions then read as constants; the offset's
+  // low half.
+  algorithm::PhiloxKeys dropout_keys;
+  unsigned dropout_offset;
   int dropout;          // probability in units of 1 / 65536
   float dropout_scale;  // of what is kept
 
@@ -158,6 +162,9 @@ struct BackwardArguments : ForwardArguments {
   // [batch, num_heads, tiles of queries, parts], and as the very last one the tile counter, of the
   // blocks of keys that are taken.
   Int64 query_counters;
+  // The same: how many of the floats do not begin with 0, as the first block of keys stores them;
+  // 0: none, blocks add to zeros, and no block waits for another.
+  Int64 stored_sum_floats;
   int run_batches;  // short_backward.h: batches that a workgroup goes over
   // backward_tma.h's order of blocks (BlockId::nth): of the last `last_heads` heads (at least one),
   // `first_blocks` blocks of keys come before the others, and between these two `middle_heads`

@@ -62,6 +62,9 @@
 //   halves(a, b, high)                       the low (high) 16 bits of a, and above them those of b
 //   byte_pair<kHigh>(a, i, b, j)             byte i of a and byte j of b in the low (kHigh: high)
 //                                            bytes of 16 bits each, the others 0
+//   alternate_bytes(a, b, odd)               NVIDIA: bytes 0, 2 (odd: 1, 3) of a, then of b
+//   byte_signs(a, b)                         NVIDIA: of the odd ones the highest bits, each as
+//                                            eight
 //   add_halves(a, b) multiply_halves(a, b)   of two fp16 numbers each, rounded to nearest
 //   int8_pair_bf16(a, i, b, j)               the numbers of byte i of a and byte j of b in bf16
 //   e4m3_pair_half(a, i, b, j)               the same of E4M3 in fp16, with kConvertsE4m3

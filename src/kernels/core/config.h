@@ -37,6 +37,7 @@ constexpr bool kWholeDims = kConfig.whole_dims != 0;
 constexpr bool kExactDims = kConfig.exact_dims != 0;
 constexpr int kBuffers = kConfig.buffers;
 constexpr bool kQueriesInLds = kConfig.queries_in_lds != 0;
+constexpr bool kDirectRows = kConfig.direct_rows != 0;
 constexpr bool kPersistent = kConfig.persistent != 0, kDynamicTiles = kConfig.persistent == 2;
 constexpr bool kPingPong = kConfig.ping_pong != 0;
 constexpr bool kTensorMaps = kConfig.tensor_maps != 0;

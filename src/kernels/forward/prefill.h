@@ -24,7 +24,7 @@ FULMEN_DEVICE void fetch_first(Stage& stage, const QuerySource& queries, const T
   if (order.masked > 0) {
     stage.template fetch<true>(order.first_key(0), 0);
   } else {
-    stage.template fetch<false>(order.first_key(0), 0);
+    fetch_first_whole(stage, order.first_key(0));
   }
 }
 

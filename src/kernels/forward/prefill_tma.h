@@ -28,10 +28,27 @@
 #include "forward/parts/tma_loaders.h"
 #include "forward/parts/tma_shared_rows.h"
 #include "forward/parts/tma_splits.h"
+#include "tile/nvidia/bias_ahead.h"
 
 namespace fulmen::kernels {
 
 constexpr bool kTurns = kWarpgroups > 1 && kPingPong;
+
+// A bias is loaded ahead where registers have room for it beside S, O and P: not beside three
+// warpgroups.
+constexpr int kRegistersBesideTiles = 48;
+constexpr int kBiasRegisters = kBlockN / 2 * static_cast<int>(sizeof(BiasElement)) / 4;
+constexpr bool kBiasComesAhead =
+    kBias && kWholeBias &&
+    kBlockN / 2 + kBlockN / 4 + kHeadDimV / 2 + kBiasRegisters + kRegistersBesideTiles <=
+        kRegisters.consumer;
+struct NoBiasAhead : BiasInPlace {
+  FULMEN_DEVICE static NoBiasAhead of(const RowMap& /*map*/, Int64 /*row*/, Int64 /*key*/) {
+    return {};
+  }
+};
+template <bool kMasked>
+using TileBias = Either<kBiasComesAhead, BiasAhead<kMasked, kKeyTiles>, NoBiasAhead>;
 
 // Tiles as operands. Where registers allow, the next one's place is known before a warpgroup's
 // turn, not computed in it.
@@ -151,6 +168,7 @@ struct Consumer {
     TileRow<kKeyTiles> score;
     float factor[kRowsPerLane];
     const auto row_bits = RowBits<kMasked>::of(map, wave_row, first_key);
+    const auto bias = TileBias<kMasked>::of(map, wave_row, first_key);
     wait_keys();
     wait_turn();
     wgmma_fence();
@@ -160,7 +178,7 @@ struct Consumer {
     wgmma_hold(score);
     multiply_keys(score);
     release_keys();
-    exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, row_bits, score, factor);
+    exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, row_bits, score, factor, bias);
     multiply_values(score);
     keep_probabilities(rows, score);
   }
@@ -169,6 +187,7 @@ struct Consumer {
     TileRow<kKeyTiles> score;
     // In flight beside the products.
     const auto row_bits = RowBits<kMasked>::of(map, wave_row, first_key);
+    const auto bias = TileBias<kMasked>::of(map, wave_row, first_key);
     wait_keys();
     wait_turn();
     wgmma_fence();
@@ -180,7 +199,7 @@ struct Consumer {
     wgmma_hold(score);
     multiply_keys(score);
     release_keys();
-    exponentiate_and_end_outputs<kMasked>(map, wave_row, rows, first_key, row_bits, score);
+    exponentiate_and_end_outputs<kMasked>(map, wave_row, rows, first_key, row_bits, score, bias);
     release_values();
     multiply_values(score);
     keep_probabilities(rows, score);

@@ -240,6 +240,14 @@ FULMEN_DEVICE unsigned halves(unsigned a, unsigned b, bool high) {
 }
 
 // As platforms/amd.h.
+FULMEN_DEVICE unsigned alternate_bytes(unsigned a, unsigned b, bool odd) {
+  const unsigned first = odd ? a >> 8U : a, second = odd ? b >> 8U : b;
+  return (first & 0xFFU) | (first >> 8U & 0xFF00U) | (second & 0xFFU) << 16U |
+         (second & 0xFF0000U) << 8U;
+}
+FULMEN_DEVICE unsigned byte_signs(unsigned a, unsigned b) {
+  return (alternate_bytes(a, b, true) >> 7U & 0x01010101U) * 0xFFU;
+}
 template <bool kHigh>
 FULMEN_DEVICE unsigned byte_pair(unsigned a, int i, unsigned b, int j) {
   const unsigned low = a >> (8 * i) & 0xFFU, high = b >> (8 * j) & 0xFFU;

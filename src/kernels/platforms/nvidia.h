@@ -240,6 +240,14 @@ FULMEN_DEVICE unsigned byte_pair(unsigned a, int i, unsigned b, int j) {
   return kHigh ? __byte_perm(a, b, low << 4U | high << 12U) & 0xFF00FF00U
                : __byte_perm(a, b, low | high << 8U) & 0x00FF00FFU;
 }
+FULMEN_DEVICE unsigned alternate_bytes(unsigned a, unsigned b, bool odd) {
+  return __byte_perm(a, b, odd ? 0x7531 : 0x6420);
+}
+FULMEN_DEVICE unsigned byte_signs(unsigned a, unsigned b) {
+  unsigned y;
+  asm("prmt.b32 %0, %1, %2, 0xFDB9;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}
 FULMEN_DEVICE unsigned add_halves(unsigned a, unsigned b) {
   unsigned y;
   asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));

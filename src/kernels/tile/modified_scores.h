@@ -157,13 +157,22 @@ struct RowBits {
   }
 };
 
+// The bias of a lane's columns of 16 keys, loaded when it is asked for.
+struct BiasInPlace {
+  template <bool kMasked>
+  FULMEN_DEVICE void columns(const ScoreRow& modifiers, Int64 first_key, int left, int slot, int f,
+                             unsigned (&bias)[kElements]) const {
+    load_columns<kMasked, kWholeBias>(modifiers.bias + first_key + kScoreTile * f,
+                                      left - kScoreTile * f, slot, bias);
+  }
+};
 // Scale, softcap, bias, ALiBi and masks of 16 rows from first_row on. kMasked: some keys of the
 // tile may not be attended, or be beyond key_end(arguments), the end of the keys that the workgroup
-// has.
-template <bool kMasked, int kTiles, class KeyEnd>
+// has. Bias: BiasInPlace, or what has it already (tile/nvidia/bias_ahead.h).
+template <bool kMasked, int kTiles, class KeyEnd, class Bias = BiasInPlace>
 FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key,
                                  const RowBits<kMasked>& row_bits, TileRow<kTiles>& score,
-                                 const KeyEnd& key_end) {
+                                 const KeyEnd& key_end, const Bias& tile_bias = {}) {
   if constexpr (kPlainScale && !kMasked && !RowBits<kMasked>::kUsed) return;
   const ForwardArguments& a = kManyArguments ? again(map.arguments, first_key) : map.arguments;
   const int left = at_most(key_end(a) - first_key, kScoreTile * kTiles);
@@ -182,8 +191,7 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
       if constexpr (kManyArguments) schedule_fence();
       unsigned bias[kElements], keep[kElements];
       if constexpr (kBias)
-        load_columns<kMasked, kWholeBias>(modifiers.bias + first_key + kScoreTile * f,
-                                          left - kScoreTile * f, slot, bias);
+        tile_bias.template columns<kMasked>(modifiers, first_key, left, slot, f, bias);
       if constexpr (kMaskBytes)
         load_columns<kMasked, false>(modifiers.keep_mask + first_key + kScoreTile * f,
                                      left - kScoreTile * f, slot, keep);
@@ -212,11 +220,13 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
                 key_end);
 }
 // The same for a workgroup that has all keys, or whose tiles do not cross the end of its own.
+struct AllKeys {
+  FULMEN_DEVICE Int64 operator()(const ForwardArguments& a) const { return a.seqlen_k; }
+};
 template <bool kMasked, int kTiles>
 FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key,
                                  const RowBits<kMasked>& row_bits, TileRow<kTiles>& score) {
-  modify_scores(map, first_row, first_key, row_bits, score,
-                [](const ForwardArguments& a) { return a.seqlen_k; });
+  modify_scores(map, first_row, first_key, row_bits, score, AllKeys{});
 }
 template <bool kMasked, int kTiles>
 FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key,

@@ -1,5 +1,6 @@
 // Operands of a tile that come from LDS ahead of their products, for forward/parts/prefill_ahead.h:
-//   kReadsAhead, kKeysHeld    whether, and how many operands of keys
+//   kReadsAhead               whether
+//   kKeysHeld kValuesHeld     how many operands of keys, and of values in prefill_pipeline.h
 //   ValuesAhead               the operands of values, and O += P V
 #pragma once
 

@@ -9,8 +9,9 @@
 
 namespace fulmen::kernels {
 
-// A block's tiles of queries, under a causal mask from the last one to the first: blocks that run
-// at once, which begin with different queries, then read the same ones.
+// A block's tiles of queries. kTilesDown, under a causal mask: from the last one to the first.
+// Blocks that run at once, whose first queries differ, then read the same ones. Those of narrow
+// heads go up from there instead, so that none waits for another one's addition.
 struct TileRange {
   int first_tile, count;       // of the sequence's tiles
   int whole_begin, whole_end;  // tiles that need no masks

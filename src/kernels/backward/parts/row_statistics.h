@@ -1,56 +1,76 @@
 // What the backward kernels need of each query row, before them: lse in the scores' units, and
 // delta = sum of dout * out - dlse. 8 lanes a row. In natural units also its share: where the LSE
 // is rounded, by another pass over the row's keys.
+//
+// A workgroup has kBlockN rows. Where these are several of each 8 lanes they are of one head: more
+// is in flight at once, and fewer workgroups find nothing behind the end of a short sequence.
 #include "backward/parts/make_block_table.h"
 #include "core/row_statistics.h"
 #include "core/scores.h"
 
 namespace fulmen::kernels {
 
-constexpr int kLanesOfRow = 8;
+constexpr int kLanesOfRow = 8, kGroups = kWorkgroup / kLanesOfRow;
+constexpr int kRowsOfGroup = kBlockN / kGroups;
+static_assert(kBlockN % kGroups == 0 && (kRowsOfGroup == 1 || !kNaturalUnits),
+              "row_statistics: rows of each 8 lanes, one of them in natural units");
 
-// Sum of out * dout over every kTurns-th piece of 8 dims, from piece `turn` on.
-template <int kTurns, class T>
-FULMEN_DEVICE float product_of_pieces(const T* out, const T* dout, int dims, int turn) {
-  float sum = 0;
+// sums[n] += out[n] * dout[n] over every kTurns-th piece of 8 dims, from piece `turn` on.
+template <int kTurns, int kRows, class T>
+FULMEN_DEVICE void add_products(const T* const (&out)[kRows], const T* const (&dout)[kRows],
+                                int dims, int turn, float (&sums)[kRows]) {
   for (int dim = 8 * turn; dim < dims; dim += 8 * kTurns) {
     if constexpr (kWholeRows && sizeof(T) == 2) {
-      const auto x = global_load(reinterpret_cast<const Words<4>*>(out + dim));
-      const auto y = global_load(reinterpret_cast<const Words<4>*>(dout + dim));
+      Words<4> x[kRows], y[kRows];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        sum += to_float(__builtin_bit_cast(
-                   T, static_cast<unsigned short>(x.word[e / 2] >> (16U * (e % 2))))) *
-               to_float(__builtin_bit_cast(
-                   T, static_cast<unsigned short>(y.word[e / 2] >> (16U * (e % 2)))));
+      for (int n = 0; n < kRows; ++n) {
+        x[n] = global_load(reinterpret_cast<const Words<4>*>(out[n] + dim));
+        y[n] = global_load(reinterpret_cast<const Words<4>*>(dout[n] + dim));
+      }
+#pragma unroll
+      for (int n = 0; n < kRows; ++n) {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          sums[n] += to_float(__builtin_bit_cast(
+                         T, static_cast<unsigned short>(x[n].word[e / 2] >> (16U * (e % 2))))) *
+                     to_float(__builtin_bit_cast(
+                         T, static_cast<unsigned short>(y[n].word[e / 2] >> (16U * (e % 2)))));
+        }
       }
     } else {
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        if (dim + e < dims)
-          sum += to_float(global_load(out + dim + e)) * to_float(global_load(dout + dim + e));
+      for (int n = 0; n < kRows; ++n) {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          if (dim + e < dims)
+            sums[n] +=
+                to_float(global_load(out[n] + dim + e)) * to_float(global_load(dout[n] + dim + e));
+        }
       }
     }
   }
-  return sum;
 }
 
+// The nth row of all heads, or the nth of their parts of kBlockN rows.
 struct RowPlace {
   Int64 batch, head, i;
 
-  // Divisions of 64 bits would take longer than a row's products: for numbers that need them alone.
-  FULMEN_DEVICE static RowPlace of(const BackwardArguments& call, Int64 row, Int64 rows) {
+  // of_head: rows, or parts. Divisions of 64 bits would take longer than a row's products: for
+  // numbers that need them alone.
+  FULMEN_DEVICE static RowPlace of(const BackwardArguments& call, Int64 n, Int64 of_head,
+                                   Int64 all) {
     constexpr Int64 kMost = 0xFFFFFFFF;
-    return rows <= kMost ? divided<unsigned>(call, row) : divided<unsigned long long>(call, row);
+    return all <= kMost ? divided<unsigned>(call, n, of_head)
+                        : divided<unsigned long long>(call, n, of_head);
   }
 
  private:
   template <class Number>
-  FULMEN_DEVICE static RowPlace divided(const BackwardArguments& call, Int64 asked) {
-    const auto row = static_cast<Number>(asked), seqlen = static_cast<Number>(call.seqlen_q),
-               heads = static_cast<Number>(call.num_heads), head = row / seqlen;
+  FULMEN_DEVICE static RowPlace divided(const BackwardArguments& call, Int64 asked, Int64 of_head) {
+    const auto n = static_cast<Number>(asked), count = static_cast<Number>(of_head),
+               heads = static_cast<Number>(call.num_heads), head = n / count;
     return {static_cast<Int64>(head / heads), static_cast<Int64>(head % heads),
-            static_cast<Int64>(row % seqlen)};
+            static_cast<Int64>(n % count)};
   }
 };
 
@@ -82,8 +102,9 @@ FULMEN_DEVICE ScoreSum sum_scores(const BackwardArguments& a, Int64 batch, Int64
     float bias = 0;
     if constexpr (kBias) bias = to_float(global_load(modifiers.bias + j));
     const auto* k = at<Element>(a.k, batch, j, head / a.group_size);
-    const float dot = products ? product_of_pieces<1>(q, k, a.head_dim, 0) : 0.0F;
-    all.add({modifiers.finish(a, dot, bias, modifiers.distance(j), j), 1.0F});
+    float dot[1] = {};
+    if (products) add_products<1, 1, Element>({q}, {k}, a.head_dim, 0, dot);
+    all.add({modifiers.finish(a, dot[0], bias, modifiers.distance(j), j), 1.0F});
   }
   return all;
 }
@@ -100,8 +121,33 @@ FULMEN_DEVICE RowBase base_of(const BackwardArguments& a, Int64 batch, Int64 hea
   return rounded ? RowBase::of(a, head, lse, all.max, all.sum) : RowBase{offset, 1.0F};
 }
 
+// What all rows of a sequence's head share.
+struct HeadRows {
+  const BackwardArguments& a;
+  Int64 batch, head;
+
+  FULMEN_DEVICE float lse(Int64 i) const {
+    return global_load(a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row);
+  }
+  // A row without any key: e^(score - infinity) is 0. Its out is 0, so delta is -dlse: times a
+  // probability of 0.
+  FULMEN_DEVICE static float offset_of(float lse) {
+    return lse == -kInfinity ? kInfinity : kUnitsOfScore * lse;
+  }
+  // base: in natural units; else lse, that of the row.
+  FULMEN_DEVICE void store(Int64 i, float delta, float lse, RowBase base) const {
+    if (a.dlse != nullptr)
+      delta -= global_load(a.dlse + batch * a.dlse_batch + head * a.dlse_head + i * a.dlse_row);
+    if constexpr (!kNaturalUnits) base.offset = offset_of(lse);
+    // What remains of a sequence that was cut is NaN, for kernels that do not see its scale.
+    if constexpr (kMakesBlockTable) base.offset += 0.0F * a.scale;
+    global_store(RowStatistics::first_of(a, batch, head) + i,
+                 RowStatistics{base.offset, delta}.words());
+    if constexpr (kNaturalUnits) global_store(RowShares::first_of(a, batch, head) + i, base.share);
+  }
+};
+
 FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
-  const Int64 rows = static_cast<Int64>(call.batch) * call.num_heads * call.seqlen_q;
   Int64 workgroup = workgroup_id();
   if constexpr (kMakesBlockTable) {
     if (workgroup == 0) {
@@ -110,44 +156,47 @@ FULMEN_DEVICE void backward_rows(const BackwardArguments& call) {
     }
     --workgroup;
   }
-  const Int64 asked = workgroup * (kWorkgroup / kLanesOfRow) + thread_id() / kLanesOfRow;
+  constexpr bool kParts = kRowsOfGroup > 1;
+  const Int64 of_head = kParts ? tiles_of(call.seqlen_q, kBlockN) : call.seqlen_q,
+              all = static_cast<Int64>(call.batch) * call.num_heads * of_head,
+              workgroups = kParts ? all : tiles_of(all, kGroups);
   // The sums that atomics add to begin with 0, or the counters behind those that the first block of
   // keys stores.
-  const Int64 kept = call.query_counters > 0 ? call.query_sum_floats - call.query_counters : 0;
-  const Int64 lanes = tiles_of(rows, kWorkgroup / kLanesOfRow) * kWorkgroup;
-  for (Int64 n = kept + 4 * (workgroup * kWorkgroup + thread_id()); n < call.query_sum_floats;
-       n += 4 * lanes) {
+  for (Int64 n = call.stored_sum_floats + 4 * (workgroup * kWorkgroup + thread_id());
+       n < call.query_sum_floats; n += 4 * workgroups * kWorkgroup) {
     global_store(reinterpret_cast<Words<4>*>(call.query_sums + n), Words<4>{});
   }
-  const Int64 row = asked < rows ? asked : rows - 1;  // all lanes meet in the exchange
-  const auto [batch, head, i] = RowPlace::of(call, row, rows);
+  const int group = thread_id() / kLanesOfRow, lane = thread_id() % kLanesOfRow;
+  const Int64 asked = kParts ? workgroup : workgroup * kGroups + group;
+  const auto [batch, head, place] =
+      RowPlace::of(call, asked < all ? asked : all - 1, of_head, all);  // all lanes meet below
   const BackwardArguments& a = sequence_of(call, batch);
-  const bool there = !kVariable || i < a.seqlen_q;
-  float delta = product_of_pieces<kLanesOfRow>(at<Element>(a.out, batch, i, head),
-                                               at<Element>(a.dout, batch, i, head),
-                                               there ? a.head_dim_v : 0, thread_id() % kLanesOfRow);
+  const HeadRows rows{a, batch, head};
+  const Int64 first = kParts ? place * kBlockN + group : place;
+  if (kParts && place * kBlockN >= a.seqlen_q) return;
+  const bool there = kParts || !kVariable || first < a.seqlen_q;
+  const Element *out[kRowsOfGroup], *dout[kRowsOfGroup];
+  float lse[kRowsOfGroup] = {};  // in flight beside the products
 #pragma unroll
-  for (int mask = 1; mask < kLanesOfRow; mask *= 2) delta += shuffle_xor(delta, mask);
-  // A row without any key: e^(score - infinity) is 0. Its out is 0, so delta is -dlse: times a
-  // probability of 0.
-  const auto offset_of = [](float lse) {
-    return lse == -kInfinity ? kInfinity : kUnitsOfScore * lse;
-  };
-  const float* at_lse = a.lse + batch * a.lse_batch + head * a.lse_head + i * a.lse_row;
-  RowBase base{0.0F, 1.0F};
-  if constexpr (kNaturalUnits) {
-    const float lse = there ? global_load(at_lse) : 0.0F;
-    base = base_of(a, batch, head, i, lse, offset_of(lse));
+  for (int n = 0; n < kRowsOfGroup; ++n) {
+    const Int64 i = first + n * kGroups, last = a.seqlen_q - 1, row = kParts && i > last ? last : i;
+    out[n] = at<Element>(a.out, batch, row, head);
+    dout[n] = at<Element>(a.dout, batch, row, head);
+    if (there) lse[n] = rows.lse(row);
   }
-  if (thread_id() % kLanesOfRow != 0 || asked >= rows || !there) return;
-  if (a.dlse != nullptr)
-    delta -= global_load(a.dlse + batch * a.dlse_batch + head * a.dlse_head + i * a.dlse_row);
-  if constexpr (!kNaturalUnits) base.offset = offset_of(global_load(at_lse));
-  // What remains of a sequence that was cut is NaN, for kernels that do not see its scale.
-  if constexpr (kMakesBlockTable) base.offset += 0.0F * a.scale;
-  global_store(RowStatistics::first_of(a, batch, head) + i,
-               RowStatistics{base.offset, delta}.words());
-  if constexpr (kNaturalUnits) global_store(RowShares::first_of(a, batch, head) + i, base.share);
+  float delta[kRowsOfGroup] = {};
+  add_products<kLanesOfRow>(out, dout, there ? a.head_dim_v : 0, lane, delta);
+  RowBase base{0.0F, 1.0F};
+  if constexpr (kNaturalUnits)
+    base = base_of(a, batch, head, first, lse[0], HeadRows::offset_of(lse[0]));
+#pragma unroll
+  for (int n = 0; n < kRowsOfGroup; ++n) {
+#pragma unroll
+    for (int mask = 1; mask < kLanesOfRow; mask *= 2) delta[n] += shuffle_xor(delta[n], mask);
+    const Int64 i = first + n * kGroups;
+    if (lane == 0 && asked < all && (kParts ? i < a.seqlen_q : there))
+      rows.store(i, delta[n], lse[n], base);
+  }
 }
 
 }  // namespace fulmen::kernels

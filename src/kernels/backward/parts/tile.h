@@ -43,7 +43,7 @@ static_assert(kBlockN % kScoreTile == 0 && kHeadDim % kProductDims == 0 &&
 
 constexpr SharedRowsLayout kSharedRows =
     SharedRowsLayout::of({kTransposedDepth, kReadsTransposed, kHeadDim, kHeadDimV, kBlockM, kBlockN,
-                          kBuffers, kRowsInLds, kGivesFirst, kGivesDv, kDimGroups});
+                          kBuffers, kRowsInLds, kGivesFirst, kGivesDv, kDimGroups, kDirectRows});
 constexpr BackwardLayout kBackward = kSharedRows.tiles;
 
 // The wave's rows and their gradients so far.
@@ -472,7 +472,8 @@ FULMEN_DEVICE void load_tensor(const Element* head, Int64 stride, int dims, Int6
                                const Alive& alive) {
   using Rows = LdsRows<kMmaSteps * kMmaK>;
   const int wave = wave_id() * kRowTiles * kScoreTile;
-  if constexpr (!kRowsInLds && !BackwardLayout::rows_pass_lds(kHeadDim, kHeadDimV)) {
+  if constexpr (!kRowsInLds &&
+                (kDirectRows || !BackwardLayout::rows_pass_lds(kHeadDim, kHeadDimV))) {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll

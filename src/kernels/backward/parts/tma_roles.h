@@ -2,15 +2,17 @@
 //
 // The loader, one wave, takes blocks of keys from the tile counter and requests keys, values and a
 // ring of kBuffers tiles of queries from the TMA. Two or three adders have the TMA add dQ to
-// memory, each every second or third tile, from its own buffer.
+// memory, each every second or third tile, from its own buffer. Where products are pipelined they
+// have the fence between dS^T and its product, too: products in flight would wait for it.
 //
 // A counter of each part of a tile of dQ says how many blocks have been added to it. Blocks are
 // added in the order in which they are taken (Block::nth), so that the sum has the same bits in
 // every run; the first block is stored. The earliest block that is still computed waits for none,
-// so there is no deadlock. Without adds_in_order blocks wait for the first one alone.
+// so there is no deadlock. Without adds_in_order blocks wait for the first one alone; where many
+// would, sums begin with 0, and none waits (stored_sum_floats).
 //
-// LDS: K, V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T, a ring of dQ, the ids of blocks,
-// mbarriers.
+// LDS: one or two x K and V, kBuffers x (Q, dO, row statistics), 2 or 3 x dS^T, a ring of dQ, the
+// ids of blocks, mbarriers.
 #pragma once
 
 #include "backward/backward_tma_layout.h"
@@ -41,10 +43,14 @@ constexpr int kSumBytes = kSumTile * static_cast<int>(sizeof(float));
 constexpr int kSumParts = kLdsLayout.sum_parts, kPartRows = kBlockN / kScoreTile / kSumParts;
 constexpr int kAdders = kLdsLayout.sum_buffers;
 constexpr int kGradientBuffers = kLdsLayout.gradient_buffers;
+static_assert(!kPipelined || kGradientBuffers == kAdders,
+              "backward_tma: an adder fences the dS^T behind that of which it adds dQ");
+// Two: the next block's keys and values come while a block is computed.
+constexpr int kKeyBuffers = kLdsLayout.key_buffers;
 
 // mbarriers.
-constexpr int kKeysFull = kLdsLayout.barriers_at, kKeysEmpty = kKeysFull + 8,
-              kPatch = kKeysEmpty + 8;
+constexpr int kKeysFull = kLdsLayout.barriers_at, kKeysEmpty = kKeysFull + 8 * kKeyBuffers,
+              kPatch = kKeysEmpty + 8 * kKeyBuffers;
 constexpr int kQueriesFull = kPatch + 8, kQueriesEmpty = kQueriesFull + 8 * kBuffers;
 constexpr int kGradientsWritten = kQueriesEmpty + 8 * kBuffers,
               kGradientsFenced = kGradientsWritten + 8 * kGradientBuffers;
@@ -52,16 +58,19 @@ constexpr int kGradientsEmpty = kGradientsFenced + 8 * kGradientBuffers;
 constexpr int kSumsFull = kGradientsEmpty + 8 * kGradientBuffers,
               kSumsEmpty = kSumsFull + 8 * kAdders;
 constexpr int kBlockFull = kSumsEmpty + 8 * kAdders, kBlockEmpty = kBlockFull + 16;
-// Products in flight would wait for a fence: the loader has it where there are some.
 constexpr int kGradientsFull = kPipelined ? kGradientsFenced : kGradientsWritten;
+using KeyRing = Ring<kKeyBuffers>;
 using QueryRing = Ring<kBuffers>;
 using GradientRing = Ring<kGradientBuffers>;
 using SumRing = Ring<kAdders>;
 using BlockRing = Ring<2>;
 
 FULMEN_DEVICE void initialise_barriers() {
-  mbarrier_init(kKeysFull, 1);
-  mbarrier_init(kKeysEmpty, kConsumerWaves);
+#pragma unroll
+  for (int n = 0; n < kKeyBuffers; ++n) {
+    mbarrier_init(kKeysFull + 8 * n, 1);
+    mbarrier_init(kKeysEmpty + 8 * n, kConsumerWaves);
+  }
   mbarrier_init(kPatch, 1);
 #pragma unroll
   for (int n = 0; n < kBuffers; ++n) {
@@ -123,7 +132,6 @@ class Loader {
       if (!next.exists(arguments_)) break;
       visit_block(arguments_, next, [&](const Work& work) { block(work); });
     }
-    fence_until(tiles_);
   }
 
  private:
@@ -138,73 +146,62 @@ class Loader {
     blocks_.advance();
     return block;
   }
-  // The first tiles of queries are prefetched while the block before is computed; the keys follow
-  // when it has ended.
+  // Where keys have one buffer they follow when the block before has ended; the first tiles of
+  // queries are prefetched while that one is computed.
   FULMEN_DEVICE void block(const Work& work) {
-    if (work.order.count == 0) {
-      fence_until(tiles_);  // take() waits for waves that are still at the block before
-      return;
-    }
-    const unsigned early = tiles_ == 0 ? 0 : kBuffers - 1;
-    unsigned asked = 0;
-    work.for_each_tile([&](int head, const QueryOrder::Entry& entry) {
-      if (asked == early) keys(work, tiles_ - asked);
-      queries(work, head, entry.tile());
-      ++asked;
-    });
-    if (asked <= early) keys(work, tiles_ - asked);
-  }
-  // dS^T of so many tiles of all so far is there for products, by a fence of this wave.
-  FULMEN_DEVICE void fence_until(unsigned tiles) {
-    if constexpr (kPipelined) {
-#pragma unroll 1
-      for (; static_cast<int>(tiles - fenced_) > 0; ++fenced_) {
-        mbarrier_wait(kGradientsWritten + 8 * gradients_.buffer, gradients_.parity);
-        lds_fence_for_matrices();
-        arrive(kGradientsFenced + 8 * gradients_.buffer);
-        gradients_.advance();
-      }
+    if (work.order.count == 0) return;
+    if constexpr (kKeyBuffers > 1) {
+      keys(work);
+      work.for_each_tile(
+          [&](int head, const QueryOrder::Entry& entry) { queries(work, head, entry.tile()); });
+    } else {
+      const int early = is_first_ ? 0 : kBuffers - 1;
+      is_first_ = false;
+      int asked = 0;
+      work.for_each_tile([&](int head, const QueryOrder::Entry& entry) {
+        if (asked == early) keys(work);
+        queries(work, head, entry.tile());
+        ++asked;
+      });
+      if (asked <= early) keys(work);
     }
   }
-  // before: tiles of the blocks before, which must have ended. Keys that no query attends, and
-  // their values, may be NaN, and are taken times 0: they become 0.
-  FULMEN_DEVICE void keys(const Work& work, unsigned before) {
+  // Keys that no query attends, and their values, may be NaN, and are taken times 0: they become 0.
+  FULMEN_DEVICE void keys(const Work& work) {
     clear_others_queries();
-    fence_until(before);
-    mbarrier_wait(kKeysEmpty, keys_parity_ ^ 1);
-    keys_parity_ ^= 1;
+    const int full = kKeysFull + 8 * keys_.buffer,
+              keys_at = kLdsLayout.keys_at + keys_.buffer * kLdsLayout.key_bytes,
+              values_at = kLdsLayout.values_at + keys_.buffer * kLdsLayout.value_bytes;
+    mbarrier_wait(kKeysEmpty + 8 * keys_.buffer, keys_.parity ^ 1);
+    keys_.advance();
     const Int64 first = work.row_begin;
     const auto attended = AttendedKeys<kBlockM>::of(work, first);
     const bool patched = attended.hides_some(work.row_end);
     if (lane_id() == 0) {
-      const int arrives = patched ? kPatch : kKeysFull;
+      const int arrives = patched ? kPatch : full;
       const L2Policy once = L2Policy::evict_first();
       const TensorRows rows = work.block.key_rows(arguments_, work.batch);
       mbarrier_arrive_expect(arrives, kLdsLayout.key_bytes + kLdsLayout.value_bytes);
-      load_panels<kPanels, kBlockM>(
-          kLdsLayout.keys_at, {arguments_.k_map, 0, rows, first, work.kv_head}, arrives, once);
-      load_panels<kPanelsV, kBlockM>(
-          kLdsLayout.values_at, {arguments_.v_map, 0, rows, first, work.kv_head}, arrives, once);
+      load_panels<kPanels, kBlockM>(keys_at, {arguments_.k_map, 0, rows, first, work.kv_head},
+                                    arrives, once);
+      load_panels<kPanelsV, kBlockM>(values_at, {arguments_.v_map, 0, rows, first, work.kv_head},
+                                     arrives, once);
     }
     if (!patched) return;
     mbarrier_wait(kPatch, patch_parity_);
     patch_parity_ ^= 1;
     wave_barrier();
     attended.for_each_hidden([&](int at) {
-      clear_in_panels<kPanels, kBlockM>(kLdsLayout.keys_at + at);
-      clear_in_panels<kPanelsV, kBlockM>(kLdsLayout.values_at + at);
+      clear_in_panels<kPanels, kBlockM>(keys_at + at);
+      clear_in_panels<kPanelsV, kBlockM>(values_at + at);
     });
     lds_fence_for_matrices();
-    arrive(kKeysFull);
+    arrive(full);
   }
   FULMEN_DEVICE void queries(const Work& work, int head, int tile) {
     const QueryRow first = QueryRow{tile} * kBlockN;
     clear_others_queries();
     const StatisticsInFlight statistics(work, head, first);  // while the buffer is in use
-    // The tile whose buffer this one takes is in use until the products of the tile after it have
-    // begun, which need its dS^T.
-    fence_until(tiles_ + 1 - kBuffers);
-    ++tiles_;
     const int full = kQueriesFull + 8 * ring_.buffer;
     mbarrier_wait(kQueriesEmpty + 8 * ring_.buffer, ring_.parity ^ 1);
     const bool clears = has_others_queries(work, first);
@@ -250,34 +247,42 @@ class Loader {
   const TmaBackwardArguments& arguments_;
   Block::Finder finder_;
   BlockRing blocks_;
+  KeyRing keys_;
   QueryRing ring_;
-  GradientRing gradients_;
   int others_buffer_ = -1, own_queries_ = 0;  // of a tile that has rows of another sequence
-  // Tiles that were asked for, and fenced, so far; both may wrap around.
-  unsigned tiles_ = 0, fenced_ = 0;
-  int keys_parity_ = 0, patch_parity_ = 0;
+  int patch_parity_ = 0;
+  bool is_first_ = true;  // the block
 };
 
 // One wave, of which one lane works: dQ of every second or third tile to the sums in memory. In
 // order that takes longer than a tile's products: the counter, the sum and the next count each go
-// to the L2 and back.
+// to the L2 and back. Of two tiles it first fences the later one's dS^T, which the next product
+// needs: of all adders it is the one that has had nothing to add for the longest.
 class Adder {
  public:
   FULMEN_DEVICE explicit Adder(int buffer) : buffer_(buffer) {}
   FULMEN_DEVICE void run(const Work& work) {
     const AddOrder order(work);
+    int left = work.order.count * work.arguments.group_size;
+    if (kPipelined && left > 0 && tile_.buffer == next_buffer()) fence(tile_);
     work.for_each_tile([&](int head, const QueryOrder::Entry& entry) {
-      if (turn_ == buffer_) add(work, order, head, entry);
-      turn_ = turn_ + 1 < kAdders ? turn_ + 1 : 0;
+      --left;
+      SumRing next = tile_;
+      next.advance();
+      if (tile_.buffer == buffer_) {
+        if (kPipelined && left > 0) fence(next);
+        add(work, order, head, entry);
+      }
+      tile_ = next;
     });
     if (lane_id() == 0) tma_wait<0>();
   }
 
  private:
+  static constexpr int kNoWait = -1;  // for other blocks' additions
   FULMEN_DEVICE void add(const Work& work, const AddOrder& order, int head,
                          const QueryOrder::Entry& entry) {
-    mbarrier_wait(kSumsFull + 8 * buffer_, parity_);
-    parity_ ^= 1;
+    mbarrier_wait(kSumsFull + 8 * buffer_, tile_.parity);
     if (lane_id() == 0) {
       lds_fence_for_matrices();
       add_to_memory(work, order, head, entry);
@@ -287,9 +292,10 @@ class Adder {
   FULMEN_DEVICE void add_to_memory(const Work& work, const AddOrder& order, int head,
                                    const QueryOrder::Entry& entry) const {
     const int tile = entry.tile();
-    int before = order.before(entry);
-    const bool is_awaited = work.call.adds_in_order != 0 || before == 0;
-    if (!is_awaited) before = 1;
+    const bool to_zeros = work.call.stored_sum_floats == 0;
+    int before = to_zeros ? kNoWait : order.before(entry);
+    const bool is_awaited = !to_zeros && (work.call.adds_in_order != 0 || before == 0);
+    if (!to_zeros && !is_awaited) before = 1;
     const QuerySums sums = QuerySums::of(work.arguments, work.batch, head);
     const Int64 first = Int64{tile} * (kBlockN / kScoreTile);
     const int rows = at_most(sums.tiles - first, kBlockN / kScoreTile);  // by 16
@@ -317,13 +323,21 @@ class Adder {
     if (before == 0) {
       tma_store(to, from, bytes);
     } else {
-      counter_wait(counter, before);
+      if (before != kNoWait) counter_wait(counter, before);
       tma_add(to, from, bytes);
     }
   }
 
+  FULMEN_DEVICE int next_buffer() const { return buffer_ + 1 < kAdders ? buffer_ + 1 : 0; }
+  // Its dS^T is there for products.
+  FULMEN_DEVICE static void fence(const SumRing& tile) {
+    mbarrier_wait(kGradientsWritten + 8 * tile.buffer, tile.parity);
+    lds_fence_for_matrices();
+    arrive(kGradientsFenced + 8 * tile.buffer);
+  }
+
   int buffer_;
-  int turn_ = 0, parity_ = 0;
+  SumRing tile_;  // the one that comes
 };
 
 }  // namespace fulmen::kernels

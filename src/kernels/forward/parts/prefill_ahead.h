@@ -8,8 +8,8 @@
 //   O += P V
 #pragma once
 
+#include "forward/parts/prefill_pipeline.h"
 #include "forward/parts/prefill_rows.h"
-#include "forward/parts/prefill_step.h"
 #include "tile/read_ahead.h"
 
 namespace fulmen::kernels {
@@ -64,13 +64,21 @@ FULMEN_DEVICE void over_tiles_ahead(const PrefillTask& task, Tiles& stage, const
                                     WaveRows& rows) {
   constexpr bool kStoresEarly = kBuffers == 2;
   int n = 0, buffer = 0;
-  if (kStoresEarly && order.count > 0) stage.publish(0);
+  if (kStoresEarly && order.count > 0) {
+    if (kPipelines && order.masked == 0) {
+      stage.publish_keys(0);
+    } else {
+      stage.publish(0);
+    }
+  }
   const auto begin = [&] {
     if (!kStoresEarly) stage.publish(0);
     barrier();
   };
   const auto store = [&] {
-    if (kStoresEarly && n + 1 < order.count) stage.publish(1 - buffer);
+    if (!kStoresEarly || n + 1 >= order.count) return;
+    if (kPipelines && n + 1 == order.masked) return stage.publish_keys(1 - buffer);
+    stage.publish(1 - buffer);
   };
   const auto next = [&] {
     if (kStoresEarly) buffer = 1 - buffer;
@@ -82,13 +90,14 @@ FULMEN_DEVICE void over_tiles_ahead(const PrefillTask& task, Tiles& stage, const
     if (n + 1 < order.masked) {
       stage.template fetch<true>(order.first_key(n + 1), 0);
     } else if (n + 1 < order.count) {
-      stage.template fetch<false>(order.first_key(n + 1), 0);
+      fetch_first_whole(stage, order.first_key(n + 1));
     }
     task.step<true>(rows, {order.first_key(n), buffer}, none, [] {});
     store();
     next();
   }
-  stage.begin_whole(order.first_key(n + 1));
+  if constexpr (kPipelines) return over_tiles_piped(task, stage, order, n, buffer, rows);
+  stage.begin_whole(order.first_key(n + 1), order.first_key(n + 1));
   while (n < order.count) {
     begin();
     step_ahead(

@@ -211,6 +211,10 @@ FULMEN_DEVICE void mbarrier_arrive_expect(int at, int bytes, Position p = Positi
 FULMEN_DEVICE void mbarrier_wait(int at, int parity, Position p = Position::here()) {
   emulator->mbarrier_wait(at, parity, p.file, p.line);
 }
+FULMEN_DEVICE void mbarrier_wait_unless(bool passed, int at, int parity,
+                                        Position p = Position::here()) {
+  if (!passed) mbarrier_wait(at, parity, p);
+}
 // It may always say no.
 FULMEN_DEVICE bool mbarrier_test(int /*at*/, int /*parity*/) { return false; }
 struct L2Policy {

@@ -206,6 +206,15 @@ FULMEN_DEVICE void mbarrier_wait(int at, int parity) {
       "r"(parity)
       : "memory");
 }
+// In the assembler's branches: products may be in flight.
+FULMEN_DEVICE void mbarrier_wait_unless(bool passed, int at, int parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nsetp.ne.u32 done, %2, 0;\n@done bra DONE;\nWAIT:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra DONE;\nbra WAIT;\n"
+      "DONE:\n}\n" ::"r"(shared_address(at)),
+      "r"(parity), "r"(static_cast<unsigned>(passed))
+      : "memory");
+}
 FULMEN_DEVICE bool mbarrier_test(int at, int parity) {
   unsigned done;
   asm volatile(

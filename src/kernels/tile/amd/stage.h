@@ -71,15 +71,18 @@ class Stage {
   FULMEN_DEVICE void fetch(Int64 first_key, int /*buffer*/) {
     load<kClamped, true, !kValuesFollow>(first_key);
   }
-  // Tiles one behind the other, without a key past the end: where they are in memory advances.
-  // From first_key on, or what lies there is not fetched.
-  FULMEN_DEVICE void begin_whole(Int64 first_key) {
+  // Of a whole tile, its keys alone.
+  FULMEN_DEVICE void fetch_keys(Int64 first_key) { load<false, true, false>(first_key); }
+  // Tiles one behind the other, without a key past the end: where they are in memory advances. Both
+  // are of tiles from those keys on, or what lies there is not fetched.
+  FULMEN_DEVICE void begin_whole(Int64 first_key, Int64 first_value) {
     if constexpr (!kAdvances) return;
     const ForwardArguments& a = source_.arguments;
     next_keys_ = source_.keys + first_key * a.k.row;
-    next_values_ = source_.values + first_key * a.v.row;
+    next_values_ = source_.values + first_value * a.v.row;
   }
-  FULMEN_DEVICE void fetch_whole(Int64 first_key) {
+  // more: else the next keys are these again.
+  FULMEN_DEVICE void fetch_whole(Int64 first_key, bool more = true) {
     if constexpr (kAdvances) {
       const ForwardArguments& a = source_.arguments;
       const TileRows<false> key_rows{a, source_.keys, first_key, next_keys_, a.k.row,
@@ -87,7 +90,7 @@ class Stage {
       const TileRows<true> value_rows{a, source_.values, first_key, next_values_, a.v.row,
                                       0, kBlockN - 1};
       load_rows<false, true, true>(a, thread_id(), key_rows, value_rows, first_key);
-      next_keys_ += kBlockN * a.k.row;
+      next_keys_ += more ? kBlockN * a.k.row : 0;
       next_values_ += kBlockN * a.v.row;
     } else {
       fetch<false>(first_key, 0);
@@ -105,19 +108,26 @@ class Stage {
     barrier();
   }
   FULMEN_DEVICE void publish(int buffer) {
-    if constexpr (kBuffers == 1) barrier();  // the last tile is read by now
-#pragma unroll
-    for (int n = 0; n < kKeyRounds; ++n) {
-      const unsigned index = thread_id() + n * kWorkgroup;
-      if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) break;
-      lds_store(keys_at(buffer) + static_cast<int>(index / kRowPieces * kLayout.key_pitch +
-                                                   index % kRowPieces * 16),
-                staged_piece(keys_[n]));
-    }
-    key_scales_.publish(buffer);
+    publish_keys(buffer);
     if constexpr (kValuesFollow) return;
     values_.publish(values_at(buffer));
     value_scales_.publish(buffer);
+  }
+  FULMEN_DEVICE void publish_keys(int buffer) {
+    if constexpr (kBuffers == 1) barrier();  // the last tile is read by now
+#pragma unroll
+    for (int n = 0; n < kKeyRounds; ++n) publish_keys(buffer, n);
+    key_scales_.publish(buffer);
+  }
+  // A tile in parts, of keys and values that all lanes have, without scales.
+  static constexpr int kKeyRounds = (kKeyPieces + kWorkgroup - 1) / kWorkgroup;
+  static constexpr int kParts = kKeyRounds + AllValues::kRounds;
+  FULMEN_DEVICE void publish_part(int buffer, int n) const {
+    if (n < kKeyRounds) {
+      publish_keys(buffer, n);
+    } else if constexpr (!kCodeValues) {
+      values_.publish(values_at(buffer), n - kKeyRounds);
+    }
   }
 
  private:
@@ -158,6 +168,13 @@ class Stage {
     }
     values_.template fetch<kMayHide<kClamped> >(thread, values, kept);
   }
+  FULMEN_DEVICE void publish_keys(int buffer, int n) const {
+    const unsigned index = thread_id() + n * kWorkgroup;
+    if (kKeyPieces % kWorkgroup != 0 && index >= kKeyPieces) return;
+    lds_store(keys_at(buffer) + static_cast<int>(index / kRowPieces * kLayout.key_pitch +
+                                                 index % kRowPieces * 16),
+              staged_piece(keys_[n]));
+  }
   FULMEN_DEVICE void load_keys(int thread, const TileMemory<TileRows<false>, false>& keys) {
 #pragma unroll
     for (int n = 0; n < kKeyRounds; ++n) {
@@ -176,7 +193,6 @@ class Stage {
 
   // Where a tile is in memory is computed for each.
   static constexpr bool kLoadsAnew = kManyArguments || kValuesFollow;
-  static constexpr int kKeyRounds = (kKeyPieces + kWorkgroup - 1) / kWorkgroup;
 
   // Rows follow rows, in a dtype's numbers.
   static constexpr bool kAdvances =

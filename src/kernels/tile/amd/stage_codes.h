@@ -71,10 +71,10 @@ class StagedCodes {
                                 8 * (lane_id() / 16))};
   }
 
- private:
   static constexpr int kAll = kHeadDimV * kBlockN / 16,
                        kRounds = (kAll + kWorkgroup - 1) / kWorkgroup;
 
+ private:
   template <class Body>
   FULMEN_DEVICE static void for_pieces(int thread, const Body& body) {
 #pragma unroll

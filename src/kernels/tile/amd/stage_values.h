@@ -76,33 +76,34 @@ class StagedValues<false, T> {
   }
   FULMEN_DEVICE void publish(int at) const {
 #pragma unroll
-    for (int n = 0; n < kRounds; ++n) {
-      const unsigned index = thread_id() + n * kWorkgroup;
-      if (kGroups % kWorkgroup != 0 && index >= kGroups) break;
-      const int position = index % (kBlockN / kGroup) * kGroup,
-                dim = index / (kBlockN / kGroup) * 8;
+    for (int n = 0; n < kRounds; ++n) publish(at, n);
+  }
+  // Of the rounds one.
+  FULMEN_DEVICE void publish(int at, int n) const {
+    const unsigned index = thread_id() + n * kWorkgroup;
+    if (kGroups % kWorkgroup != 0 && index >= kGroups) return;
+    const int position = index % (kBlockN / kGroup) * kGroup, dim = index / (kBlockN / kGroup) * 8;
 #pragma unroll
-      for (int d = 0; d < 8; ++d) {
-        Words<kGroup / 2> words;
+    for (int d = 0; d < 8; ++d) {
+      Words<kGroup / 2> words;
 #pragma unroll
-        for (int m = 0; m < kGroup / 2; ++m) {
-          words.word[m] = pair_of_rows<true, T>(pieces_[n][2 * m], pieces_[n][2 * m + 1], d);
-        }
-        lds_store(at + algorithm::transposed_row(dim, kBlockN, kValueDepth) +
-                      d * kLayout.value_pitch + 2 * position,
-                  words);
+      for (int m = 0; m < kGroup / 2; ++m) {
+        words.word[m] = pair_of_rows<true, T>(pieces_[n][2 * m], pieces_[n][2 * m + 1], d);
       }
+      lds_store(at + algorithm::transposed_row(dim, kBlockN, kValueDepth) +
+                    d * kLayout.value_pitch + 2 * position,
+                words);
     }
   }
   FULMEN_DEVICE static ValueOperand operand(int at, int step, int dims) {
     return lds_value_operand<kLayout.value_pitch>(at, step, dims);
   }
 
- private:
   static constexpr int kGroup = (kBlockN / 4) * kRowPiecesV >= kWorkgroup ? 4 : 2;
   static constexpr int kGroups = kBlockN / kGroup * kRowPiecesV;
   static constexpr int kRounds = (kGroups + kWorkgroup - 1) / kWorkgroup;
 
+ private:
   StoredWords<true, 8> pieces_[kRounds][kGroup];
 };
 
@@ -118,7 +119,12 @@ class StagedValues<true, T> {
     });
   }
   FULMEN_DEVICE void publish(int at) const {
+#pragma unroll
+    for (int n = 0; n < kRounds; ++n) publish(at, n);
+  }
+  FULMEN_DEVICE void publish(int at, int round) const {
     for_pieces(thread_id(), [&](int n, int fixed, int row, int dim) {
+      if (n != round) return;
       lds_store(at + (fixed + row) * kLayout.value_pitch + 2 * dim, piece_of<true, T>(pieces_[n]));
     });
   }
@@ -126,10 +132,10 @@ class StagedValues<true, T> {
     return lds_rows_as_values<kLayout.value_pitch>(at, step, dims);
   }
 
- private:
   static constexpr int kAll = kBlockN * kRowPiecesV;
   static constexpr int kRounds = (kAll + kWorkgroup - 1) / kWorkgroup;
 
+ private:
   template <class Body>
   FULMEN_DEVICE static void for_pieces(int thread, const Body& body) {
 #pragma unroll

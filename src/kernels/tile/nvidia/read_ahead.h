@@ -6,7 +6,7 @@
 namespace fulmen::kernels {
 
 constexpr bool kReadsAhead = false;
-constexpr int kKeysHeld = 1;
+constexpr int kKeysHeld = 1, kValuesHeld = 1;
 struct ValuesAhead {
   FULMEN_DEVICE void read_first(int buffer);
   FULMEN_DEVICE void multiply(OutputFragment& out, int buffer, int step,

@@ -2,9 +2,9 @@
 // softmax between them.
 #pragma once
 
-#include "tile/drop.h"
 #include "tile/fp8.h"
 #include "tile/modified_scores.h"
+#include "tile/nvidia/dropout_tiles.h"
 #include "tile/softmax.h"
 
 namespace fulmen::kernels {
@@ -89,18 +89,19 @@ FULMEN_DEVICE void multiply_rows(int at, TileRow<kKeyTiles>& tile) {
 }
 
 // Scores become probabilities. Returns true if O must be rescaled by `factor`.
-template <bool kMasked>
+template <bool kMasked, class Bias = BiasInPlace>
 FULMEN_DEVICE bool exponentiate_tile(const RowMap& map, Int64 wave_row, RowState& state,
                                      Int64 first_key, const RowBits<kMasked>& row_bits,
-                                     TileRow<kKeyTiles>& score, float (&factor)[kRowsPerLane]) {
+                                     TileRow<kKeyTiles>& score, float (&factor)[kRowsPerLane],
+                                     const Bias& tile_bias = {}) {
   const float scale = softmax_scale(map.arguments);
-  modify_scores<kMasked>(map, wave_row, first_key, row_bits, score);
+  modify_scores<kMasked>(map, wave_row, first_key, row_bits, score, AllKeys{}, tile_bias);
   float max[kRowsPerLane];
   const bool moves = any_lane(find_maxima(state, scale, score, max));
   if (__builtin_expect(moves, 0)) follow_maxima(state, scale, max, factor);
 #pragma unroll
   for (int f = 0; f < kKeyTiles; ++f) exponentiate_keys(state, scale, score[f]);
-  if constexpr (kDropout) drop(map, wave_row, first_key, score);
+  if constexpr (kDropout) drop_tiles(map, wave_row, first_key, score);
   return moves;
 }
 FULMEN_DEVICE void rescale(WaveRows& rows, const float (&factor)[kRowsPerLane]) {
@@ -115,13 +116,14 @@ FULMEN_DEVICE void rescale(WaveRows& rows, const float (&factor)[kRowsPerLane]) 
 }
 // Computes exponentials while the product P V is in flight, then waits for it and rescales O if the
 // maxima moved.
-template <bool kMasked>
+template <bool kMasked, class Bias = BiasInPlace>
 FULMEN_DEVICE void exponentiate_and_end_outputs(const RowMap& map, Int64 wave_row, WaveRows& rows,
                                                 Int64 first_key, const RowBits<kMasked>& row_bits,
-                                                TileRow<kKeyTiles>& score) {
+                                                TileRow<kKeyTiles>& score,
+                                                const Bias& tile_bias = {}) {
   float factor[kRowsPerLane] = {1, 1};
-  const bool moves =
-      exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, row_bits, score, factor);
+  const bool moves = exponentiate_tile<kMasked>(map, wave_row, rows.state, first_key, row_bits,
+                                                score, factor, tile_bias);
   // A wait each: with one before the branch the compiler puts the exponentials after it.
   if (__builtin_expect(moves, 0)) {
     end_outputs(rows);

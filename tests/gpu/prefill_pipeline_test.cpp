@@ -1,0 +1,96 @@
+// prefill's software pipeline on CDNA: a tile's halves are in different stages, values are a tile
+// behind keys, and what tells that a row's reference must follow is a sum of probabilities. In
+// source and in machine code.
+#include <algorithm>
+#include <cmath>
+
+#include "gpu/gpu_devices.h"
+#include "support/run_kernel.h"
+
+namespace fulmen::testing {
+namespace {
+
+class GpuPrefillPipeline : public GpuTest {
+ protected:
+  static CaseSpec spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k) {
+    CaseSpec s;
+    s.dtype = dtype;
+    s.head_dim = s.head_dim_v = head_dim;
+    s.seqlen_q = seqlen_q;
+    s.seqlen_k = seqlen_k;
+    return s;
+  }
+  static void check(Case& c) {
+    int checked = 0;
+    for (const std::string& kernel : kernels_for(c.problem(), device())) {
+      if (kernel.find(".prefill.cdna") == std::string::npos) continue;
+      ++checked;
+      EXPECT_TRUE(verified(c, kernel, {device()})) << kernel << ": " << to_string(c.spec);
+    }
+    EXPECT_EQ(checked, 1);
+  }
+  // Scores of query 0 (and every third one) are height(key), those of the others stay as drawn.
+  template <class Height>
+  static void set_heights(Case& c, const Height& height) {
+    const CaseSpec& s = c.spec;
+    const float one = std::sqrt(static_cast<float>(s.head_dim));
+    for (int64_t i = 0; i < s.seqlen_q; ++i) {
+      Case::set(c.tensors.q, {0, i, 0, 0}, i % 3 == 0 ? one : 0.0F);
+    }
+    for (int64_t j = 0; j < s.seqlen_k; ++j) Case::set(c.tensors.k, {0, j, 0, 0}, height(j));
+  }
+};
+
+// No whole tile of keys, one, two and more, behind tiles with masks and alone.
+TEST_P(GpuPrefillPipeline, AnyNumberOfTiles) {
+  Random random(10100);
+  for (const int64_t dim : {64, 128}) {
+    for (const int64_t tiles : {1, 2, 3, 5}) {
+      if (!drawn(3)) continue;
+      const DType dtype = random.pick({DType::bf16, DType::fp16});
+      Case whole(spec_of(dtype, dim, random.between(1, 140), 64 * tiles), random);
+      check(whole);
+      CaseSpec s = spec_of(dtype, dim, random.between(60, 140), 64 * tiles + random.between(1, 63));
+      s.causal = random.pick({Causal::none, Causal::bottom_right});
+      s.sinks = random.chance(0.5);
+      Case masked(s, random);
+      check(masked);
+    }
+  }
+}
+
+// References follow in each half of each tile; in one of them by more than an exponent's range,
+// which makes probabilities infinite that are computed beside products; and never again after the
+// first keys.
+TEST_P(GpuPrefillPipeline, ReferencesFollow) {
+  Random random(10110);
+  const auto rising = [](int64_t j) { return 0.5F * static_cast<float>(j); };
+  for (const int64_t dim : {64, 128}) {
+    if (!drawn(2)) continue;
+    const DType dtype = random.pick({DType::bf16, DType::fp16});
+    Case c(spec_of(dtype, dim, 70, 256), random);
+    set_heights(c, rising);
+    check(c);
+    const int64_t peak = random.between(64, 255);
+    set_heights(c, [&](int64_t j) { return j == peak ? 180.0F : j < peak ? -150.0F : 100.0F; });
+    check(c);
+    set_heights(c, [](int64_t j) { return j < 8 ? 90.0F : -90.0F; });
+    check(c);
+    // A lane's sum is beyond the limit, each of its probabilities is not.
+    set_heights(c, [](int64_t j) { return j < 64 ? 0.0F : 5.0F; });
+    check(c);
+  }
+}
+
+std::vector<std::string> cdna_devices() {
+  std::vector<std::string> found;
+  for (const char* chip : {"gfx90a", "gfx942", "gfx950"}) {
+    found.push_back(std::string("emulated:") + chip);
+    found.push_back(std::string("emulated-isa:") + chip);
+  }
+  return found;
+}
+INSTANTIATE_TEST_SUITE_P(On, GpuPrefillPipeline, ::testing::ValuesIn(cdna_devices()), test_name);
+
+}  // namespace
+}  // namespace fulmen::testing
