@@ -57,7 +57,9 @@ TEST(OnnxRuntime, QuantizesToTheNearestStepWithinTheFormat) {
       EXPECT_LE(std::abs(eight[i] - std::clamp(steps, -128.0, 127.0)), 0.5001) << steps;
       EXPECT_LE(std::abs(four[i] - std::clamp(steps, -8.0, 7.0)), 0.5001) << steps;
     }
-    if (count % 2 == 1) EXPECT_EQ(nibbles.back() >> 4, 8);  // the number behind the last is 0
+    if (count % 2 == 1) {
+      EXPECT_EQ(nibbles.back() >> 4, 8);  // the number behind the last is 0
+    }
   }
 }
 
