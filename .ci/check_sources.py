@@ -10,7 +10,8 @@ What one system alone has, its headers and conditionals on it, stands in the pla
 Locks, and variables of functions that are made at their first use, are those of
 runtime/fork_safe.h: a forked child would wait for others without end. fmt::join needs
 <fmt/ranges.h>: the system's {fmt} 9 here has it in format.h, the one that `pip install .` brings
-does not."""
+does not. Functions of kernels are marked for the device: NVRTC refuses others, clang takes those that
+are constexpr."""
 
 import pathlib
 import re
@@ -89,11 +90,15 @@ GUARDED = re.compile(
     r"inline\b)[^(){};=]*\b\w+\s*(?:\[[^]]*\]\s*)?[={;]"
 )
 DEFINES_LOCKS = ("runtime/fork_safe.h", "runtime/fork_safe.cpp", "runtime/platform/")
+UNMARKED = re.compile(
+    r"\s*(?:static |inline )*constexpr (?!.*FULMEN_)[\w:<> ]+[ &*]\w+\([^()]*\)(?: const)? \{"
+)
 SYSTEM = re.compile(
     r"\s*#\s*(?:if|elif|ifdef|ifndef)\b.*\b(?:_WIN32|_WIN64|WIN32|__APPLE__|__linux__|__MINGW32__)"
     r"\b|\s*#\s*include <(?:windows|io|process|psapi|unistd|dlfcn|link|elf|fcntl|glob|fnmatch|poll|"
     r"pthread|pwd|sched|spawn|dirent|sys/\w+|linux/\w+|mach-o/\w+)\.h>"
 )
+HOST_TOO = ("kernels/platforms/",)
 PLATFORM_LAYER = ("src/runtime/platform/", "tools/platform/", "src/kernels/")
 KNOWS_BACKENDS = ("plan/builtin_backends.cpp", "plan/cpu_alone.cpp")
 ALLOWED_WHOLE = ("kernels/targets/", "kernels/platforms/", "kernels/core/target.h")
@@ -176,6 +181,10 @@ def findings(root):
                 f"src/{name}:{number}: a lock, a variable made at first use, or dlopen, that is "
                 "not of runtime/fork_safe.h"
             )
+        if name.startswith(("kernels/", "algorithm/")) and not name.startswith(HOST_TOO):
+            for number, line in enumerate(lines, 1):
+                if UNMARKED.match(line):
+                    yield f"src/{name}:{number}: a function of a kernel without FULMEN_DEVICE"
         forbidden = FORBIDDEN.get(name.split("/")[0], ())
         for number, included in includes(lines):
             if name not in KNOWS_BACKENDS and included.startswith(forbidden):

@@ -73,10 +73,10 @@ class PipedRows {
     Values values[kValuesAhead];
 
     // Products before group g, and elements that are done beside them.
-    static constexpr int products(int g) {
+    FULMEN_DEVICE static constexpr int products(int g) {
       return g <= kFirst ? g * kKeyProducts : kFirst * kKeyProducts + g - kFirst;
     }
-    static constexpr int elements(int g) {
+    FULMEN_DEVICE static constexpr int elements(int g) {
       return HalfSoftmax::kAll * products(g) / products(kGroups);
     }
     template <int kFrom, int kUntil>
