@@ -10,8 +10,8 @@ What one system alone has, its headers and conditionals on it, stands in the pla
 Locks, and variables of functions that are made at their first use, are those of
 runtime/fork_safe.h: a forked child would wait for others without end. fmt::join needs
 <fmt/ranges.h>: the system's {fmt} 9 here has it in format.h, the one that `pip install .` brings
-does not. Functions of kernels are marked for the device: NVRTC refuses others, clang takes those that
-are constexpr."""
+does not. Functions of kernels are marked for the device: NVRTC refuses others, clang takes those
+that are constexpr."""
 
 import pathlib
 import re

@@ -1,5 +1,6 @@
-// Tile shapes of kernels/forward/prefill_tma.h on Hopper for a bias, masks and dropout, measured on an
-// H200 (docs/lab/nvidia_forward.md). A problem that none is for takes those of sm90_prefill_tma.h.
+// Tile shapes of kernels/forward/prefill_tma.h on Hopper for a bias, masks and dropout, measured on
+// an H200 (docs/lab/nvidia_forward.md). A problem that none is for takes those of
+// sm90_prefill_tma.h.
 #pragma once
 
 #include "gpu/targets/target.h"
