@@ -163,10 +163,7 @@ class PipedRows {
       sums[t] = rows_.state[t].sum[0];
       rows_.state[t].sum[0] = evaluated(sums[t] + softmax.sum(t));
 #pragma unroll
-      for (int step = 0; step < kHalfSteps; ++step) {
-#pragma unroll
-        for (unsigned& word : p.step[step][t].words.word) word = evaluated(word);
-      }
+      for (int step = 0; step < kHalfSteps; ++step) evaluate(p.step[step][t]);
     }
     if (__builtin_expect(any_lane(follows), 0)) {
 #pragma unroll
@@ -174,6 +171,14 @@ class PipedRows {
         rows_.state[t].sum[0] = sums[t];
         follow(score, t, p);
       }
+    }
+  }
+  // Codes are never piped (kPipelines).
+  template <class Probabilities>
+  FULMEN_DEVICE static void evaluate(Probabilities& p) {
+    if constexpr (!kCodeValues) {
+#pragma unroll
+      for (unsigned& word : p.words.word) word = evaluated(word);
     }
   }
   FULMEN_DEVICE void follow(HalfScores& score, int t, HalfProbabilities& p) {

@@ -125,7 +125,7 @@ class Stage {
   FULMEN_DEVICE void publish_part(int buffer, int n) const {
     if (n < kKeyRounds) {
       publish_keys(buffer, n);
-    } else if constexpr (!kCodeValues) {
+    } else {
       values_.publish(values_at(buffer), n - kKeyRounds);
     }
   }

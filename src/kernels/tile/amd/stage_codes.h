@@ -57,7 +57,13 @@ class StagedCodes {
     for_pieces(thread, [&](int n, int piece) { pieces_[n] = panel.piece(piece); });
   }
   FULMEN_DEVICE void publish(int at) const {
+#pragma unroll
+    for (int n = 0; n < kRounds; ++n) publish(at, n);
+  }
+  // Of the rounds one.
+  FULMEN_DEVICE void publish(int at, int round) const {
     for_pieces(thread_id(), [&](int n, int piece) {
+      if (n != round) return;
       const int row = 16 * piece / kBlockN, byte = 16 * piece % kBlockN,
                 to = at + row * kLayout.value_pitch + byte;
       const auto& word = pieces_[n].word;
