@@ -9,8 +9,10 @@ namespace fulmen::kernels {
 
 constexpr bool kPipelines = kReadsAhead && kMinWaves > 1 && kPlainScale && !kDropout && !kPaged &&
                             kKeyTiles % 2 == 0 && kValueSteps % 2 == 0;
-constexpr int kHalfTiles = kKeyTiles / 2;    // key tiles of a half
-constexpr int kHalfSteps = kValueSteps / 2;  // products with values
+// Key tiles of a half, and its products with values. Where nothing is piped, its classes are
+// compiled all the same.
+constexpr int kHalfTiles = kPipelines ? kKeyTiles / 2 : 1;
+constexpr int kHalfSteps = kPipelines ? kValueSteps / 2 : 1;
 using HalfScores = Fragment<kRowTiles, kHalfTiles>;
 struct HalfProbabilities {
   StagedProbabilities step[kHalfSteps][kRowTiles];
