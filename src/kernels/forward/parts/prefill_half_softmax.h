@@ -11,7 +11,7 @@ constexpr bool kPipelines = kReadsAhead && kMinWaves > 1 && kPlainScale && !kDro
                             kKeyTiles % 2 == 0 && kValueSteps % 2 == 0;
 // Key tiles of a half, and its products with values. Where nothing is piped, its classes are
 // compiled all the same.
-constexpr int kHalfTiles = kPipelines ? kKeyTiles / 2 : 1;
+constexpr int kHalfTiles = kPipelines ? kKeyTiles / 2 : kStepTiles;
 constexpr int kHalfSteps = kPipelines ? kValueSteps / 2 : 1;
 using HalfScores = Fragment<kRowTiles, kHalfTiles>;
 struct HalfProbabilities {
