@@ -129,7 +129,7 @@ TEST_P(GpuPrefillTma, Bands) {
   check(dropout_in_band(random.between(65, 140), 300, random), random);
 }
 
-// Dropout's mask and a bias that is loaded ahead, of tiles of 64, 80 and 128 keys, the last of them
+// Dropout's mask and a bias that is loaded ahead, of tiles of 64 to 176 keys, the last of them
 // partial; a bias of three warpgroups is not ahead.
 TEST_P(GpuPrefillTma, DropoutAndBiasByTiles) {
   struct Tiles {
@@ -143,6 +143,7 @@ TEST_P(GpuPrefillTma, DropoutAndBiasByTiles) {
             {64, "block_m=128,block_n=128,buffers=2,min_workgroups=1,ping_pong=1,persistent=1"},
             {64, "block_m=192,block_n=128,buffers=2,min_workgroups=1,ping_pong=1,persistent=1"},
             {128, "block_m=192,block_n=80,buffers=2,min_workgroups=1,ping_pong=1,persistent=1"},
+            {64, "block_m=64,block_n=176,buffers=2,min_workgroups=2,ping_pong=0,persistent=0"},
             {32, "block_m=64,block_n=64,buffers=2,min_workgroups=3,ping_pong=0,persistent=1"}},
            2)) {
     CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), tiles.head_dim,

@@ -61,24 +61,24 @@ class DropoutTiles {
 };
 
 // Zeroes dropped probabilities of 16 rows and the keys from first_key on, as tile/drop.h does.
-template <int kTiles>
+// kFirst: tiles before it are done.
+template <int kFirst = 0, int kTiles>
 FULMEN_DEVICE void drop_tiles(const RowMap& map, Int64 first_row, Int64 first_key,
                               TileRow<kTiles>& probability) {
   const DropoutMask mask(map.arguments, map.batch, map.first_head);
-  constexpr int kAtOnce = kTiles < 8 ? kTiles : 8;
-  static_assert(kTiles % kAtOnce == 0, "dropout: whole groups of tiles");
+  constexpr int kLeft = kTiles - kFirst, kAtOnce = kLeft < 8 ? kLeft : 8;
+  const auto tiles = DropoutTiles<kAtOnce>::of(mask, first_row, first_key + kScoreTile * kFirst);
 #pragma unroll
-  for (int first = 0; first < kTiles; first += kAtOnce) {
-    const auto tiles = DropoutTiles<kAtOnce>::of(mask, first_row, first_key + kScoreTile * first);
+  for (int e = 0; e < kElements; ++e) {
+    const unsigned kept = tiles.byte(e);
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      const unsigned kept = tiles.byte(e);
-#pragma unroll
-      for (int f = 0; f < kAtOnce; ++f) {
-        float& p = probability[first + f][e];
-        p = (kept >> f & 1U) != 0 ? p : 0.0F;
-      }
+    for (int f = 0; f < kAtOnce; ++f) {
+      float& p = probability[kFirst + f][e];
+      p = (kept >> f & 1U) != 0 ? p : 0.0F;
     }
+  }
+  if constexpr (kAtOnce < kLeft) {
+    drop_tiles<kFirst + kAtOnce>(map, first_row, first_key, probability);
   }
 }
 
