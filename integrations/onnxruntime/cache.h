@@ -43,8 +43,8 @@ class Cache {
   Side sides_[2];
   int64_t past_rows_ = 0, stored_ = 0;  // stored_: elements of a row in memory
   std::vector<int64_t> lengths_;        // tokens after the run
-  // Of each sequence: the row that the new ones begin at, its position, the rows that are attended,
-  // and those that a sliding window's present has.
+  // A sequence has one of each: the row that the new ones begin at, its position, the rows that are
+  // attended, and those that a sliding window's present has.
   std::vector<int64_t> first_, before_, attended_, kept_;
   bool staged_ = false;
 };

@@ -24,7 +24,7 @@ struct Preparation {
   std::vector<float> norm_weight;  // RMS norm of each head: weight [head_dim]
   float epsilon = 0;
   const Rotary* rotary = nullptr;
-  // Of the cache's numbers, [1 or heads * head_dim].
+  // The factors of the cache's numbers, [1 or heads * head_dim].
   std::vector<float> scales;
   int64_t bits = 0;  // 4: two numbers a byte; 8: int8 or fp8; 0: the rows' own dtype
   bool changes() const { return !norm_weight.empty() || rotary != nullptr; }

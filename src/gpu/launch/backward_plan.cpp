@@ -69,10 +69,10 @@ void BackwardPlan::add_row_statistics(const Specialisation& products) {
   constexpr int64_t kRows = kHelperLanes / kStatisticsLanes;
   s.block_m = s.block_n = kRows;
   // The TMA's families have long heads: a workgroup's rows are one head's, several of each 8 lanes.
-  // Of packed sequences more, as many a workgroup finds no rows. Workgroups a multiprocessor are
-  // those that registers suffice for.
-  const bool some = products.tensor_maps != 0 && !natural_units(p_);
-  if (some) {
+  // Packed sequences have more of them, for there many a workgroup finds no rows. Workgroups a
+  // multiprocessor are those that registers suffice for.
+  const bool of_one_head = products.tensor_maps != 0 && !natural_units(p_);
+  if (of_one_head) {
     s.block_n = static_cast<int>((p_.variable_lengths() ? 4 : 2) * kRows);
     s.min_workgroups = p_.variable_lengths() ? 7 : 10;
   }
@@ -88,8 +88,9 @@ void BackwardPlan::add_row_statistics(const Specialisation& products) {
     s.band = products.band;
     s.rounded_apart = multiplies_rounded_rows(p_, products);
   }
-  plan_.launches.push_back({s, some ? p_.batch * p_.num_heads * tiles_of(p_.seqlen_q, s.block_n)
-                                    : tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kRows)});
+  plan_.launches.push_back({s, of_one_head
+                                   ? p_.batch * p_.num_heads * tiles_of(p_.seqlen_q, s.block_n)
+                                   : tiles_of(p_.batch * p_.num_heads * p_.seqlen_q, kRows)});
   if (s.rounded_apart != 0) add_rounded_rows(products, s);
 }
 

@@ -35,7 +35,7 @@ class PipedRows {
   }
   // score becomes p. kKeys: `next` becomes the scores of a half of `buffer`, whose first keys have
   // been read. kValues: O += before V, of a half of `buffer`. beside(g, last): after the g-th
-  // products of kTurnGroups. Those after the last-th take nothing from LDS that is not on its way.
+  // products of kTurnGroups. Those after the last-th take nothing from LDS that is not in flight.
   template <bool kKeys, bool kValues, class Beside>
   FULMEN_DEVICE void turn(HalfScores& score, HalfProbabilities& p, HalfScores& next, int half,
                           const HalfProbabilities& before, int buffer, const Beside& beside) {

@@ -43,7 +43,7 @@ FULMEN_DEVICE void over_tiles_piped(const PrefillTask& task, Tiles& stage, const
   // waves have read by then.
   const auto store_beside = [&](int group, int last) {
     if constexpr (kStoresEarly) {
-      // Values that are transposed on their way are many small stores, which hold up products.
+      // Values that are transposed by the stores are many small ones, which hold up products.
 #pragma unroll
       for (int part = 0; part < Tiles::kParts && kReadsTransposed; ++part) {
         if (part * last / Tiles::kParts == group) stage.publish_part(1 - buffer, part);

@@ -18,7 +18,7 @@ constexpr bool kReadsAhead = kWaveSize == 64 && kQueryMmaSteps > 0 && !kValuesFo
                              (kBuffers == 1 || kAllLanesStore);
 // Operands of keys, of 4 registers. With 8 gfx942 is slower; beside scores of 64 keys 6 spill.
 constexpr int kKeysHeld = kBlockN >= 64 ? 4 : 6;
-// Of values in prefill_pipeline.h, of 16 or 8 bytes.
+// Operands of values in prefill_pipeline.h, of 16 or 8 bytes.
 constexpr int kValuesHeld = sizeof(ValuePiece) == 8 ? 8 : 4;
 
 // A lane's operands of values, in the order of products: as many as are read ahead.

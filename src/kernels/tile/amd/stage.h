@@ -71,7 +71,7 @@ class Stage {
   FULMEN_DEVICE void fetch(Int64 first_key, int /*buffer*/) {
     load<kClamped, true, !kValuesFollow>(first_key);
   }
-  // Of a whole tile, its keys alone.
+  // Loads the keys alone of a whole tile.
   FULMEN_DEVICE void fetch_keys(Int64 first_key) { load<false, true, false>(first_key); }
   // Tiles one behind the other, without a key past the end: where they are in memory advances. Both
   // are of tiles from those keys on, or what lies there is not fetched.

@@ -60,7 +60,7 @@ class StagedCodes {
 #pragma unroll
     for (int n = 0; n < kRounds; ++n) publish(at, n);
   }
-  // Of the rounds one.
+  // The same of one round.
   FULMEN_DEVICE void publish(int at, int round) const {
     for_pieces(thread_id(), [&](int n, int piece) {
       if (n != round) return;

@@ -78,7 +78,7 @@ class StagedValues<false, T> {
 #pragma unroll
     for (int n = 0; n < kRounds; ++n) publish(at, n);
   }
-  // Of the rounds one.
+  // The same of one round.
   FULMEN_DEVICE void publish(int at, int n) const {
     const unsigned index = thread_id() + n * kWorkgroup;
     if (kGroups % kWorkgroup != 0 && index >= kGroups) return;
