@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "gpu/gpu_devices.h"
+#include "gpu/launch/family.h"
+#include "gpu/usual_problems.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {
@@ -80,6 +82,47 @@ TEST_P(GpuPrefillPipeline, ReferencesFollow) {
     set_heights(c, [](int64_t j) { return j < 64 ? 0.0F : 5.0F; });
     check(c);
   }
+}
+
+// Values of 80 dims are no whole tiles of 32: products of 16 x 16 where others have 32 x 32.
+TEST_P(GpuPrefillPipeline, ValuesOfAnyDims) {
+  Random random(10120);
+  for (const int64_t dim_v : {32, 48, 80, 96}) {
+    if (!drawn(2)) continue;
+    CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), random.pick<int64_t>({64, 128}),
+                         random.between(30, 140), random.between(129, 260));
+    s.head_dim_v = dim_v;
+    s.causal = random.pick({Causal::none, Causal::bottom_right});
+    Case c(s, random);
+    check(c);
+  }
+}
+
+// gfx950 multiplies 32 x 32 where nothing but the band modifies scores and values have whole tiles
+// of 32 dims.
+TEST(PrefillProducts, Of32RowsWherePlain) {
+  std::string storage;
+  gpu::Chip chip{};
+  ASSERT_TRUE(gpu::find_chip("gfx950", storage, chip));
+  const auto tile = [&](const Problem& p) {
+    for (const gpu::Family* family : gpu::families()) {
+      if (family->name() == "prefill" && family->target().name == "cdna4")
+        return family->plan(p, chip, 256).launches.front().specialisation.score_tile;
+    }
+    return 0;
+  };
+  const auto problem = [](int64_t head_dim, bool causal) {
+    return gpu::usual_problem(DType::bf16, {1, 2048, 2048, 4, 4, head_dim}, causal);
+  };
+  EXPECT_EQ(tile(problem(64, false)), 32);
+  EXPECT_EQ(tile(problem(128, true)), 32);
+  EXPECT_EQ(tile(problem(256, false)), 32);
+  EXPECT_EQ(tile(problem(80, false)), 16);
+  Problem biased = problem(128, false), dropped = biased, capped = biased;
+  gpu::add_bias(biased, DType::bf16);
+  dropped.dropout = 6554;
+  capped.softcap = 20.0F;
+  for (const Problem& p : {biased, dropped, capped}) EXPECT_EQ(tile(p), 16);
 }
 
 std::vector<std::string> cdna_devices() {

@@ -73,7 +73,8 @@ void set_prefill_lds(Specialisation& s, int key_bytes, bool value_codes) {
                                             .persistent = s.persistent != 0,
                                             .row_scales = row_scales_of_tiles(s),
                                             .key_bytes = key_bytes,
-                                            .value_codes = value_codes})
+                                            .value_codes = value_codes,
+                                            .score_tile = s.score_tile})
                     .total;
 }
 

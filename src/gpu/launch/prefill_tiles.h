@@ -23,6 +23,7 @@ struct PrefillTiles {
   // Most dims of q and v for which a wave's registers have room: above, two waves share their query
   // rows, and each has half of the dims of v.
   int wave_dims = 256;
+  int plain_tile = 16;  // rows and columns of a product where nothing modifies scores
   std::span<const PrefillShape> shapes;
   // Chess boards, with all their rows in one tile. None: boards are left to forward/short.h.
   std::span<const PrefillShape> board_shapes{};

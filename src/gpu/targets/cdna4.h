@@ -75,7 +75,9 @@ inline constexpr Target kCdna4{
     .reads_transposed = true,
     .decode = DecodeTiles{.block_n = 32, .min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
     .short_sequences = ShortTiles{.max_head_dim = 256},
-    .prefill = PrefillTiles{.value_dims = 16, .wave_dims = 576, .shapes = cdna4::kPrefill},
+    .prefill =
+        PrefillTiles{
+            .value_dims = 16, .wave_dims = 576, .plain_tile = 32, .shapes = cdna4::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = cdna4::kPrefillFp32},
     .prefill_int8 = PrefillTiles{.value_dims = 16, .shapes = usual_heads(cdna4::kPrefill)},
     .prefill_e4m3 = PrefillTiles{.value_dims = 16, .shapes = usual_heads(cdna4::kPrefill)},

@@ -23,6 +23,7 @@ struct Configuration {
   int dim_groups = 1;      // waves that share their keys; prefill.h, backward.h: waves that share
                            // their rows; backward_atomic.h: one of 2, or two of 4, for dv, as many
                            // for dk
+  int score_tile = 16;     // CDNA4: rows and columns of a product, 16 or 32
   int queries_in_lds = 0;  // Q waits in LDS, not in registers
   int direct_rows = 0;  // backward.h: the workgroup's rows come to registers straight from memory
   int persistent = 0;   // tile scheduler: 0 a single tile, 1 static persistent (grid stride), 2

@@ -19,6 +19,7 @@ struct PrefillShape {
   int row_scales = 0;  // of quantized K, of V: how many of them have a scale for each of their rows
   int key_bytes = 2;   // of a number of K and Q: 1 where they are codes
   bool value_codes = false;  // values are codes of 8 bits, transposed
+  int score_tile = 16;       // CDNA4: rows and columns of a product
 
   // AMD, wide heads: queries and keys fill the LDS, and a tile in flight fills the registers. So
   // values take their keys' place once all waves have the scores.
@@ -44,14 +45,18 @@ struct PrefillLayout {
     int query_bytes = 0;
     if (s.transposed_depth > 0) {
       // Rows' pieces in different groups of four banks.
-      const int padding = algorithm::row_padding(s.transposed_depth, s.reads_transposed);
+      const int usual = algorithm::row_padding(s.transposed_depth, s.reads_transposed);
+      // 32 x 32: 16 rows' pieces of 16 bytes are all of one column, and what transposes takes 64
+      // bytes of 4 rows.
+      const bool wide = s.score_tile == 32;
+      const int padding = wide ? 16 : usual, value_padding = wide ? 64 : usual;
       l.key_pitch = l.query_pitch = s.key_bytes * s.head_dim + padding;
       if (s.value_codes) {
         // 16 rows' pieces of 8 bytes in different banks.
         l.value_pitch = s.block_n + 8;
         l.value_bytes = (s.head_dim_v * l.value_pitch + 15) / 16 * 16;
       } else if (s.reads_transposed) {
-        l.value_pitch = 2 * s.head_dim_v + (s.head_dim_v % 32 == 0 ? padding : 0);
+        l.value_pitch = 2 * s.head_dim_v + (s.head_dim_v % value_padding == 0 ? value_padding : 0);
         l.value_bytes = s.block_n * l.value_pitch;
       } else {
         const int bytes = algorithm::transposed_row(s.head_dim_v, s.block_n, s.transposed_depth);

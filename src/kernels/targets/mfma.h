@@ -42,6 +42,12 @@ using ValuePiece = Words<2>;
 struct ValueOperand {
   ValuePiece piece[1];
 };
+constexpr int kValueProducts = 1;  // instructions of multiply_output
+template <class T>
+FULMEN_DEVICE void multiply_output_part(float (&out)[kElements], const ProbabilityOperand& p,
+                                        const ValueOperand& v, int /*n*/) {
+  mfma_f32_16x16x16<T>(out, v.piece[0], p.words);
+}
 template <class T>
 FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOperand& p,
                                    const ValueOperand& v) {

@@ -26,7 +26,8 @@ FULMEN_DEVICE void mfma_f32_16x16x32_fp8(float (&d)[4], const Words<2>& a, const
 
 // D[i][j] of 16 rows of A and of B. What a lane has of two key tiles is one operand of kCodeDepth
 // keys, in this order.
-FULMEN_DEVICE void multiply_e4m3(float (&d)[kElements], const Words<2>& a, const Words<2>& b) {
+template <int kSums>
+FULMEN_DEVICE void multiply_e4m3(float (&d)[kSums], const Words<2>& a, const Words<2>& b) {
   mfma_f32_16x16x32_fp8(d, a, b);
 }
 constexpr int kCodeDepth = 32;

@@ -32,7 +32,8 @@ FULMEN_DEVICE void mfma_i32_16x16x16(float (&d)[4], const Words<1>& a, const Wor
 constexpr int kCodeMmaK = kTileMmaK;
 constexpr int kCodeWords = 2;
 FULMEN_DEVICE int code_dim() { return 8 * (lane_id() / 16); }
-FULMEN_DEVICE void multiply_codes(float (&sums)[kElements], const Words<kCodeWords>& keys,
+template <int kSums>
+FULMEN_DEVICE void multiply_codes(float (&sums)[kSums], const Words<kCodeWords>& keys,
                                   const Words<kCodeWords>& queries) {
 #pragma unroll
   for (int w = 0; w < kCodeWords; ++w)

@@ -37,7 +37,8 @@ constexpr PrefillShape kShape{
     kBlockM,          kBlockN,
     kBuffers,         kQueriesInLds,
     kPersistent,      int{kStagesScales<false>} + int{kStagesScales<true>},
-    kCodeBytes,       kCodeValues};
+    kCodeBytes,       kCodeValues,
+    kScoreTile};
 constexpr bool kValuesFollow = kShape.values_follow();
 // Outputs alone fill half the registers: operands must not be loaded long before their use.
 constexpr bool kTightRegisters = kRowTiles * kDimTiles * kElements >= 128;

@@ -19,36 +19,55 @@ struct HalfProbabilities {
 };
 
 // A half's probabilities, element by element in the order in which products with values take them.
+// Of each element exponentiate() first, then finish().
 class HalfSoftmax {
  public:
   static constexpr int kAll = kRowTiles * kHalfTiles * kElements;
 
   FULMEN_DEVICE HalfSoftmax(const HalfScores& score, float scale, const float (&shift)[kRowTiles])
-      : score_(score), scale_(scale), shift_(shift) {}
+      : score_(score), scale_(scale), shift_(shift) {
+    prepare<0>();
+  }
   template <int n>
-  FULMEN_DEVICE void element(HalfProbabilities& p) {
-    constexpr int kGroup = kElements * kValueStepTiles;  // of one operand
-    constexpr int e = n % kElements, f = n / kElements % kValueStepTiles,
-                  t = n / kGroup % kRowTiles, step = n / (kGroup * kRowTiles);
-    if constexpr (e % 2 == 0) {
-      const float(&s)[kElements] = score_[t][kValueStepTiles * step + f];
-      exponents_ = exponents(Pair{s[e], s[e + 1]}, scale_, shift_[t]);
-      group_[f][e] = exp2(exponents_.x);
+  FULMEN_DEVICE void exponentiate() {
+    if constexpr (n % 2 == 0) {
+      two_.x = exp2(exponents_.x);
     } else {
-      group_[f][e] = exp2(exponents_.y);
-      const Pair two{group_[f][e - 1], group_[f][e]};
-      sums_[t] = step == 0 && f == 0 && e == 1 ? two : add(sums_[t], two);
+      two_.y = exp2(exponents_.y);
     }
-    if constexpr (n % kGroup == kGroup - 1) p.step[step][t] = staged_probabilities(group_, 0);
+  }
+  // A pair's end, and the next one's exponents.
+  template <int n>
+  FULMEN_DEVICE void finish(HalfProbabilities& p) {
+    if constexpr (n % 2 == 0) return;
+    constexpr int t = row_tile(n), step = n / (kGroup * kRowTiles);
+    sums_[t] = step == 0 && n % kGroup == 1 ? two_ : add(sums_[t], two_);
+    set_pair(p.step[step][t], n % kGroup / 2);
+    if constexpr (n + 1 < kAll) prepare<n + 1>();
   }
   FULMEN_DEVICE float sum(int t) const { return sums_[t].x + sums_[t].y; }
 
  private:
+  static constexpr int kGroup = kElements * kValueStepTiles;  // elements of one operand
+  FULMEN_DEVICE static constexpr int row_tile(int n) { return n / kGroup % kRowTiles; }
+  template <int n>
+  FULMEN_DEVICE void prepare() {
+    constexpr int t = row_tile(n),
+                  f = n / (kGroup * kRowTiles) * kValueStepTiles + n / kElements % kValueStepTiles,
+                  e = n % kElements;
+    exponents_ = exponents(Pair{score_[t][f][e], score_[t][f][e + 1]}, scale_, shift_[t]);
+  }
+  // Codes are never piped (kPipelines).
+  template <class Probabilities>
+  FULMEN_DEVICE void set_pair(Probabilities& p, int word) const {
+    if constexpr (!kCodeValues)
+      p.words.word[word] = pack_probabilities<Element, true>(two_.x, two_.y);
+  }
+
   const HalfScores& score_;
   float scale_;
   const float (&shift_)[kRowTiles];
-  Pair exponents_, sums_[kRowTiles];
-  TileRow<kValueStepTiles> group_;
+  Pair exponents_, two_, sums_[kRowTiles];
 };
 
 }  // namespace fulmen::kernels

@@ -27,11 +27,20 @@ class PipedRows {
   }
   FULMEN_DEVICE void multiply_keys(int buffer, int half, HalfScores& score) const {
 #pragma unroll
-    for (int n = 0; n < kKeyGroups; ++n) multiply_keys(n, key(buffer, half, n), score);
+    for (int n = 0; n < kKeyGroups; ++n) {
+      const Keys keys = key(buffer, half, n);
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) multiply_keys(n, t, keys, score);
+    }
   }
   FULMEN_DEVICE void multiply_values(const HalfProbabilities& p, int buffer, int half) {
 #pragma unroll
-    for (int n = 0; n < kValueGroups; ++n) multiply_values(n, p, value(buffer, half, n));
+    for (int n = 0; n < kValueGroups; ++n) {
+      const Values values = value(buffer, half, n);
+#pragma unroll
+      for (int part = 0; part < kRowTiles * value_parts(); ++part)
+        multiply_values(n, part, p, values);
+    }
   }
   // score becomes p. kKeys: `next` becomes the scores of a half of `buffer`, whose first keys have
   // been read. kValues: O += before V, of a half of `buffer`. beside(g, last): after the g-th
@@ -48,7 +57,6 @@ class PipedRows {
   }
 
  private:
-  static constexpr int kKeyProducts = kStepDims / kValueDepth;  // instructions of multiply_scores
   // Operands ahead of their products. With three waves a SIMD more would spill.
   static constexpr int kMostKeys = kMinWaves > 2 ? 2 : kKeysHeld,
                        kMostValues = kMinWaves > 2 ? 2 : kValuesHeld;
@@ -72,18 +80,43 @@ class PipedRows {
     const Beside& beside;
     Values values[kValuesAhead];
 
-    // Products before group g, and elements that are done beside them.
-    FULMEN_DEVICE static constexpr int products(int g) {
-      return g <= kFirst ? g * kKeyProducts : kFirst * kKeyProducts + g - kFirst;
+    // Instructions of a group for each row tile that have elements of their own.
+    FULMEN_DEVICE static constexpr int parts(int g) {
+      return kRowTiles * (g < kFirst ? 1 : value_parts());
     }
-    FULMEN_DEVICE static constexpr int elements(int g) {
-      return HalfSoftmax::kAll * products(g) / products(kGroups);
+    // Elements that are done before a part of group g: as many as products.
+    FULMEN_DEVICE static constexpr int elements(int g, int part) {
+      const int keys = g < kFirst ? g : kFirst, here = g < kFirst ? kStepDims : kValueDepth,
+                all = kFirst * kStepDims + (kGroups - kFirst) * kValueDepth;
+      return HalfSoftmax::kAll *
+             ((keys * kStepDims + (g - keys) * kValueDepth) * parts(g) + part * here) /
+             (all * parts(g));
     }
     template <int kFrom, int kUntil>
     FULMEN_DEVICE void exponentiate() {
       if constexpr (kFrom < kUntil) {
-        softmax.template element<kFrom>(p);
+        softmax.template exponentiate<kFrom>();
+        if constexpr (kFrom + 1 < kUntil) softmax.template finish<kFrom>(p);
         exponentiate<kFrom + 1, kUntil>();
+      }
+    }
+    // The matrix unit is busy for as long as an exponential takes, so these follow each other.
+    template <int kGroup, int kPart>
+    FULMEN_DEVICE void part() {
+      constexpr int kBegin = elements(kGroup, kPart), kEnd = elements(kGroup, kPart + 1);
+      if constexpr (kGroup < kFirst) {
+        rows.multiply_keys(kGroup, kPart, rows.keys_[kGroup % kKeysAhead], next);
+      } else {
+        rows.multiply_values(kGroup - kFirst, kPart, before,
+                             values[(kGroup - kFirst) % kValuesAhead]);
+      }
+      schedule_fence();
+      exponentiate<kBegin, kEnd>();
+      schedule_fence();
+      if constexpr (kBegin < kEnd) softmax.template finish<kEnd - 1>(p);
+      if constexpr (kPart + 1 < parts(kGroup)) {
+        schedule_fence();
+        part<kGroup, kPart + 1>();
       }
     }
     template <int kFrom, int kUntil>
@@ -95,9 +128,10 @@ class PipedRows {
     }
     template <int kGroup>
     FULMEN_DEVICE void group() {
+      if constexpr (kGroup >= kGroups) return;
+      part<kGroup, 0>();
       if constexpr (kGroup < kFirst) {
         constexpr int kNext = kGroup + kKeysAhead, kValue = kGroup - (kFirst - kValuesAhead);
-        rows.multiply_keys(kGroup, rows.keys_[kGroup % kKeysAhead], next);
         if constexpr (kNext < kFirst) rows.keys_[kNext % kKeysAhead] = key(buffer, half, kNext);
         // The first values, in the last keys' place.
         if constexpr (kValues && kGroup == kFirst - 1) {
@@ -105,17 +139,13 @@ class PipedRows {
         } else if constexpr (kValues && kFirst >= kValuesAhead && kValue >= 0) {
           read_values<kValue, kValue + 1>();
         }
-      } else if constexpr (kGroup < kGroups) {
-        constexpr int kThis = kGroup - kFirst, kNext = kThis + kValuesAhead;
-        rows.multiply_values(kThis, before, values[kThis % kValuesAhead]);
+      } else {
+        constexpr int kNext = kGroup - kFirst + kValuesAhead;
         if constexpr (kNext < kValueGroups) read_values<kNext, kNext + 1>();
       }
-      if constexpr (kGroup < kGroups) {
-        exponentiate<elements(kGroup), elements(kGroup + 1)>();
-        beside(kGroup, kLastRead);
-        schedule_fence();
-        group<kGroup + 1>();
-      }
+      beside(kGroup, kLastRead);
+      schedule_fence();
+      if constexpr (kGroup + 1 < kGroups) group<kGroup + 1>();
     }
   };
 
@@ -125,19 +155,18 @@ class PipedRows {
   FULMEN_DEVICE static Values value(int buffer, int half, int n) {
     return value_operand(buffer, kHalfSteps * half + n / kDimTiles, n % kDimTiles, 0);
   }
-  FULMEN_DEVICE void multiply_keys(int n, const Keys& keys, HalfScores& score) const {
+  // Row tile t, of instructions that have elements of their own the part-th.
+  FULMEN_DEVICE void multiply_keys(int n, int t, const Keys& keys, HalfScores& score) const {
+    float(&sums)[kElements] = score[t][n % kHalfTiles];
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      float(&sums)[kElements] = score[t][n % kHalfTiles];
-#pragma unroll
-      for (int e = 0; e < kElements && n < kHalfTiles; ++e) sums[e] = 0;
-      multiply_scores<Element>(sums, keys, rows_.queries[t][n / kHalfTiles]);
-    }
+    for (int e = 0; e < kElements && n < kHalfTiles; ++e) sums[e] = 0;
+    multiply_scores<Element>(sums, keys, rows_.queries[t][n / kHalfTiles]);
   }
-  FULMEN_DEVICE void multiply_values(int n, const HalfProbabilities& p, const Values& values) {
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t)
-      multiply_output<Element>(rows_.out[t][n % kDimTiles], p.step[n / kDimTiles][t], values);
+  FULMEN_DEVICE void multiply_values(int n, int part, const HalfProbabilities& p,
+                                     const Values& values) {
+    const int t = part % kRowTiles;
+    multiply_value_part(rows_.out[t][n % kDimTiles], p.step[n / kDimTiles][t], values,
+                        part / kRowTiles);
   }
 
   // Before the first key every probability is infinite, so that the reference follows.

@@ -12,6 +12,12 @@ FULMEN_DEVICE void mfma_f32_16x16x32(float (&d)[4], const Words<4>& a, const Wor
   mfma<T, false, 16>("mfma_f32_16x16x32", d, a, b, at);
 }
 
+template <class T>
+FULMEN_DEVICE void mfma_f32_32x32x16(float (&d)[16], const Words<4>& a, const Words<4>& b,
+                                     Position at = Position::here()) {
+  mfma<T, false, 32>("mfma_f32_32x32x16", d, a, b, at);
+}
+
 // Odd blocks of `lanes` lanes of a for even ones of b.
 FULMEN_DEVICE void swap_blocks(const char* name, int lanes, float& a, float& b, Position at) {
   struct Both {

@@ -6,6 +6,7 @@
 namespace fulmen::kernels {
 
 typedef float Float4 __attribute__((ext_vector_type(4)));
+typedef float Float16 __attribute__((ext_vector_type(16)));
 typedef _Float16 Half8 __attribute__((ext_vector_type(8)));
 typedef short Short4 __attribute__((ext_vector_type(4)));
 typedef __bf16 Bf8 __attribute__((ext_vector_type(8)));
@@ -22,6 +23,22 @@ FULMEN_DEVICE void mfma_f32_16x16x32(float (&d)[4], const Words<4>& a, const Wor
   }
 #pragma unroll
   for (int e = 0; e < 4; ++e) d[e] = c[e];
+}
+
+template <class T>
+FULMEN_DEVICE void mfma_f32_32x32x16(float (&d)[16], const Words<4>& a, const Words<4>& b) {
+  Float16 c;
+#pragma unroll
+  for (int e = 0; e < 16; ++e) c[e] = d[e];
+  if constexpr (kIsHalf<T>) {
+    c = __builtin_amdgcn_mfma_f32_32x32x16_f16(__builtin_bit_cast(Half8, a),
+                                               __builtin_bit_cast(Half8, b), c, 0, 0, 0);
+  } else {
+    c = __builtin_amdgcn_mfma_f32_32x32x16_bf16(__builtin_bit_cast(Bf8, a),
+                                                __builtin_bit_cast(Bf8, b), c, 0, 0, 0);
+  }
+#pragma unroll
+  for (int e = 0; e < 16; ++e) d[e] = c[e];
 }
 
 // clang 22's bit_cast of an element of a vector takes the first one.

@@ -1,8 +1,7 @@
-// CDNA4: v_mfma_f32_16x16x32, wave64.
-//   operands A[i][k], B[k][j]   i, j = l % 16, k = 8 (l / 16) + e (8 elements)
-//   accumulator D[i][j]         i = 4 (l / 16) + e, j = l % 16
-// Scores are K Q^T: a lane owns one query row and 4 neighbouring keys. What it holds of two key
-// tiles is one operand of the product V^T P^T, of 32 keys: V^T lies in LDS in that order.
+// CDNA4: v_mfma_f32_16x16x32 or v_mfma_f32_32x32x16, wave64, in the lanes of mfma_lanes.h.
+//   operands A[i][k], B[k][j]   k = 8 (l / kScoreTile) + e (8 elements)
+// Scores are K Q^T. What a lane holds of 32 keys, which are two key tiles of 16 or one of 32, is
+// what the product V^T P^T takes from it: by one instruction or by two of 16 keys each.
 #pragma once
 
 #include "targets/mfma_lanes.h"
@@ -23,15 +22,19 @@ constexpr bool kFlushesSubnormals = false;
 // other: maximum and sum do not ask which.
 FULMEN_DEVICE float row_max(float x) {
   float other = x;
-  swap_rows_of_16(x, other);
-  other = x = larger_after_swap(x, other);
+  if constexpr (kScoreTile == 16) {
+    swap_rows_of_16(x, other);
+    other = x = larger_after_swap(x, other);
+  }
   swap_halves(x, other);
   return larger_after_swap(x, other);
 }
 FULMEN_DEVICE float row_sum(float x) {
   float other = x;
-  swap_rows_of_16(x, other);
-  other = x = x + other;
+  if constexpr (kScoreTile == 16) {
+    swap_rows_of_16(x, other);
+    other = x = x + other;
+  }
   swap_halves(x, other);
   return x + other;
 }
@@ -39,12 +42,25 @@ FULMEN_DEVICE float row_sum(float x) {
 template <class T>
 FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand& keys,
                                    const RowOperand& queries) {
-  mfma_f32_16x16x32<T>(scores, keys.piece[0], queries.piece[0]);
+  if constexpr (kScoreTile == 32) {
+    mfma_f32_32x32x16<T>(scores, keys.piece[0], queries.piece[0]);
+  } else {
+    mfma_f32_16x16x32<T>(scores, keys.piece[0], queries.piece[0]);
+  }
 }
 
+constexpr int kValueProducts = kScoreTile / 16;  // instructions of multiply_output
 struct ProbabilityOperand {
-  Words<4> words;
+  Words<4 * kValueProducts> words;
 };
+template <class T, bool kShifted = false>
+FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements]) {
+  ProbabilityOperand operand;
+#pragma unroll
+  for (int w = 0; w < kElements / 2; ++w)
+    operand.words.word[w] = pack_probabilities<T, kShifted>(p[2 * w], p[2 * w + 1]);
+  return operand;
+}
 template <class T, bool kShifted = false>
 FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements],
                                             const float (&next)[kElements]) {
@@ -55,12 +71,25 @@ FULMEN_DEVICE ProbabilityOperand to_operand(const float (&p)[kElements],
 }
 using ValuePiece = Words<4>;
 struct ValueOperand {
-  ValuePiece piece[1];
+  ValuePiece piece[kValueProducts];
 };
+// The n-th of them.
+template <class T>
+FULMEN_DEVICE void multiply_output_part(float (&out)[kElements], const ProbabilityOperand& p,
+                                        const ValueOperand& v, int n) {
+  const unsigned* const w = p.words.word + 4 * n;
+  const Words<4> words{{w[0], w[1], w[2], w[3]}};
+  if constexpr (kScoreTile == 32) {
+    mfma_f32_32x32x16<T>(out, v.piece[n], words);
+  } else {
+    mfma_f32_16x16x32<T>(out, v.piece[n], words);
+  }
+}
 template <class T>
 FULMEN_DEVICE void multiply_output(float (&out)[kElements], const ProbabilityOperand& p,
                                    const ValueOperand& v) {
-  mfma_f32_16x16x32<T>(out, v.piece[0], p.words);
+#pragma unroll
+  for (int n = 0; n < kValueProducts; ++n) multiply_output_part<T>(out, p, v, n);
 }
 
 // Prefill keeps V as rows in LDS.

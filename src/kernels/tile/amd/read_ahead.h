@@ -18,8 +18,16 @@ constexpr bool kReadsAhead = kWaveSize == 64 && kQueryMmaSteps > 0 && !kValuesFo
                              (kBuffers == 1 || kAllLanesStore);
 // Operands of keys, of 4 registers. With 8 gfx942 is slower; beside scores of 64 keys 6 spill.
 constexpr int kKeysHeld = kBlockN >= 64 ? 4 : 6;
-// Operands of values in prefill_pipeline.h, of 16 or 8 bytes.
-constexpr int kValuesHeld = sizeof(ValuePiece) == 8 ? 8 : 4;
+// Operands of values in prefill_pipeline.h, of 8 to 32 bytes.
+constexpr int kValuesHeld = 64 / sizeof(ValueOperand);
+
+// Instructions of O += P V for an operand of values, and the n-th of them.
+FULMEN_DEVICE constexpr int value_parts() { return sizeof(ValueOperand) / sizeof(ValuePiece); }
+template <class T>
+FULMEN_DEVICE void multiply_value_part(T (&out)[kElements], const StagedProbabilities& p,
+                                       const ValueOperand& values, int n) {
+  if constexpr (kReadsAhead) multiply_output_part<Element>(out, p, values, n);
+}
 
 // A lane's operands of values, in the order of products: as many as are read ahead.
 class ValuesAhead {
@@ -48,7 +56,9 @@ class ValuesAhead {
   static constexpr int kAll = kValueSteps * kDimTiles;
   // 8 bytes each: all of a tile of 32 keys, as those of neighbouring steps are one read. Of 16
   // bytes 8 would spill on gfx950.
-  static constexpr int kHeld = sizeof(ValuePiece) == 8 && kValueSteps == 2 ? kAll : 4;
+  static constexpr int kHeld = sizeof(ValuePiece) == 8 && kValueSteps == 2 ? kAll
+                               : sizeof(ValueOperand) == 32                ? 2
+                                                                           : 4;
   decltype(value_operand(0, 0, 0, 0)) operands_[kHeld];
 };
 

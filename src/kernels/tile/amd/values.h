@@ -33,18 +33,21 @@ FULMEN_DEVICE ValueOperand lds_value_operand(int at, int step, int dims) {
   return operand;
 }
 
-// The tile is [key][dim], and LDS transposes: keys 4 (l / 16) + e of each of two key tiles, of dim
-// l % 16.
+// The tile is [key][dim], and LDS transposes: runs of 4 keys of dim l % kScoreTile, in the order of
+// a lane's scores.
 template <int kPitch>
 FULMEN_DEVICE ValueOperand lds_rows_as_values(int at, int step, int dims) {
   ValueOperand values;
-  const int from = at + kValueDepth * step * kPitch + 2 * kScoreTile * dims +
-                   lane_id() / 4 * kPitch + 8 * (lane_id() % 4);
+  const int lane = lane_id(), key = 4 * (lane / kScoreTile) + lane % 16 / 4,
+            dim = lane % kScoreTile / 16 * 16 + 4 * (lane % 4);
+  const int from =
+      at + kValueDepth * step * kPitch + 2 * kScoreTile * dims + key * kPitch + 2 * dim;
+  constexpr int kRunStep = 256 / kScoreTile;  // keys from a lane's run to its next
 #pragma unroll
-  for (int f = 0; f < kStepTiles; ++f) {
-    const Words<2> keys = lds_load_transposed(from + kScoreTile * f * kPitch);
-    values.piece[0].word[2 * f] = keys.word[0];
-    values.piece[0].word[2 * f + 1] = keys.word[1];
+  for (int n = 0; n < kValueDepth / kRunStep; ++n) {
+    const Words<2> keys = lds_load_transposed(from + kRunStep * n * kPitch);
+    values.piece[n / 2].word[n % 2 * 2] = keys.word[0];
+    values.piece[n / 2].word[n % 2 * 2 + 1] = keys.word[1];
   }
   return values;
 }
