@@ -18,6 +18,10 @@ struct HalfProbabilities {
   StagedProbabilities step[kHalfSteps][kRowTiles];
 };
 
+// Whether a product takes longer than an exponential, which then follows it at once: the other
+// wave's next product finds the vector unit free.
+constexpr bool kAlternates = kScoreTile == 32;
+
 // A half's probabilities, element by element in the order in which products with values take them.
 // Of each element exponentiate() first, then finish().
 class HalfSoftmax {
@@ -26,48 +30,52 @@ class HalfSoftmax {
 
   FULMEN_DEVICE HalfSoftmax(const HalfScores& score, float scale, const float (&shift)[kRowTiles])
       : score_(score), scale_(scale), shift_(shift) {
-    prepare<0>();
+    if constexpr (kAlternates) prepare<0>();
   }
   template <int n>
   FULMEN_DEVICE void exponentiate() {
-    if constexpr (n % 2 == 0) {
-      two_.x = exp2(exponents_.x);
-    } else {
-      two_.y = exp2(exponents_.y);
-    }
+    if constexpr (n % 2 == 0 && !kAlternates) prepare<n>();
+    group_[tile_of_step(n)][n % kElements] = exp2(n % 2 == 0 ? exponents_.x : exponents_.y);
   }
-  // A pair's end, and the next one's exponents.
   template <int n>
   FULMEN_DEVICE void finish(HalfProbabilities& p) {
     if constexpr (n % 2 == 0) return;
-    constexpr int t = row_tile(n), step = n / (kGroup * kRowTiles);
-    sums_[t] = step == 0 && n % kGroup == 1 ? two_ : add(sums_[t], two_);
-    set_pair(p.step[step][t], n % kGroup / 2);
-    if constexpr (n + 1 < kAll) prepare<n + 1>();
+    constexpr int e = n % kElements, f = tile_of_step(n), t = row_tile(n), step = step_of(n);
+    const Pair two{group_[f][e - 1], group_[f][e]};
+    sums_[t] = step == 0 && f == 0 && e == 1 ? two : add(sums_[t], two);
+    if constexpr (kAlternates) {
+      set_pair(p.step[step][t], n % kGroup / 2, two);
+      if constexpr (n + 1 < kAll) prepare<n + 1>();
+    } else if constexpr (n % kGroup == kGroup - 1) {
+      p.step[step][t] = staged_probabilities(group_, 0);
+    }
   }
   FULMEN_DEVICE float sum(int t) const { return sums_[t].x + sums_[t].y; }
 
  private:
   static constexpr int kGroup = kElements * kValueStepTiles;  // elements of one operand
   FULMEN_DEVICE static constexpr int row_tile(int n) { return n / kGroup % kRowTiles; }
+  FULMEN_DEVICE static constexpr int step_of(int n) { return n / (kGroup * kRowTiles); }
+  FULMEN_DEVICE static constexpr int tile_of_step(int n) { return n / kElements % kValueStepTiles; }
+  // The exponents of elements n and n + 1.
   template <int n>
   FULMEN_DEVICE void prepare() {
-    constexpr int t = row_tile(n),
-                  f = n / (kGroup * kRowTiles) * kValueStepTiles + n / kElements % kValueStepTiles,
-                  e = n % kElements;
-    exponents_ = exponents(Pair{score_[t][f][e], score_[t][f][e + 1]}, scale_, shift_[t]);
+    constexpr int t = row_tile(n), e = n % kElements;
+    const float(&s)[kElements] = score_[t][kValueStepTiles * step_of(n) + tile_of_step(n)];
+    exponents_ = exponents(Pair{s[e], s[e + 1]}, scale_, shift_[t]);
   }
   // Codes are never piped (kPipelines).
   template <class Probabilities>
-  FULMEN_DEVICE void set_pair(Probabilities& p, int word) const {
+  FULMEN_DEVICE static void set_pair(Probabilities& p, int word, const Pair& two) {
     if constexpr (!kCodeValues)
-      p.words.word[word] = pack_probabilities<Element, true>(two_.x, two_.y);
+      p.words.word[word] = pack_probabilities<Element, true>(two.x, two.y);
   }
 
   const HalfScores& score_;
   float scale_;
   const float (&shift_)[kRowTiles];
-  Pair exponents_, two_, sums_[kRowTiles];
+  Pair exponents_, sums_[kRowTiles];
+  TileRow<kValueStepTiles> group_;
 };
 
 }  // namespace fulmen::kernels

@@ -27,19 +27,14 @@ class PipedRows {
   }
   FULMEN_DEVICE void multiply_keys(int buffer, int half, HalfScores& score) const {
 #pragma unroll
-    for (int n = 0; n < kKeyGroups; ++n) {
-      const Keys keys = key(buffer, half, n);
-#pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) multiply_keys(n, t, keys, score);
-    }
+    for (int n = 0; n < kKeyGroups; ++n) multiply_keys(n, key(buffer, half, n), score);
   }
   FULMEN_DEVICE void multiply_values(const HalfProbabilities& p, int buffer, int half) {
 #pragma unroll
     for (int n = 0; n < kValueGroups; ++n) {
       const Values values = value(buffer, half, n);
 #pragma unroll
-      for (int part = 0; part < kRowTiles * value_parts(); ++part)
-        multiply_values(n, part, p, values);
+      for (int part = 0; part < value_parts(); ++part) multiply_values(n, part, p, values);
     }
   }
   // score becomes p. kKeys: `next` becomes the scores of a half of `buffer`, whose first keys have
@@ -80,10 +75,8 @@ class PipedRows {
     const Beside& beside;
     Values values[kValuesAhead];
 
-    // Instructions of a group for each row tile that have elements of their own.
-    FULMEN_DEVICE static constexpr int parts(int g) {
-      return kRowTiles * (g < kFirst ? 1 : value_parts());
-    }
+    // Instructions of a group, of each row tile, that have elements of their own.
+    FULMEN_DEVICE static constexpr int parts(int g) { return g < kFirst ? 1 : value_parts(); }
     // Elements that are done before a part of group g: as many as products.
     FULMEN_DEVICE static constexpr int elements(int g, int part) {
       const int keys = g < kFirst ? g : kFirst, here = g < kFirst ? kStepDims : kValueDepth,
@@ -91,6 +84,22 @@ class PipedRows {
       return HalfSoftmax::kAll *
              ((keys * kStepDims + (g - keys) * kValueDepth) * parts(g) + part * here) /
              (all * parts(g));
+    }
+    // What later groups take, in the place of what this one has taken.
+    template <int kGroup>
+    FULMEN_DEVICE void read_ahead() {
+      if constexpr (kGroup < kFirst) {
+        constexpr int kNext = kGroup + kKeysAhead, kValue = kGroup - (kFirst - kValuesAhead);
+        if constexpr (kNext < kFirst) rows.keys_[kNext % kKeysAhead] = key(buffer, half, kNext);
+        if constexpr (kValues && kGroup == kFirst - 1) {
+          read_values<(kFirst >= kValuesAhead ? kValue : 0), kValuesAhead>();
+        } else if constexpr (kValues && kFirst >= kValuesAhead && kValue >= 0) {
+          read_values<kValue, kValue + 1>();
+        }
+      } else {
+        constexpr int kNext = kGroup - kFirst + kValuesAhead;
+        if constexpr (kNext < kValueGroups) read_values<kNext, kNext + 1>();
+      }
     }
     template <int kFrom, int kUntil>
     FULMEN_DEVICE void exponentiate() {
@@ -100,19 +109,22 @@ class PipedRows {
         exponentiate<kFrom + 1, kUntil>();
       }
     }
-    // The matrix unit is busy for as long as an exponential takes, so these follow each other.
     template <int kGroup, int kPart>
     FULMEN_DEVICE void part() {
       constexpr int kBegin = elements(kGroup, kPart), kEnd = elements(kGroup, kPart + 1);
       if constexpr (kGroup < kFirst) {
-        rows.multiply_keys(kGroup, kPart, rows.keys_[kGroup % kKeysAhead], next);
+        rows.multiply_keys(kGroup, rows.keys_[kGroup % kKeysAhead], next);
       } else {
         rows.multiply_values(kGroup - kFirst, kPart, before,
                              values[(kGroup - kFirst) % kValuesAhead]);
       }
-      schedule_fence();
+      if constexpr (kAlternates) {
+        schedule_fence();
+      } else {
+        read_ahead<kGroup>();
+      }
       exponentiate<kBegin, kEnd>();
-      schedule_fence();
+      if constexpr (kAlternates) schedule_fence();
       if constexpr (kBegin < kEnd) softmax.template finish<kEnd - 1>(p);
       if constexpr (kPart + 1 < parts(kGroup)) {
         schedule_fence();
@@ -130,19 +142,7 @@ class PipedRows {
     FULMEN_DEVICE void group() {
       if constexpr (kGroup >= kGroups) return;
       part<kGroup, 0>();
-      if constexpr (kGroup < kFirst) {
-        constexpr int kNext = kGroup + kKeysAhead, kValue = kGroup - (kFirst - kValuesAhead);
-        if constexpr (kNext < kFirst) rows.keys_[kNext % kKeysAhead] = key(buffer, half, kNext);
-        // The first values, in the last keys' place.
-        if constexpr (kValues && kGroup == kFirst - 1) {
-          read_values<(kFirst >= kValuesAhead ? kValue : 0), kValuesAhead>();
-        } else if constexpr (kValues && kFirst >= kValuesAhead && kValue >= 0) {
-          read_values<kValue, kValue + 1>();
-        }
-      } else {
-        constexpr int kNext = kGroup - kFirst + kValuesAhead;
-        if constexpr (kNext < kValueGroups) read_values<kNext, kNext + 1>();
-      }
+      if constexpr (kAlternates) read_ahead<kGroup>();
       beside(kGroup, kLastRead);
       schedule_fence();
       if constexpr (kGroup + 1 < kGroups) group<kGroup + 1>();
@@ -155,18 +155,21 @@ class PipedRows {
   FULMEN_DEVICE static Values value(int buffer, int half, int n) {
     return value_operand(buffer, kHalfSteps * half + n / kDimTiles, n % kDimTiles, 0);
   }
-  // Row tile t, of instructions that have elements of their own the part-th.
-  FULMEN_DEVICE void multiply_keys(int n, int t, const Keys& keys, HalfScores& score) const {
-    float(&sums)[kElements] = score[t][n % kHalfTiles];
+  FULMEN_DEVICE void multiply_keys(int n, const Keys& keys, HalfScores& score) const {
 #pragma unroll
-    for (int e = 0; e < kElements && n < kHalfTiles; ++e) sums[e] = 0;
-    multiply_scores<Element>(sums, keys, rows_.queries[t][n / kHalfTiles]);
+    for (int t = 0; t < kRowTiles; ++t) {
+      float(&sums)[kElements] = score[t][n % kHalfTiles];
+#pragma unroll
+      for (int e = 0; e < kElements && n < kHalfTiles; ++e) sums[e] = 0;
+      multiply_scores<Element>(sums, keys, rows_.queries[t][n / kHalfTiles]);
+    }
   }
   FULMEN_DEVICE void multiply_values(int n, int part, const HalfProbabilities& p,
                                      const Values& values) {
-    const int t = part % kRowTiles;
-    multiply_value_part(rows_.out[t][n % kDimTiles], p.step[n / kDimTiles][t], values,
-                        part / kRowTiles);
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      multiply_value_part(rows_.out[t][n % kDimTiles], p.step[n / kDimTiles][t], values, part);
+    }
   }
 
   // Before the first key every probability is infinite, so that the reference follows.

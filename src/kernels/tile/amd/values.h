@@ -38,10 +38,12 @@ FULMEN_DEVICE ValueOperand lds_value_operand(int at, int step, int dims) {
 template <int kPitch>
 FULMEN_DEVICE ValueOperand lds_rows_as_values(int at, int step, int dims) {
   ValueOperand values;
-  const int lane = lane_id(), key = 4 * (lane / kScoreTile) + lane % 16 / 4,
-            dim = lane % kScoreTile / 16 * 16 + 4 * (lane % 4);
-  const int from =
-      at + kValueDepth * step * kPitch + 2 * kScoreTile * dims + key * kPitch + 2 * dim;
+  // A block of 16 lanes reads 4 rows of 16 dims.
+  const int lane = lane_id(),
+            key = kScoreTile == 16 ? lane / 4 : lane / kScoreTile * 4 + lane % 16 / 4,
+            first_dim = lane % kScoreTile / 16 * 16;
+  const int from = at + kValueDepth * step * kPitch + 2 * (kScoreTile * dims + first_dim) +
+                   key * kPitch + 8 * (lane % 4);
   constexpr int kRunStep = 256 / kScoreTile;  // keys from a lane's run to its next
 #pragma unroll
   for (int n = 0; n < kValueDepth / kRunStep; ++n) {
