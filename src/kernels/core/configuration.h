@@ -28,8 +28,7 @@ struct Configuration {
   int direct_rows = 0;  // backward.h: the workgroup's rows come to registers straight from memory
   int persistent = 0;   // tile scheduler: 0 a single tile, 1 static persistent (grid stride), 2
                         // dynamic persistent (tile counter)
-  int ping_pong = 0;    // prefill_tma.h and backward_tma.h: ping-pong, one warpgroup's products
-                        // beside another's softmax
+  int ping_pong = 0;    // by the TMA: products of one warpgroup beside another's softmax
   int tensor_maps = 0;  // tiles come by the TMA, which one more warpgroup asks for
   // forward/short.h loads V before it computes scores, backward.h the next columns before these;
   // backward_wgmma.h has both tensors of several tiles of columns in LDS.

@@ -1,8 +1,8 @@
-// CDNA's matrix instructions of 16 x 16 or 32 x 32, wave64: which lane holds what of scores, outputs
-// and rows. With T = kScoreTile:
+// CDNA's matrix instructions of 16 x 16 or 32 x 32, wave64: which lane holds what of scores,
+// outputs and rows. With T = kScoreTile:
 //   accumulator D[i][j]         i = (256 / T) (e / 4) + 4 (l / T) + e % 4, j = l % T
-//   operands A[i][k], B[k][j]   i, j = l % T; a lane reads 16 bytes of its row, as the order of dims
-//                               is free where both operands share it
+//   operands A[i][k], B[k][j]   i, j = l % T; a lane reads 16 bytes of its row, as the order of
+//                               dims is free where both operands share it
 // Scores are K Q^T: a lane owns one query row and of its keys runs of 4 neighbours.
 #pragma once
 

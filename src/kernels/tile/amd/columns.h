@@ -2,6 +2,7 @@
 #pragma once
 
 #include "algorithm/transposed_rows.h"
+#include "tile/amd/rows_as_values.h"
 #include "tile/column_source.h"
 #include "tile/rows.h"
 #include "tile/values.h"

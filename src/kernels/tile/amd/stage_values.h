@@ -2,6 +2,7 @@
 #pragma once
 
 #include "algorithm/transposed_rows.h"
+#include "tile/amd/rows_as_values.h"
 #include "tile/kept_keys.h"
 #include "tile/rows.h"
 #include "tile/stage_layout.h"
