@@ -25,17 +25,10 @@ FULMEN_ALGORITHM int transposed_row(int dim, int block_n, int depth) {
 // Bytes behind each row of a tile that lies as it comes, beside transposed ones (depth > 0). Its
 // rows' pieces of 16 bytes are read from 8 rows at once: 16 bytes put them in different banks.
 // transposes: LDS does so while it is read, from 64 banks; pieces then come from 16 rows, which are
-// four, eight and four of a piece and of the next one, and 32 bytes from 8 rows. With
-// products of 32 x 32 pieces come from 16 rows of one piece.
-FULMEN_ALGORITHM int row_padding(int depth, bool transposes, int score_tile = 16) {
+// four, eight and four of a piece and of the next one, and 32 bytes from 8 rows.
+FULMEN_ALGORITHM int row_padding(int depth, bool transposes) {
   if (depth == 0) return 0;
-  return transposes && score_tile == 16 ? 32 : 16;
-}
-
-// The same of values that LDS transposes: 32 bytes from 8 rows, or 64 bytes from 4.
-FULMEN_ALGORITHM int value_padding(int head_dim_v, int score_tile) {
-  const int bytes = 2 * score_tile;
-  return head_dim_v % bytes == 0 ? bytes : 0;
+  return transposes ? 32 : 16;
 }
 
 }  // namespace fulmen::algorithm

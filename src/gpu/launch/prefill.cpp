@@ -141,14 +141,15 @@ class Forward final : public Family {
     s.persistent = persistent;
     specialise_for(p, s);
     read_mask_as_bits(p, s);
-    if (is_plain(p, s)) {
-      if (shape.plain_waves > 0) s.min_waves = shape.plain_waves;
-      const int rows = s.block_m * s.dim_groups / shape.waves, tile = tiles_.plain_tile;
-      if (rows % tile == 0 && s.block_n % tile == 0 && s.head_dim_v % (tile * s.dim_groups) == 0)
-        s.score_tile = tile;
-    }
+    if (shape.plain_waves > 0 && is_plain(p, s)) s.min_waves = shape.plain_waves;
+    if (is_plain(p, s) && takes_plain_tile(s, shape)) s.score_tile = tiles_.plain_tile;
     set_prefill_lds(s);
     return s;
+  }
+  bool takes_plain_tile(const Specialisation& s, const PrefillShape& shape) const {
+    const int wave_rows = s.block_m * s.dim_groups / shape.waves;
+    return wave_rows % tiles_.plain_tile == 0 && s.block_n % tiles_.plain_tile == 0 &&
+           s.head_dim_v % (tiles_.plain_tile * s.dim_groups) == 0;
   }
   // Nothing takes registers beside the products and the softmax.
   static bool is_plain(const Problem& p, const Specialisation& s) {

@@ -45,15 +45,18 @@ struct PrefillLayout {
     int query_bytes = 0;
     if (s.transposed_depth > 0) {
       // Rows' pieces in different groups of four banks.
-      const int padding =
-          algorithm::row_padding(s.transposed_depth, s.reads_transposed, s.score_tile);
+      const int usual = algorithm::row_padding(s.transposed_depth, s.reads_transposed);
+      // 32 x 32: 16 rows' pieces of 16 bytes are all of one column, and what transposes takes 64
+      // bytes of 4 rows.
+      const bool wide = s.score_tile == 32;
+      const int padding = wide ? 16 : usual, value_padding = wide ? 64 : usual;
       l.key_pitch = l.query_pitch = s.key_bytes * s.head_dim + padding;
       if (s.value_codes) {
         // 16 rows' pieces of 8 bytes in different banks.
         l.value_pitch = s.block_n + 8;
         l.value_bytes = (s.head_dim_v * l.value_pitch + 15) / 16 * 16;
       } else if (s.reads_transposed) {
-        l.value_pitch = 2 * s.head_dim_v + algorithm::value_padding(s.head_dim_v, s.score_tile);
+        l.value_pitch = 2 * s.head_dim_v + (s.head_dim_v % value_padding == 0 ? value_padding : 0);
         l.value_bytes = s.block_n * l.value_pitch;
       } else {
         const int bytes = algorithm::transposed_row(s.head_dim_v, s.block_n, s.transposed_depth);
