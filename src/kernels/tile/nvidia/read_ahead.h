@@ -9,8 +9,8 @@ constexpr bool kReadsAhead = false;
 constexpr int kKeysHeld = 1, kValuesHeld = 1;
 FULMEN_DEVICE constexpr int value_parts() { return 1; }
 template <class T, class Values>
-FULMEN_DEVICE void multiply_value_part(T (&out)[kElements], const StagedProbabilities& p,
-                                       const Values& values, int n);
+FULMEN_DEVICE void multiply_value_part(T (& /*out*/)[kElements], const StagedProbabilities& /*p*/,
+                                       const Values& /*values*/, int /*n*/) {}
 struct ValuesAhead {
   FULMEN_DEVICE void read_first(int buffer);
   FULMEN_DEVICE void multiply(OutputFragment& out, int buffer, int step,
