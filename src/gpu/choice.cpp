@@ -100,15 +100,9 @@ bool has_long_rows_of_keys(const Target& target, const Problem& p) {
          (p.seqlen_q <= kFewQueries || tiles_of_64_queries(p) <= kFewTiles);
 }
 
-// Without warpgroup products, rows that fill one tile of decode.h: it reads each key once, too.
-bool shares_latent_tiles(const Target& target, const Problem& p) {
-  constexpr int64_t kDecodeRows = 16;
-  return target.panel_columns > 0 || packed_rows(p) > kDecodeRows;
-}
-
 constexpr Preference kPreferences[]{
     // Forward. Latent attention, whose tiles of keys are the values, too.
-    {"decode_latent", 43, shares_latent_tiles},
+    {"decode_latent", 43, always},
     // Little work, which ends soonest in tiles that the TMA brings.
     {"prefill_tma", 42, has_few_short_tiles},
     // Few queries and many keys, split to fill the chip. The TMA has more of them in flight.

@@ -1,5 +1,5 @@
-// Few queries of latent attention, whose values are the first dims of its keys, on emulated chips of
-// each target that has kernels for it, and on the machine's GPU where it is one.
+// Few queries of latent attention, whose values are the first dims of its keys, on emulated chips
+// of each target with kernels for it, and on the machine's GPU where it is a Hopper.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>

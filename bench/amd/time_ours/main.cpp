@@ -1,7 +1,8 @@
-// time_ours ARCH PASS HEAD_DIM SEQLEN CAUSAL TIMES [KERNEL]: the timeline of our kernels of one head, as
-// run_kernel gives it for others' (bench/amd/README.md). PASS: forward, backward; latent: decode of
-// one sequence of latent attention, whose query heads stand in HEAD_DIM's place. CAUSAL: 0, 1.
-// TIMES: how many heads and sequences the whole problem has. Prints JSON.
+// time_ours ARCH PASS HEAD_DIM SEQLEN CAUSAL TIMES [KERNEL]: the timeline of our kernels of one
+// head, as run_kernel gives it for others' (bench/amd/README.md). PASS: forward, backward; latent:
+// decode of one sequence of latent attention, whose query heads stand in HEAD_DIM's place. CAUSAL:
+// 0, 1. TIMES: how many heads and sequences the whole problem has. KERNEL: not the chosen one.
+// Prints JSON.
 #include <fmt/format.h>
 
 #include <cstdlib>

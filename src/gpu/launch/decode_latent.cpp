@@ -129,6 +129,7 @@ Support takes_values_in_keys(const Problem& p) {
 }
 
 const Family* make_decode_latent(const Target& target) {
+  if (target.decode_latent) return make_decode_latent_waves(target);
   return target.panel_columns > 0 ? new DecodeLatent(target) : nullptr;
 }
 

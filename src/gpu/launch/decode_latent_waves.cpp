@@ -61,7 +61,7 @@ class DecodeLatentWaves final : public Family {
   int64_t groups(const Problem& p) const { return p.batch * p.num_kv_heads * row_tiles(p); }
   // A workgroup takes a whole compute unit.
   int usual_splits(const Problem& p, int compute_units) const {
-    return choose_splits(p, groups(p), kMinSplitKeys, compute_units);
+    return choose_splits(p, groups(p), kMinSplitKeys, std::max(1, compute_units));
   }
 
   Specialisation specialisation(const Problem& p, int num_splits) const {
@@ -100,7 +100,7 @@ class DecodeLatentWaves final : public Family {
 }  // namespace
 
 const Family* make_decode_latent_waves(const Target& target) {
-  return target.decode_latent ? new DecodeLatentWaves(target) : nullptr;
+  return new DecodeLatentWaves(target);
 }
 
 }  // namespace fulmen::gpu

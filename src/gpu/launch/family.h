@@ -145,7 +145,6 @@ const Family* make_short(const Target& target);
 const Family* make_decode(const Target& target);
 const Family* make_decode_tma(const Target& target);
 const Family* make_decode_latent(const Target& target);
-const Family* make_decode_latent_waves(const Target& target);
 const Family* make_decode_portable(const Target& target);
 const Family* make_boards(const Target& target);
 const Family* make_short_backward(const Target& target);

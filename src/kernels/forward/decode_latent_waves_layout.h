@@ -6,9 +6,9 @@
 
 namespace fulmen::kernels {
 
-// Tiles of keys of 16 bits, row after row: the values of one are read while the keys of the next are
-// and the tile after that is written. Probabilities lie as operands, and beside them the rows'
-// rescale factors; of two tiles each. Behind `total` come operands of queries.
+// Tiles of keys of 16 bits, row after row: the values of one are read, the keys of the next, and
+// the tile after that is written. Probabilities lie as operands, and beside them the rows' rescale
+// factors; of two tiles each. Behind `total` come operands of queries.
 struct LatentWavesLayout {
   static constexpr int kTiles = 3, kParts = 2;
   int pitch, tile_bytes;

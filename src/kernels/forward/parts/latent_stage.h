@@ -35,16 +35,17 @@ struct LatentTile {
     return lds_load<Words<kCount / 2>>(at + (key + fixed) * kLatentLayout.pitch +
                                        (inside ? 2 * of_row : 0));
   }
-  // 16 dims of the keys of the step-th product, which LDS transposes.
-  FULMEN_DEVICE ValueOperand transposed(int step, int dim) const {
+  // 16 dims of the keys of the step-th product, which LDS transposes: where it does.
+  template <class Operand = ValueOperand>
+  FULMEN_DEVICE Operand transposed(int step, int dim) const {
     const int of_row = first_dim + dim;
     const bool inside = kHeadDimV <= kHeadDim || of_row < kHeadDim;
     return lds_rows_as_values<kLatentLayout.pitch>(at + (inside ? 2 * of_row : 0), step, 0);
   }
 };
 
-// Each lane brings pieces of one row of a tile. Where is computed for each tile: registers are full.
-// Rows before the first key, and behind the last one,
+// Each lane brings pieces of one row of a tile. Addresses are computed for each tile, as registers
+// are full. Rows before the first key, and behind the last one,
 // repeat these: what they are multiplied with is 0, which must not meet a NaN that nobody attends.
 class LatentStage {
  public:

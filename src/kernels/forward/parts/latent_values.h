@@ -5,18 +5,20 @@
 
 namespace fulmen::kernels {
 
-// Values of a product's keys, of kHeldValues times 16 dims, for all rows: as LDS transposes them. Of
-// two waves a SIMD a half at a time, for registers are full.
+// Values of a product's keys, of kHeldValues times 16 dims, for all rows. With two waves a SIMD a
+// half at a time is held, for registers are full.
 constexpr int kHeldValues =
                   kReadsTransposed && kMinWaves > 1 && kWidth % 2 == 0 ? kWidth / 2 : kWidth,
               kValueParts = kWidth / kHeldValues;
+// As LDS transposes them.
+template <int kCount>
 struct TransposedValues {
-  ValueOperand operand[kHeldValues];
+  ValueOperand operand[kCount];
 
   FULMEN_DEVICE void load(const LatentTile& tile, int step, int g, int value_part) {
 #pragma unroll
-    for (int w = 0; w < kHeldValues; ++w)
-      operand[w] = tile.transposed(step, kScoreTile * (g * kWidth + value_part * kHeldValues + w));
+    for (int w = 0; w < kCount; ++w)
+      operand[w] = tile.transposed(step, kScoreTile * (g * kWidth + value_part * kCount + w));
   }
   FULMEN_DEVICE void multiply(int w, const ProbabilityOperand& p, float (&sums)[kElements]) const {
     multiply_output<Element>(sums, p, operand[w]);
@@ -149,7 +151,7 @@ class LatentValues {
   DirectOutput out_[kWaves] = {};
   int first_probabilities_ = 0;
   ProbabilityOperand p_ = {};  // of the next product
-  Either<kReadsTransposed, TransposedValues, PairedValues> values_ = {};
+  Either<kReadsTransposed, TransposedValues<kHeldValues>, PairedValues> values_ = {};
 };
 
 }  // namespace fulmen::kernels
