@@ -15,7 +15,8 @@ set(FULMEN_INSTRUCTION_SETS
   "x86|amx|${_amx}"
   "x86|amx_fp16|${_amx}"
   "arm|neon|-march=armv8-a"
-  "arm|neon_dotprod|-march=armv8.2-a+dotprod")
+  "arm|neon_dotprod|-march=armv8.2-a+dotprod"
+  "arm|neon_i8mm|-march=armv8.2-a+i8mm")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(FULMEN_ARCHITECTURE x86)
@@ -31,7 +32,7 @@ set(FULMEN_ONLY_INSTRUCTION_SETS "" CACHE
   STRING "Instruction sets to build beside scalar, as a list; native: this machine's; empty: all")
 set(FULMEN_WANTED_SETS scalar ${FULMEN_ONLY_INSTRUCTION_SETS})
 if(FULMEN_ONLY_INSTRUCTION_SETS STREQUAL "native")
-  set(FULMEN_WANTED_SETS scalar neon neon_dotprod)
+  set(FULMEN_WANTED_SETS scalar neon neon_dotprod neon_i8mm)
   file(STRINGS /proc/cpuinfo _cpuinfo REGEX "^flags" LIMIT_COUNT 1)
   # An instruction set and its flag in /proc/cpuinfo.
   foreach(_row "avx2 avx2" "avx_vnni avx_vnni" "avx512 avx512bw" "avx512_vnni avx512_vnni"

@@ -18,7 +18,7 @@ int64_t floats(int64_t count) { return round_up(count, 16); }
 CodedKeys::CodedKeys(const Problem& problem, const Int8Tasks& tasks, int lanes)
     : problem_(&problem), function_(tasks.code_keys[static_cast<int>(problem.dtype)]) {
   places_.dims = round_up(problem.head_dim, lanes);
-  places_.key_stride = places_.dims / tasks.codes;
+  places_.key_stride = round_up(places_.dims / tasks.codes, tasks.unit_words);
   places_.kv_heads = problem.num_kv_heads;
   places_.part_keys =
       round_up(std::max(kPartKeys, (problem.seqlen_k + kMostParts - 1) / kMostParts), kCodedKeys);

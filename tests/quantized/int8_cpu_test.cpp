@@ -1,53 +1,27 @@
-// cpu.prefill_int8 on this processor's instruction sets, and with the products of VNNI and AMX
-// emulated: the tolerance rule over its options, lengths and dims, codes of many parts of keys, and
-// what is not a number.
+// cpu.prefill_int8 on this processor's instruction sets, and with the products of VNNI, NEON and
+// AMX emulated: the tolerance rule over its options, lengths and dims, codes of many parts of keys,
+// and what is not a number.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "cpu/families.h"
 #include "fulmen/fulmen.h"
+#include "quantized/int8_emulated.h"
 #include "support/attention_case.h"
-#include "support/cpu_backend.h"
 #include "support/random.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {
 
-const cpu::IsaTable& emulated_vnni_table();
-const cpu::IsaTable& emulated_amx_int8_table();
-
 namespace {
-
-constexpr const char* kEmulated = "int8_emulated";
-
-class EmulatedBackend final : public CpuBackend {
- public:
-  EmulatedBackend()
-      : CpuBackend(kEmulated, "emulated products of int8"),
-        vnni_{&emulated_vnni_table(), 1, true, ""},
-        amx_{&emulated_amx_int8_table(), 1, true, ""} {
-    add(cpu::make_kernel("prefill_int8", vnni_));
-    add(cpu::make_kernel("prefill_int8", amx_));  // bf16
-  }
-
- private:
-  cpu::InstructionSet vnni_, amx_;
-};
 
 class Int8Cpu : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    static bool registered = false;
-    if (registered) return;
-    ASSERT_TRUE(register_backend(std::make_shared<EmulatedBackend>()).ok());
-    registered = true;
-  }
+  static void SetUpTestSuite() { ASSERT_TRUE(register_emulated_int8()); }
   // The family's kernels of the device.
   static std::vector<std::string> kernels(const Problem& problem, const std::string& device) {
     std::vector<std::string> names = kernels_for(problem, device);

@@ -57,6 +57,10 @@ std::vector<InstructionSet> make_instruction_sets() {
 #ifdef FULMEN_HAVE_ISA_NEON_DOTPROD
   sets.push_back({&table_neon_dotprod(), 3, platform::has_arm_dot_products(), "dot products"});
 #endif
+#ifdef FULMEN_HAVE_ISA_NEON_I8MM
+  sets.push_back({&table_neon_i8mm(), 4, platform::has_arm_byte_matrices(),
+                  "products of matrices of bytes (I8MM)"});
+#endif
 #ifdef FULMEN_HAVE_ISA_AVX2
   sets.push_back({&table_avx2(), 3, has_avx2(), "AVX2, FMA and F16C", false, fetches_batches()});
 #endif

@@ -1,31 +1,43 @@
-// NEON with the dot products of Armv8.2: sdot adds the products of four signed bytes.
+// NEON with the dot products of Armv8.2: sdot adds the products of four signed bytes. Its second
+// operand is one word of a vector for all lanes: a key's of the four that one load reads.
 #pragma once
 
-#include "cpu/isa/neon.h"
-#include "cpu/isa/numbers_for.h"
-#include "cpu/tile/key_codes.h"
+#include "cpu/isa/neon_codes.h"
 
 namespace fulmen::cpu {
 
-struct NeonDotprod : NumbersFor<struct NeonDotprodSet, Neon> {
-  using Numbers = NumbersFor<NeonDotprodSet, Neon>;
+struct NeonDotprod : NeonCodes<struct NeonDotprodSet> {
   static constexpr const char* kName = "neon_dotprod";
-  static constexpr int kGroup = 4;
-  static constexpr float kKeyOffset = 0;
+  static constexpr int kUnitWords = 1;
 
-  static Vec dot(Vec sum, Vec a, Vec b) {
-    return vreinterpretq_f32_s32(
-        vdotq_s32(vreinterpretq_s32_f32(sum), vreinterpretq_s8_f32(a), vreinterpretq_s8_f32(b)));
+  // sum[key][query vector] + the products of a unit of words. queries: [kVecs][kLanes], keys:
+  // [kKeyGroup] of each group of keys.
+  template <int kKeys, int kVecs>
+  static FULMEN_INLINE void add_products(Vec (&sum)[kKeys][kVecs], const float* queries,
+                                         const float* keys, int64_t group_stride) {
+    Vec of_queries[kVecs];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) of_queries[v] = load(queries + v * kLanes);
+#pragma GCC unroll 8
+    for (int key = 0; key < kKeys; key += kKeyGroup, keys += group_stride) {
+      const Vec group = load(keys);
+      add_key<0>(sum[key], of_queries, group);
+      add_key<1>(sum[key + 1], of_queries, group);
+      add_key<2>(sum[key + 2], of_queries, group);
+      add_key<3>(sum[key + 3], of_queries, group);
+    }
   }
-  static Vec number(Vec sum) { return vcvtq_f32_s32(vreinterpretq_s32_f32(sum)); }
-  static Vec code(Vec rounded) { return sub(rounded, set1(kCodeOrigin)); }
-  // The lowest byte of a rounded number is its code.
-  static void store_codes(float* to, Vec rounded) {
-    const int16x4_t halves = vmovn_s32(vreinterpretq_s32_f32(rounded));
-    const int8x8_t bytes = vmovn_s16(vcombine_s16(halves, halves));
-    vst1_lane_f32(to, vreinterpret_f32_s8(bytes), 0);
+  // The sums of each key, of what add_products left.
+  template <int kKeys, int kVecs>
+  static FULMEN_INLINE void split_sums(Vec (&)[kKeys][kVecs]) {}
+
+ private:
+  template <int kKey, int kVecs>
+  static FULMEN_INLINE void add_key(Vec (&sum)[kVecs], const Vec (&queries)[kVecs], Vec group) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v)
+      asm("sdot %0.4s, %1.16b, %2.4b[%c3]" : "+w"(sum[v]) : "w"(queries[v]), "w"(group), "i"(kKey));
   }
-  static void store_key_codes(float* to, Vec rounded) { store_codes(to, rounded); }
 };
 
 }  // namespace fulmen::cpu

@@ -19,7 +19,7 @@ constexpr int kNumFloatTypes = 3;  // indexed by DType: fp32, fp16, bf16
 
 // Prefill with q k^T in int8.
 struct Int8Tasks {
-  int codes = 0;  // of a word
+  int codes = 0, unit_words = 1;  // of a word; a key has whole units of words
   void (*prefill_task[kNumFloatTypes])(const ForwardCall&, const PrefillRows&, float* scratch) = {};
   void (*code_keys[kNumFloatTypes])(const ForwardCall&, const KeyCodesTask&, float* scratch) = {};
   // Floats of a worker's scratch.

@@ -16,5 +16,6 @@ const IsaTable& table_amx();
 const IsaTable& table_amx_fp16();
 const IsaTable& table_neon();
 const IsaTable& table_neon_dotprod();
+const IsaTable& table_neon_i8mm();
 
 }  // namespace fulmen::cpu

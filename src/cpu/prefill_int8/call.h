@@ -44,10 +44,12 @@ struct WithInt8Places : Parts {
   }
 };
 
-// lanes: of vectors; codes: of a word.
-FULMEN_INLINE WithInt8Places<TileScratch> int8_scratch(const Problem& problem, int lanes, int codes,
+// lanes: of vectors of numbers.
+template <class Product>
+FULMEN_INLINE WithInt8Places<TileScratch> int8_scratch(const Problem& problem, int lanes,
                                                        int block_n, int tiles) {
-  return {tile_scratch(problem, lanes, codes, block_n, tiles, 0), problem, lanes, tiles};
+  return {tile_scratch(problem, lanes, code_words<Product>(problem.head_dim), block_n, tiles, 0),
+          problem, lanes, tiles};
 }
 
 }  // namespace fulmen::cpu

@@ -97,15 +97,27 @@ class KeyCoder {
     const Vec factor = Isa::set1(code_factor(largest)), origin = Isa::set1(kCodeOrigin);
     float* words = codes_.words_of(task_.batch, task_.kv_head, block);
     const int64_t stride = codes_.key_stride;
-    for (int64_t i = 0; i < (first - block) * stride; ++i) words[i] = 0;
-    words += (first - block) * stride;
-    for (int key = 0; key < count; ++key, words += stride) {
+    clear_others(words, first - block, first - block + count);
+    for (int key = 0; key < count; ++key) {
       const float* row = rows_ + key * codes_.dims;
       for (int64_t d = 0; d < codes_.dims; d += Isa::kLanes) {
         const Vec distance = Isa::sub(Isa::load(row + d), Isa::load(mean_ + d));
-        Product::store_key_codes(words + d / Product::kGroup, Isa::fused(distance, factor, origin));
+        Product::store_key_codes(
+            words + code_place<Product>(first - block + key, d / Product::kGroup, stride),
+            Isa::fused(distance, factor, origin));
       }
     }
+  }
+
+  // What products may read of a block beside its keys [first, end): those before them, and the rest
+  // of the last group.
+  void clear_others(float* words, int64_t first, int64_t end) const {
+    constexpr int64_t kTogether = kHasKeyGroups<Product> ? kKeyGroup : 1;
+    const int64_t stride = codes_.key_stride;
+    for (int64_t i = 0; i < round_up(first, kTogether) * stride; ++i) words[i] = 0;
+    for (int64_t i = end / kTogether * kTogether * stride; i < round_up(end, kTogether) * stride;
+         ++i)
+      words[i] = 0;
   }
 
   const ForwardCall& call_;

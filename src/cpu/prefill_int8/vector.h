@@ -38,8 +38,12 @@ class PrefillInt8Task : protected PrefillTask<Isa, T, Product> {
     key_mean<Numbers>(call_, task_.batch, this->kv_head_, mean_);
     for (int tile = 0; tile < tiles_; ++tile) {
       const int rows = code_queries(tile);
-      pack_queries<Numbers>(rows_, dims_, rows, words_of<Product>(problem_.head_dim),
-                            this->queries(tile), place);
+      if constexpr (unit_words<Product>() > 1) {
+        pack_units(rows, this->queries(tile));
+      } else {
+        pack_queries<Numbers>(rows_, dims_, rows, words_of<Product>(problem_.head_dim),
+                              this->queries(tile), place);
+      }
       this->clear_state(tile);
     }
   }
@@ -64,6 +68,19 @@ class PrefillInt8Task : protected PrefillTask<Isa, T, Product> {
     return rows;
   }
 
+  // Rows of words -> [units][kBlockM][kUnitWords]; rows up to the next whole vector become zeros.
+  __attribute__((noinline)) void pack_units(int rows, float* out) {
+    constexpr int64_t kUnit = unit_words<Product>();
+    const int64_t words = code_words<Product>(problem_.head_dim);
+    for (int row = 0; row < round_up(rows, Isa::kLanes); ++row) {
+      const float* from = rows_ + row * dims_;
+      for (int64_t word = 0; word < words; ++word) {
+        const bool exists = row < rows && word < words_of<Product>(problem_.head_dim);
+        out[(word / kUnit * kBlockM + row) * kUnit + word % kUnit] = exists ? from[word] : 0;
+      }
+    }
+  }
+
   float* rows_;  // [kBlockM][dims]
   float* mean_;
   int64_t dims_;
@@ -72,7 +89,7 @@ class PrefillInt8Task : protected PrefillTask<Isa, T, Product> {
 template <class Isa, class T, class Product>
 void prefill_int8_task(const ForwardCall& call, const PrefillRows& task, float* scratch) {
   const auto layout =
-      int8_scratch(*call.problem, Isa::kLanes, Product::kGroup, call.block_n, call.tiles_per_task);
+      int8_scratch<Product>(*call.problem, Isa::kLanes, call.block_n, call.tiles_per_task);
   PrefillInt8Task<Isa, T, Product>(call, task, scratch, layout, layout.places).run();
 }
 
@@ -85,13 +102,14 @@ void code_keys(const ForwardCall& call, const KeyCodesTask& task, float* scratch
 
 template <class Isa, class Product>
 int64_t int8_floats(const Problem& problem, int block_n, int tiles) {
-  return int8_scratch(problem, Isa::kLanes, Product::kGroup, block_n, tiles).total;
+  return int8_scratch<Product>(problem, Isa::kLanes, block_n, tiles).total;
 }
 
 // A table's tasks. Product: codes beside values of Isa.
 template <class Isa, class Product>
 constexpr Int8Tasks int8_tasks() {
   return {.codes = Product::kGroup,
+          .unit_words = unit_words<Product>(),
           .prefill_task = {prefill_int8_task<Isa, float, Product>,
                            prefill_int8_task<Isa, Fp16, Product>,
                            prefill_int8_task<Isa, Bf16, Product>},

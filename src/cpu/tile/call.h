@@ -88,11 +88,10 @@ FULMEN_INLINE void cut_rows(const Problem& problem, int block_n, int tiles, Scra
   s.total = cut.total;
 }
 
-// packed_keys: of a tile, 0 where products read keys from elsewhere.
-FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int group, int block_n,
-                                       int tiles, int packed_keys) {
+// words: of a row of q; packed_keys: of a tile, 0 where products read keys from elsewhere.
+FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int64_t words,
+                                       int block_n, int tiles, int packed_keys) {
   TileScratch s{};
-  const int64_t words = (problem.head_dim + group - 1) / group;
   s.key_stride = round_up(words, lanes);
   s.value_stride = round_up(problem.head_dim_v, lanes);
   s.query_tile = words * kBlockM;
@@ -107,7 +106,8 @@ FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int gr
 }
 FULMEN_INLINE TileScratch tile_scratch(const Problem& problem, int lanes, int group, int block_n,
                                        int tiles) {
-  return tile_scratch(problem, lanes, group, block_n, tiles, block_n);
+  return tile_scratch(problem, lanes, (problem.head_dim + group - 1) / group, block_n, tiles,
+                      block_n);
 }
 
 }  // namespace fulmen::cpu

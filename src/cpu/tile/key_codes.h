@@ -3,7 +3,7 @@
 //
 //   mean[dims]          of the keys that a head's queries attend, from the sums of parts of them
 //   scale[block]        of kCodedKeys keys: max |k - mean| / 127
-//   words[keys][words]  round((k - mean) / scale)
+//   words[keys][words]  round((k - mean) / scale), or in groups of keys (kHasKeyGroups)
 #pragma once
 
 #include <cstdint>
@@ -92,5 +92,39 @@ struct QueryCodes {
 // Whether an instruction set's products are of codes.
 template <class Product>
 constexpr bool kIsOfCodes = requires { Product::kKeyOffset; };
+
+// Whether its products read codes of neighbouring keys by one load, and kUnitWords words of a row
+// at once. Keys then lie as [groups of keys][units of words][kKeyGroup][kUnitWords], a tile's
+// queries as [units of words][kBlockM][kUnitWords].
+constexpr int kKeyGroup = 4;
+template <class Product>
+constexpr bool kHasKeyGroups = requires { Product::kUnitWords; };
+
+template <class Product>
+constexpr __attribute__((always_inline)) int unit_words() {
+  if constexpr (kHasKeyGroups<Product>) {
+    return Product::kUnitWords;
+  } else {
+    return 1;
+  }
+}
+
+// The words of a row of `elements` codes, whole units.
+template <class Product>
+constexpr __attribute__((always_inline)) int64_t code_words(int64_t elements) {
+  return round_up((elements + Product::kGroup - 1) / Product::kGroup, unit_words<Product>());
+}
+
+// Floats from a block's first key to a word of one of its keys.
+template <class Product>
+FULMEN_INLINE int64_t code_place(int64_t key, int64_t word, int64_t stride) {
+  if constexpr (kHasKeyGroups<Product>) {
+    constexpr int kUnit = Product::kUnitWords;
+    return key / kKeyGroup * kKeyGroup * stride + word / kUnit * (kKeyGroup * kUnit) +
+           key % kKeyGroup * kUnit + word % kUnit;
+  } else {
+    return key * stride + word;
+  }
+}
 
 }  // namespace fulmen::cpu

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/tile/key_codes.h"
+#include "cpu/tile/code_product.h"
 #include "cpu/tile/row_prefetch.h"
 #include "cpu/tile/row_spans.h"
 #include "cpu/tile/step_prefetch.h"
@@ -57,6 +57,8 @@ constexpr int block_rows(int vecs, bool narrow_tiles) {
 template <class Isa, int kVecs, class Epilogue>
 FULMEN_INLINE void score_rows(const float* lanes, const float* rows, int64_t stride, int words,
                               KeySpan span, const Epilogue& epilogue, int at) {
+  if constexpr (kHasKeyGroups<Isa>)
+    return code_rows<Isa, kVecs>(lanes, rows, stride, words, span, epilogue, at);
   typename Epilogue::template Block<kVecs> block(epilogue, at);
   constexpr int kShort = 4, kRows = block_rows<Isa>(kVecs, requires { Epilogue::kNarrowTiles; });
   int row = span.begin;

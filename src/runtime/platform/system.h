@@ -39,8 +39,9 @@ std::int64_t cache_bytes(int level) noexcept;
 // Asks for the use of AMX's tiles, which begins at the first request. False where the system does
 // not give it.
 bool request_amx() noexcept;
-// An ARM processor's dot products of bytes; false of others.
+// An Arm processor's dot products of bytes, and products of their matrices; false of others.
 bool has_arm_dot_products() noexcept;
+bool has_arm_byte_matrices() noexcept;
 
 // The user who runs this process; empty: unknown.
 std::string user_name();

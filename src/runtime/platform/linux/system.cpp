@@ -38,6 +38,15 @@ bool has_arm_dot_products() noexcept {
 #endif
 }
 
+bool has_arm_byte_matrices() noexcept {
+#if defined(__aarch64__)
+  constexpr unsigned long kByteMatrices = 1UL << 13U;  // HWCAP2_I8MM
+  return (::getauxval(AT_HWCAP2) & kByteMatrices) != 0;
+#else
+  return false;
+#endif
+}
+
 bool request_amx() noexcept {
 #if defined(__x86_64__)
   constexpr long kRequestPermission = 0x1023;  // arch_prctl's ARCH_REQ_XCOMP_PERM

@@ -6,6 +6,15 @@
 #include <array>
 
 namespace fulmen::platform {
+namespace {
+
+bool has_feature(const char* name) noexcept {
+  int has = 0;
+  std::size_t size = sizeof has;
+  return ::sysctlbyname(name, &has, &size, nullptr, 0) == 0 && has != 0;
+}
+
+}  // namespace
 
 const System kThisSystem = System::macos;
 
@@ -27,10 +36,7 @@ std::int64_t cache_bytes(int level) noexcept {
 }
 
 bool request_amx() noexcept { return false; }
-bool has_arm_dot_products() noexcept {
-  int has = 0;
-  std::size_t size = sizeof has;
-  return ::sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has != 0;
-}
+bool has_arm_dot_products() noexcept { return has_feature("hw.optional.arm.FEAT_DotProd"); }
+bool has_arm_byte_matrices() noexcept { return has_feature("hw.optional.arm.FEAT_I8MM"); }
 
 }  // namespace fulmen::platform

@@ -132,6 +132,7 @@ std::int64_t cache_bytes(int level) noexcept {
 // Windows has a way to ask for it, which nobody here could try.
 bool request_amx() noexcept { return false; }
 bool has_arm_dot_products() noexcept { return false; }
+bool has_arm_byte_matrices() noexcept { return false; }
 
 std::string user_name() {
   std::array<wchar_t, 257> name{};
