@@ -68,6 +68,9 @@
 //   add_halves(a, b) multiply_halves(a, b)   of two fp16 numbers each, rounded to nearest
 //   int8_pair_bf16(a, i, b, j)               the numbers of byte i of a and byte j of b in bf16
 //   e4m3_pair_half(a, i, b, j)               the same of E4M3 in fp16, with kConvertsE4m3
+//   fp8_to_float<kE5m2>(x, i)                with kConvertsFp8: the number of byte i of x, of E5M2
+//                                            or E4M3, with kFnuzCodes of their FNUZ kinds
+//   fp8_to_floats<kE5m2>(x, high, y)         those of its low (high) two bytes
 #pragma once
 
 #include "core/platform.h"

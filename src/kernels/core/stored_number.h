@@ -41,9 +41,19 @@ FULMEN_DEVICE constexpr float fp8_factor(int format) {
   return format == kE4m3 ? 256.0F : format == kE4m3Fnuz ? 128.0F : 1.0F;
 }
 
-// The number of a byte, the low one of x.
+// Whether the chip has instructions that convert a format's numbers to fp32.
 template <int kFormat>
-FULMEN_DEVICE float number_of_byte(unsigned x) {
+constexpr bool kConvertsFormat =
+    kConvertsFp8 && (kFnuzCodes ? kFormat == kE4m3Fnuz || kFormat == kE5m2Fnuz
+                                : kFormat == kE4m3 || kFormat == kE5m2);
+template <int kFormat>
+constexpr bool kIsE5m2 = kFormat == kE5m2 || kFormat == kE5m2Fnuz;
+
+// The number of byte i of x.
+template <int kFormat>
+FULMEN_DEVICE float number_of_byte(unsigned x, int i) {
+  if constexpr (kConvertsFormat<kFormat>) return fp8_to_float<kIsE5m2<kFormat>>(x, i);
+  x >>= 8U * static_cast<unsigned>(i);
   if constexpr (kFormat == kInt8 || kFormat == kQ8_0)
     return static_cast<float>(static_cast<signed char>(static_cast<unsigned char>(x)));
   const float half = half_to_float(static_cast<unsigned short>(fp8_half<kFormat>(x & 0xFFU)));
@@ -55,7 +65,7 @@ FULMEN_DEVICE float number_of_byte(unsigned x) {
 template <bool kWhole, int kAlignment>
 FULMEN_DEVICE Words<2> load_bytes(const unsigned char* p, int count = 8) {
   if constexpr (kWhole && kAlignment == 8) return global_load(reinterpret_cast<const Words<2>*>(p));
-  if constexpr (kWhole) return global_load_unaligned<Words<2> >(p);
+  if constexpr (kWhole) return global_load_unaligned<Words<2>>(p);
   Words<2> words{};
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
@@ -84,10 +94,10 @@ FULMEN_DEVICE void load_block_numbers(const unsigned char* row, int dim, float (
   if constexpr (has_fifth_bits(kFormat)) fifth = global_load(block + codes_at(kFormat) - 4 + part);
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
-    const unsigned byte = bytes.word[e / 4] >> (8U * (e % 4));
     if constexpr (kFormat == kQ8_0) {
-      number[e] = number_of_byte<kQ8_0>(byte) * d;
+      number[e] = number_of_byte<kQ8_0>(bytes.word[e / 4], e % 4) * d;
     } else {
+      const unsigned byte = bytes.word[e / 4] >> (8U * (e % 4));
       unsigned code = (part < 2 ? byte : byte >> 4U) & 15U;
       if constexpr (has_fifth_bits(kFormat)) code |= (fifth >> static_cast<unsigned>(e) & 1U) << 4U;
       // The product is exact.
@@ -131,7 +141,7 @@ FULMEN_DEVICE void load_numbers(const unsigned char* row, int dim, int dims, flo
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       // No byte that is 0 where there is none is a NaN.
-      number[e] = number_of_byte<kFormat>(bytes.word[e / 4] >> (8U * (e % 4)));
+      number[e] = number_of_byte<kFormat>(bytes.word[e / 4], e % 4);
     }
   }
 }

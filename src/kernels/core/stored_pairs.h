@@ -32,10 +32,23 @@ FULMEN_DEVICE unsigned fp8_halves(unsigned bytes) {
   return number | nan | (nan - (nan >> 5U));
 }
 
+// Whether numbers become those of T by way of fp32. The bits of an E5M2 number are those of fp16.
+template <class T, int kFormat>
+constexpr bool kByFloats = kConvertsFormat<kFormat> && !(kIsHalf<T> && kFormat == kE5m2);
+// Two numbers that T has.
+template <class T>
+FULMEN_DEVICE unsigned exact_pair(float x, float y) {
+  // One instruction, whichever way it rounds.
+  if constexpr (kIsHalf<T>) return pack_half_probabilities(x, y);
+  return halves(float_bits(x), float_bits(y), true);
+}
+
 // Byte i of a, and above it byte j of b, as numbers of T.
 template <class T, int kFormat>
 FULMEN_DEVICE unsigned number_pair(unsigned a, int i, unsigned b, int j) {
-  if constexpr (kFormat == kInt8) {
+  if constexpr (kByFloats<T, kFormat>) {
+    return exact_pair<T>(number_of_byte<kFormat>(a, i), number_of_byte<kFormat>(b, j));
+  } else if constexpr (kFormat == kInt8) {
     if constexpr (!kIsHalf<T>) return int8_pair_bf16(a, i, b, j);
     // 1024 + 128 + x, less that.
     return add_halves(byte_pair<false>(a, i, b, j) ^ 0x64806480U, 0xE480E480U);
@@ -49,6 +62,18 @@ FULMEN_DEVICE unsigned number_pair(unsigned a, int i, unsigned b, int j) {
     if constexpr (kIsHalf<T>) return both;
     return halves(float_bits(half_to_float(static_cast<unsigned short>(both))),
                   float_bits(half_to_float(static_cast<unsigned short>(both >> 16U))), true);
+  }
+}
+
+// The low, or the high, two bytes of x.
+template <class T, int kFormat>
+FULMEN_DEVICE unsigned neighbour_pair(unsigned x, bool high) {
+  if constexpr (kByFloats<T, kFormat>) {
+    float numbers[2];
+    fp8_to_floats<kIsE5m2<kFormat>>(x, high, numbers);
+    return exact_pair<T>(numbers[0], numbers[1]);
+  } else {
+    return number_pair<T, kFormat>(x, high ? 2 : 0, x, high ? 3 : 1);
   }
 }
 
@@ -71,11 +96,9 @@ FULMEN_DEVICE Words<4> piece_of(const StoredWords<kValues, 8>& stored) {
   } else {
     Words<4> piece;
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const unsigned two = stored.word[w / 2];
+    for (int w = 0; w < 4; ++w)
       piece.word[w] =
-          number_pair<T, kValues ? kValueFormat : kKeyFormat>(two, w % 2 * 2, two, w % 2 * 2 + 1);
-    }
+          neighbour_pair<T, kValues ? kValueFormat : kKeyFormat>(stored.word[w / 2], w % 2 != 0);
     return piece;
   }
 }

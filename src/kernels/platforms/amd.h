@@ -355,8 +355,47 @@ FULMEN_DEVICE unsigned pack_e4m3(float a, float b, float c, float d) {
   const int low = __builtin_amdgcn_cvt_pk_fp8_f32(a, b, 0, false);
   return static_cast<unsigned>(__builtin_amdgcn_cvt_pk_fp8_f32(c, d, low, true));
 }
+
+constexpr bool kConvertsFp8 = true;
+// The number of a code, byte i of x: one instruction, which names the byte.
+template <bool kE5m2>
+FULMEN_DEVICE float fp8_to_float(unsigned x, int i) {
+  const int codes = static_cast<int>(x);
+  if constexpr (kE5m2) {
+    return i == 0   ? __builtin_amdgcn_cvt_f32_bf8(codes, 0)
+           : i == 1 ? __builtin_amdgcn_cvt_f32_bf8(codes, 1)
+           : i == 2 ? __builtin_amdgcn_cvt_f32_bf8(codes, 2)
+                    : __builtin_amdgcn_cvt_f32_bf8(codes, 3);
+  } else {
+    return i == 0   ? __builtin_amdgcn_cvt_f32_fp8(codes, 0)
+           : i == 1 ? __builtin_amdgcn_cvt_f32_fp8(codes, 1)
+           : i == 2 ? __builtin_amdgcn_cvt_f32_fp8(codes, 2)
+                    : __builtin_amdgcn_cvt_f32_fp8(codes, 3);
+  }
+}
+// Those of its low, or of its high, two bytes, also by one.
+template <bool kE5m2>
+FULMEN_DEVICE void fp8_to_floats(unsigned x, bool high, float (&y)[2]) {
+  typedef float Floats __attribute__((ext_vector_type(2)));
+  const int codes = static_cast<int>(x);
+  Floats both;
+  if constexpr (kE5m2) {
+    both = high ? __builtin_amdgcn_cvt_pk_f32_bf8(codes, true)
+                : __builtin_amdgcn_cvt_pk_f32_bf8(codes, false);
+  } else {
+    both = high ? __builtin_amdgcn_cvt_pk_f32_fp8(codes, true)
+                : __builtin_amdgcn_cvt_pk_f32_fp8(codes, false);
+  }
+  y[0] = both[0];
+  y[1] = both[1];
+}
 #else
 FULMEN_DEVICE unsigned pack_e4m3(float a, float b, float c, float d);
+constexpr bool kConvertsFp8 = false;
+template <bool kE5m2>
+FULMEN_DEVICE float fp8_to_float(unsigned x, int i);
+template <bool kE5m2>
+FULMEN_DEVICE void fp8_to_floats(unsigned x, bool high, float (&y)[2]);
 #endif
 
 // Two probabilities, rounded toward zero by one instruction (rounding to nearest takes three). They

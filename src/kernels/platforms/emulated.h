@@ -320,6 +320,32 @@ FULMEN_DEVICE unsigned pack_e4m3(float a, float b, float c, float d) {
   return e4m3_code(a) | e4m3_code(b) << 8U | e4m3_code(c) << 16U | e4m3_code(d) << 24U;
 }
 
+// As platforms/amd.h.
+#if defined(FULMEN_TARGET_CDNA3) || defined(FULMEN_TARGET_CDNA4) || defined(FULMEN_TARGET_GFX12)
+constexpr bool kConvertsFp8 = true;
+#else
+constexpr bool kConvertsFp8 = false;
+#endif
+template <bool kE5m2>
+FULMEN_DEVICE float fp8_to_float(unsigned x, int i) {
+  constexpr unsigned kDigits = kE5m2 ? 2 : 3, kBias = (kE5m2 ? 15U : 7U) + (kFnuzCodes ? 1U : 0U);
+  const unsigned byte = x >> (8 * i) & 0xFFU, size = byte & 0x7FU, sign = byte >> 7U << 31U;
+  const unsigned exponent = size >> kDigits, fraction = size & ((1U << kDigits) - 1U);
+  if (kFnuzCodes ? byte == 0x80U : kE5m2 ? size > 0x7CU : size == 0x7FU)
+    return __builtin_bit_cast(float, 0x7FC00000U);
+  if (kE5m2 && !kFnuzCodes && size == 0x7CU) return __builtin_bit_cast(float, sign | 0x7F800000U);
+  unsigned bits = (exponent + 127U - kBias) << 23U | fraction << (23U - kDigits);
+  if (exponent == 0) {  // a multiple of the smallest number
+    const float unit = __builtin_bit_cast(float, (128U - kBias - kDigits) << 23U);
+    bits = __builtin_bit_cast(unsigned, static_cast<float>(fraction) * unit);
+  }
+  return __builtin_bit_cast(float, sign | bits);
+}
+template <bool kE5m2>
+FULMEN_DEVICE void fp8_to_floats(unsigned x, bool high, float (&y)[2]) {
+  for (int n = 0; n < 2; ++n) y[n] = fp8_to_float<kE5m2>(x, (high ? 2 : 0) + n);
+}
+
 // Two probabilities, ties up: as platforms/amd.h.
 FULMEN_DEVICE unsigned pack_bf16_probabilities(float a, float b) {
 #if defined(FULMEN_TARGET_CDNA4)

@@ -286,6 +286,13 @@ FULMEN_DEVICE unsigned e4m3_pair_half(unsigned a, int i, unsigned b, int j) {
   return y;
 }
 
+// NVIDIA's instruction makes fp16 of two codes.
+constexpr bool kConvertsFp8 = false;
+template <bool kE5m2>
+FULMEN_DEVICE float fp8_to_float(unsigned x, int i);
+template <bool kE5m2>
+FULMEN_DEVICE void fp8_to_floats(unsigned x, bool high, float (&y)[2]);
+
 constexpr bool kFnuzCodes = false;
 // Four numbers rounded to E4M3, to nearest and up to 448, in the order of bytes.
 FULMEN_DEVICE unsigned pack_e4m3(float a, float b, float c, float d) {

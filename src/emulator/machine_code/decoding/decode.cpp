@@ -81,7 +81,7 @@ class Decoder {
   Status read_named(const AmdInstruction& at, Instruction& i) const {
     std::string name(table_name(at));
     // CDNA3's fp8 is another one, by the same names.
-    if (program_.is("gfx94") && has(name, "_fp8")) name += "_fnuz";
+    if (program_.is("gfx94") && (has(name, "_fp8") || has(name, "_bf8"))) name += "_fnuz";
     const Entry* entry = instruction_table().find(name);
     if (entry == nullptr) return unknown(at, "this instruction");
     i.run = program_.wave_size == 32 ? entry->wave32 : entry->wave64;

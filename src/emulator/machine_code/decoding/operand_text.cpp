@@ -105,6 +105,11 @@ bool parse_sdwa(std::string_view name, std::string_view value, Instruction& i) {
     i.unused = value == "UNUSED_PRESERVE" ? 1 : 0;
     return value == "UNUSED_PAD" || value == "UNUSED_PRESERVE";
   }
+  // RDNA4 names a byte by its number.
+  if (name == "byte_sel" && value.size() == 1 && value[0] >= '0' && value[0] <= '3') {
+    i.source_part[0] = static_cast<uint8_t>(value[0] - '0');
+    return true;
+  }
   const std::optional<uint8_t> part = parse_part(value);
   if (!part) return false;
   if (name == "src0_sel") i.source_part[0] = *part;

@@ -54,17 +54,17 @@ void make_source(const Wave& w, const Instruction& i, int n, int word, uint32_t 
     } else {
       std::memcpy(to, from, sizeof(uint32_t) * W);
     }
-    if (const int part = n >= 1 && n <= 2 ? i.source_part[n - 1] : 6; part < 6) {
-      const int shift = part < 4 ? 8 * part : 16 * (part - 4), unused = part < 4 ? 24 : 16;
-      for (int l = 0; l < W; ++l) {
-        const uint32_t up = to[l] >> shift << unused;
-        to[l] = o.sign_extend ? static_cast<uint32_t>(static_cast<int32_t>(up) >> unused)
-                              : up >> unused;
-      }
-    }
   } else {
     const uint32_t value = static_cast<uint32_t>(scalar64(w, o) >> (32 * word));
     for (int l = 0; l < W; ++l) to[l] = value;
+  }
+  if (const int part = n >= 1 && n <= 2 ? i.source_part[n - 1] : 6; part < 6) {
+    const int shift = part < 4 ? 8 * part : 16 * (part - 4), unused = part < 4 ? 24 : 16;
+    for (int l = 0; l < W; ++l) {
+      const uint32_t up = to[l] >> shift << unused;
+      to[l] =
+          o.sign_extend ? static_cast<uint32_t>(static_cast<int32_t>(up) >> unused) : up >> unused;
+    }
   }
   if (word == 0 && (o.absolute || o.negate)) {
     for (int l = 0; l < W; ++l)

@@ -127,6 +127,28 @@ uint16_t two_fp8(float a, float b) {
                                unsigned{reference::to_fp8(kFormat, b)} << 8U);
 }
 
+// Two codes -> the bits of two numbers.
+template <DType kFormat>
+uint64_t two_numbers(uint16_t codes) {
+  const auto number = [](unsigned code) {
+    return std::bit_cast<uint32_t>(reference::from_fp8(kFormat, static_cast<uint8_t>(code)));
+  };
+  return number(codes & 0xFFU) | uint64_t{number(codes >> 8U)} << 32U;
+}
+
+template <DType kE4m3, DType kE5m2>
+void add_fp8(Table& t, const std::string& kind) {
+  // To one half of the result; the other stays.
+  t.lanes("v_cvt_pk_fp8_f32" + kind, [](float a, float b) { return two_fp8<kE4m3>(a, b); });
+  // Of the byte, or the half, that is named: else the lowest.
+  t.lanes("v_cvt_f32_fp8" + kind,
+          [](uint32_t x) { return reference::from_fp8(kE4m3, static_cast<uint8_t>(x & 0xFFU)); });
+  t.lanes("v_cvt_f32_bf8" + kind,
+          [](uint32_t x) { return reference::from_fp8(kE5m2, static_cast<uint8_t>(x & 0xFFU)); });
+  t.lanes("v_cvt_pk_f32_fp8" + kind, [](uint16_t x) { return two_numbers<kE4m3>(x); });
+  t.lanes("v_cvt_pk_f32_bf8" + kind, [](uint16_t x) { return two_numbers<kE5m2>(x); });
+}
+
 void add_conversions(Table& t) {
   t.lanes("v_cvt_f16_f32", [](float x) { return to_half(x); });
   t.lanes("v_cvt_f32_f16", [](Half x) { return to_float(x); });
@@ -149,10 +171,8 @@ void add_conversions(Table& t) {
   t.lanes("v_cvt_pk_bf16_f32", [](float a, float b) {
     return reference::to_bf16(a) | uint32_t{reference::to_bf16(b)} << 16U;
   });
-  // To one half of the result; the other stays.
-  t.lanes("v_cvt_pk_fp8_f32", [](float a, float b) { return two_fp8<DType::fp8_e4m3>(a, b); });
-  t.lanes("v_cvt_pk_fp8_f32_fnuz",
-          [](float a, float b) { return two_fp8<DType::fp8_e4m3fnuz>(a, b); });
+  add_fp8<DType::fp8_e4m3, DType::fp8_e5m2>(t, "");
+  add_fp8<DType::fp8_e4m3fnuz, DType::fp8_e5m2fnuz>(t, "_fnuz");
 }
 
 }  // namespace
