@@ -57,6 +57,7 @@ class Absent final : public Family {
   // Whatever is asked, the tiles are what is missing.
   bool dropout() const noexcept override { return true; }
   bool variable_lengths() const noexcept override { return true; }
+  HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
   bool has_products(Precision /*precision*/) const noexcept override { return true; }
   Support supports(const Problem& /*problem*/, const Chip& /*chip*/) const override {
     return Support::no("it has no tile shapes for " + std::string(target().name));

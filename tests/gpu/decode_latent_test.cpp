@@ -172,6 +172,37 @@ TEST_P(GpuDecodeLatent, Features) {
   check(s, random, 1);  // tensors at no multiple of 16 bytes: decode's code
 }
 
+// Dims of no whole piece, more rows than a workgroup has, packed sequences, and lengths that differ
+// beside splits.
+TEST_P(GpuDecodeLatent, WhatTheTmaDoesNotRead) {
+  if (is_hopper()) GTEST_SKIP() << "decode serves these on Hopper";
+  Random random(9755);
+  CaseSpec s = latent(DType::bf16, 20, 1, random.between(20, 60), random);
+  s.head_dim = random.pick<int64_t>({301, 575});
+  s.head_dim_v = random.pick<int64_t>({1, 259, 300});
+  check(s, random, random.pick<std::size_t>({0, 1}));
+  s = latent(DType::fp16, 300, 1, random.between(20, 60), random);
+  s.head_dim = 288;
+  s.head_dim_v = 280;
+  check(s, random);
+  s.num_heads = 20;
+  s.seqlen_q = 5;
+  s.batch = 4;
+  s.packed_q = s.packed_k = s.nan_in_masked = true;
+  s.causal = Causal::bottom_right;
+  check(s, random);
+  s.packed_q = s.packed_k = false;
+  s.used_k = s.leftpad_k = true;
+  s.window_left = 20;
+  s.page_size = random.pick<int64_t>({0, 1, 7, 48});
+  check(s, random);
+  s.leftpad_k = false;
+  s.packed_q = true;
+  s.seqlen_k = random.between(1030, 1100);
+  s.page_size = random.pick<int64_t>({0, 16});
+  check_split(s, 4, random);
+}
+
 // A plan for values in keys whose run has values of their own gives these, not the keys.
 TEST_P(GpuDecodeLatent, ValuesThatAreNotKeysAfterAll) {
   Random random(9760);

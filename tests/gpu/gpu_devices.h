@@ -60,7 +60,7 @@ class FamilyTest : public GpuTest {
  protected:
   FamilyTest(const char* family, bool backward, Precision precision = Precision::exact)
       : family_(family), backward_(backward), precision_(precision) {}
-  // Of the device: "sm90".
+  // The device's target: "sm90".
   virtual std::string target() const = 0;
   // "cuda.prefill_wgmma.sm90" on cuda:0.
   std::string kernel() const {

@@ -1,5 +1,4 @@
-// What the families for few queries share: launch/decode.cpp, launch/decode_tma.cpp,
-// launch/decode_portable.cpp.
+// What the families for few queries share: launch/decode*.cpp.
 #pragma once
 
 #include <algorithm>

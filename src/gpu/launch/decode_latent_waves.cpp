@@ -22,7 +22,7 @@ class DecodeLatentWaves final : public Family {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (Support support = takes_values_in_keys(p); !support.yes) return support;
     if (has_masks(p))
-      return Support::no("values that a keep_mask leaves out may be NaN, and are multiplied");
+      return Support::no("values that a mask leaves out may be NaN, and are multiplied");
     if (p.seqlen_q > kMostQueries) {
       return Support::no("seqlen_q is " + std::to_string(p.seqlen_q) + ", up to " +
                          std::to_string(kMostQueries) + " are served");
@@ -31,13 +31,13 @@ class DecodeLatentWaves final : public Family {
     if (Support support = lds_fits(specialisation(p, 1).lds_bytes, chip); !support.yes)
       return support;
     if (Support support = decode_serves(p, target(), chip); !support.yes) return support;
-    return grid_fits(groups(p) * most_splits(p, kMinSplitKeys));
+    return grid_fits(groups(p) * most(p));
   }
   LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
     return plan_of(p, chip, usual_splits(p, compute_units));
   }
   tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    return splits_space(chip, usual_splits(p, compute_units), most_splits(p, kMinSplitKeys));
+    return splits_space(chip, usual_splits(p, compute_units), most(p));
   }
   LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/,
                         std::span<const int> v) const override {
@@ -46,7 +46,7 @@ class DecodeLatentWaves final : public Family {
 
  private:
   static constexpr int64_t kMostQueries = 8;  // more fill tiles of one head's queries
-  static constexpr int64_t kMinSplitKeys = 256;
+  static constexpr int64_t kMinSplitKeys = 256, kMostSplits = 64;
   static constexpr int64_t kWaveRows = 16;
 
   const LatentShape& shape(const Problem& p) const {
@@ -58,10 +58,15 @@ class DecodeLatentWaves final : public Family {
   int64_t row_tiles(const Problem& p) const {
     return tiles_of(packed_rows(p), kWaveRows * shape(p).waves);
   }
+  static int64_t most(const Problem& p) {
+    return std::min(kMostSplits, most_splits(p, kMinSplitKeys));
+  }
   int64_t groups(const Problem& p) const { return p.batch * p.num_kv_heads * row_tiles(p); }
   // A workgroup takes a whole compute unit.
   int usual_splits(const Problem& p, int compute_units) const {
-    return choose_splits(p, groups(p), kMinSplitKeys, std::max(1, compute_units));
+    const int64_t units = std::max(1, compute_units);
+    return static_cast<int>(
+        std::min<int64_t>(most(p), choose_splits(p, groups(p), kMinSplitKeys, units)));
   }
 
   Specialisation specialisation(const Problem& p, int num_splits) const {

@@ -21,10 +21,10 @@ inline constexpr int kWarpgroupLanes = 128, kWarpgroupRows = 64;
 // Query rows of a KV head: its query heads are packed into tiles.
 inline int64_t packed_rows(const Problem& p) { return p.group_size() * p.seqlen_q; }
 
-// Bytes of a key and its value.
+// Bytes of a key and of its value, where it is not the same.
 inline int64_t key_bytes(const Problem& p) {
   return size_of(p.k_dtype) * row_elements(p.k_dtype, p.head_dim) +
-         size_of(p.v_dtype) * row_elements(p.v_dtype, p.head_dim_v);
+         size_of(p.v_dtype) * row_elements(p.v_dtype, p.values_in_keys ? 0 : p.head_dim_v);
 }
 
 // The part of the L2 that keys and values may take.

@@ -1,7 +1,7 @@
-// Merges what forward/decode.h, decode_tma.h, decode_portable.h or prefill_tma.h left of each
-// split. Where there are many splits, a workgroup has one query row: waves take splits round robin,
-// some at a time that are in flight at once, then merge through LDS. Where there are few, it has
-// kBlockM rows, some lanes each. The order is always the same, so are the bits.
+// Merges what a kernel with splits (forward/decode*.h, prefill_tma.h) left of each split. Where
+// there are many splits, a workgroup has one query row: waves take splits round robin, some at a
+// time that are in flight at once, then merge through LDS. Where there are few, it has kBlockM
+// rows, some lanes each. The order is always the same, so are the bits.
 #include "core/scores.h"
 
 namespace fulmen::kernels {

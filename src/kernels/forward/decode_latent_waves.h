@@ -62,8 +62,8 @@ FULMEN_DEVICE void store_result(const RowMap& map, const Place& place, const Lat
   });
 }
 
-// The rows' results, or a split's part of them, to memory. All arguments again: nothing of them has
-// to stay in registers while keys stream.
+// Stores the rows' results, or a split's part of them. Arguments are loaded again: nothing of them
+// has to stay in registers while keys stream.
 FULMEN_DEVICE void store(const ForwardArguments& arguments, const LatentScores& scores,
                          LatentValues& values) {
   const ForwardArguments& call = reload(arguments, workgroup_id());

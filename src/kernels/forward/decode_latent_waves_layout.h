@@ -15,7 +15,7 @@ struct LatentWavesLayout {
   int probabilities_at, probability_bytes;
   int factors_at, total;
 
-  // Of an operand of all rows' queries: 32 dims.
+  // An operand of all rows' queries has 32 dims of 16 bits.
   FULMEN_ALGORITHM static int query_bytes(int block_m) { return 2 * 32 * block_m; }
   // padding: algorithm::row_padding().
   FULMEN_ALGORITHM static LatentWavesLayout of(int key_dims, int block_m, int block_n,

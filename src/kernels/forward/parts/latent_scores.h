@@ -43,8 +43,8 @@ class LatentScores {
         lds_store(query_at(d, lane_id()), piece);
         continue;
       }
-      // Here, or the compiler waits for them in each turn of the loop, and for the next tile with
-      // them.
+      // Queries are waited for here, or the compiler waits for them in each turn of the loop, and
+      // for the next tile with them.
 #pragma unroll
       for (unsigned& word : piece.word) word = evaluated(word);
       queries_[d < kHeldQueries ? d : 0].piece[0] = piece;
@@ -93,7 +93,7 @@ class LatentScores {
   static constexpr int kHeldQueries = kMmaSteps - kLdsQueries;
   static constexpr int kAhead = 2;  // operands of keys in flight
 
-  // Of the own rows' queries, as a lane has them.
+  // Operand d of the own rows' queries lies as a lane has it.
   FULMEN_DEVICE static int query_at(int d, int lane) {
     return kLatentLayout.total + (d - kHeldQueries) * LatentWavesLayout::query_bytes(kBlockM) +
            16 * (wave_id() * kWaveSize + lane);

@@ -46,8 +46,8 @@ struct LatentTile {
 };
 
 // Each lane brings pieces of one row of a tile. Addresses are computed for each tile, as registers
-// are full. Rows before the first key, and behind the last one,
-// repeat these: what they are multiplied with is 0, which must not meet a NaN that nobody attends.
+// are full. Rows before the first key, and behind the last one, repeat these: what they are
+// multiplied with is 0, which must not meet a NaN that nobody attends.
 class LatentStage {
  public:
   // rows: by head_rows(). Keys [begin, end), at least one.
@@ -71,13 +71,14 @@ class LatentStage {
     }
 #pragma unroll
     for (int n = 0; n < kRounds; ++n) {
-      // In any case: a branch around a load would take its registers to scratch memory.
+      // The load is made in any case: a branch around it would take its registers to scratch
+      // memory.
       const int piece = piece_of(thread, n);
       pieces_[n] =
           load_piece(from, 8 * (has_piece(thread, n) ? piece : kRowPieces - 1), a.head_dim);
     }
   }
-  // All waves see it behind the next barrier.
+  // Stores the tile to LDS. Other waves see it behind the next barrier.
   FULMEN_DEVICE void publish(int buffer) const {
     const int thread = recompute(thread_id(), buffer);
     const int to = buffer * kLatentLayout.tile_bytes + thread / kLanes * kLatentLayout.pitch;

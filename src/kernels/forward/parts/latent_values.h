@@ -10,7 +10,7 @@ namespace fulmen::kernels {
 constexpr int kHeldValues =
                   kReadsTransposed && kMinWaves > 1 && kWidth % 2 == 0 ? kWidth / 2 : kWidth,
               kValueParts = kWidth / kHeldValues;
-// As LDS transposes them.
+// Values as LDS transposes them.
 template <int kCount>
 struct TransposedValues {
   ValueOperand operand[kCount];
@@ -24,7 +24,7 @@ struct TransposedValues {
     multiply_output<Element>(sums, p, operand[w]);
   }
 };
-// Else transposed in registers. The w-th product has every kWidth-th dim.
+// Values that are transposed in registers. The w-th product has every kWidth-th dim.
 struct PairedValues {
   unsigned pair[kWidth][kDirectKeys / 2];
 
@@ -66,8 +66,8 @@ class LatentValues {
       if ((n + 1) % kWaves == 0 && n + 1 < kProducts) load(buffer, n + 1);
     }
   }
-  // Times a factor of each row, that of `part`. As pairs: the compiler would pair outputs of
-  // different products, and move all of them.
+  // Outputs become those times a factor of each row, that of `part`. They are multiplied as pairs
+  // of one product: the compiler would pair outputs of different products, and move all of them.
   FULMEN_DEVICE void rescale(int part) {
     const int lane = lane_again(part);
 #pragma unroll
@@ -96,7 +96,7 @@ class LatentValues {
     for (int r = 0; r < kWaves; ++r) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
-        // Until here, for a run may have numbers of different products.
+        // Outputs of a product stay together until here, for a run may have those of several.
 #pragma unroll
         for (int w = 0; w < kWidth; ++w) keep_together(out_[r].value[g][w]);
         if constexpr (kReadsTransposed) {
@@ -131,7 +131,7 @@ class LatentValues {
   }
   FULMEN_DEVICE static int first_dim() { return wave_id() * kDimsOfWave; }
 
-  // Of kHeldValues instructions: all row tiles by the same values.
+  // A product is kHeldValues instructions; those of all row tiles by the same values come in turn.
   static constexpr int kProducts = kValueSteps * kGroups * kValueParts * kWaves;
 
   // The values of the n-th product and of those after it.

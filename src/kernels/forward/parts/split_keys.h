@@ -1,5 +1,5 @@
-// What a workgroup of decode_tma.h or decode_latent.h has: 64 packed query rows, and a split of
-// their keys.
+// What a workgroup of decode_tma.h, decode_latent.h or decode_latent_waves.h has: kBlockM packed
+// query rows, and a split of their keys.
 #pragma once
 
 #include "tile/modified_scores.h"
