@@ -22,7 +22,9 @@ class DecodeLatentWaves final : public Family {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
     if (Support support = takes_values_in_keys(p); !support.yes) return support;
     if (has_masks(p))
-      return Support::no("values that a mask leaves out may be NaN, and are multiplied");
+      return Support::no(
+          "values that a keep_mask, mask_mod or block mask leaves out may be NaN, and are "
+          "multiplied");
     if (p.seqlen_q > kMostQueries) {
       return Support::no("seqlen_q is " + std::to_string(p.seqlen_q) + ", up to " +
                          std::to_string(kMostQueries) + " are served");

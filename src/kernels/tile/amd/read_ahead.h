@@ -23,10 +23,11 @@ constexpr int kValuesHeld = 64 / sizeof(ValueOperand);
 
 // Instructions of O += P V for an operand of values, and the n-th of them.
 FULMEN_DEVICE constexpr int value_parts() { return sizeof(ValueOperand) / sizeof(ValuePiece); }
-template <class T>
+// Codes are never read ahead.
+template <class T, class Values>
 FULMEN_DEVICE void multiply_value_part(T (&out)[kElements], const StagedProbabilities& p,
-                                       const ValueOperand& values, int n) {
-  if constexpr (kReadsAhead) multiply_output_part<Element>(out, p, values, n);
+                                       const Values& values, int n) {
+  if constexpr (kReadsAhead && !kCodeValues) multiply_output_part<Element>(out, p, values, n);
 }
 
 // A lane's operands of values, in the order of products: as many as are read ahead.
