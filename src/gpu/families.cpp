@@ -16,6 +16,9 @@ bool nvidia(const Target& target) {
   return target.vendor == Vendor::nvidia && target.extends == nullptr;
 }
 bool warpgroup_products(const Target& target) { return target.panel_columns > 0; }
+bool amd_or_warpgroup_products(const Target& target) {
+  return target.vendor == Vendor::amd || warpgroup_products(target);
+}
 
 struct Row {
   std::string_view name;
@@ -32,7 +35,7 @@ constexpr Row kRows[]{
     {"backward", Pass::backward, any_target, make_backward},
     {"backward_fp32", Pass::backward, any_target, make_backward_fp32},
     {"decode_tma", Pass::forward, warpgroup_products, make_decode_tma},
-    {"decode_latent", Pass::forward, warpgroup_products, make_decode_latent},
+    {"decode_latent", Pass::forward, amd_or_warpgroup_products, make_decode_latent},
     {"prefill_tma", Pass::forward, warpgroup_products, make_prefill_tma},
     {"prefill_fp8", Pass::forward, warpgroup_products, make_prefill_fp8},
     {"prefill_e4m3", Pass::forward, any_target, make_prefill_e4m3},

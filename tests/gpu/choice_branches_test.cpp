@@ -125,7 +125,7 @@ Drawn draw_latent(std::mt19937_64& random, bool small) {
   s.seqlen_q = of({1, 1, 2, 4});
   s.seqlen_k = small ? of({70, 200, 600, 1100, 2400, 5000}) : of({1000, 4096, 16384, 65536});
   s.batch = small ? of({1, 2, 5}) : of({1, 8, 64, 128});
-  s.num_heads = small ? of({4, 16}) : of({16, 32, 64, 128});
+  s.num_heads = small ? of({4, 16, 40}) : of({16, 32, 64, 128});
   d.compute_units = static_cast<int>(small ? of({1, 2, 4, 16, 132, 304}) : of({60, 132, 304}));
   d.problem = problem_of(s);
   return d;
@@ -209,6 +209,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"backward_fp32.cdna3", 4},
         {"decode.cdna3", 12},
         {"decode.portable", 20},
+        {"decode_latent.cdna3", 6},
         {"prefill.cdna3", 4},
         {"prefill.portable", 3},
         {"prefill_fp32.cdna3", 3},
@@ -222,6 +223,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"backward_fp32.cdna4", 4},
         {"decode.cdna4", 12},
         {"decode.portable", 20},
+        {"decode_latent.cdna4", 6},
         {"prefill.cdna4", 3},
         {"prefill.portable", 3},
         {"prefill_fp32.cdna4", 3},

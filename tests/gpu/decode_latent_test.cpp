@@ -1,8 +1,10 @@
-// Few queries of latent attention, whose values are the first dims of its keys, on the one emulated
-// chip that has warpgroup products, and on the machine's GPU where it is a Hopper.
+// Few queries of latent attention, whose values are the first dims of its keys, on emulated chips
+// of each target with kernels for it, and on the machine's GPU where it is a Hopper.
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,9 +18,29 @@
 namespace fulmen::testing {
 namespace {
 
+bool has_latent_tiles(const gpu::Target& target) { return target.decode_latent.has_value(); }
+std::vector<std::string> latent_devices() {
+  std::vector<std::string> names = hopper_devices();
+  for (const std::string& chip : test_chips(has_latent_tiles)) names.push_back("emulated:" + chip);
+  return names;
+}
+
 class GpuDecodeLatent : public HopperTest {
  protected:
   GpuDecodeLatent() : HopperTest("decode_latent", false) {}
+  void SetUp() override { is_hopper() ? HopperTest::SetUp() : GpuTest::SetUp(); }
+  std::string target() const override {
+    for (const gpu::Target* one : gpu::targets()) {
+      for (const std::string_view chip : one->test_chips) {
+        if (has_latent_tiles(*one) && device().ends_with(chip)) return std::string(one->name);
+      }
+    }
+    return HopperTest::target();
+  }
+  static bool is_hopper() {
+    const std::vector<std::string> names = hopper_devices();
+    return std::find(names.begin(), names.end(), device()) != names.end();
+  }
   CaseSpec latent(DType dtype, int64_t heads, int64_t queries, int64_t keys, Random& random) const {
     CaseSpec s = spec_of(dtype, 576, queries, keys, random);
     s.head_dim_v = 512;
@@ -189,7 +211,7 @@ TEST_P(GpuDecodeLatent, SaysWhatItDoesNotTake) {
   expect_reason(s, "seqlen_q is 9, up to 8 are served", random);
 }
 
-INSTANTIATE_TEST_SUITE_P(On, GpuDecodeLatent, ::testing::ValuesIn(hopper_devices()), test_name);
+INSTANTIATE_TEST_SUITE_P(On, GpuDecodeLatent, ::testing::ValuesIn(latent_devices()), test_name);
 
 }  // namespace
 }  // namespace fulmen::testing

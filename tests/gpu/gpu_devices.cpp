@@ -172,7 +172,7 @@ void HopperTest::SetUp() {
   GTEST_SKIP() << device() << " has no wgmma";
 }
 
-CaseSpec HopperTest::spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k,
+CaseSpec FamilyTest::spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k,
                              Random& random) const {
   CaseSpec s = small_spec(dtype, head_dim, random);
   s.backward = backward_;
@@ -183,7 +183,7 @@ CaseSpec HopperTest::spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, in
   return s;
 }
 
-CaseSpec HopperTest::dropout_in_band(int64_t seqlen_q, int64_t seqlen_k, Random& random) const {
+CaseSpec FamilyTest::dropout_in_band(int64_t seqlen_q, int64_t seqlen_k, Random& random) const {
   CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), random.pick({64, 128}), seqlen_q,
                        seqlen_k, random);
   s.dropout = 0.3F;
@@ -193,7 +193,7 @@ CaseSpec HopperTest::dropout_in_band(int64_t seqlen_q, int64_t seqlen_k, Random&
   return s;
 }
 
-void HopperTest::check(const CaseSpec& spec, Random& random, std::size_t shift) const {
+void FamilyTest::check(const CaseSpec& spec, Random& random, std::size_t shift) const {
   if (!drawn(3)) return;
   Case c(spec, random);
   // All packed sequences may be drawn empty: of these the TMA has nothing to read. And dims may be
@@ -203,7 +203,7 @@ void HopperTest::check(const CaseSpec& spec, Random& random, std::size_t shift) 
   EXPECT_TRUE(verified(c, kernel(), {device(), shift})) << to_string(spec);
 }
 
-void HopperTest::expect_reason(const CaseSpec& spec, const std::string& words,
+void FamilyTest::expect_reason(const CaseSpec& spec, const std::string& words,
                                Random& random) const {
   const Case c(spec, random);
   const Result<Plan> planned = plan(c.problem(), device(), c.options);

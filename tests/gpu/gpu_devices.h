@@ -55,18 +55,16 @@ class GpuTest : public ::testing::TestWithParam<std::string> {
   mutable std::size_t cases_ = 0;  // that the test had so far
 };
 
-// Emulated chips with warpgroup products, and the machine's NVIDIA GPU.
-std::vector<std::string> hopper_devices();
-
-// A test of a family of such kernels, on these devices; skipped where the GPU is no Hopper.
-class HopperTest : public GpuTest {
+// A test of one family's kernels.
+class FamilyTest : public GpuTest {
  protected:
-  HopperTest(const char* family, bool backward, Precision precision = Precision::exact)
+  FamilyTest(const char* family, bool backward, Precision precision = Precision::exact)
       : family_(family), backward_(backward), precision_(precision) {}
-  void SetUp() override;
+  // Of the device: "sm90".
+  virtual std::string target() const = 0;
   // "cuda.prefill_wgmma.sm90" on cuda:0.
   std::string kernel() const {
-    return device().substr(0, device().find(':')) + "." + family_ + ".sm90";
+    return device().substr(0, device().find(':')) + "." + family_ + "." + target();
   }
   // One sequence, one head.
   CaseSpec spec_of(DType dtype, int64_t head_dim, int64_t seqlen_q, int64_t seqlen_k,
@@ -82,6 +80,17 @@ class HopperTest : public GpuTest {
   const char* family_;
   bool backward_;
   Precision precision_;
+};
+
+// Emulated chips with warpgroup products, and the machine's NVIDIA GPU.
+std::vector<std::string> hopper_devices();
+
+// A test of a family for these devices; skipped where the GPU is no Hopper.
+class HopperTest : public FamilyTest {
+ protected:
+  using FamilyTest::FamilyTest;
+  void SetUp() override;
+  std::string target() const override { return "sm90"; }
 };
 
 // 1 to 90 queries, 1 to 160 keys, 1 to 6 heads: emulated chips take their time.

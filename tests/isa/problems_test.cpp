@@ -24,15 +24,24 @@ class IsaProblems : public ::testing::TestWithParam<std::string> {
   }
   static std::string device() { return "emulated-isa:" + GetParam(); }
 
+  // The family's kernels that support the case.
+  static std::vector<std::string> kernels_of_family(const CaseSpec& spec,
+                                                    const std::string& family) {
+    Random random(2121);
+    const Case c(spec, random);
+    std::vector<std::string> kernels = kernels_for(c.problem(), device());
+    std::erase_if(kernels, [&](const std::string& kernel) {
+      return kernel.find("." + family + ".") == std::string::npos;
+    });
+    return kernels;
+  }
   // The family's kernel with matrix instructions, or the one without, in three orders of waves.
   static void check(const CaseSpec& spec, const std::string& family, bool portable = false) {
     Random random(2121);
     Case c(spec, random);
     int checked = 0;
-    for (const std::string& kernel : kernels_for(c.problem(), device())) {
-      if (kernel.find("." + family + ".") == std::string::npos ||
-          kernel.ends_with(".portable") != portable)
-        continue;
+    for (const std::string& kernel : kernels_of_family(spec, family)) {
+      if (kernel.ends_with(".portable") != portable) continue;
       ++checked;
       std::vector<float> first;
       for (const char* order : {"in-order", "reversed", "random:7"}) {
@@ -149,6 +158,28 @@ TEST_P(IsaProblems, Decode) {
   s.seqlen_k = 70;
   s.causal = Causal::bottom_right;
   check(s, "decode");
+}
+
+// A rows' tile that is not full and one that is, by four and by eight waves; keys that some queries
+// attend alone, in pages of fewer rows than a tile and of more, and splits that are combined.
+TEST_P(IsaProblems, DecodeLatent) {
+  Random random(2126);
+  CaseSpec s = small(random.pick({DType::bf16, DType::fp16}));
+  s.num_heads = random.pick<int64_t>({20, 64, 70, 128});
+  s.head_dim = 576;
+  s.head_dim_v = 512;
+  s.values_in_keys = true;
+  s.seqlen_q = 1;
+  s.seqlen_k = random.between(1, 130);
+  if (kernels_of_family(s, "decode_latent").empty()) GTEST_SKIP() << "the chip has none";
+  check(s, "decode_latent");
+  s.num_heads = 16;
+  s.seqlen_q = 3;
+  s.seqlen_k = random.between(520, 560);
+  s.causal = Causal::bottom_right;
+  s.nan_in_masked = s.used_k = true;
+  s.page_size = random.pick<int64_t>({4, 16, 64});
+  check(s, "decode_latent");
 }
 
 // Keys and values in 8 bits and fewer: each chip draws one of three, and formats.

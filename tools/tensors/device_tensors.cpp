@@ -103,6 +103,8 @@ Result<std::unique_ptr<DeviceTensors>> DeviceTensors::make(const std::string& de
     if (Status status = made->mirror(from, made->tensors_->*field.tensor, shift); !status.ok())
       return status;
   }
+  // Values that are the first dims of keys (Problem::values_in_keys) are so there, too.
+  if (host.v.data == host.k.data) made->tensors_.v.data = made->tensors_.k.data;
   return made;
 }
 

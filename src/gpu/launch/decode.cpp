@@ -197,13 +197,14 @@ class SplitKv final : public Family {
     if (const DecodeRingShape* ring = ring_of(p)) {
       Shape shape{ring->waves, ring->block_n, 1, ring->buffers, ring->min_workgroups};
       if (lds_fits(lds_bytes(p, shape), chip).yes) {
-        shape.num_splits = choose_splits(p, groups(p), tiles_.min_split_keys, compute_units);
+        shape.num_splits =
+            choose_splits(p, groups(p), tiles_.min_split_keys, two_workgroups(compute_units));
         return shape;
       }
     }
     if (fills_unsplit(p, chip, compute_units)) return {tiles_.unsplit_waves, tiles_.block_n, 1};
     return {waves_of(p), tiles_.block_n,
-            choose_splits(p, groups(p), tiles_.min_split_keys, compute_units)};
+            choose_splits(p, groups(p), tiles_.min_split_keys, two_workgroups(compute_units))};
   }
 
   // Whether workgroups with all keys fill the chip once: as many waves as with two splits, and no
@@ -223,8 +224,8 @@ class SplitKv final : public Family {
 
 }  // namespace
 
-int choose_splits(const Problem& p, int64_t groups, int64_t min_split_keys, int compute_units) {
-  const int64_t most = most_splits(p, min_split_keys), slots = 2 * std::max(1, compute_units);
+int choose_splits(const Problem& p, int64_t groups, int64_t min_split_keys, int64_t slots) {
+  const int64_t most = most_splits(p, min_split_keys);
   // Costs are in units of a full wave of workgroups that reads all keys; a split more costs as much
   // as reading some dozen keys.
   const auto keys = static_cast<double>(p.seqlen_k + 1);

@@ -21,10 +21,7 @@ class DecodeLatent final : public Family {
   HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-    if (!p.values_in_keys)
-      return Support::no(
-          "it takes values that are the first dims of keys wider than 256, in the "
-          "same memory");
+    if (Support support = takes_values_in_keys(p); !support.yes) return support;
     if (Support support = tma_reads_all_keys(p); !support.yes) return support;
     if (p.seqlen_q > kMostQueries) {
       return Support::no("seqlen_q is " + std::to_string(p.seqlen_q) + ", up to " +
@@ -125,7 +122,14 @@ class DecodeLatent final : public Family {
 
 }  // namespace
 
+Support takes_values_in_keys(const Problem& p) {
+  if (p.values_in_keys) return {};
+  return Support::no(
+      "it takes values that are the first dims of keys wider than 256, in the same memory");
+}
+
 const Family* make_decode_latent(const Target& target) {
+  if (target.decode_latent) return make_decode_latent_waves(target);
   return target.panel_columns > 0 ? new DecodeLatent(target) : nullptr;
 }
 

@@ -43,7 +43,7 @@ class DecodePortable final : public Family {
 
  private:
   int usual_splits(const Problem& p, int compute_units) const {
-    return choose_splits(p, groups(p), tiles_.min_split_keys, compute_units);
+    return choose_splits(p, groups(p), tiles_.min_split_keys, two_workgroups(compute_units));
   }
   LaunchPlan plan_of(const Problem& p, const Chip& chip, int num_splits) const {
     Specialisation s;

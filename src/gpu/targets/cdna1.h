@@ -51,6 +51,7 @@ inline constexpr std::string_view kTestChips[]{"gfx908"};
 inline constexpr Target kCdna1 = [] {
   Target target = kCdna2;
   target.name = "cdna1";
+  target.decode_latent = {};  // outputs of 32 rows would fill the accumulators
   target.prefill->shapes = cdna1::kPrefill;
   target.prefill->wave_dims = 256;  // outputs of more fill the accumulators
   target.prefill_fp32->shapes = cdna1::kPrefillFp32;

@@ -60,6 +60,8 @@ inline constexpr BackwardShapes kBackward[]{
 inline constexpr ShortBackwardShape kShortBackward[]{
     {.max_head_dim = 64, .buffers = 1, .min_workgroups = 1}};
 
+inline constexpr LatentShape kLatent[]{{.waves = 4, .min_waves = 1}, {.waves = 8, .min_waves = 2}};
+
 // Half of the registers are accumulators.
 inline constexpr ChipFacts kChips[]{
     {.arch = "gfx942",
@@ -80,6 +82,7 @@ inline constexpr Target kCdna3{
     .mma_k = 32,
     .transposed_values = true,
     .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
+    .decode_latent = DecodeLatentTiles{.block_n = 16, .shapes = cdna3::kLatent},
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 16, .wave_dims = 576, .shapes = cdna3::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = cdna3::kPrefillFp32},

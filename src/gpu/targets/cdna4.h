@@ -50,6 +50,9 @@ inline constexpr ShortBackwardShape kShortBackward[]{
     {.max_head_dim = 128, .buffers = 1, .min_workgroups = 1},
 };
 
+inline constexpr LatentShape kLatent[]{{.waves = 4, .min_waves = 1},
+                                       {.waves = 8, .min_waves = 2, .lds_queries = 4}};
+
 // Half of the registers are accumulators.
 inline constexpr ChipFacts kChips[]{
     {.arch = "gfx950",
@@ -74,6 +77,7 @@ inline constexpr Target kCdna4{
     .transposed_values = true,
     .reads_transposed = true,
     .decode = DecodeTiles{.block_n = 32, .min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
+    .decode_latent = DecodeLatentTiles{.block_n = 32, .shapes = cdna4::kLatent},
     .short_sequences = ShortTiles{.max_head_dim = 256},
     .prefill = PrefillTiles{.value_dims = 16, .wave_dims = 576, .shapes = cdna4::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = cdna4::kPrefillFp32},

@@ -19,6 +19,7 @@
 #include "gpu/launch/backward_wgmma_tiles.h"
 #include "gpu/launch/bias_gradient_tiles.h"
 #include "gpu/launch/boards_tiles.h"
+#include "gpu/launch/decode_latent_tiles.h"
 #include "gpu/launch/decode_portable_tiles.h"
 #include "gpu/launch/decode_tiles.h"
 #include "gpu/launch/decode_tma_tiles.h"
@@ -78,6 +79,7 @@ struct Target {
                                     // LDS; 0: there are no such products
 
   std::optional<DecodeTiles> decode{};
+  std::optional<DecodeLatentTiles> decode_latent{};  // without warpgroup products
   std::optional<ShortTiles> short_sequences{};
   std::optional<PrefillTiles> prefill{};
   std::optional<PrefillFp32Tiles> prefill_fp32{};

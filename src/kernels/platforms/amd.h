@@ -39,6 +39,11 @@ FULMEN_DEVICE Int64 workgroup_id() { return __builtin_amdgcn_workgroup_id_x(); }
 FULMEN_DEVICE void grid_dependency_wait(unsigned long long /*addresses*/ = 1) {}
 FULMEN_DEVICE void barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+#if defined(__GFX9__)
+  // lgkmcnt(0). That of the fence clang 22 loses where a loop begins with the barrier and ends with
+  // stores to LDS, which a wave then passes before they are done.
+  __builtin_amdgcn_s_waitcnt(0xc07f);
+#endif
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
