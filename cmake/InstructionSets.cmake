@@ -1,7 +1,7 @@
 # The one table of instruction sets: architecture, name, compiler flags. A file tables/<name>.cpp is
-# compiled with its line's flags and FULMEN_ISA_<NAME>=1, and left out on other architectures; the
-# rest of the target sees FULMEN_HAVE_ISA_<NAME>=1 for each that is in. To add an instruction set,
-# add a line here and the file.
+# compiled with its line's flags, FULMEN_ISA_<NAME>=1 and FULMEN_ISA_FLAGS, which has the flags, and
+# left out on other architectures; the rest of the target sees FULMEN_HAVE_ISA_<NAME>=1 for each set
+# that is in. To add an instruction set, add a line here and the file.
 set(_avx512
   "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512")
 set(_amx "${_avx512} -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8")
@@ -143,7 +143,9 @@ function(fulmen_target_sources target)
       list(TRANSFORM optimisation REPLACE -O3 -O1)
     endif()
     set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS ${optimisation} ${flags})
-    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS FULMEN_ISA_${upper}=1)
+    list(JOIN flags " " joined)
+    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS FULMEN_ISA_${upper}=1
+                 "FULMEN_ISA_FLAGS=\"${joined}\"")
     target_compile_definitions(${target} PRIVATE FULMEN_HAVE_ISA_${upper}=1)
   endforeach()
 endfunction()

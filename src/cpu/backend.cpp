@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/compiled_functions.h"
 #include "cpu/families.h"
 #include "cpu/isa/instruction_sets.h"
 #include "cpu/kv_cache/append.h"
@@ -58,6 +59,9 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::shared_ptr<const Backend> make_cpu_backend() { return std::make_shared<CpuBackend>(); }
+std::shared_ptr<const Backend> make_cpu_backend(HostCodeMaker maker) {
+  set_host_code_maker(maker);
+  return std::make_shared<CpuBackend>();
+}
 
 }  // namespace fulmen::cpu

@@ -4,9 +4,11 @@
 #include <memory>
 
 #include "fulmen/backend.h"
+#include "runtime/host_code.h"
 
 namespace fulmen::cpu {
 
-std::shared_ptr<const Backend> make_cpu_backend();
+// maker: who compiles score functions; null: nobody.
+std::shared_ptr<const Backend> make_cpu_backend(HostCodeMaker maker);
 
 }  // namespace fulmen::cpu

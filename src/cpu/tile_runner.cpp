@@ -57,11 +57,12 @@ TileRunner::TileRunner(const Problem& problem, std::string name, const ThreadSet
         problem.packed_q() ? std::min(most, problem.total_q / task_rows_ + problem.batch) : most;
   }
   config_ = {std::move(name), kBlockM, tasks.block_n, 1, threads_.num_threads};
+  compiled_ = CompiledFunctions(problem_, *tasks.table, config_.notes);
 }
 
 void TileRunner::set_parameters(tuning::Choice choice) {
   config_.parameters = std::move(choice.parameters);
-  config_.notes = std::move(choice.notes);
+  config_.notes.insert(config_.notes.begin(), choice.notes.begin(), choice.notes.end());
 }
 
 std::size_t TileRunner::workspace_bytes() const noexcept {
@@ -77,7 +78,7 @@ Status TileRunner::run(void* /*stream*/, const AttentionTensors& tensors, void* 
                                                              static_cast<int64_t>(sizeof(float));
   ForwardCall call = call_;
   call.tensors = &tensors;
-  BoundFunctions functions(problem_, tensors);
+  BoundFunctions functions(problem_, tensors, compiled_);
   call.score_function = functions.score();
   call.mask_function = functions.mask();
   call.mask = mask_.summarise(tensors, threads_, call.mask_function, behind_scratch);

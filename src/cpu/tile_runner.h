@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cpu/coded_keys.h"
+#include "cpu/compiled_functions.h"
 #include "cpu/isa/table.h"
 #include "cpu/mask_tiles.h"
 #include "cpu/tile/call.h"
@@ -30,6 +31,7 @@ int choose_tiles_per_task(const Problem& problem, const IsaTable& table, int thr
 
 // How a call is cut into tasks, and what each of them is told.
 struct TileTasks {
+  const IsaTable* table = nullptr;
   IsaTable::PrefillTaskFunction function = nullptr;
   int block_n = 64;            // key rows of a tile
   int tiles_per_task = 1;      // query tiles
@@ -68,6 +70,7 @@ class TileRunner final : public Runner {
   int64_t task_rows_;
   int64_t blocks_;          // of a head: tasks; 0 for no queries
   int64_t most_tasks_ = 0;  // of sequences of different lengths
+  CompiledFunctions compiled_;
   MaskTiles mask_;
   CodedKeys coded_keys_;
 };

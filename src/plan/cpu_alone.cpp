@@ -10,7 +10,7 @@ Status no_gpus() { return {StatusCode::unsupported, "this library was built with
 
 }  // namespace
 
-BackendList builtin_backends() { return {cpu::make_cpu_backend()}; }
+BackendList builtin_backends() { return {cpu::make_cpu_backend(nullptr)}; }
 
 Status check_arch(const std::string& /*arch*/) { return no_gpus(); }
 Result<std::vector<KernelReport>> compile_kernels(const std::string& /*arch*/,

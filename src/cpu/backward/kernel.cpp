@@ -125,6 +125,8 @@ class BackwardRunner final : public Runner {
       : problem_(problem),
         threads_(thread_settings(options)),
         function_(isa.table->backward[static_cast<int>(problem.dtype)]) {
+    std::vector<std::string> notes;
+    compiled_ = CompiledFunctions(problem_, *isa.table, notes);
     const int lanes = isa.table->lanes, group = isa.table->group[static_cast<int>(problem.dtype)];
     const int block_n = choose_block_n(problem, group, isa.table->amx_tiles);
     call_.problem = &problem_;
@@ -169,6 +171,7 @@ class BackwardRunner final : public Runner {
       mask_ = MaskTiles(problem_, threads_.num_threads);
     config_ = {std::move(name), kBlockM, block_n, static_cast<int>(cut.num_splits),
                threads_.num_threads};
+    config_.notes = std::move(notes);
   }
 
   const KernelConfig& config() const noexcept override { return config_; }
@@ -187,7 +190,7 @@ class BackwardRunner final : public Runner {
     float* sums = scratch + scratch_floats_ * threads_.num_threads;
     call.sums = sums_floats_ > 0 ? sums : nullptr;
     auto* behind_sums = reinterpret_cast<char*>(sums + all_sums_floats());
-    const BoundFunctions functions(problem_, tensors);
+    const BoundFunctions functions(problem_, tensors, compiled_);
     call.score_function = functions.gradient();
     call.mask_function = functions.mask();
     call.mask = mask_.summarise(tensors, threads_, call.mask_function, behind_sums);
@@ -406,6 +409,7 @@ class BackwardRunner final : public Runner {
   IsaTable::BackwardFunction function_;
   BackwardCall call_;
   KernelConfig config_;
+  CompiledFunctions compiled_;
   bool amx_tiles_ = false;
   int64_t scratch_floats_ = 0;
   int64_t sums_floats_ = 0;

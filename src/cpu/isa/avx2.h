@@ -6,15 +6,13 @@
 #include <cstdint>
 #include <cstring>
 
-#include "algorithm/exp2_polynomial.h"
+#include "cpu/isa/avx2_numbers.h"
 #include "cpu/tile/storage.h"
 
 namespace fulmen::cpu {
 
-struct Avx2 {
-  using Vec = __m256;
+struct Avx2 : Avx2Numbers {
   static constexpr const char* kName = "avx2";
-  static constexpr int kLanes = 8;
   static constexpr int kGroup = 1;  // operand elements that share a 32-bit word: one fp32
   // Query vectors x key rows of the score product's register block: 12 sums, 4 operands. The rows
   // divide a tile of 128 keys, which 2 x 6 would not.
@@ -25,27 +23,8 @@ struct Avx2 {
                                      // spill
   static constexpr int kPvRowsNarrow = 4;
   static constexpr int kSoftmaxVecs = 4;  // query vectors whose exponentials are computed together
-  static constexpr int kExp2Degree = 5;
 
-  static Vec zero() { return _mm256_setzero_ps(); }
-  static Vec set1(float x) { return _mm256_set1_ps(x); }
-  static Vec load(const float* p) { return _mm256_loadu_ps(p); }
-  static void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
-  static Vec broadcast(const float* p) { return _mm256_broadcast_ss(p); }
-  static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
-  static Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
-  static Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
-  static Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
-  static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
-  static Vec fused(Vec a, Vec b, Vec c) { return fma(a, b, c); }  // a b + c, rounded once
-  static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }    // a NaN in b is kept
-  static Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }    // a NaN in b is kept
-  static Vec abs(Vec a) { return _mm256_andnot_ps(set1(-0.0F), a); }
   static Vec iota() { return _mm256_set_ps(7, 6, 5, 4, 3, 2, 1, 0); }
-  // x < y ? a : b, lane by lane; false on NaN.
-  static Vec select_less(Vec x, Vec y, Vec a, Vec b) {
-    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
-  }
   // test == -inf ? a : b.
   static Vec select_minus_infinity(Vec test, Vec a, Vec b) {
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(test, set1(-__builtin_inff()), _CMP_EQ_OQ));
@@ -63,41 +42,6 @@ struct Avx2 {
     __m128 half = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     half = _mm_max_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
-  }
-
-  // 2^x; 0 for -inf and all below -127. x = n + f with n the nearest integer, which is added to the
-  // exponent of 2^f. The integer of a NaN is INT_MIN, whose low bits leave the NaN as it is. x
-  // stays under 128: scores come here less their row's maximum. Several vectors go through each
-  // step together: their chains of dependent instructions hide each other's latency.
-  template <int kDegree = kExp2Degree, int kCount>
-  static __attribute__((always_inline)) void exp2(Vec (&x)[kCount]) {
-    constexpr const float* kC = algorithm::Exp2Centered<kDegree>::kCoefficients;
-    __m256i n[kCount];
-    Vec p[kCount];
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) x[i] = max(set1(-127.0F), x[i]);
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) n[i] = _mm256_cvtps_epi32(x[i]);
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) x[i] = sub(x[i], _mm256_cvtepi32_ps(n[i]));
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) p[i] = fma(set1(kC[kDegree]), x[i], set1(kC[kDegree - 1]));
-#pragma GCC unroll 8
-    for (int power = kDegree - 2; power >= 0; --power) {
-#pragma GCC unroll 8
-      for (int i = 0; i < kCount; ++i) p[i] = fma(p[i], x[i], set1(kC[power]));
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) {
-      x[i] = _mm256_castsi256_ps(
-          _mm256_add_epi32(_mm256_castps_si256(p[i]), _mm256_slli_epi32(n[i], 23)));
-    }
-  }
-  template <int kDegree = kExp2Degree>
-  static __attribute__((always_inline)) Vec exp2(Vec x) {
-    Vec one[1] = {x};
-    exp2<kDegree>(one);
-    return one[0];
   }
 
   // sum + the products of the words' elements.

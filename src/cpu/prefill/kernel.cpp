@@ -36,6 +36,7 @@ TileTasks tile_tasks(const Problem& problem, Precision precision, const IsaTable
             ? table.scratch_floats(problem, block_n, tiles)
             : tile_scratch(problem, table.lanes, table.group[dtype], block_n, tiles).total;
   }
+  tasks.table = &table;
   tasks.block_n = block_n;
   tasks.tiles_per_task = tiles;
   tasks.summarises_mask = true;

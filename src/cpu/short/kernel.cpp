@@ -33,6 +33,7 @@ TileTasks usual_tasks(const Problem& problem, const InstructionSet& isa, int thr
   const IsaTable& table = *isa.table;
   const int dtype = static_cast<int>(problem.dtype);
   TileTasks tasks;
+  tasks.table = &table;
   tasks.function = table.short_task[dtype];
   tasks.block_n = static_cast<int>(round_up(std::max<int64_t>(problem.seqlen_k, 1), 64));
   // One tile, but on matrix tiles, where tasks are cut as those of prefill.

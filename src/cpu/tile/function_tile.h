@@ -16,7 +16,11 @@ template <class Isa>
 class FunctionTile {
  public:
   FunctionTile(const TileFunction& function, const FunctionPlace& place, float* scratch)
-      : code_(function.code), tensors_(function.tensors), place_(place) {
+      : code_(function.code),
+        tensors_(function.tensors),
+        pairs_(function.pairs),
+        pair_tensors_(function.pair_tensors),
+        place_(place) {
     for (int rank = 0; rank < score::kRanks; ++rank) {
       registers_[rank] = scratch;
       scratch += code_ == nullptr ? 0 : code_->registers[rank] * kRankElements[rank];
@@ -34,6 +38,7 @@ class FunctionTile {
   // The pairs of kFunctionKeys keys from `key` on in the tile. scores: [kFunctionKeys][kBlockM], or
   // null. Results are then at result().
   __attribute__((noinline)) void pairs(const float* scores, int key) {
+    if (pairs_ != nullptr) return pairs_({registers_, pair_tensors_, scores, key, last_key_});
     for (const score::Instruction& one : code_->pairs) run(one, kPairElements, scores, key);
   }
   // [kBlockM], of a key that pairs() was last called for.
@@ -234,6 +239,8 @@ class FunctionTile {
 
   const score::Bytecode* code_;
   const score::Elements* tensors_;
+  PairsFunction pairs_;
+  const PairsTensor* pair_tensors_;
   FunctionPlace place_;
   int last_key_ = kFunctionKeys - 1;  // of the tile, rounded up to whole groups
   float* registers_[score::kRanks];

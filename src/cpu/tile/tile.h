@@ -11,10 +11,7 @@
 #include <cstdint>
 
 #include "algorithm/online_softmax.h"
-
-// Always inlined: a copy compiled for one instruction set must never be linked into code that runs
-// without it.
-#define FULMEN_INLINE inline __attribute__((always_inline))
+#include "cpu/tile/inline.h"
 
 namespace fulmen::cpu {
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/tile/pairs_call.h"
 #include "cpu/tile/tile.h"
 #include "fulmen/problem.h"
 #include "score/bytecode.h"
@@ -31,6 +32,8 @@ FULMEN_INLINE int64_t register_floats(const score::Bytecode& code) {
 struct TileFunction {
   const score::Bytecode* code = nullptr;  // null: there is none
   const score::Elements* tensors = nullptr;
+  PairsFunction pairs = nullptr;  // the bytecode's pairs as machine code; null: there is none
+  const PairsTensor* pair_tensors = nullptr;
 
   bool any() const { return code != nullptr; }
 };

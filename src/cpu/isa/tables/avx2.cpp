@@ -21,7 +21,9 @@ const IsaTable& table_avx2() {
                          decode_combine<Avx2, Bf16>},
       .backward = {backward_step<Avx2, float>, backward_step<Avx2, Fp16>,
                    backward_step<Avx2, Bf16>},
-      .int8 = int8_tasks<Avx2, Avx2Int8>()};
+      .int8 = int8_tasks<Avx2, Avx2Int8>(),
+      .numbers = "Avx2Numbers",
+      .flags = FULMEN_ISA_FLAGS};
   return kTable;
 }
 

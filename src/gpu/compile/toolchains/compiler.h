@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,5 +56,7 @@ Result<const Compiler*> second_amd_compiler();
 // The host's own C++ compiler ($FULMEN_HOST_CXX, else c++, g++, clang++, clang++-19), for the
 // emulator: a shared object.
 Result<const Compiler*> host_compiler();
+// The same program for code that is to be fast. flags: the instructions that there are.
+Result<std::unique_ptr<const Compiler>> host_compiler_for(const std::vector<std::string>& flags);
 
 }  // namespace fulmen::gpu

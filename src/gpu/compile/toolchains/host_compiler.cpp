@@ -1,4 +1,4 @@
-// The host's own C++ compiler, for the emulator.
+// The host's own C++ compiler, for the emulator and for score functions.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,12 +10,10 @@
 namespace fulmen::gpu {
 namespace {
 
-// Quick to compile, and lines for the emulator's reports. Contraction is off: results do not depend
-// on the compiler.
+// Contraction is off: results do not depend on the compiler.
 const std::vector<std::string> kHostOptions{"-x",
                                             "c++",
                                             "-std=c++20",
-                                            "-O1",
                                             "-g0",
                                             "-shared",
                                             "-fPIC",
@@ -48,14 +46,18 @@ const std::vector<std::string> kPassesOfGccLeftOut{"-fno-tree-dominator-opts",
                                                    "-fno-compare-elim",
                                                    "-fno-move-loop-invariants"};
 
+struct HostProgram {
+  std::string path;
+  std::string says;  // to --version
+};
+
 class HostCompiler final : public Compiler {
  public:
-  // says: what it answers to --version.
-  HostCompiler(std::string path, const std::string& says)
-      : path_(std::move(path)), version_(says.substr(0, says.find('\n'))), options_(kHostOptions) {
-    // Compilers made of clang, which stops at these options, have names of all kinds.
-    if (says.find("Free Software Foundation") != std::string::npos)
-      options_.insert(options_.end(), kPassesOfGccLeftOut.begin(), kPassesOfGccLeftOut.end());
+  HostCompiler(const HostProgram& program, const std::vector<std::string>& options)
+      : path_(program.path),
+        version_(program.says.substr(0, program.says.find('\n'))),
+        options_(kHostOptions) {
+    options_.insert(options_.end(), options.begin(), options.end());
   }
   std::string_view name() const noexcept override { return "host"; }
   std::string identity(std::string_view /*arch*/) const override {
@@ -84,7 +86,7 @@ class HostCompiler final : public Compiler {
   std::vector<std::string> options_;
 };
 
-Result<const Compiler*> find_host_compiler() {
+Result<HostProgram> find_host_program() {
   const std::string chosen = environment("FULMEN_HOST_CXX");
   std::vector<std::string> names{"c++", "g++", "clang++", "clang++-19"};
   if (!chosen.empty()) names = {chosen};
@@ -93,7 +95,7 @@ Result<const Compiler*> find_host_compiler() {
     const std::string path = find_program(name);
     if (path.empty()) continue;
     const Result<std::string> version = run_program({path, "--version"});
-    if (version.ok()) return new HostCompiler(path, version.value());
+    if (version.ok()) return HostProgram{path, version.value()};
     refused += fmt::format(
         "; {}", version.status().message().substr(0, version.status().message().find('\n')));
   }
@@ -104,18 +106,42 @@ Result<const Compiler*> find_host_compiler() {
             "FULMEN_HOST_CXX is \"{}\": a C++ compiler is needed, its path or a name in PATH{}",
             chosen, refused.empty() ? "; there is no such program" : refused));
   }
-  return Status(StatusCode::unavailable,
-                fmt::format("the emulator compiles kernels with the host's C++ compiler: none of "
-                            "{} is in PATH and runs; "
-                            "install one (apt-get install g++) or set FULMEN_HOST_CXX{}",
-                            fmt::join(names, ", "), refused));
+  return Status(
+      StatusCode::unavailable,
+      fmt::format("kernels of this processor are compiled with the host's C++ compiler: none of "
+                  "{} is in PATH and runs; "
+                  "install one (apt-get install g++) or set FULMEN_HOST_CXX{}",
+                  fmt::join(names, ", "), refused));
+}
+
+Result<HostProgram> host_program() {
+  constinit static FoundOnce<Result<HostProgram>> found;
+  return found.get(find_host_program);
 }
 
 }  // namespace
 
 Result<const Compiler*> host_compiler() {
   constinit static FoundOnce<Result<const Compiler*>> found;
-  return found.get(find_host_compiler);
+  return found.get([]() -> Result<const Compiler*> {
+    const Result<HostProgram> program = host_program();
+    if (!program.ok()) return program.status();
+    // Quick to compile, and lines for the emulator's reports.
+    std::vector<std::string> options{"-O1"};
+    // Compilers made of clang, which stops at these options, have names of all kinds.
+    if (program->says.find("Free Software Foundation") != std::string::npos)
+      options.insert(options.end(), kPassesOfGccLeftOut.begin(), kPassesOfGccLeftOut.end());
+    return new HostCompiler(program.value(), options);
+  });
+}
+
+Result<std::unique_ptr<const Compiler>> host_compiler_for(const std::vector<std::string>& flags) {
+  const Result<HostProgram> program = host_program();
+  if (!program.ok()) return program.status();
+  std::vector<std::string> options{"-O3"};
+  options.insert(options.end(), flags.begin(), flags.end());
+  return std::unique_ptr<const Compiler>(
+      std::make_unique<const HostCompiler>(program.value(), options));
 }
 
 }  // namespace fulmen::gpu

@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <filesystem>
+#include <memory>
+#include <utility>
 
 #include "emulator/host_memory_driver.h"
 #include "emulator/source/lds_banks.h"
 #include "emulator/source/mbarriers.h"
 #include "emulator/source/workgroup.h"
+#include "gpu/compile/shared_object.h"
 #include "gpu/compile/toolchains/compiler.h"
 #include "gpu/emulated_work.h"
 #include "runtime/environment.h"
@@ -25,7 +27,7 @@ Status invalid(std::string message) { return {StatusCode::invalid_argument, std:
 
 // A kernel's shared object.
 struct Loaded {
-  void* library = nullptr;
+  std::shared_ptr<void> library;
   void (*kernel)(const void*) = nullptr;
   long long (*take_exponentials)() = nullptr;
   int argument_bytes = 0;
@@ -40,28 +42,9 @@ class EmulatedDriver final : public HostMemoryDriver {
   Result<const Compiler*> compiler() const override { return host_compiler(); }
 
   Result<Module> load(int device, std::span<const std::byte> code) const override {
-    // Each object has its own path: dlopen takes an equal path for the library that it has.
-    const TemporaryDirectory directory;
-    const std::string path = directory.path() + "/kernel.so";
-    if (!directory.status().ok()) return directory.status();
-    if (Status status =
-            write_file(path, std::string(reinterpret_cast<const char*>(code.data()), code.size()));
-        !status.ok()) {
-      return status;
-    }
-    platform::OpeningError error;
-    void* library = open_library(path, platform::Opening::usual, error);
-    if (library == nullptr && platform::forbids_programs(path)) {
-      return Status(StatusCode::unavailable,
-                    fmt::format("the emulator cannot load kernels from {}, which is mounted "
-                                "noexec: set TMPDIR to a folder that "
-                                "programs may run from",
-                                std::filesystem::path(directory.path()).parent_path().string()));
-    }
-    if (library == nullptr) {
-      return Status(StatusCode::internal,
-                    fmt::format("the kernel's shared object cannot be loaded: {}", error.words));
-    }
+    Result<std::shared_ptr<void>> loaded = load_shared_object(code, "the emulator");
+    if (!loaded.ok()) return loaded.status();
+    void* const library = loaded->get();
     void (*bind)(const kernels::EmulatorApi*) = nullptr;
     void (*kernel)(const void*) = nullptr;
     long long (*take_exponentials)() = nullptr;
@@ -73,17 +56,15 @@ class EmulatedDriver final : public HostMemoryDriver {
     platform::find_symbol(library, "fulmen_take_exponentials", take_exponentials);
     if (bind == nullptr || bytes == nullptr || cluster == nullptr || kernel == nullptr ||
         take_exponentials == nullptr) {
-      close_library(library);
       return Status(StatusCode::internal,
                     "the shared object is no kernel: one of its five symbols is missing");
     }
     bind(&emulated::api(chip_of(device).wave_size));
-    return Module{new Loaded{library, kernel, take_exponentials, *bytes, *cluster}};
+    return Module{
+        new Loaded{std::move(loaded).value(), kernel, take_exponentials, *bytes, *cluster}};
   }
   void unload(int /*device*/, Module module) const noexcept override {
-    auto* loaded = static_cast<Loaded*>(module.handle);
-    close_library(loaded->library);
-    delete loaded;
+    delete static_cast<Loaded*>(module.handle);
   }
   Result<Function> function(int device, Module module, const char* name,
                             int lds_bytes) const override {
