@@ -20,7 +20,7 @@
 namespace fulmen::testing {
 namespace {
 
-constexpr int kKeys = 7;
+constexpr int kPairKeys = 7;
 
 // Appends a graph's nodes and results, so that one compilation serves many.
 void append(score::Graph& all, const score::Graph& one) {
@@ -72,9 +72,9 @@ class CompiledScoreTest : public ::testing::Test {
     const auto pairs = reinterpret_cast<cpu::PairsFunction>(host->function);
     cpu::FunctionTile<cpu::Scalar> tile({&code, elements.data(), pairs, pair_tensors.data()}, place,
                                         scratch.data());
-    tile.begin(kKeys);
+    tile.begin(kPairKeys);
     std::vector<score::BasicValue<float>> values(graph.nodes.size());
-    for (int key = 0; key < kKeys; ++key) {
+    for (int key = 0; key < kPairKeys; ++key) {
       const auto row = static_cast<std::size_t>(key * cpu::kBlockM);
       if (key % cpu::kFunctionKeys == 0) tile.pairs(scores.data() + row, key);
       for (int i = 0; i < cpu::kBlockM; ++i) {
