@@ -9,8 +9,7 @@
 namespace fulmen::cpu {
 namespace {
 
-// Most query tiles that share a packed key tile: queries and outputs of them all stay in L2, which
-// is large where there are matrix tiles.
+// Most query tiles that share a packed key tile: all stay in L2, large beside matrix tiles.
 int max_tiles_per_task(const Problem& p, const IsaTable& table) {
   if (table.amx_tiles && std::max(p.head_dim, p.head_dim_v) <= 64) return 32;
   return has_narrow_rows(p, table.group[static_cast<int>(p.dtype)]) ? 16 : 8;

@@ -1,5 +1,6 @@
-// Arithmetic of AVX2 with FMA: what score functions are computed with, and all that compiled code of
-// them needs of the set. Embedded as text: it includes nothing of the library but what is embedded.
+// Arithmetic of AVX2 with FMA: what score functions are computed with, and all that compiled code
+// of them needs of the set. Embedded as text: it includes nothing of the library but what is
+// embedded.
 #pragma once
 
 #include <immintrin.h>

@@ -51,8 +51,7 @@ struct IsaTable {
   // Floats of a worker's scratch for it; null: backward_scratch.
   int64_t (*backward_floats)(const Problem&, int block_n, int64_t held_keys) = nullptr;
   Int8Tasks int8 = {};
-  // Compiled score functions: the struct of their arithmetic, null where there are none, and the
-  // compiler's flags.
+  // Compiled score functions: the struct of their arithmetic (null: none), and compiler flags.
   const char *numbers = nullptr, *flags = "";
   bool amx_tiles = false;  // its products are on matrix tiles, and have memory's sums as results
 };
