@@ -246,6 +246,7 @@ TEST(GpuTargets, FamiliesWithoutTilesSaySo) {
   EXPECT_EQ(reasons, (std::map<std::string, std::string>{{"backward", none},
                                                          {"backward_fp32", none},
                                                          {"decode", ""},
+                                                         {"decode_latent", none},
                                                          {"prefill", none},
                                                          {"prefill_fp32", none},
                                                          {"prefill_e4m3", none},
