@@ -125,8 +125,6 @@ class BackwardRunner final : public Runner {
       : problem_(problem),
         threads_(thread_settings(options)),
         function_(isa.table->backward[static_cast<int>(problem.dtype)]) {
-    std::vector<std::string> notes;
-    compiled_ = CompiledFunctions(problem_, *isa.table, notes);
     const int lanes = isa.table->lanes, group = isa.table->group[static_cast<int>(problem.dtype)];
     const int block_n = choose_block_n(problem, group, isa.table->amx_tiles);
     call_.problem = &problem_;
@@ -171,7 +169,7 @@ class BackwardRunner final : public Runner {
       mask_ = MaskTiles(problem_, threads_.num_threads);
     config_ = {std::move(name), kBlockM, block_n, static_cast<int>(cut.num_splits),
                threads_.num_threads};
-    config_.notes = std::move(notes);
+    compiled_ = CompiledFunctions(problem_, *isa.table, config_.notes);
   }
 
   const KernelConfig& config() const noexcept override { return config_; }

@@ -27,10 +27,6 @@ LaunchPlan split_plan(const Problem& p, const Chip& chip, const Specialisation& 
 // The number of splits as the one parameter: 1, 2, 4, ... `most`, and the usual one.
 tuning::Space splits_space(const Chip& chip, int usual, int64_t most);
 
-// decode_latent_waves.h for a target that has tiles for it.
-const Family* make_decode_latent_waves(const Target& target);
-// Yes if values are the first dims of keys wider than 256; else why not.
-Support takes_values_in_keys(const Problem& p);
 // Yes if the TMA can bring all of a split's keys and values for few queries, whose rows a kernel
 // loads by itself; else why not. Strides below 1 and pages are asked for apart.
 Support tma_reads_all_keys(const Problem& problem);

@@ -1,10 +1,10 @@
 // kernels/forward/decode_latent.h: few queries of latent attention, whose values are the first dims
 // of its keys (Problem::values_in_keys), by Hopper's warpgroup products.
+#include "gpu/launch/decode_latent.h"
+
 #include <algorithm>
 #include <memory>
-#include <string>
 
-#include "gpu/launch/decode.h"
 #include "kernels/forward/decode_latent_layout.h"
 
 namespace fulmen::gpu {
@@ -12,54 +12,25 @@ namespace {
 
 constexpr int kLatentLanes = 3 * kWarpgroupLanes;  // two warpgroups that multiply, and a loader's
 
-class DecodeLatent final : public Family {
+class DecodeLatent final : public LatentDecode {
  public:
-  explicit DecodeLatent(const Target& target) : Family(target) {}
-  std::string_view name() const noexcept override { return "decode_latent"; }
-  bool variable_lengths() const noexcept override { return true; }
-  bool score_functions() const noexcept override { return true; }
-  HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
-  Support supports(const Problem& p, const Chip& chip) const override {
-    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-    if (Support support = takes_values_in_keys(p); !support.yes) return support;
-    if (Support support = tma_reads_all_keys(p); !support.yes) return support;
-    if (p.seqlen_q > kMostQueries) {
-      return Support::no("seqlen_q is " + std::to_string(p.seqlen_q) + ", up to " +
-                         std::to_string(kMostQueries) + " are served");
-    }
-    if (Support support = tma_takes_strides("k", p.k, p.k_shape()); !support.yes) return support;
-    if (Support support = tma_takes_pages(p); !support.yes) return support;
-    if (Support support = lds_fits(specialisation(p, 1).lds_bytes, chip); !support.yes)
-      return support;
-    if (Support support = decode_serves(p, *target().extends, chip); !support.yes) return support;
-    return grid_fits(groups(p) * most(p));
-  }
-  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    return plan_of(p, chip, choose_splits(p, compute_units));
-  }
-  tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    return splits_space(chip, choose_splits(p, compute_units), most(p));
-  }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/,
-                        std::span<const int> v) const override {
-    return plan_of(p, chip, v[0]);
-  }
+  explicit DecodeLatent(const Target& target) : LatentDecode(target, *target.extends) {}
 
  private:
   static constexpr int64_t kTileKeys = 64;
-  static constexpr int64_t kMostQueries = 8;  // more fill tiles of one head's queries
-  static constexpr int64_t kMinSplitKeys = 256, kMostSplits = 64;
 
-  static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kWarpgroupRows); }
-  static int64_t groups(const Problem& p) { return p.batch * p.num_kv_heads * row_tiles(p); }
-  static int64_t most(const Problem& p) {
-    return std::min(kMostSplits, most_splits(p, kMinSplitKeys));
+  Support takes_keys(const Problem& p) const override {
+    if (Support support = tma_reads_all_keys(p); !support.yes) return support;
+    if (Support support = takes_few_queries(p); !support.yes) return support;
+    if (Support support = tma_takes_strides("k", p.k, p.k_shape()); !support.yes) return support;
+    return tma_takes_pages(p);
   }
+  int64_t block_rows(const Problem& /*p*/) const override { return kWarpgroupRows; }
   static int64_t split_tiles(const Problem& p, int64_t splits) {
     return tiles_of(tiles_of(p.seqlen_k, splits), kTileKeys);
   }
   // The number of splits whose estimated time is least; of those within 2 %, the smallest.
-  static int choose_splits(const Problem& p, int compute_units) {
+  int usual_splits(const Problem& p, int compute_units) const override {
     int64_t best = 1;
     double best_cost = cost(p, 1, compute_units);
     for (int64_t splits = 2; splits <= most(p); ++splits) {
@@ -73,7 +44,7 @@ class DecodeLatent final : public Family {
   // Estimated microseconds on an H200 (docs/lab/nvidia_decode.md): a workgroup a multiprocessor, in
   // rounds, or as long as memory takes; with splits also a second launch, and their results,
   // written and read.
-  static double cost(const Problem& p, int64_t splits, int compute_units) {
+  double cost(const Problem& p, int64_t splits, int compute_units) const {
     constexpr double kTile = 1.9, kStartAndEnd = 6, kLaunch = 3, kBytes = 3.5e6;
     const int64_t units = std::max(1, compute_units);
     const auto rounds = static_cast<double>(tiles_of(groups(p) * splits, units));
@@ -87,7 +58,7 @@ class DecodeLatent final : public Family {
     return std::max(multiplying, read / kBytes) + (splits > 1 ? kLaunch + parts / kBytes : 0);
   }
 
-  Specialisation specialisation(const Problem& p, int num_splits) const {
+  Specialisation specialisation(const Problem& p, int num_splits) const override {
     constexpr int64_t kProductDims = 16;
     const int64_t panel = target().panel_columns;
     Specialisation s;
@@ -108,8 +79,8 @@ class DecodeLatent final : public Family {
   }
   // Partial results, and what merges them, are those of decode.h, which also runs where pointers
   // are no multiples of 16.
-  LaunchPlan plan_of(const Problem& p, const Chip& chip, int num_splits) const {
-    LaunchPlan plan = decode_plan(p, *target().extends, chip, num_splits);
+  LaunchPlan plan_of(const Problem& p, const Chip& chip, int num_splits) const override {
+    LaunchPlan plan = decode_plan(p, usual(), chip, num_splits);
     if (plan.launches.empty()) return plan;
     plan.unaligned = std::make_shared<LaunchPlan>(plan);
     plan.launches.front() = {specialisation(p, num_splits), groups(p) * num_splits, true};
@@ -121,12 +92,6 @@ class DecodeLatent final : public Family {
 };
 
 }  // namespace
-
-Support takes_values_in_keys(const Problem& p) {
-  if (p.values_in_keys) return {};
-  return Support::no(
-      "it takes values that are the first dims of keys wider than 256, in the same memory");
-}
 
 const Family* make_decode_latent(const Target& target) {
   if (target.decode_latent) return make_decode_latent_waves(target);

@@ -2,83 +2,51 @@
 // first dims of its keys (Problem::values_in_keys), by a wave's matrix instructions.
 #include <algorithm>
 #include <memory>
-#include <string>
 
-#include "gpu/launch/decode.h"
+#include "gpu/launch/decode_latent.h"
 #include "kernels/forward/decode_latent_waves_layout.h"
 
 namespace fulmen::gpu {
 namespace {
 
-class DecodeLatentWaves final : public Family {
+class DecodeLatentWaves final : public LatentDecode {
  public:
   explicit DecodeLatentWaves(const Target& target)
-      : Family(target), tiles_(*target.decode_latent) {}
-  std::string_view name() const noexcept override { return "decode_latent"; }
-  bool variable_lengths() const noexcept override { return true; }
-  bool score_functions() const noexcept override { return true; }
-  HeadDims most_head_dims() const noexcept override { return {kMaxHeadDim, kMaxHeadDimV}; }
-  Support supports(const Problem& p, const Chip& chip) const override {
-    if (Support support = takes_matrix_instructions(p); !support.yes) return support;
-    if (Support support = takes_values_in_keys(p); !support.yes) return support;
+      : LatentDecode(target, target), tiles_(*target.decode_latent) {}
+
+ private:
+  static constexpr int64_t kWaveRows = 16;
+
+  Support takes_keys(const Problem& p) const override {
     if (has_masks(p))
       return Support::no(
           "values that a keep_mask, mask_mod or block mask leaves out may be NaN, and are "
           "multiplied");
-    if (p.seqlen_q > kMostQueries) {
-      return Support::no("seqlen_q is " + std::to_string(p.seqlen_q) + ", up to " +
-                         std::to_string(kMostQueries) + " are served");
-    }
-    if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
-    if (Support support = lds_fits(specialisation(p, 1).lds_bytes, chip); !support.yes)
-      return support;
-    if (Support support = decode_serves(p, target(), chip); !support.yes) return support;
-    return grid_fits(groups(p) * most(p));
+    if (Support support = takes_few_queries(p); !support.yes) return support;
+    return takes_functions(p, kMostTileOperations);
   }
-  LaunchPlan plan(const Problem& p, const Chip& chip, int compute_units) const override {
-    return plan_of(p, chip, usual_splits(p, compute_units));
-  }
-  tuning::Space space(const Problem& p, const Chip& chip, int compute_units) const override {
-    return splits_space(chip, usual_splits(p, compute_units), most(p));
-  }
-  LaunchPlan tuned_plan(const Problem& p, const Chip& chip, int /*compute_units*/,
-                        std::span<const int> v) const override {
-    return plan_of(p, chip, v[0]);
-  }
-
- private:
-  static constexpr int64_t kMostQueries = 8;  // more fill tiles of one head's queries
-  static constexpr int64_t kMinSplitKeys = 256, kMostSplits = 64;
-  static constexpr int64_t kWaveRows = 16;
-
+  int64_t block_rows(const Problem& p) const override { return kWaveRows * shape(p).waves; }
   const LatentShape& shape(const Problem& p) const {
     const auto all_rows =
         std::find_if(tiles_.shapes.begin(), tiles_.shapes.end(),
                      [&](const LatentShape& s) { return packed_rows(p) <= kWaveRows * s.waves; });
     return all_rows == tiles_.shapes.end() ? tiles_.shapes.back() : *all_rows;
   }
-  int64_t row_tiles(const Problem& p) const {
-    return tiles_of(packed_rows(p), kWaveRows * shape(p).waves);
-  }
-  static int64_t most(const Problem& p) {
-    return std::min(kMostSplits, most_splits(p, kMinSplitKeys));
-  }
-  int64_t groups(const Problem& p) const { return p.batch * p.num_kv_heads * row_tiles(p); }
   // A workgroup takes a whole compute unit.
-  int usual_splits(const Problem& p, int compute_units) const {
+  int usual_splits(const Problem& p, int compute_units) const override {
     const int64_t units = std::max(1, compute_units);
     return static_cast<int>(
         std::min<int64_t>(most(p), choose_splits(p, groups(p), kMinSplitKeys, units)));
   }
 
-  Specialisation specialisation(const Problem& p, int num_splits) const {
+  Specialisation specialisation(const Problem& p, int num_splits) const override {
     Specialisation s;
     s.entry = "forward/decode_latent_waves.h";
     s.target = &target();
     s.head_dim = static_cast<int>(round_up(p.head_dim, target().mma_k));
     const LatentShape& rows = shape(p);
     s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, int64_t{32} * rows.waves));
-    s.block_m = static_cast<int>(kWaveRows) * rows.waves;
+    s.block_m = static_cast<int>(block_rows(p));
     s.block_n = tiles_.block_n;
     s.workgroup = rows.waves * target().chips.front().wave_size;
     s.min_waves = rows.min_waves;
@@ -92,11 +60,11 @@ class DecodeLatentWaves final : public Family {
     specialise_for(p, s);
     return s;
   }
-  LaunchPlan plan_of(const Problem& p, const Chip& chip, int num_splits) const {
+  LaunchPlan plan_of(const Problem& p, const Chip& chip, int num_splits) const override {
     LaunchPlan plan = split_plan(p, chip, specialisation(p, num_splits), row_tiles(p), num_splits,
                                  tiles_.block_n);
     if (plan.launches.empty()) return plan;
-    plan.unaligned = std::make_shared<LaunchPlan>(decode_plan(p, target(), chip, num_splits));
+    plan.unaligned = std::make_shared<LaunchPlan>(decode_plan(p, usual(), chip, num_splits));
     plan.values_in_keys = true;
     return plan;
   }

@@ -319,8 +319,7 @@ FULMEN_DEVICE void merge(const ForwardArguments& arguments) {
         exp2(kLog2OfUnit * (lds_load<float>(4 * (kMaximaAt + w * kScoreTile + row)) - offset));
     sum += weight[w] * lds_load<float>(4 * (kSumsAt + w * kScoreTile + row));
   }
-  const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;
-  const Int64 part = static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id;
+  const Int64 part = map.part(call, split, head, i);
   RowEnd end{1.0F, 0.0F};
   if constexpr (!kSplits) end = end_row(a, head, max, sum);
   // Outputs of no keys are 0, whatever the scale is.

@@ -18,12 +18,9 @@ namespace fulmen::kernels {
 FULMEN_DEVICE void store_part(const ForwardArguments& call, const RowMap& map, const Place& place,
                               const LatentScores& scores, LatentValues& values) {
   const ForwardArguments& a = map.arguments;
-  const Int64 rows = static_cast<Int64>(a.batch) * a.num_heads * call.seqlen_q;
   const auto part_of = [&](int row_tile) {
     const Int64 row = map.clamp(place.first_row + kScoreTile * row_tile + tile_row(0));
-    return place.split * rows +
-           (static_cast<Int64>(map.batch) * a.num_heads + map.head(row)) * call.seqlen_q +
-           map.query(row);
+    return map.part(call, place.split, map.head(row), map.query(row));
   };
   const auto exists = [&](int row_tile) {
     return place.first_row + kScoreTile * row_tile + tile_row(0) < map.end;

@@ -33,6 +33,13 @@ struct RowMap {
     return first_head + static_cast<int>(static_cast<unsigned>(row) %
                                          static_cast<unsigned>(arguments.group_size));
   }
+  // Which row of partial results is a split's part of query i. call: the whole call, a sequence of
+  // which the map has.
+  FULMEN_DEVICE Int64 part(const ForwardArguments& call, int split, int head, Int64 i) const {
+    const ForwardArguments& a = arguments;
+    return static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q +
+           (static_cast<Int64>(batch) * a.num_heads + head) * call.seqlen_q + i;
+  }
 };
 
 // Bits of a row's element, in the low ones.

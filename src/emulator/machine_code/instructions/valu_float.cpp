@@ -140,7 +140,7 @@ template <DType kE4m3, DType kE5m2>
 void add_fp8(Table& t, const std::string& kind) {
   // To one half of the result; the other stays.
   t.lanes("v_cvt_pk_fp8_f32" + kind, [](float a, float b) { return two_fp8<kE4m3>(a, b); });
-  // Of the byte, or the half, that is named: else the lowest.
+  // These convert the byte, or the half, that is named, else the lowest.
   t.lanes("v_cvt_f32_fp8" + kind,
           [](uint32_t x) { return reference::from_fp8(kE4m3, static_cast<uint8_t>(x & 0xFFU)); });
   t.lanes("v_cvt_f32_bf8" + kind,

@@ -1,4 +1,4 @@
-// forward/decode_latent_waves.h: tiles of keys, which are values, too, on their way from memory
+// forward/decode_latent_waves.h: tiles of keys, which are values, too, in flight from memory
 // through registers to LDS, and what products read of them there.
 #pragma once
 

@@ -48,9 +48,7 @@ FULMEN_DEVICE void store_packed_row(const ForwardArguments& call, const RowMap& 
   const Int64 i = map.query(r);
   const int head = map.head(r);
   if constexpr (kSplits) {
-    const Int64 row_id = (static_cast<Int64>(map.batch) * a.num_heads + head) * call.seqlen_q + i;
-    store_part(a, static_cast<Int64>(split) * a.batch * a.num_heads * call.seqlen_q + row_id, slot,
-               first_dim, rows, sum);
+    store_part(a, map.part(call, split, head, i), slot, first_dim, rows, sum);
     return;
   }
   const RowEnd end = end_row(a, head, max, sum);

@@ -23,7 +23,7 @@ struct HalfProbabilities {
 constexpr bool kAlternates = kScoreTile == 32;
 
 // A half's probabilities, element by element in the order in which products with values take them.
-// Of each element exponentiate() first, then finish().
+// exponentiate() of an element comes before its finish().
 class HalfSoftmax {
  public:
   static constexpr int kAll = kRowTiles * kHalfTiles * kElements;
