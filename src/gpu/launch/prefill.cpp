@@ -114,7 +114,21 @@ class Forward final : public Family {
       const Specialisation s = specialisation(p, chip, shape, false);
       if (s.lds_bytes <= chip.lds_bytes) return s;
     }
+    if (compute_units > 0 && tiles >= 2 * int64_t{compute_units}) {
+      if (const PrefillShape* shape = many_plain_shape(p)) {
+        const Specialisation s = specialisation(p, chip, *shape, false);
+        if (is_plain(p, s) && takes_plain_tile(s, *shape)) return s;
+      }
+    }
     return usual;
+  }
+  const PrefillShape* many_plain_shape(const Problem& p) const {
+    for (const PrefillShape& shape : tiles_.many_plain_shapes) {
+      if (std::max(p.head_dim, p.head_dim_v) > shape.max_head_dim) continue;
+      const int64_t rows = round_up(p.seqlen_q, int64_t{shape.block_m});
+      return 8 * (rows - p.seqlen_q) <= p.seqlen_q ? &shape : nullptr;
+    }
+    return nullptr;
   }
   Specialisation usual_specialisation(const Problem& p, const Chip& chip) const {
     const bool board = prefers_board_shapes(target(), p) && !p.quantized_kv();
@@ -148,7 +162,8 @@ class Forward final : public Family {
   }
   bool takes_plain_tile(const Specialisation& s, const PrefillShape& shape) const {
     const int wave_rows = s.block_m * s.dim_groups / shape.waves;
-    return wave_rows % tiles_.plain_tile == 0 && s.block_n % tiles_.plain_tile == 0 &&
+    return s.block_n >= tiles_.plain_keys && wave_rows % tiles_.plain_tile == 0 &&
+           s.block_n % tiles_.plain_tile == 0 &&
            s.head_dim_v % (tiles_.plain_tile * s.dim_groups) == 0;
   }
   // Nothing takes registers beside the products and the softmax.

@@ -62,20 +62,21 @@ tuning::Space prefill_space(const Specialisation& usual, const Chip& chip,
 }
 
 void set_prefill_lds(Specialisation& s, int key_bytes, bool value_codes) {
-  s.lds_bytes = kernels::PrefillLayout::of({.transposed_depth = s.target->transposed_depth(),
-                                            .reads_transposed = s.target->reads_transposed,
-                                            .head_dim = s.head_dim,
-                                            .head_dim_v = s.head_dim_v,
-                                            .block_m = s.block_m,
-                                            .block_n = s.block_n,
-                                            .buffers = s.buffers,
-                                            .queries_in_lds = s.queries_in_lds != 0,
-                                            .persistent = s.persistent != 0,
-                                            .row_scales = row_scales_of_tiles(s),
-                                            .key_bytes = key_bytes,
-                                            .value_codes = value_codes,
-                                            .score_tile = s.score_tile})
-                    .total;
+  s.lds_bytes =
+      kernels::PrefillLayout::of({.transposed_depth = s.target->transposed_depth(s.score_tile),
+                                  .reads_transposed = s.target->reads_transposed,
+                                  .head_dim = s.head_dim,
+                                  .head_dim_v = s.head_dim_v,
+                                  .block_m = s.block_m,
+                                  .block_n = s.block_n,
+                                  .buffers = s.buffers,
+                                  .queries_in_lds = s.queries_in_lds != 0,
+                                  .persistent = s.persistent != 0,
+                                  .row_scales = row_scales_of_tiles(s),
+                                  .key_bytes = key_bytes,
+                                  .value_codes = value_codes,
+                                  .score_tile = s.score_tile})
+          .total;
 }
 
 }  // namespace fulmen::gpu

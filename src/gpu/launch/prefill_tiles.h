@@ -23,7 +23,8 @@ struct PrefillTiles {
   // Most dims of q and v for which a wave's registers have room: above, two waves share their query
   // rows, and each has half of the dims of v.
   int wave_dims = 256;
-  int plain_tile = 16;  // rows and columns of a product where nothing modifies scores
+  // Rows and columns of a product where nothing modifies scores and a tile has so many keys.
+  int plain_tile = 16, plain_keys = 32;
   std::span<const PrefillShape> shapes;
   // Chess boards, with all their rows in one tile. None: boards are left to forward/short.h.
   std::span<const PrefillShape> board_shapes{};
@@ -36,6 +37,9 @@ struct PrefillTiles {
   // The same of heads up to their max_head_dim, where tiles of `shapes` are at most one and a half
   // a compute unit.
   std::span<const PrefillShape> few_narrow_shapes{};
+  // Where nothing modifies scores and tiles of `shapes` are two a compute unit at least, of so many
+  // rows that the last one is not mostly empty: the first one for the head dims. None: `shapes`.
+  std::span<const PrefillShape> many_plain_shapes{};
 };
 
 // The shapes for heads of up to 256 dims: of wider ones prefill_int8.h's sums may be beyond what a

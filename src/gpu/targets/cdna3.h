@@ -18,6 +18,12 @@ inline constexpr PrefillShape kPrefill[]{
     {.max_head_dim = 576, .block_m = 64, .block_n = 16, .waves = 4, .buffers = 1},
 };
 
+// Products of 32 x 32 go in turns of 32 keys, and two tiles of 64 keys have no room in LDS.
+inline constexpr PrefillShape kManyPlainPrefill[]{
+    kPrefill[0],
+    {.max_head_dim = 128, .block_m = 256, .block_n = 64, .waves = 8, .buffers = 1, .min_waves = 2},
+};
+
 // Codes of keys, of which less is in flight.
 inline constexpr PrefillShape kPrefillCodes[]{
     {.max_head_dim = 64, .block_m = 128, .block_n = 32, .waves = 4, .buffers = 2, .min_waves = 2},
@@ -84,7 +90,12 @@ inline constexpr Target kCdna3{
     .decode = DecodeTiles{.min_split_keys = 512, .wave_head_dim_v = 128},  // a guess
     .decode_latent = DecodeLatentTiles{.block_n = 16, .shapes = cdna3::kLatent},
     .short_sequences = ShortTiles{.max_head_dim = 256},
-    .prefill = PrefillTiles{.value_dims = 16, .wave_dims = 576, .shapes = cdna3::kPrefill},
+    .prefill = PrefillTiles{.value_dims = 16,
+                            .wave_dims = 576,
+                            .plain_tile = 32,
+                            .plain_keys = 64,
+                            .shapes = cdna3::kPrefill,
+                            .many_plain_shapes = cdna3::kManyPlainPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = cdna3::kPrefillFp32},
     .prefill_int8 = PrefillTiles{.value_dims = 16, .shapes = cdna3::kPrefillCodes},
     .prefill_e4m3 = PrefillTiles{.value_dims = 16, .shapes = cdna3::kPrefillCodes},

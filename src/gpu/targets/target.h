@@ -6,6 +6,7 @@
 // A family whose tiles a target does not have does not run there, and `fulmen explain` says so.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -108,7 +109,10 @@ struct Target {
 
   bool is_portable() const { return mma_k == 0; }
   // value_depth where values lie transposed, else 0.
-  int transposed_depth() const { return transposed_values ? value_depth : 0; }
+  // score_tile: rows and columns of a product.
+  int transposed_depth(int score_tile = 16) const {
+    return transposed_values ? std::max(value_depth, score_tile) : 0;
+  }
   int row_padding() const { return algorithm::row_padding(transposed_depth(), reads_transposed); }
 };
 

@@ -40,8 +40,7 @@ using QueryOperand = RowOperand;
 using KeyOperand = RowOperand;
 
 // V^T in LDS.
-constexpr int kValuePieces = 1;
-FULMEN_DEVICE int value_dim() { return lane_id() % 16; }
+FULMEN_DEVICE int value_dim() { return lane_id() % kScoreTile; }
 
 constexpr int kDirectDims = 16;
 constexpr int kDirectElements = 4;

@@ -19,8 +19,8 @@
 namespace fulmen::tools {
 namespace {
 
-// Whole tiles of every kernel: 64, 128 or 192 rows.
-constexpr int64_t kLength = 384;
+// Whole tiles of kernels of 64, 128 or 192 rows, and of those of 256.
+constexpr int64_t kLength = 384, kLongLength = 512;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
 
 // The counts that grow with the lengths.
@@ -71,6 +71,9 @@ class Emulation {
     const UnitWork& work = known[key];
     launches_ = std::max(launches_, work.launches);
     return work;
+  }
+  int64_t length() const {
+    return options_.tuning.find("block_m=256") != std::string::npos ? kLongLength : kLength;
   }
   // The counts of a call.
   double launches() const { return launches_; }
@@ -143,19 +146,20 @@ class Emulation {
 // The cost of a KV head and its query heads, from one or two small lengths: a cost a row, and a
 // cost a key of a row.
 Result<UnitWork> work_of(const BenchCase& c, Emulation& emulation) {
+  const int64_t length = emulation.length();
   const bool square = c.causal && c.seqlen_q == c.seqlen_k;
   // Rows at the end of the keys, under a mask that they feel little of, go together.
-  const int64_t rows = c.causal && !square ? c.seqlen_q : std::min(c.seqlen_q, kLength);
+  const int64_t rows = c.causal && !square ? c.seqlen_q : std::min(c.seqlen_q, length);
   const double times = static_cast<double>(c.seqlen_q) / static_cast<double>(rows);
-  if (c.seqlen_k <= 2 * kLength && !(square && c.seqlen_q > kLength)) {
+  if (c.seqlen_k <= 2 * length && !(square && c.seqlen_q > length)) {
     const auto work = emulation.run(rows, c.seqlen_k);
     return work.ok() ? Result<UnitWork>(times * work.value()) : work;
   }
-  const auto one = emulation.run(rows, kLength),
-             two = emulation.run(square ? 2 * rows : rows, 2 * kLength);
+  const auto one = emulation.run(rows, length),
+             two = emulation.run(square ? 2 * rows : rows, 2 * length);
   if (!one.ok()) return one;
   if (!two.ok()) return two;
-  const double n = static_cast<double>(c.seqlen_k) / kLength;
+  const double n = static_cast<double>(c.seqlen_k) / static_cast<double>(length);
   if (square) {  // a n + b n^2
     const UnitWork b = 0.5 * (two.value() + -2.0 * one.value()), a = one.value() + -1.0 * b;
     return n * a + n * n * b;

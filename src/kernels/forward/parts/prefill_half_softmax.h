@@ -18,37 +18,28 @@ struct HalfProbabilities {
   StagedProbabilities step[kHalfSteps][kRowTiles];
 };
 
-// Whether a product takes longer than an exponential, which then follows it at once: the other
-// wave's next product finds the vector unit free.
-constexpr bool kAlternates = kScoreTile == 32;
-
 // A half's probabilities, element by element in the order in which products with values take them.
-// exponentiate() of an element comes before its finish().
+// exponentiate() of an element comes before its finish(), and that before the next exponentiate().
 class HalfSoftmax {
  public:
   static constexpr int kAll = kRowTiles * kHalfTiles * kElements;
 
   FULMEN_DEVICE HalfSoftmax(const HalfScores& score, float scale, const float (&shift)[kRowTiles])
       : score_(score), scale_(scale), shift_(shift) {
-    if constexpr (kAlternates) prepare<0>();
+    prepare<0>();
   }
   template <int n>
   FULMEN_DEVICE void exponentiate() {
-    if constexpr (n % 2 == 0 && !kAlternates) prepare<n>();
-    group_[tile_of_step(n)][n % kElements] = exp2(n % 2 == 0 ? exponents_.x : exponents_.y);
+    pair_[n % 2] = exp2(n % 2 == 0 ? exponents_.x : exponents_.y);
   }
   template <int n>
   FULMEN_DEVICE void finish(HalfProbabilities& p) {
     if constexpr (n % 2 == 0) return;
-    constexpr int e = n % kElements, f = tile_of_step(n), t = row_tile(n), step = step_of(n);
-    const Pair two{group_[f][e - 1], group_[f][e]};
-    sums_[t] = step == 0 && f == 0 && e == 1 ? two : add(sums_[t], two);
-    if constexpr (kAlternates) {
-      set_pair(p.step[step][t], n % kGroup / 2, two);
-      if constexpr (n + 1 < kAll) prepare<n + 1>();
-    } else if constexpr (n % kGroup == kGroup - 1) {
-      p.step[step][t] = staged_probabilities(group_, 0);
-    }
+    constexpr int t = row_tile(n), step = step_of(n);
+    const Pair two{pair_[0], pair_[1]};
+    sums_[t] = step == 0 && n % kGroup == 1 ? two : add(sums_[t], two);
+    set_pair(p.step[step][t], n % kGroup / 2, two);
+    if constexpr (n + 1 < kAll) prepare<n + 1>();
   }
   FULMEN_DEVICE float sum(int t) const { return sums_[t].x + sums_[t].y; }
 
@@ -75,7 +66,7 @@ class HalfSoftmax {
   float scale_;
   const float (&shift_)[kRowTiles];
   Pair exponents_, sums_[kRowTiles];
-  TileRow<kValueStepTiles> group_;
+  float pair_[2];
 };
 
 }  // namespace fulmen::kernels

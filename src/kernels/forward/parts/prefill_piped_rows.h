@@ -1,19 +1,15 @@
-// A wave's rows in the pipeline of prefill_pipeline.h: a turn's products and the softmax between
-// them.
+// A wave's rows in the pipeline of prefill_pipeline.h: their products, and what a turn leaves.
 #pragma once
 
-#include "forward/parts/prefill_half_softmax.h"
+#include "forward/parts/prefill_turn.h"
 
 namespace fulmen::kernels {
 
-// A wave's rows in the pipeline.
 class PipedRows {
+ public:
   using Keys = decltype(key_operand(0, 0, 0, 0));
   using Values = decltype(value_operand(0, 0, 0, 0));
-  static constexpr int kKeyGroups = kHalfTiles * kMmaSteps, kValueGroups = kHalfSteps * kDimTiles;
 
- public:
-  static constexpr int kTurnGroups = kKeyGroups + kValueGroups;
   FULMEN_DEVICE PipedRows(const PrefillTask& task, WaveRows& rows)
       : rows_(rows), scale_(softmax_scale(task.map.arguments)) {
 #pragma unroll
@@ -23,155 +19,74 @@ class PipedRows {
   // The first keys of a half in `buffer`, for the next turn.
   FULMEN_DEVICE void read_first_keys(int buffer, int half) {
 #pragma unroll
-    for (int n = 0; n < kKeysAhead; ++n) keys_[n] = key(buffer, half, n);
+    for (int n = 0; n < kKeysAhead; ++n) keys[n] = key(buffer, half, n);
   }
   FULMEN_DEVICE void multiply_keys(int buffer, int half, HalfScores& score) const {
 #pragma unroll
-    for (int n = 0; n < kKeyGroups; ++n) multiply_keys(n, key(buffer, half, n), score);
+    for (int n = 0; n < kKeyGroups; ++n) {
+      const Keys operand = key(buffer, half, n);
+#pragma unroll
+      for (int part = 0; part < score_parts(); ++part) {
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) multiply_keys(n, part, t, operand, score);
+      }
+    }
   }
   FULMEN_DEVICE void multiply_values(const HalfProbabilities& p, int buffer, int half) {
 #pragma unroll
     for (int n = 0; n < kValueGroups; ++n) {
-      const Values values = value(buffer, half, n);
+      const Values operand = value(buffer, half, n);
 #pragma unroll
-      for (int part = 0; part < value_parts(); ++part) multiply_values(n, part, p, values);
+      for (int part = 0; part < value_parts(); ++part) {
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) multiply_values(n, part, t, p, operand);
+      }
     }
   }
   // score becomes p. kKeys: `next` becomes the scores of a half of `buffer`, whose first keys have
-  // been read. kValues: O += before V, of a half of `buffer`. beside(g, last): after the g-th
-  // products of kTurnGroups. Those after the last-th take nothing from LDS that is not in flight.
+  // been read. kValues: O += before V, of a half of `buffer`. beside(n): behind the n-th product.
   template <bool kKeys, bool kValues, class Beside>
   FULMEN_DEVICE void turn(HalfScores& score, HalfProbabilities& p, HalfScores& next, int half,
                           const HalfProbabilities& before, int buffer, const Beside& beside) {
-    Turn<kKeys, kValues, Beside> turn{
-        *this, HalfSoftmax(score, scale_, shift_), p, next, before, half, buffer, beside};
-    if constexpr (!kKeys) turn.template read_values<0, kValuesAhead>();
-    schedule_fence();
-    turn.template group<0>();
-    end_turn(turn.softmax, score, p);
+    using ThisTurn = Turn<PipedRows, kKeys, kValues, Beside>;
+    ThisTurn turn{*this, HalfSoftmax(score, scale_, shift_), score, p, next, before, half, buffer,
+                  beside};
+    turn.run();
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      if (ThisTurn::Order::summed_at(t) == ThisTurn::Order::kAll) sum_up(turn.softmax, score, t);
+    }
+    end_turn(score, p);
   }
 
- private:
-  // Operands ahead of their products. With three waves a SIMD more would spill.
-  static constexpr int kMostKeys = kMinWaves > 2 ? 2 : kKeysHeld,
-                       kMostValues = kMinWaves > 2 ? 2 : kValuesHeld;
-  static constexpr int kKeysAhead = kMostKeys < kKeyGroups ? kMostKeys : kKeyGroups,
-                       kValuesAhead = kMostValues < kValueGroups ? kMostValues : kValueGroups;
-
-  // The products of a turn, with the softmax between them.
-  template <bool kKeys, bool kValues, class Beside>
-  struct Turn {
-    static constexpr int kFirst = kKeys ? kKeyGroups : 0,
-                         kGroups = kFirst + (kValues ? kValueGroups : 0);
-    // Behind the group that waits for what was read last but one.
-    static constexpr int kBehindRead = kGroups - (kValues ? kValuesAhead : kKeysAhead) + 1,
-                         kLastRead = kBehindRead < kGroups ? kBehindRead : kGroups - 1;
-    PipedRows& rows;
-    HalfSoftmax softmax;
-    HalfProbabilities& p;
-    HalfScores& next;
-    const HalfProbabilities& before;
-    int half, buffer;
-    const Beside& beside;
-    Values values[kValuesAhead];
-
-    // Instructions of a group, of each row tile, that have elements of their own.
-    FULMEN_DEVICE static constexpr int parts(int g) { return g < kFirst ? 1 : value_parts(); }
-    // Elements that are done before a part of group g: as many as products.
-    FULMEN_DEVICE static constexpr int elements(int g, int part) {
-      const int keys = g < kFirst ? g : kFirst, here = g < kFirst ? kStepDims : kValueDepth,
-                all = kFirst * kStepDims + (kGroups - kFirst) * kValueDepth;
-      return HalfSoftmax::kAll *
-             ((keys * kStepDims + (g - keys) * kValueDepth) * parts(g) + part * here) /
-             (all * parts(g));
-    }
-    // What later groups take, in the place of what this one has taken.
-    template <int kGroup>
-    FULMEN_DEVICE void read_ahead() {
-      if constexpr (kGroup < kFirst) {
-        constexpr int kNext = kGroup + kKeysAhead, kValue = kGroup - (kFirst - kValuesAhead);
-        if constexpr (kNext < kFirst) rows.keys_[kNext % kKeysAhead] = key(buffer, half, kNext);
-        if constexpr (kValues && kGroup == kFirst - 1) {
-          read_values<(kFirst >= kValuesAhead ? kValue : 0), kValuesAhead>();
-        } else if constexpr (kValues && kFirst >= kValuesAhead && kValue >= 0) {
-          read_values<kValue, kValue + 1>();
-        }
-      } else {
-        constexpr int kNext = kGroup - kFirst + kValuesAhead;
-        if constexpr (kNext < kValueGroups) read_values<kNext, kNext + 1>();
-      }
-    }
-    template <int kFrom, int kUntil>
-    FULMEN_DEVICE void exponentiate() {
-      if constexpr (kFrom < kUntil) {
-        softmax.template exponentiate<kFrom>();
-        if constexpr (kFrom + 1 < kUntil) softmax.template finish<kFrom>(p);
-        exponentiate<kFrom + 1, kUntil>();
-      }
-    }
-    template <int kGroup, int kPart>
-    FULMEN_DEVICE void part() {
-      constexpr int kBegin = elements(kGroup, kPart), kEnd = elements(kGroup, kPart + 1);
-      if constexpr (kGroup < kFirst) {
-        rows.multiply_keys(kGroup, rows.keys_[kGroup % kKeysAhead], next);
-      } else {
-        rows.multiply_values(kGroup - kFirst, kPart, before,
-                             values[(kGroup - kFirst) % kValuesAhead]);
-      }
-      if constexpr (kAlternates) {
-        schedule_fence();
-      } else {
-        read_ahead<kGroup>();
-      }
-      exponentiate<kBegin, kEnd>();
-      if constexpr (kAlternates) schedule_fence();
-      if constexpr (kBegin < kEnd) softmax.template finish<kEnd - 1>(p);
-      if constexpr (kPart + 1 < parts(kGroup)) {
-        schedule_fence();
-        part<kGroup, kPart + 1>();
-      }
-    }
-    template <int kFrom, int kUntil>
-    FULMEN_DEVICE void read_values() {
-      if constexpr (kFrom < kUntil) {
-        values[kFrom % kValuesAhead] = value(buffer, half, kFrom);
-        read_values<kFrom + 1, kUntil>();
-      }
-    }
-    template <int kGroup>
-    FULMEN_DEVICE void group() {
-      if constexpr (kGroup >= kGroups) return;
-      part<kGroup, 0>();
-      if constexpr (kAlternates) read_ahead<kGroup>();
-      beside(kGroup, kLastRead);
-      schedule_fence();
-      if constexpr (kGroup + 1 < kGroups) group<kGroup + 1>();
-    }
-  };
-
+  // What Turn takes: an operand's instruction of row tile t.
   FULMEN_DEVICE static Keys key(int buffer, int half, int n) {
     return key_operand(buffer, kHalfTiles * half + n % kHalfTiles, n / kHalfTiles, 0);
   }
   FULMEN_DEVICE static Values value(int buffer, int half, int n) {
     return value_operand(buffer, kHalfSteps * half + n / kDimTiles, n % kDimTiles, 0);
   }
-  FULMEN_DEVICE void multiply_keys(int n, const Keys& keys, HalfScores& score) const {
+  FULMEN_DEVICE void multiply_keys(int n, int part, int t, const Keys& operand,
+                                   HalfScores& score) const {
+    float(&sums)[kElements] = score[t][n % kHalfTiles];
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      float(&sums)[kElements] = score[t][n % kHalfTiles];
-#pragma unroll
-      for (int e = 0; e < kElements && n < kHalfTiles; ++e) sums[e] = 0;
-      multiply_scores<Element>(sums, keys, rows_.queries[t][n / kHalfTiles]);
-    }
+    for (int e = 0; e < kElements && n < kHalfTiles && part == 0; ++e) sums[e] = 0;
+    multiply_score_part(sums, operand, rows_.queries[t][n / kHalfTiles], part);
   }
-  FULMEN_DEVICE void multiply_values(int n, int part, const HalfProbabilities& p,
-                                     const Values& values) {
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      multiply_value_part(rows_.out[t][n % kDimTiles], p.step[n / kDimTiles][t], values, part);
-    }
+  FULMEN_DEVICE void multiply_values(int n, int part, int t, const HalfProbabilities& p,
+                                     const Values& operand) {
+    multiply_value_part(rows_.out[t][n % kDimTiles], p.step[n / kDimTiles][t], operand, part);
+  }
+  // A row tile's sum, and whether the reference is to follow.
+  FULMEN_DEVICE void sum_up(const HalfSoftmax& softmax, const HalfScores& score, int t) {
+    follows_ = (t > 0 && follows_) || outgrows(softmax, score, t);
+    sums_[t] = rows_.state[t].sum[0];
+    rows_.state[t].sum[0] = evaluated(sums_[t] + softmax.sum(t));
   }
 
+  Keys keys[kKeysAhead];  // the next ones
+
+ private:
   // Before the first key every probability is infinite, so that the reference follows.
   FULMEN_DEVICE void find_shift(int t) {
     const RowState& state = rows_.state[t];
@@ -186,21 +101,16 @@ class PipedRows {
     find_own_maxima(score[t], max);
     return exceeds(rows_.state[t], scale_, max);
   }
-  FULMEN_DEVICE void end_turn(const HalfSoftmax& softmax, HalfScores& score, HalfProbabilities& p) {
-    bool follows = false;
-    float sums[kRowTiles];
+  FULMEN_DEVICE void end_turn(HalfScores& score, HalfProbabilities& p) {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
-      follows = follows || outgrows(softmax, score, t);
-      sums[t] = rows_.state[t].sum[0];
-      rows_.state[t].sum[0] = evaluated(sums[t] + softmax.sum(t));
 #pragma unroll
       for (int step = 0; step < kHalfSteps; ++step) evaluate(p.step[step][t]);
     }
-    if (__builtin_expect(any_lane(follows), 0)) {
+    if (__builtin_expect(any_lane(follows_), 0)) {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        rows_.state[t].sum[0] = sums[t];
+        rows_.state[t].sum[0] = sums_[t];
         follow(score, t, p);
       }
     }
@@ -241,7 +151,8 @@ class PipedRows {
   WaveRows& rows_;
   float scale_;
   float shift_[kRowTiles];
-  Keys keys_[kKeysAhead];  // the next ones
+  float sums_[kRowTiles];  // before the turn
+  bool follows_ = false;
 };
 
 }  // namespace fulmen::kernels

@@ -30,29 +30,42 @@ FULMEN_DEVICE void over_tiles_piped(const PrefillTask& task, Tiles& stage, const
   PipedRows piped(task, rows);
   HalfScores scores[2];
   HalfProbabilities p[2];
-  const auto nothing = [](int, int) {};
+  using Order = TurnOrder<true, true>;
+  // Behind which product the next keys are read. What is in LDS has been read by then.
+  constexpr int kLate = kStoresEarly && kLongProducts ? Order::last_of(Order::kLastRead)
+                                                      : Order::kAll - (kLongProducts ? 3 : 6);
+  constexpr int kReadsNext = Order::kAllRead > kLate ? Order::kAllRead : kLate;
+  // One buffer: the next tile goes to LDS between the first products with values and these reads.
+  // Stores by some lanes alone stay together, before the barrier.
+  constexpr int kEarliest = kAllLanesStore ? Order::kKeyProducts + 1 : kReadsNext - 1,
+                kStoresFrom = Order::kAllRead > kEarliest ? Order::kAllRead : kEarliest,
+                kStores = kReadsNext - kStoresFrom;
+  constexpr bool kFetchesInTurn = !kStoresEarly;
+  const auto nothing = [](int) {};
   const auto fetch = [&] { stage.fetch_whole(order.first_key(n), n + 2 < order.count); };
   const auto read_next = [&] {
     barrier();
     piped.read_first_keys(kStoresEarly ? 1 - buffer : 0, 0);
   };
-  const auto read_second = [&](int group, int last) {
-    if (group == last) piped.read_first_keys(buffer, 1);
+  const auto read_second = [&](int product) {
+    const bool more = n + 2 < order.count;
+    if (product == 1 && kFetchesInTurn)
+      stage.template fetch_whole_part<true, false>(order.first_key(n), more);
+    if (product == 5 && kFetchesInTurn)
+      stage.template fetch_whole_part<false, true>(order.first_key(n), more);
+    if (product == kReadsNext) piped.read_first_keys(buffer, 1);
   };
   // The next tile goes to LDS beside products: to a place of its own, or to this one's, which all
   // waves have read by then.
-  const auto store_beside = [&](int group, int last) {
-    if constexpr (kStoresEarly) {
-      // Values that are transposed by the stores are many small ones, which hold up products.
+  const auto store_beside = [&](int product) {
+    if (product == kStoresFrom && !kStoresEarly) barrier();
 #pragma unroll
-      for (int part = 0; part < Tiles::kParts && kReadsTransposed; ++part) {
-        if (part * last / Tiles::kParts == group) stage.publish_part(1 - buffer, part);
-      }
-      if (group == last) read_next();
-    } else {
-      if (group == last) stage.publish(0);
-      if (group == PipedRows::kTurnGroups - 1) read_next();
+    for (int part = 0; part < Tiles::kParts; ++part) {
+      const int behind = kStoresEarly ? Order::last_of(part * Order::kLastRead / Tiles::kParts)
+                                      : kStoresFrom + part * kStores / Tiles::kParts;
+      if (behind == product) stage.publish_part(kStoresEarly ? 1 - buffer : 0, part);
     }
+    if (product == kReadsNext) read_next();
   };
 
   if constexpr (!kStoresEarly) stage.publish_keys(0);
@@ -66,9 +79,8 @@ FULMEN_DEVICE void over_tiles_piped(const PrefillTask& task, Tiles& stage, const
   read_next();
   while (++n < order.count) {
     if constexpr (kStoresEarly) buffer = 1 - buffer;
-    fetch();
+    if constexpr (!kFetchesInTurn) fetch();
     piped.template turn<true, true>(scores[1], p[1], scores[0], 0, p[0], buffer, read_second);
-    if constexpr (kStoresEarly && !kReadsTransposed) stage.publish(1 - buffer);
     piped.template turn<true, true>(scores[0], p[0], scores[1], 1, p[1], buffer, store_beside);
   }
   if constexpr (kStoresEarly) buffer = 1 - buffer;

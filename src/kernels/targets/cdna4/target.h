@@ -48,6 +48,11 @@ FULMEN_DEVICE void multiply_scores(float (&scores)[kElements], const RowOperand&
     mfma_f32_16x16x32<T>(scores, keys.piece[0], queries.piece[0]);
   }
 }
+template <class T>
+FULMEN_DEVICE void multiply_scores_part(float (&scores)[kElements], const RowOperand& keys,
+                                        const RowOperand& queries, int /*n*/) {
+  multiply_scores<T>(scores, keys, queries);
+}
 
 constexpr int kValueProducts = kScoreTile / 16;  // instructions of multiply_output
 struct ProbabilityOperand {
@@ -97,6 +102,7 @@ constexpr bool kReadsTransposed = true;
 
 // V^T in LDS, [dim][position]: a lane reads 16 bytes of 32 keys, 4 of each key tile.
 constexpr int kValueDepth = 32;
+constexpr int kValuePieces = 1;
 FULMEN_DEVICE int value_piece(int /*p*/) { return 8 * (lane_id() / 16); }
 FULMEN_DEVICE constexpr int value_key(int position) {
   return position % 8 / 4 * 16 + position / 8 * 4 + position % 4;

@@ -21,9 +21,16 @@ constexpr int kKeysHeld = kBlockN >= 64 ? 4 : 6;
 // Operands of values in prefill_pipeline.h, of 8 to 32 bytes.
 constexpr int kValuesHeld = 64 / sizeof(ValueOperand);
 
+// Instructions of S = Q K^T for an operand of keys, and the n-th of them.
+FULMEN_DEVICE constexpr int score_parts() { return sizeof(RowOperand) / sizeof(ValuePiece); }
+// Codes are never read ahead.
+template <class T, class Keys>
+FULMEN_DEVICE void multiply_score_part(T (&scores)[kElements], const Keys& keys,
+                                       const StagedRows& queries, int n) {
+  if constexpr (kReadsAhead && !kCodeKeys) multiply_scores_part<Element>(scores, keys, queries, n);
+}
 // Instructions of O += P V for an operand of values, and the n-th of them.
 FULMEN_DEVICE constexpr int value_parts() { return sizeof(ValueOperand) / sizeof(ValuePiece); }
-// Codes are never read ahead.
 template <class T, class Values>
 FULMEN_DEVICE void multiply_value_part(T (&out)[kElements], const StagedProbabilities& p,
                                        const Values& values, int n) {

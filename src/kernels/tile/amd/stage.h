@@ -83,17 +83,21 @@ class Stage {
   }
   // more: else the next keys are these again.
   FULMEN_DEVICE void fetch_whole(Int64 first_key, bool more = true) {
+    fetch_whole_part<true, true>(first_key, more);
+  }
+  template <bool kKeys, bool kValues>
+  FULMEN_DEVICE void fetch_whole_part(Int64 first_key, bool more) {
     if constexpr (kAdvances) {
       const ForwardArguments& a = source_.arguments;
       const TileRows<false> key_rows{a, source_.keys, first_key, next_keys_, a.k.row,
                                      0, kBlockN - 1};
       const TileRows<true> value_rows{a, source_.values, first_key, next_values_, a.v.row,
                                       0, kBlockN - 1};
-      load_rows<false, true, true>(a, thread_id(), key_rows, value_rows, first_key);
-      next_keys_ += more ? kBlockN * a.k.row : 0;
-      next_values_ += kBlockN * a.v.row;
+      load_rows<false, kKeys, kValues>(a, thread_id(), key_rows, value_rows, first_key);
+      if constexpr (kKeys) next_keys_ += more ? kBlockN * a.k.row : 0;
+      if constexpr (kValues) next_values_ += kBlockN * a.v.row;
     } else {
-      fetch<false>(first_key, 0);
+      load<false, kKeys, kValues>(first_key);
     }
   }
   // kValuesFollow: the values of the tile whose keys are there.
@@ -121,12 +125,12 @@ class Stage {
   }
   // A tile in parts, of keys and values that all lanes have, without scales.
   static constexpr int kKeyRounds = (kKeyPieces + kWorkgroup - 1) / kWorkgroup;
-  static constexpr int kParts = kKeyRounds + AllValues::kRounds;
+  static constexpr int kParts = kKeyRounds + AllValues::kParts;
   FULMEN_DEVICE void publish_part(int buffer, int n) const {
     if (n < kKeyRounds) {
       publish_keys(buffer, n);
     } else {
-      values_.publish(values_at(buffer), n - kKeyRounds);
+      values_.publish_part(values_at(buffer), n - kKeyRounds);
     }
   }
 

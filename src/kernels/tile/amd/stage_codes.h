@@ -58,10 +58,9 @@ class StagedCodes {
   }
   FULMEN_DEVICE void publish(int at) const {
 #pragma unroll
-    for (int n = 0; n < kRounds; ++n) publish(at, n);
+    for (int n = 0; n < kRounds; ++n) publish_part(at, n);
   }
-  // The same of one round.
-  FULMEN_DEVICE void publish(int at, int round) const {
+  FULMEN_DEVICE void publish_part(int at, int round) const {
     for_pieces(thread_id(), [&](int n, int piece) {
       if (n != round) return;
       const int row = 16 * piece / kBlockN, byte = 16 * piece % kBlockN,
@@ -78,7 +77,7 @@ class StagedCodes {
   }
 
   static constexpr int kAll = kHeadDimV * kBlockN / 16,
-                       kRounds = (kAll + kWorkgroup - 1) / kWorkgroup;
+                       kRounds = (kAll + kWorkgroup - 1) / kWorkgroup, kParts = kRounds;
 
  private:
   template <class Body>

@@ -77,15 +77,30 @@ class StagedValues<false, T> {
   }
   FULMEN_DEVICE void publish(int at) const {
 #pragma unroll
-    for (int n = 0; n < kRounds; ++n) publish(at, n);
+    for (int n = 0; n < kRounds; ++n) publish_dims(at, n, 0, 8);
   }
-  // The same of one round.
-  FULMEN_DEVICE void publish(int at, int n) const {
+  // Two dims of a round.
+  FULMEN_DEVICE void publish_part(int at, int part) const {
+    const int first = 2 * (part % kRoundParts);
+    publish_dims(at, part / kRoundParts, first, first + 2);
+  }
+  FULMEN_DEVICE static ValueOperand operand(int at, int step, int dims) {
+    return lds_value_operand<kLayout.value_pitch>(at, step, dims);
+  }
+
+  static constexpr int kGroup = (kBlockN / 4) * kRowPiecesV >= kWorkgroup ? 4 : 2;
+  static constexpr int kGroups = kBlockN / kGroup * kRowPiecesV;
+  static constexpr int kRounds = (kGroups + kWorkgroup - 1) / kWorkgroup;
+  static constexpr int kRoundParts = 4, kParts = kRoundParts * kRounds;
+
+ private:
+  // Dims [first, end) of a lane's 8 in the n-th round.
+  FULMEN_DEVICE void publish_dims(int at, int n, int first, int end) const {
     const unsigned index = thread_id() + n * kWorkgroup;
     if (kGroups % kWorkgroup != 0 && index >= kGroups) return;
     const int position = index % (kBlockN / kGroup) * kGroup, dim = index / (kBlockN / kGroup) * 8;
 #pragma unroll
-    for (int d = 0; d < 8; ++d) {
+    for (int d = first; d < end; ++d) {
       Words<kGroup / 2> words;
 #pragma unroll
       for (int m = 0; m < kGroup / 2; ++m) {
@@ -96,15 +111,7 @@ class StagedValues<false, T> {
                 words);
     }
   }
-  FULMEN_DEVICE static ValueOperand operand(int at, int step, int dims) {
-    return lds_value_operand<kLayout.value_pitch>(at, step, dims);
-  }
 
-  static constexpr int kGroup = (kBlockN / 4) * kRowPiecesV >= kWorkgroup ? 4 : 2;
-  static constexpr int kGroups = kBlockN / kGroup * kRowPiecesV;
-  static constexpr int kRounds = (kGroups + kWorkgroup - 1) / kWorkgroup;
-
- private:
   StoredWords<true, 8> pieces_[kRounds][kGroup];
 };
 
@@ -121,9 +128,9 @@ class StagedValues<true, T> {
   }
   FULMEN_DEVICE void publish(int at) const {
 #pragma unroll
-    for (int n = 0; n < kRounds; ++n) publish(at, n);
+    for (int n = 0; n < kRounds; ++n) publish_part(at, n);
   }
-  FULMEN_DEVICE void publish(int at, int round) const {
+  FULMEN_DEVICE void publish_part(int at, int round) const {
     for_pieces(thread_id(), [&](int n, int fixed, int row, int dim) {
       if (n != round) return;
       lds_store(at + (fixed + row) * kLayout.value_pitch + 2 * dim, piece_of<true, T>(pieces_[n]));
@@ -134,7 +141,7 @@ class StagedValues<true, T> {
   }
 
   static constexpr int kAll = kBlockN * kRowPiecesV;
-  static constexpr int kRounds = (kAll + kWorkgroup - 1) / kWorkgroup;
+  static constexpr int kRounds = (kAll + kWorkgroup - 1) / kWorkgroup, kParts = kRounds;
 
  private:
   template <class Body>

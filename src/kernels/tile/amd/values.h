@@ -16,6 +16,15 @@ FULMEN_DEVICE ValueOperand lds_value_operand(int at, int step, int dims) {
   const int row = at + algorithm::transposed_row(kScoreTile * dims, kBlockN, kValueDepth) +
                   algorithm::transposed_row(value_dim(), kBlockN, kValueDepth) +
                   2 * kValueDepth * step;
+  if constexpr (kValuePieces % 2 == 0 && sizeof(ValuePiece) == 8 && kPitch % 16 == 0) {
+#pragma unroll
+    for (int p = 0; p < kValuePieces; p += 2) {
+      const auto two = lds_load<Words<4> >(row + 2 * value_piece(p));
+      operand.piece[p] = {{two.word[0], two.word[1]}};
+      operand.piece[p + 1] = {{two.word[2], two.word[3]}};
+    }
+    return operand;
+  }
 #pragma unroll
   for (int p = 0; p < kValuePieces; ++p) {
     if constexpr (kPitch % sizeof(operand.piece[0]) == 0) {

@@ -5,8 +5,12 @@
 
 namespace fulmen::kernels {
 
-constexpr bool kReadsAhead = false;
+constexpr bool kReadsAhead = false, kAllLanesStore = true;
 constexpr int kKeysHeld = 1, kValuesHeld = 1;
+FULMEN_DEVICE constexpr int score_parts() { return 1; }
+template <class T, class Keys>
+FULMEN_DEVICE void multiply_score_part(T (& /*scores*/)[kElements], const Keys& /*keys*/,
+                                       const StagedRows& /*queries*/, int /*n*/) {}
 FULMEN_DEVICE constexpr int value_parts() { return 1; }
 template <class T, class Values>
 FULMEN_DEVICE void multiply_value_part(T (& /*out*/)[kElements], const StagedProbabilities& /*p*/,
