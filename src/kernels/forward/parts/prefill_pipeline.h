@@ -31,15 +31,16 @@ FULMEN_DEVICE void over_tiles_piped(const PrefillTask& task, Tiles& stage, const
   HalfScores scores[2];
   HalfProbabilities p[2];
   using Order = TurnOrder<true, true>;
-  // Behind which product the next keys are read. What is in LDS has been read by then.
+  // Behind which product the next keys are read, if what lies in LDS has been read by then.
   constexpr int kLate = kStoresEarly && kLongProducts ? Order::last_of(Order::kLastRead)
                                                       : Order::kAll - (kLongProducts ? 3 : 6);
-  constexpr int kReadsNext = Order::kAllRead > kLate ? Order::kAllRead : kLate;
   // One buffer: the next tile goes to LDS between the first products with values and these reads.
   // Stores by some lanes alone stay together, before the barrier.
-  constexpr int kEarliest = kAllLanesStore ? Order::kKeyProducts + 1 : kReadsNext - 1,
-                kStoresFrom = Order::kAllRead > kEarliest ? Order::kAllRead : kEarliest,
+  constexpr int kEarliest = kStoresEarly ? 0 : kAllLanesStore ? Order::kKeyProducts + 1 : kLate - 1;
+  constexpr int kStoresFrom = Order::kAllRead > kEarliest ? Order::kAllRead : kEarliest,
+                kReadsNext = kStoresFrom > kLate ? kStoresFrom : kLate,
                 kStores = kReadsNext - kStoresFrom;
+  static_assert(kReadsNext < Order::kAll && Order::kAll > 5, "prefill: a turn is too short");
   constexpr bool kFetchesInTurn = !kStoresEarly;
   const auto nothing = [](int) {};
   const auto fetch = [&] { stage.fetch_whole(order.first_key(n), n + 2 < order.count); };
