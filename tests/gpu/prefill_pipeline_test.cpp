@@ -3,6 +3,7 @@
 // source and in machine code.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "gpu/gpu_devices.h"
 #include "gpu/launch/family.h"
@@ -84,6 +85,33 @@ TEST_P(GpuPrefillPipeline, ReferencesFollow) {
   }
 }
 
+// Enough rows for workgroups of 256 on gfx90a and gfx942 (many_plain_shapes): usual tiles of 128 rows
+// are two a compute unit of the emulated devices, which have four.
+TEST_P(GpuPrefillPipeline, ManyRows) {
+  Random random(10130);
+  for (const int64_t dim : {64, 96, 128}) {
+    if (!drawn(2)) continue;
+    CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), dim, random.between(228, 256),
+                         64 * random.between(2, 4) + random.between(0, 3));
+    s.num_heads = s.num_kv_heads = 4;
+    s.causal = random.pick({Causal::none, Causal::bottom_right});
+    Case c(s, random);
+    check(c);
+  }
+}
+
+// Turns with few products: what is read and stored beside them has few places.
+TEST_P(GpuPrefillPipeline, ShortTurns) {
+  Random random(10140);
+  for (const int64_t dim_v : {16, 32, 64}) {
+    CaseSpec s = spec_of(random.pick({DType::bf16, DType::fp16}), random.pick<int64_t>({16, 32}),
+                         random.between(30, 140), random.between(129, 260));
+    s.head_dim_v = dim_v;
+    Case c(s, random);
+    check(c);
+  }
+}
+
 // Values of 80 dims are no whole tiles of 32: products of 16 x 16 where others have 32 x 32.
 TEST_P(GpuPrefillPipeline, ValuesOfAnyDims) {
   Random random(10120);
@@ -98,31 +126,53 @@ TEST_P(GpuPrefillPipeline, ValuesOfAnyDims) {
   }
 }
 
-// gfx950 multiplies 32 x 32 where nothing but the band modifies scores and values have whole tiles
-// of 32 dims.
-TEST(PrefillProducts, Of32RowsWherePlain) {
+gpu::Specialisation prefill_of(const char* arch, const Problem& p) {
   std::string storage;
   gpu::Chip chip{};
-  ASSERT_TRUE(gpu::find_chip("gfx950", storage, chip));
-  const auto tile = [&](const Problem& p) {
-    for (const gpu::Family* family : gpu::families()) {
-      if (family->name() == "prefill" && family->target().name == "cdna4")
-        return family->plan(p, chip, 256).launches.front().specialisation.score_tile;
-    }
-    return 0;
-  };
-  const auto problem = [](int64_t head_dim, bool causal) {
-    return gpu::usual_problem(DType::bf16, {1, 2048, 2048, 4, 4, head_dim}, causal);
-  };
-  EXPECT_EQ(tile(problem(64, false)), 32);
-  EXPECT_EQ(tile(problem(128, true)), 32);
-  EXPECT_EQ(tile(problem(256, false)), 32);
-  EXPECT_EQ(tile(problem(80, false)), 16);
-  Problem biased = problem(128, false), dropped = biased, capped = biased;
+  EXPECT_TRUE(gpu::find_chip(arch, storage, chip));
+  for (const gpu::Family* family : gpu::families()) {
+    if (family->name() == "prefill" && family->target().name == chip.target->name)
+      return family->plan(p, chip, 256).launches.front().specialisation;
+  }
+  ADD_FAILURE() << arch;
+  return {};
+}
+Problem plain_problem(int64_t batch, int64_t seqlen_q, int64_t head_dim, bool causal) {
+  return gpu::usual_problem(DType::bf16, {batch, seqlen_q, 2048, 4, 4, head_dim}, causal);
+}
+
+// Products are of 32 x 32 where nothing but the band modifies scores and values have whole tiles of
+// 32 dims.
+TEST(PrefillProducts, Of32RowsWherePlain) {
+  const auto tile = [](const Problem& p) { return prefill_of("gfx950", p).score_tile; };
+  EXPECT_EQ(tile(plain_problem(1, 2048, 64, false)), 32);
+  EXPECT_EQ(tile(plain_problem(1, 2048, 128, true)), 32);
+  EXPECT_EQ(tile(plain_problem(1, 2048, 256, false)), 32);
+  EXPECT_EQ(tile(plain_problem(1, 2048, 80, false)), 16);
+  Problem biased = plain_problem(1, 2048, 128, false), dropped = biased, capped = biased;
   gpu::add_bias(biased, DType::bf16);
   dropped.dropout = 6554;
   capped.softcap = 20.0F;
   for (const Problem& p : {biased, dropped, capped}) EXPECT_EQ(tile(p), 16);
+}
+
+// CDNA2 and CDNA3 take them for tiles of 64 keys: those of 64 dims, and of 128 where there are
+// workgroups of 256 rows for all compute units.
+TEST(PrefillProducts, Of32RowsBeside64Keys) {
+  for (const char* arch : {"gfx90a", "gfx942"}) {
+    const auto shape = [&](const Problem& p) {
+      const gpu::Specialisation s = prefill_of(arch, p);
+      return std::pair(s.block_m, s.score_tile);
+    };
+    EXPECT_EQ(shape(plain_problem(1, 2048, 64, false)), std::pair(128, 32));
+    EXPECT_EQ(shape(plain_problem(8, 2048, 128, true)), std::pair(256, 32));
+    EXPECT_EQ(shape(plain_problem(7, 2048, 128, true)), std::pair(128, 16));
+    EXPECT_EQ(shape(plain_problem(80, 128, 128, false)), std::pair(128, 16));
+    Problem biased = plain_problem(8, 2048, 128, false);
+    gpu::add_bias(biased, DType::bf16);
+    EXPECT_EQ(shape(biased), std::pair(128, 16));
+  }
+  EXPECT_EQ(prefill_of("gfx908", plain_problem(8, 2048, 128, false)).score_tile, 16);
 }
 
 std::vector<std::string> cdna_devices() {
