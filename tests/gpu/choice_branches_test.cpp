@@ -94,7 +94,7 @@ Drawn draw(std::mt19937_64& random, bool small) {
   s.bias_dtype = s.dtype;
   if (s.backward && chance(70)) s.gradients[3] = false;
   s.layout = chance(85) ? Layout::bshd : Layout::odd_strides;
-  s.seqlen_q = small ? of({1, 2, 4, 8, 16, 32, 33, 64, 65, 100, 130, 200, 300})
+  s.seqlen_q = small ? of({1, 2, 4, 8, 16, 32, 33, 64, 65, 100, 130, 256, 300})
                      : of({1, 4, 16, 32, 64, 100, 256, 1000, 4096, 16384});
   s.seqlen_k = small ? of({32, 64, 65, 100, 128, 130, 200, 300, 600, 1100, 2300, 4200, 8200})
                      : of({64, 100, 256, 1000, 4096, 16384, 65536});
@@ -210,7 +210,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"decode.cdna3", 12},
         {"decode.portable", 20},
         {"decode_latent.cdna3", 6},
-        {"prefill.cdna3", 4},
+        {"prefill.cdna3", 5},
         {"prefill.portable", 3},
         {"prefill_fp32.cdna3", 3},
         {"prefill_int8.cdna3", 3},

@@ -40,7 +40,8 @@ FULMEN_DEVICE void over_tiles_piped(const PrefillTask& task, Tiles& stage, const
   constexpr int kStoresFrom = Order::kAllRead > kEarliest ? Order::kAllRead : kEarliest,
                 kReadsNext = kStoresFrom > kLate ? kStoresFrom : kLate,
                 kStores = kReadsNext - kStoresFrom;
-  static_assert(kReadsNext < Order::kAll && Order::kAll > 5, "prefill: a turn is too short");
+  static_assert(kReadsNext < Order::kAll && (kStoresEarly || Order::kAll > 5),
+                "prefill: a turn is too short");
   constexpr bool kFetchesInTurn = !kStoresEarly;
   const auto nothing = [](int) {};
   const auto fetch = [&] { stage.fetch_whole(order.first_key(n), n + 2 < order.count); };
