@@ -44,7 +44,8 @@ class WorkTiles {
       : rows_(masked_rows(a, t, t.row_begin, kBlockM)), order_(t.order) {}
 
  protected:
-  // The first of them from n on; order.count behind the last one. look(tiles): sets kept_.
+  // The first of them from n on; order.count behind the last one. look(there, first_key): at the
+  // lane's tile, sets kept_.
   template <class Look>
   FULMEN_DEVICE int next(int n, const Look& look) {
 #pragma unroll 1
