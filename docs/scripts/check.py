@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from functools import cache
 
 import behind
 
@@ -36,10 +37,11 @@ def outside_code(text):
         inside ^= bool(fence)
 
 
-def anchors(text):
+@cache
+def anchors(page):
     """Of headings, as GitHub and MkDocs make them."""
     found = set()
-    for line in outside_code(text):
+    for line in outside_code(page.read_text()):
         if heading := re.match(r"#+ (.*)", line):
             words = re.sub(
                 r"[^\w\- ]",
@@ -68,7 +70,7 @@ def links(page, text):
             file = (page.parent / path).resolve() if path else page
             if not file.exists():
                 yield number, f"{target}: there is no such file"
-            elif anchor and file.suffix == ".md" and anchor not in anchors(file.read_text()):
+            elif anchor and file.suffix == ".md" and anchor not in anchors(file):
                 yield number, f"{target}: there is no such heading"
 
 

@@ -6,6 +6,8 @@
 namespace fulmen::algorithm {
 
 constexpr int kMaskRows = 64;  // queries of a block of MaskBits
+// kernels/forward/pack_mask.h: blocks of keys that a workgroup fills, of a block mask.
+constexpr int kFilledBlocks = 8;
 
 // The keep-mask as bits: forward/pack_mask.h makes them, tile/mask_bits.h reads them. A plane is
 // what the mask has of a batch and a head; its number is batch * batch_planes + head * head_planes.

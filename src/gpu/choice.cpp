@@ -52,7 +52,7 @@ bool fills_warpgroup_tiles(const Target& target, const Problem& p) {
 // that writes them as numbers.
 bool fills_tma_tiles(const Target& target, const Problem& p) {
   constexpr int64_t kFewKeys = 64, kDecodeRows = 32;
-  return p.seqlen_k > kFewKeys && (fills_panels(target, p) || many_narrow_heads_take_tma(p)) &&
+  return p.seqlen_k > kFewKeys && (fills_panels(target, p) || narrow_heads_take_tma(p)) &&
          !(p.quantized_kv() && packed_rows(p) <= kDecodeRows);
 }
 // All tiles run at once, and each has so few keys that it ends before keys that were split would be

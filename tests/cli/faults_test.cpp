@@ -51,7 +51,12 @@ void expect_all_caught(DType dtype, Pass pass, Fault first, Fault end) {
 constexpr auto kFirstForward = static_cast<Fault>(static_cast<int>(Fault::none) + 1);
 constexpr auto kFirstBackward = static_cast<Fault>(static_cast<int>(Fault::forward_faults) + 1);
 
-class Faults : public ::testing::TestWithParam<DType> {};
+class Faults : public ::testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = left_to_other_runs(3); !why.empty()) GTEST_SKIP() << why;
+  }
+};
 
 TEST_P(Faults, OfTheForwardPassAreCaught) {
   expect_all_caught(GetParam(), Pass::forward, kFirstForward, Fault::forward_faults);

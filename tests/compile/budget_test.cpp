@@ -14,6 +14,9 @@ namespace {
 
 class MainLoop : public ::testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override {
+    if (const std::string why = testing::left_to_other_runs(3); !why.empty()) GTEST_SKIP() << why;
+  }
   // Reports of the main kernels of the chip that `wanted` selects, compiled by clang 19, or by 22
   // where 19 does not know the chip. Empty: the test was skipped, or failed.
   template <class Wanted>

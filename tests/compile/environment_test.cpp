@@ -45,7 +45,11 @@ TEST(Environment, IsReadInOnePlace) {
           path.generic_string().ends_with("/platform/windows.cpp"))         // has no secure_getenv
         continue;
       ++files;
-      EXPECT_FALSE(std::regex_search(text_of(path), reads))
+      const std::string text = text_of(path);
+      // The expression takes its time: for files that have one of its words.
+      const bool may_read = text.find("getenv") != std::string::npos ||
+                            text.find("temp_directory_path") != std::string::npos;
+      EXPECT_FALSE(may_read && std::regex_search(text, reads))
           << path << ": environment() of runtime/environment.h is needed";
     }
   }

@@ -133,7 +133,14 @@ void expect_no_conflicts(const CaseSpec& s, Random& random, const std::string& d
   EXPECT_EQ(runs, 1);
 }
 
-class MainLoop : public ::testing::TestWithParam<std::string> {};
+class LdsOfChips : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = left_to_other_runs(3); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+class MainLoop : public LdsOfChips {};
 
 TEST_P(MainLoop, OfMatrixKernelsHasNoBankConflicts) {
   Random random(7400);
@@ -158,7 +165,7 @@ std::vector<std::string> main_loop_chips() {
 INSTANTIATE_TEST_SUITE_P(Chips, MainLoop, ::testing::ValuesIn(main_loop_chips()),
                          [](const auto& info) { return info.param; });
 
-class Backward : public ::testing::TestWithParam<std::string> {};
+class Backward : public LdsOfChips {};
 
 TEST_P(Backward, OfMatrixKernelsHasNoBankConflicts) {
   Random random(7410);

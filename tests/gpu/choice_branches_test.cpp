@@ -263,7 +263,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"prefill.sm80", 10},
         {"prefill_fp32.sm80", 3},
         {"prefill_int8.sm80", 3},
-        {"prefill_tma.sm90", 37},
+        {"prefill_tma.sm90", 38},
         {"prefill_wgmma.sm90", 4},
         {"short.sm80", 30},
         {"short_backward.sm80", 22}}},

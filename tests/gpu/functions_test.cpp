@@ -104,6 +104,24 @@ TEST_P(GpuFunctions, BlockMasks) {
   check(c);
 }
 
+// Blocks that hold all pairs of some workgroups of pack_mask.h, which then look at none.
+TEST_P(GpuFunctions, BlocksThatAreAllTheSame) {
+  Random random(own_stream(9830));
+  if (!drawn(3)) return;
+  CaseSpec s = spec(random, random.chance(0.5));
+  s.seqlen_q = random.between(130, 260), s.seqlen_k = random.between(260, 420);
+  s.causal = random.pick({Causal::none, Causal::none, Causal::bottom_right});
+  Case c(s, random);
+  Functions functions(s, random, false);
+  if (random.chance(0.5)) {
+    draw_functions(c, random);
+    c.tensors.function_tensors = functions.list;
+  }
+  Blocks blocks;
+  blocks.put(c, 64 * random.between(1, 2), 128, random.chance(0.5), random);
+  check(c);
+}
+
 // One query beside many blocks of keys: the table of blocks has one row.
 TEST_P(GpuFunctions, BlockMaskOfOneQuery) {
   Random random(own_stream(9880));

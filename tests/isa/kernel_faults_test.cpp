@@ -77,6 +77,7 @@ const std::vector<KernelFault> kFaults{
 class IsaKernelFaults : public ::testing::TestWithParam<std::size_t> {
  protected:
   void SetUp() override {
+    if (const std::string why = left_to_other_runs(3); !why.empty()) GTEST_SKIP() << why;
     if (const Status status = gpu::isa_driver().available(); !status.ok())
       GTEST_SKIP() << status.message();
   }

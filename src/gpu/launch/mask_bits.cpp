@@ -17,9 +17,6 @@ constexpr int kLanesOfBits = 128;   // of workgroups that make bits and tables
 // A row's words: tiles that begin at multiples of their columns end behind the last one.
 int64_t words_of(int64_t columns) { return round_up(tiles_of(columns + kMostTile - 1, 32), 4); }
 
-// Returns true if all queries share a row of the mask.
-bool has_one_row(const Problem& p) { return p.keep_mask.strides[2] == 0 && !has_mask_parts(p); }
-
 // Returns true for forward/pack_few_rows.h, whose lanes go over the queries. Bits of bytes alone
 // are made by one kernel: a small problem checks its first use.
 bool has_few_rows(const Problem& p) {
@@ -33,7 +30,7 @@ int64_t planes(const Problem& p, const kernels::MaskBits& bits) {
 
 // Everything but pointers.
 kernels::MaskBits bits_of(const Problem& p) {
-  const bool one_row = has_one_row(p);
+  const bool one_row = !masks_differ_by_query(p);
   const bool heads = masks_differ_by_head(p), batches = masks_differ_by_batch(p);
   kernels::MaskBits bits{};
   bits.words = static_cast<int>(words_of(p.seqlen_k));
@@ -79,6 +76,13 @@ bool reads_spans(const Specialisation& s) {
       s.target->vendor != Vendor::amd)
     return false;
   return std::find(kReaders.begin(), kReaders.end(), s.entry) != kReaders.end();
+}
+
+// Kernels that wait by themselves for the launch before theirs, so that they may be launched early.
+bool waits_for_bits(const Specialisation& s) {
+  constexpr std::array<std::string_view, 3> kWaiters{"forward/decode.h", "forward/prefill.h",
+                                                     "forward/prefill_tma.h"};
+  return std::find(kWaiters.begin(), kWaiters.end(), s.entry) != kWaiters.end();
 }
 
 // The tables behind the bits: launches read spans or lists.
@@ -129,7 +133,7 @@ void read_mask_as_bits(const Problem& p, Specialisation& s) {
   const bool large = s.target->vendor == Vendor::amd
                          ? has_band(p) && bits.head_planes != 0
                          : 2 * planes(p, bits) * bits.blocks * bits.words > kMostWords;
-  if (has_one_row(p) && large) return;
+  if (!masks_differ_by_query(p) && large) return;
   // Register pressure on AMD: beside a bias and ALiBi no registers are left for the addresses of
   // the bits.
   const bool under_pressure = s.target->vendor == Vendor::amd && s.bias >= 0 && s.alibi != 0;
@@ -157,6 +161,8 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
   if (reader == plan.launches.end()) return;
   kernels::MaskBits& bits = plan.arguments.mask_bits;
   bits = bits_of(p);
+  reader->programmatic_launch =
+      reader->programmatic_launch || waits_for_bits(reader->specialisation);
   const auto some_reader = [&](bool (*is_one)(const Specialisation&)) {
     return std::any_of(plan.launches.begin(), plan.launches.end(), [&](const KernelLaunch& launch) {
       return reads_bits(launch) && is_one(launch.specialisation);
@@ -194,7 +200,12 @@ void add_mask_bits(const Problem& p, LaunchPlan& plan) {
         plan.launches.begin(),
         {table_kernel(products, "forward/mask_spans.h", 8 * (kLanes / 32)), empty ? 0 : count});
   }
-  plan.launches.insert(plan.launches.begin(), {s, empty ? 0 : all * blocks * (bits.words / 4)});
+  // Those with pairs to look at, and for a block mask those that fill what is all the same.
+  const int64_t key_blocks = bits.words / 4;
+  const int64_t fillers =
+      p.has_block_mask() && !few ? tiles_of(key_blocks, algorithm::kFilledBlocks) : 0;
+  plan.launches.insert(plan.launches.begin(),
+                       {s, empty ? 0 : all * blocks * (key_blocks + fillers)});
   add_block_states(p, s, empty, plan);
 }
 

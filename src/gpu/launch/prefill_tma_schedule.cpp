@@ -6,16 +6,23 @@
 namespace fulmen::gpu {
 namespace {
 
+// Returns true if a tenth of all waves' places are empty at most.
+bool fill_waves(int64_t pairs, int64_t slots) {
+  return 10 * pairs >= 9 * slots * tiles_of(pairs, slots);
+}
+
 // slots: workgroups that run at once.
 TileScheduler scheduler_for(const Problem& p, const PrefillTmaRow& row, int64_t slots) {
   constexpr int kNeverInPairs = 3;  // warpgroups (docs/lab/nvidia_forward.md)
   if (p.variable_lengths()) return TileScheduler::dynamic_persistent;
   const int64_t tiles = tiles_of_queries(p, row.shape.warpgroups);
-  if (row.scheduler == TileScheduler::dynamic_persistent)
+  // Where queries have masks of their own, tiles have as much work as these say.
+  if (row.scheduler == TileScheduler::dynamic_persistent || masks_differ_by_query(p))
     return tiles > slots ? TileScheduler::dynamic_persistent : TileScheduler::single_tile;
   if (!has_band(p) || row.scheduler == TileScheduler::single_tile) return row.scheduler;
   // Static and with a band: pairs of tiles of equal work. The tail wave may have few pairs.
-  return row.shape.warpgroups != kNeverInPairs && tiles / 2 >= 2 * slots
+  const int64_t pairs = tiles / 2;
+  return row.shape.warpgroups != kNeverInPairs && (pairs >= 2 * slots || fill_waves(pairs, slots))
              ? TileScheduler::static_persistent
              : TileScheduler::single_tile;
 }

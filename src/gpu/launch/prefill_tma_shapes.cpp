@@ -43,7 +43,8 @@ bool serves(const PrefillTmaRow& r, const Problem& p, int compute_units) {
          r.band.value_or(has_band(p)) == has_band(p) && p.seqlen_k >= r.min_keys &&
          p.seqlen_k <= r.max_keys && window_of(p) <= r.max_window &&
          (!r.sequences || p.variable_lengths()) &&
-         (!r.one_wave || tiles_of_queries(p, r.shape.warpgroups) <= compute_units) &&
+         (!r.one_wave ||
+          tiles_of_queries(p, r.shape.warpgroups) <= slots_of(r.shape, compute_units)) &&
          !(r.no_spare_registers && more_registers) && takes_mask(p, r.shape).yes &&
          takes_pages(p, r.shape).yes &&
          !(r.skip_if_tail_wave && small_tiles_take_less_time(p, r.shape, compute_units));
@@ -79,13 +80,17 @@ const PrefillTmaRow& row_for(const Problem& call, const PrefillTmaTiles& tiles, 
   return few ? first_of(tiles.few, p, compute_units) : row;
 }
 
-bool many_narrow_heads_take_tma(const Problem& p) {
-  constexpr int64_t kFewKeys = 128, kFewTiles = 256;
+bool narrow_heads_take_tma(const Problem& p) {
+  constexpr int64_t kFewKeys = 128, kSomeKeys = 256, kFewTiles = 256;
   if (p.variable_lengths() || p.quantized_kv() || p.alibi_slopes.present || has_score_mod(p) ||
-      has_masks(p) || p.dropout > 0 || (p.bias.present && p.bias.dtype == DType::fp32))
+      p.dropout > 0)
     return false;
+  const bool few = tiles_of_queries(p, 1) <= kFewTiles, masks = has_masks(p);
+  if (few && !has_band(p) && p.softcap == 0)
+    return (p.bias.present || masks) && p.seqlen_k > kSomeKeys;
   const bool whole = p.head_dim % 16 == 0 && p.head_dim_v % 16 == 0;
-  return p.seqlen_k > kFewKeys && tiles_of_queries(p, 1) > kFewTiles && (whole || !has_band(p));
+  return !few && !masks && !(p.bias.present && p.bias.dtype == DType::fp32) &&
+         p.seqlen_k > kFewKeys && (whole || !has_band(p));
 }
 
 }  // namespace fulmen::gpu

@@ -142,6 +142,9 @@ bool masks_differ_by_batch(const Problem& p) {
   return p.variable_lengths() || p.keep_mask.strides[0] != 0 || mask_reads(p, Op::batch) ||
          lists_differ(p, 0);
 }
+bool masks_differ_by_query(const Problem& p) {
+  return p.keep_mask.strides[2] != 0 || has_mask_parts(p);
+}
 bool masks_differ_by_head(const Problem& p) {
   return p.keep_mask.strides[1] != 0 || mask_reads(p, Op::head) || lists_differ(p, 1);
 }

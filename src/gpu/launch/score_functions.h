@@ -20,9 +20,10 @@ bool has_score_mod(const Problem& problem);
 bool has_mask_mod(const Problem& problem);
 // Returns true if masks come from a function or from lists of blocks.
 bool has_mask_parts(const Problem& problem);
-// Returns true if what the masks say depends on the batch (the head): the keep-mask, mask_mod, the
-// block mask, and the band of each sequence where these have lengths of their own.
+// Returns true if what the masks say depends on the batch (the query, the head): the keep-mask,
+// mask_mod, the block mask, and the band of each sequence where these have lengths of their own.
 bool masks_differ_by_batch(const Problem& problem);
+bool masks_differ_by_query(const Problem& problem);
 bool masks_differ_by_head(const Problem& problem);
 bool lists_differ_by_batch(const Problem& problem);
 bool lists_differ_by_head(const Problem& problem);

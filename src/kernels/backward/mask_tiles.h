@@ -31,18 +31,26 @@ class AttendedTiles {
     }
     return keys;
   }
-  FULMEN_DEVICE bool some(int tile, Int64 block) const {
-    const Words<4> x = keys(tile, block);
-    return (x.word[0] | x.word[1] | x.word[2] | x.word[3]) != 0;
-  }
+  FULMEN_DEVICE bool some(int tile, Int64 block) const { return is_some(keys(tile, block)); }
   // How many of blocks [begin, end) have the tile.
   FULMEN_DEVICE int blocks(int tile, Int64 begin, Int64 end) const {
     int count = 0;
-    for (Int64 block = begin; block < end; ++block) count += some(tile, block) ? 1 : 0;
+    if (heads_ == 1) {
+      const unsigned* const any = arguments_.mask_bits.any;
+      // Loads of eight blocks are in flight together.
+#pragma unroll 8
+      for (Int64 block = begin; block < end; ++block)
+        count += is_some(load(any, 0, tile, block)) ? 1 : 0;
+    } else {
+      for (Int64 block = begin; block < end; ++block) count += some(tile, block) ? 1 : 0;
+    }
     return count;
   }
 
  private:
+  FULMEN_DEVICE static bool is_some(const Words<4>& x) {
+    return (x.word[0] | x.word[1] | x.word[2] | x.word[3]) != 0;
+  }
   FULMEN_DEVICE Words<4> load(const unsigned* bits, int head, int tile, Int64 block) const {
     const MaskBits& m = arguments_.mask_bits;
     const Int64 row = first_row_ + head * m.blocks + (m.blocks == 1 ? 0 : tile);

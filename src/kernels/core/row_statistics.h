@@ -8,7 +8,8 @@ namespace fulmen::kernels {
 
 // From here on half an ulp of a log-sum-exp, 6e-5, shows in a gradient: probabilities by it would
 // not add up to 1. Such a row's offset is the maximum of its scores, and RowShares has the rest.
-constexpr float kRoundedLse = 1024.0F;
+// Probabilities in bf16 have 32 times that rounding: half an ulp is 4.9e-4 there.
+constexpr float kRoundedLse = sizeof(Element) == 2 && !kIsHalf<Element> ? 16384.0F : 1024.0F;
 FULMEN_DEVICE bool is_rounded(float lse) {
   return absolute(lse) > kRoundedLse && absolute(lse) < kInfinity;
 }

@@ -1,126 +1,14 @@
 // The launch before kernels that read masks as bits (core/arguments.h: MaskBits): of the
 // keep-mask's bytes, of mask_mod, evaluated here once for each pair, and of a block mask
 // (block_states.h). A workgroup has kMaskRows queries and kMaskKeys keys, a lane half of a
-// query's.
-#include "core/scores.h"
+// query's (MaskPlace).
+#include "forward/parts/half_row_bits.h"
 
 namespace fulmen::kernels {
 
-constexpr int kMaskKeys = 128, kWords = kMaskKeys / 32;
 static_assert(kWorkgroup == 2 * kMaskRows && kWorkgroup == kMaskKeys,
               "pack_mask: two lanes have a query, one a key");
 
-struct MaskPlace {
-  int batch, head;
-  Int64 plane, block, first_key;
-
-  // Numbers of workgroups have 32 bits; divisions of 64 would take longer than all else here.
-  FULMEN_DEVICE static MaskPlace of(const ForwardArguments& call) {
-    const MaskBits& bits = call.mask_bits;
-    const auto by_query = static_cast<unsigned>(bits.blocks),
-               by_key = bits.by_key == nullptr ? 0 : static_cast<unsigned>(bits.query_words) / 2,
-               blocks = by_query > by_key ? by_query : by_key,
-               groups = static_cast<unsigned>(bits.words) / kWords,
-               heads = bits.head_planes == 0 ? 1U : static_cast<unsigned>(call.num_heads);
-    const auto id = static_cast<unsigned>(workgroup_id());
-    const unsigned row = id / groups, plane = row / blocks;
-    return {static_cast<int>(plane / heads), static_cast<int>(plane % heads), plane,
-            row - plane * blocks, Int64{id - row * groups} * kMaskKeys};
-  }
-};
-
-// The bits of 64 keys.
-using HalfRow = Words<2>;
-
-// Returns four bits, one for each byte: 1 if the byte is not 0.
-FULMEN_DEVICE unsigned nonzero_bytes(unsigned x) {
-  x |= x >> 4U;
-  x |= x >> 2U;
-  x |= x >> 1U;
-  return (x & 0x01010101U) * 0x10204080U >> 28U;
-}
-// The mask's bytes [0, count) of 64; the others are 0.
-FULMEN_DEVICE HalfRow load_half_row(const unsigned char* bytes, int count) {
-  HalfRow bits{};
-  if (count >= 64 && reinterpret_cast<unsigned long long>(bytes) % 16 == 0) {
-    Words<4> pieces[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-      pieces[n] = global_load(reinterpret_cast<const Words<4>*>(bytes) + n);
-#pragma unroll
-    for (int n = 0; n < 16; ++n) {
-      bits.word[n / 8] |= nonzero_bytes(pieces[n / 4].word[n % 4])
-                          << (4U * (static_cast<unsigned>(n) % 8));
-    }
-  } else {
-    for (int n = 0; n < count && n < 64; ++n) {
-      const unsigned bit = (global_load(bytes + n) != 0 ? 1U : 0U)
-                           << (static_cast<unsigned>(n) % 32);
-      bits.word[0] |= n < 32 ? bit : 0;
-      bits.word[1] |= n < 32 ? 0 : bit;
-    }
-  }
-  return bits;
-}
-// Bits [begin, end) of a word, where both may lie outside.
-FULMEN_DEVICE unsigned bit_range(int begin, int end) {
-  const auto below = [](int n) {
-    return n <= 0 ? 0U : n >= 32 ? ~0U : (1U << static_cast<unsigned>(n)) - 1;
-  };
-  return below(end) & ~below(begin);
-}
-// What mask_mod leaves of 16 keys, in the low bits. Those from last_key on repeat it.
-FULMEN_DEVICE unsigned keys_of_function(const ForwardArguments& a, const MaskPlace& place, int i,
-                                        int first_key, int last_key) {
-  unsigned bits = 0;
-  if constexpr (kMaskOfFunction) {
-    // Loads of the function's tensors are in flight together.
-#pragma unroll 8
-    for (int n = 0; n < 16; ++n) {
-      const int asked = first_key + n, j = asked < last_key ? asked : last_key;
-      const bool attended = mask_mod(a.functions, {0.0F, place.batch, place.head, i, j});
-      bits |= (attended ? 1U : 0U) << static_cast<unsigned>(n);
-    }
-  }
-  return bits;
-}
-// What mask_mod and the block mask leave of keys [first_key, first_key + count) of query i.
-FULMEN_DEVICE HalfRow half_row_of_functions(const ForwardArguments& a, const MaskPlace& place,
-                                            Int64 i, Int64 first_key, int count) {
-  const int query = static_cast<int>(i), first = static_cast<int>(first_key);
-  const BlockMask& blocks = a.block_mask;
-  const unsigned char* state_at = nullptr;  // of the block of 16 keys
-  int in_block = 0;                         // their place in it
-  if constexpr (kMaskOfBlocks) {
-    const Int64 plane = place.batch * blocks.batch_planes + place.head * blocks.head_planes;
-    const int block = first / blocks.block_k;
-    in_block = first - block * blocks.block_k;
-    state_at = blocks.states +
-               (plane * blocks.query_blocks + query / blocks.block_q) * blocks.key_blocks + block;
-  }
-  HalfRow bits{};
-  const auto add = [&](int begin, unsigned keys) {
-    bits.word[0] |= begin < 32 ? keys << static_cast<unsigned>(begin) : 0;
-    bits.word[1] |= begin < 32 ? 0 : keys << static_cast<unsigned>(begin - 32);
-  };
-#pragma unroll 1
-  for (int begin = 0; begin < count; begin += 16) {
-    const int state = kMaskOfBlocks ? global_load(state_at) : kPartialBlock;
-    if (kMaskOfFunction && state == kPartialBlock) {
-      add(begin, keys_of_function(a, place, query, first + begin, first + count - 1));
-    } else if (state != kMaskedBlock) {
-      add(begin, 0xFFFFU);
-    }
-    if constexpr (kMaskOfBlocks) {
-      in_block += 16;
-      state_at += in_block == blocks.block_k ? 1 : 0;
-      in_block = in_block == blocks.block_k ? 0 : in_block;
-    }
-  }
-#pragma unroll
-  for (int w = 0; w < 2; ++w) bits.word[w] &= bit_range(0, count - 32 * w);
-  return bits;
-}
 // The bits of 32 rows and 32 columns, of which a lane has row lane % 32, transposed: it gets the
 // column of that number.
 FULMEN_DEVICE unsigned transpose_bits(unsigned x) {
@@ -145,11 +33,80 @@ static_assert(kLdsBytes == kPartsAt + 2 * kPartBytes * (kWorkgroup / 32),
               "pack_mask: the host reserves LDS for its rows and parts");
 FULMEN_DEVICE int part_at(int wave, int kind) { return kPartsAt + (2 * wave + kind) * kPartBytes; }
 
-FULMEN_DEVICE void pack_mask(const ForwardArguments& call) {
-  const MaskBits& bits = call.mask_bits;
-  const MaskPlace place = MaskPlace::of(call);
-  const ForwardArguments& a = sequence_of(call, place.batch);
-  if (a.seqlen_q <= 0 || a.seqlen_k <= 0) return;  // no kernel reads the bits of an empty sequence
+// What the block mask says of all of a workgroup's pairs; kPartialBlock where it says nothing of
+// them together.
+FULMEN_DEVICE int state_of_all(const ForwardArguments& a, const MaskPlace& place) {
+  if constexpr (!kMaskOfBlocks) return kPartialBlock;
+  const BlockMask& blocks = a.block_mask;
+  const Int64 first_row = place.block * kMaskRows;
+  if (place.first_key >= a.seqlen_k) return kMaskedBlock;
+  if (blocks.block_q % kMaskRows != 0 || blocks.block_k % kMaskKeys != 0 || first_row >= a.seqlen_q)
+    return kPartialBlock;
+  const Int64 plane = place.batch * blocks.batch_planes + place.head * blocks.head_planes;
+  const int state =
+      global_load(blocks.states +
+                  (plane * blocks.query_blocks + static_cast<int>(first_row) / blocks.block_q) *
+                      blocks.key_blocks +
+                  static_cast<int>(place.first_key) / blocks.block_k);
+  if (state == kMaskedBlock) return kMaskedBlock;
+  const bool is_whole = !kMaskOfBytes && !kBand && first_row + kMaskRows <= a.seqlen_q &&
+                        place.first_key + kMaskKeys <= a.seqlen_k;
+  return is_whole ? state : kPartialBlock;
+}
+// Stores the bits of those of kFilledBlocks blocks of keys that are all the same, by whole lines of
+// memory, but for by_key's.
+FULMEN_DEVICE void fill_blocks(const ForwardArguments& a, const MaskPlace& place) {
+  constexpr int kBlocks = algorithm::kFilledBlocks;
+  using Row = Words<kWords>;
+  const MaskBits& bits = a.mask_bits;
+  const int own = thread_id() % kBlocks;  // a lane's block
+  MaskPlace of_own = place;
+  of_own.first_key += Int64{own} * kMaskKeys;
+  const bool exists = of_own.first_key < Int64{32} * bits.words;
+  const int state = exists ? state_of_all(a, of_own) : kPartialBlock;
+  const bool same = state != kPartialBlock;
+  const unsigned word = state == kMaskedBlock ? 0 : ~0U;
+  const Row row{{word, word, word, word}};
+  const Int64 to = of_own.first_key / 32;
+#pragma unroll
+  for (int n = thread_id() / kBlocks; n < kMaskRows; n += kWorkgroup / kBlocks) {
+    const Int64 i = place.block * kMaskRows + n;
+    if (same && i < bits.rows)
+      global_store(
+          reinterpret_cast<Row*>(bits.by_query + (place.plane * bits.rows + i) * bits.words + to),
+          row);
+  }
+  if (same && thread_id() < kBlocks && place.block < bits.blocks) {
+    const Int64 at = (place.plane * bits.blocks + place.block) * bits.words + to;
+    global_store(reinterpret_cast<Row*>(bits.any + at), row);
+    global_store(reinterpret_cast<Row*>(bits.all + at), row);
+  }
+}
+// The same of by_key, where a line of memory has a key's bits of kLineBlocks blocks of queries: the
+// workgroup of the first of these blocks stores them.
+constexpr int kLineBlocks = 16;
+FULMEN_DEVICE void fill_keys(const ForwardArguments& a, const MaskPlace& place) {
+  const MaskBits& bits = a.mask_bits;
+  MaskPlace own = place;
+  own.block += thread_id() % kLineBlocks;
+  if (2 * own.block >= bits.query_words) return;
+  const int state = state_of_all(a, own);
+  if (state == kPartialBlock) return;
+  const unsigned word = state == kMaskedBlock ? 0 : ~0U;
+#pragma unroll
+  for (int n = thread_id() / kLineBlocks; n < kMaskKeys; n += kWorkgroup / kLineBlocks) {
+    const Int64 key = place.first_key + n;
+    if (key < bits.keys)
+      global_store(
+          reinterpret_cast<HalfRow*>(
+              bits.by_key + (place.plane * bits.keys + key) * bits.query_words + 2 * own.block),
+          HalfRow{{word, word}});
+  }
+}
+
+// What a workgroup looks at pair by pair.
+FULMEN_DEVICE void pack_pairs(const ForwardArguments& a, const MaskPlace& place) {
+  const MaskBits& bits = a.mask_bits;
   const int row = thread_id() / 2, half = thread_id() % 2;
   const Int64 i = place.block * kMaskRows + row, first_key = place.first_key + 64 * half;
   const bool exists = i < a.seqlen_q, there = bits.rows == 1 || exists;
@@ -220,6 +177,20 @@ FULMEN_DEVICE void pack_mask(const ForwardArguments& call) {
   if (key >= bits.keys) return;
   auto* to = bits.by_key + (place.plane * bits.keys + key) * bits.query_words + 2 * place.block;
   global_store(reinterpret_cast<HalfRow*>(to), queries);
+}
+
+FULMEN_DEVICE void pack_mask(const ForwardArguments& call) {
+  grid_dependency_wait();  // what reads the bits is launched early
+  const MaskPlace place = MaskPlace::of(call);
+  const ForwardArguments& a = sequence_of(call, place.batch);
+  if (a.seqlen_q <= 0 || a.seqlen_k <= 0) return;  // no kernel reads the bits of an empty sequence
+  if (place.fills) {
+    fill_blocks(a, place);
+    return;
+  }
+  if (kMaskOfBlocks && a.mask_bits.by_key != nullptr && place.block % kLineBlocks == 0)
+    fill_keys(a, place);
+  if (!kMaskOfBlocks || state_of_all(a, place) == kPartialBlock) pack_pairs(a, place);
 }
 
 }  // namespace fulmen::kernels

@@ -172,6 +172,7 @@ FULMEN_DEVICE void prefill_rows(const ForwardArguments& call, const QueryBlock& 
   finish(task, rows);
 }
 FULMEN_DEVICE void prefill(const ForwardArguments& call) {
+  if constexpr (kMaskBits) grid_dependency_wait();  // pack_mask.h may still run
   if constexpr (kPersistent && kWholeRows) return prefill_persistent(call);
   if constexpr (kPersistent) {
     for (TileScheduler turn = TileScheduler::first(call); turn.there(call); turn.go_on(call)) {

@@ -87,7 +87,8 @@ struct Consumer {
     if (t.order.count > 0)
       mbarrier_wait(queries_barrier(kQueriesFull, query_ring, group), query_ring.parity);
     if constexpr (kMaskBits) {
-      any = step_kept_tiles(*this, t, map, wave_row, group_row, rows);
+      const int nth = static_cast<int>(group_row - t.row_begin) / kMaskRows;
+      any = step_kept_tiles(*this, t, map, wave_row, group_row < a.seqlen_q ? nth : -1, rows);
     } else {
 #pragma unroll 1
       for (int passed = 0; passed < n; ++passed) pass_over();
@@ -235,8 +236,8 @@ FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
     mbarrier_init_fence();
   }
   if constexpr (kSharesTiles) clear_rows_without_query();
-  // forward/clear_tile_counter.h may still run.
-  if constexpr (kDynamicTiles) grid_dependency_wait();
+  // forward/clear_tile_counter.h or pack_mask.h may still run.
+  if constexpr (kDynamicTiles || kMaskBits) grid_dependency_wait();
   barrier();
   const int loader = wave_id() - 4 * kWarpgroups;
   if (loader >= 0) {

@@ -173,6 +173,15 @@ struct BiasInPlace {
                                       left - kScoreTile * f, slot, bias);
   }
 };
+// key_end of a workgroup that has all keys, or whose tiles do not cross the end of its own.
+struct AllKeys {
+  FULMEN_DEVICE Int64 operator()(const ForwardArguments& a) const { return a.seqlen_k; }
+};
+template <class KeyEnd>
+constexpr bool kHasAllKeys = false;
+template <>
+constexpr bool kHasAllKeys<AllKeys> = true;
+
 // Scale, softcap, bias, ALiBi and masks of 16 rows from first_row on. kMasked: some keys of the
 // tile may not be attended, or be beyond key_end(arguments), the end of the keys that the workgroup
 // has. Bias: BiasInPlace, or what has it already (tile/nvidia/bias_ahead.h).
@@ -182,6 +191,8 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
                                  const KeyEnd& key_end, const Bias& tile_bias = {}) {
   if constexpr (kPlainScale && !kMasked && !RowBits<kMasked>::kUsed) return;
   const ForwardArguments& a = kManyArguments ? again(map.arguments, first_key) : map.arguments;
+  // Behind the last key the mask's bits are 0.
+  constexpr bool kBitsEnd = RowBits<kMasked>::kUsed && !kBand && kHasAllKeys<KeyEnd>;
   const int left = at_most(key_end(a) - first_key, kScoreTile * kTiles);
   const TileBand band = TileBand::of(a, map.query(first_row), first_key);
 #pragma unroll
@@ -211,7 +222,8 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
           s = modifiers.finish(a, s, kBias ? kUnitsOfScore * of_bits<BiasElement>(bias[e]) : 0.0F,
                                distance - column, first_key + column);
         bool attended = true;
-        if constexpr (kMasked) attended = kBand ? column >= low && column < high : column < high;
+        if constexpr (kMasked && !kBitsEnd)
+          attended = kBand ? column >= low && column < high : column < high;
         if constexpr (RowBits<kMasked>::kUsed) attended = attended && row_bits.row[slot].has(f, e);
         if constexpr (kMaskBytes) attended = attended && keep[e] != 0;
         s = attended ? s : -kInfinity;
@@ -226,10 +238,7 @@ FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first
   modify_scores(map, first_row, first_key, RowBits<kMasked>::of(map, first_row, first_key), score,
                 key_end);
 }
-// The same for a workgroup that has all keys, or whose tiles do not cross the end of its own.
-struct AllKeys {
-  FULMEN_DEVICE Int64 operator()(const ForwardArguments& a) const { return a.seqlen_k; }
-};
+// The same for AllKeys.
 template <bool kMasked, int kTiles>
 FULMEN_DEVICE void modify_scores(const RowMap& map, Int64 first_row, Int64 first_key,
                                  const RowBits<kMasked>& row_bits, TileRow<kTiles>& score) {

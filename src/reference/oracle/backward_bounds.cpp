@@ -76,7 +76,7 @@ double BackwardHead<double>::add_roundings(int64_t h, int64_t i, const AttendedK
   };
   const double lse = max + std::log(sum);
   const double lse_size =
-      has_wide_bias(problem) ? std::fmin(std::fabs(lse), kRoundedLse) : std::fabs(lse);
+      has_wide_bias(problem) ? std::fmin(std::fabs(lse), rounded_lse(problem)) : std::fabs(lse);
   double of_lse = u * (kRoundingsOfAScore * lse_size + kRoundingsOfAProbability + count / 2);
   double of_delta = stored_out_squares(keys) + square(dot * dout_norm * std::fabs(delta));
   for (int64_t j = keys.begin; j < keys.end; ++j) {

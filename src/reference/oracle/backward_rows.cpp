@@ -113,7 +113,7 @@ std::optional<typename BackwardHead<Real>::Softmax> BackwardHead<Real>::compute_
     // The forward pass adds up the scores of its lse in another order, so that the rounding of the
     // largest does not cancel.
     if (storage_ == DType::fp32 &&
-        !(has_wide_bias(view_.problem) && std::fabs(max) > kRoundedLse)) {
+        !(has_wide_bias(view_.problem) && std::fabs(max) > rounded_lse(view_.problem))) {
       compute_scores(h, i, keys, true, other_scores_.data());
       sum = sink_weight;
       for (int64_t j = keys.begin; j < keys.end; ++j) {

@@ -16,9 +16,11 @@ inline constexpr double kHugeScore = 0x1p18;
 // Same-precision standard attention stores larger scores in fp32: fp16 has none beyond 65504, and
 // bf16's are 8 apart.
 inline constexpr float kLargestStoredScore = 1024;
-// An LSE beyond this, half of whose ulp is 6e-5, is not all that kernels take of a row with a bias
-// of fp32's range.
-inline constexpr double kRoundedLse = 1024;
+// An LSE beyond this is not all that kernels take of a row with a bias of fp32's range: half of its
+// ulp is 6e-5, or 4.9e-4 beside probabilities that are rounded to bf16.
+inline double rounded_lse(const Problem& p) noexcept {
+  return p.q.dtype == DType::bf16 ? 16384 : 1024;
+}
 
 // max: the largest score of a row.
 inline bool is_huge_row(const Problem& p, double max) noexcept {

@@ -225,7 +225,7 @@ class StandardBackwardRunner final : public Runner {
     const float sink = sink_of(p_, t, h),
                 lse = static_cast<const float*>(t.lse.data)[offset_of(p_.lse, b, h, i)];
     // exp(sink - lse), which the rounding of a huge LSE would falsify.
-    const float sink_weight = has_wide_bias(p_) && std::fabs(lse) > kRoundedLse
+    const float sink_weight = has_wide_bias(p_) && std::fabs(lse) > rounded_lse(p_)
                                   ? std::fmax(0.0F, 1 - std::accumulate(p, p + keys, 0.0F))
                                   : std::exp(sink - lse);
     float delta = p_.dlse.present

@@ -105,12 +105,6 @@ inline constexpr PrefillTmaRow kPrefillTma[]{
     // MLA's 192 and 128: 1.12 times as fast as tiles of 64 keys.
     {.max_head_dim = 192,
      .max_head_dim_v = 128,
-     .band = true,
-     .no_spare_registers = true,
-     .shape = {.warpgroups = 2, .block_n = 128, .buffers = 2, .ping_pong = true},
-     .scheduler = TileScheduler::dynamic_persistent},
-    {.max_head_dim = 192,
-     .max_head_dim_v = 128,
      .no_spare_registers = true,
      .shape = {.warpgroups = 2, .block_n = 128, .buffers = 2, .ping_pong = true}},
     // The tile counter gains 5 to 6 %.

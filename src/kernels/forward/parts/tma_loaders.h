@@ -129,12 +129,9 @@ struct KeyLoader {
   FULMEN_DEVICE void tile(const QueryTile& t) {
     const int kv_head = begin(t);
     if constexpr (kTwoLoaders) {
-      for_each_of_tile(
-          t, [&](Int64 first_key, const TilePages& where) { keys(t, first_key, kv_head, where); });
-      return;
-    }
-    if constexpr (kMaskBits) {
-      load_kept_tiles(*this, t, kv_head);
+      for_each_of_tile(t, [&](Int64 first_key, const TilePages& where, bool /*hidden*/) {
+        keys(t, first_key, kv_head, where);
+      });
       return;
     }
     TilePages now = pages(t, 0), ahead = kFewBoxes ? pages(t, 1) : now;
@@ -152,18 +149,21 @@ struct KeyLoader {
   // kTwoLoaders: the other wave's.
   FULMEN_DEVICE void values_of_tile(const QueryTile& t) {
     const int kv_head = begin(t);
-    for_each_of_tile(
-        t, [&](Int64 first_key, const TilePages& where) { values(t, first_key, kv_head, where); });
+    for_each_of_tile(t, [&](Int64 first_key, const TilePages& where, bool hidden) {
+      values(t, first_key, kv_head, where, hidden);
+    });
   }
-  // Visits the key tiles, whose pages are looked up a tile ahead.
+  // Visits the key tiles, whose pages are looked up a tile ahead; kMaskBits: those that some row
+  // attends, and whether some of their keys are hidden from all rows.
   template <class Visit>
   FULMEN_DEVICE void for_each_of_tile(const QueryTile& t, const Visit& visit) const {
+    if constexpr (kMaskBits) return for_each_kept_tile(arguments, t, visit);
     TilePages ahead = pages(t, 0);
 #pragma unroll 1
     for (int n = 0; n < t.order.count; ++n) {
       const TilePages now = ahead;
       ahead = pages(t, n + 1);
-      visit(t.order.first_key(n), now);
+      visit(t.order.first_key(n), now, false);
     }
   }
   FULMEN_DEVICE int begin(const QueryTile& t) {
@@ -205,11 +205,9 @@ struct KeyLoader {
     }
     const bool patched = kMaskBits ? hidden : before || after;
     constexpr int kChanged = kTwoLoaders ? kValuePatch : kPatch;
+    const auto rows = HiddenValues::of(arguments, t, first_key, hidden);  // ahead of the tile
     request<kPanelsV>(to, arguments.v_map, t, first_key, kv_head, pages, patched ? kChanged : full);
-    if (patched) {
-      patch<kChanged>(
-          full, [&] { clear_hidden_values<kPanelsV>(arguments, t, to, first_key, before, after); });
-    }
+    if (patched) patch<kChanged>(full, [&] { rows.template clear<kPanelsV>(to); });
     if constexpr (kValueFactors)
       bring_factors<true>(t, factors.values, first_key, kLdsLayout.value_factors_at, value_ring,
                           full);

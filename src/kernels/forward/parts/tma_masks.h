@@ -14,41 +14,138 @@ FULMEN_DEVICE MaskedRows masked_rows(const ForwardArguments& a, const QueryTile&
   return MaskedRows::of(a, t.batch, t.head, row_begin, end);
 }
 
-// Those tiles that some row attends.
-template <class Loader>
-FULMEN_DEVICE void load_kept_tiles(Loader& loader, const QueryTile& t, int kv_head) {
-  KeptTiles tiles(masked_rows(loader.arguments, t, t.row_begin, kBlockM), t.order);
-  int before = -1;
-  bool before_is_full = true;
+// The blocks of a work tile's rows whose bits are kept apart: a warpgroup's rows are one.
+constexpr int kRowBlocks = kBlockM / kMaskRows;
+static_assert(!kMaskBits || kMaskRows == 64, "prefill_tma: a block of rows is a warpgroup's");
+
+// Visits a tile's bits in each row block, of which `bits` has the first one's. Rows of one mask are
+// one block.
+template <class Visit>
+FULMEN_DEVICE void for_each_row_block(const MaskedRows& rows, const unsigned* bits, bool there,
+                                      Int64 first_key, const Visit& visit) {
+#pragma unroll
+  for (int b = 0; b < kRowBlocks; ++b)
+    visit(b, there && b < rows.blocks ? TileBits::of(bits + b * rows.words, first_key)
+                                      : TileBits::none());
+}
+// The keys of a tile that some row attends.
+FULMEN_DEVICE TileBits attended_keys(const MaskedRows& rows, bool there, Int64 first_key) {
+  TileBits keys = TileBits::none();
+  for_each_row_block(rows, rows.any, there, first_key,
+                     [&](int, const TileBits& own) { keys |= own; });
+  return keys;
+}
+
+// The tiles that some row of the work tile attends. Each lane looks at one tile of 32, at all of
+// its row blocks at once. All lanes of a wave come here together, with n from 0 up.
+class WorkTiles {
+ public:
+  FULMEN_DEVICE WorkTiles(const ForwardArguments& a, const QueryTile& t)
+      : rows_(masked_rows(a, t, t.row_begin, kBlockM)), order_(t.order) {}
+
+ protected:
+  // The first of them from n on; order.count behind the last one. look(there, first_key): at the
+  // lane's tile, sets kept_.
+  template <class Look>
+  FULMEN_DEVICE int next(int n, const Look& look) {
 #pragma unroll 1
-  for (int n = 0; n < t.order.count; ++n) {
-    if (!tiles.is_kept(n)) continue;
-    loader.keys(t, t.order.first_key(n), kv_head);
-    if (before >= 0) loader.values(t, t.order.first_key(before), kv_head, {}, !before_is_full);
-    before = n;
-    before_is_full = tiles.has_all_keys(n);
+    while (n < order_.count) {
+      if (n / 32 != looked_at_) {
+        looked_at_ = n / 32;
+        const int own = 32 * looked_at_ + lane_id();
+        look(own < order_.count, order_.first_key(own < order_.count ? own : 0));
+      }
+      const unsigned rest = kept_ >> (static_cast<unsigned>(n) % 32);
+      if (rest != 0) return n + lowest_bit(rest);
+      n = 32 * (looked_at_ + 1);
+    }
+    return n < order_.count ? n : order_.count;
   }
-  if (before >= 0) loader.values(t, t.order.first_key(before), kv_head, {}, !before_is_full);
+  FULMEN_DEVICE static bool has(unsigned tiles, int n) {
+    return (tiles >> (static_cast<unsigned>(n) % 32) & 1U) != 0;
+  }
+
+  MaskedRows rows_;
+  const MaskedFirst& order_;
+  int looked_at_ = -1;
+  unsigned kept_ = 0;
+};
+
+// As the loader sees them.
+class LoadedTiles : WorkTiles {
+ public:
+  using WorkTiles::WorkTiles;
+  FULMEN_DEVICE int next(int n) {
+    return WorkTiles::next(n, [&](bool there, Int64 first_key) {
+      const TileBits keys = attended_keys(rows_, there, first_key);
+      kept_ = static_cast<unsigned>(ballot(!keys.is_empty()));
+      full_ = static_cast<unsigned>(ballot(keys.is_full()));
+    });
+  }
+  // Each key of tile n is attended by some query.
+  FULMEN_DEVICE bool has_all_keys(int n) const { return has(full_, n); }
+
+ private:
+  unsigned full_ = 0;
+};
+
+// As a warpgroup sees them, which has rows of its own.
+class GroupTiles : WorkTiles {
+ public:
+  // group: of the work tile's rows; -1: none, behind the last query.
+  FULMEN_DEVICE GroupTiles(const ForwardArguments& a, const QueryTile& t, int group)
+      : WorkTiles(a, t), group_(group >= 0 && rows_.blocks == 1 ? 0 : group) {}
+  FULMEN_DEVICE int next(int n) {
+    return WorkTiles::next(n, [&](bool there, Int64 first_key) {
+      bool kept = false, own = false, whole = false;
+      for_each_row_block(rows_, rows_.any, there, first_key, [&](int b, const TileBits& bits) {
+        const bool some = !bits.is_empty();
+        kept = kept || some;
+        own = b == group_ ? some : own;
+      });
+      for_each_row_block(rows_, rows_.all, there, first_key, [&](int b, const TileBits& bits) {
+        whole = b == group_ ? bits.is_full() : whole;
+      });
+      kept_ = static_cast<unsigned>(ballot(kept));
+      own_ = static_cast<unsigned>(ballot(own));
+      whole_ = static_cast<unsigned>(ballot(whole));
+    });
+  }
+  // The warpgroup attends some key of tile n.
+  FULMEN_DEVICE bool is_own(int n) const { return has(own_, n); }
+  // The mask lets each of its queries attend all of them.
+  FULMEN_DEVICE bool is_whole(int n) const { return has(whole_, n); }
+
+ private:
+  int group_;
+  unsigned own_ = 0, whole_ = 0;
+};
+
+// Visits the tiles that a loader brings of a work tile.
+template <class Visit>
+FULMEN_DEVICE void for_each_kept_tile(const ForwardArguments& a, const QueryTile& t,
+                                      const Visit& visit) {
+  LoadedTiles tiles(a, t);
+#pragma unroll 1
+  for (int n = tiles.next(0); n < t.order.count; n = tiles.next(n + 1))
+    visit(t.order.first_key(n), {}, !tiles.has_all_keys(n));
 }
 
 // The tiles that some of the workgroup's rows attend. Returns whether the warpgroup's own do.
+// group: GroupTiles'.
 template <class Consumer>
 FULMEN_DEVICE bool step_kept_tiles(Consumer& consumer, const QueryTile& t, const RowMap& map,
-                                   Int64 wave_row, Int64 group_row, WaveRows& rows) {
-  KeptTiles all(masked_rows(consumer.arguments, t, t.row_begin, kBlockM), t.order),
-      own(masked_rows(consumer.arguments, t, group_row, 64), t.order);
-  int n = 0;
+                                   Int64 wave_row, int group, WaveRows& rows) {
+  GroupTiles tiles(consumer.arguments, t, group);
+  int n = tiles.next(0);
 #pragma unroll 1
-  for (; n < t.order.count && !own.is_kept(n); ++n) {
-    if (all.is_kept(n)) consumer.pass_over();
-  }
+  for (; n < t.order.count && !tiles.is_own(n); n = tiles.next(n + 1)) consumer.pass_over();
   if (n == t.order.count) return false;
   consumer.template first<true>(map, wave_row, rows, t.order.first_key(n));
 #pragma unroll 1
-  for (++n; n < t.order.count; ++n) {
-    if (!all.is_kept(n)) continue;
+  for (n = tiles.next(n + 1); n < t.order.count; n = tiles.next(n + 1)) {
     // Once products are in flight a tile that the warpgroup does not attend takes its step as well.
-    if (n >= t.order.masked && own.is_whole(n)) {
+    if (n >= t.order.masked && tiles.is_whole(n)) {
       consumer.template step<false>(map, wave_row, rows, t.order.first_key(n));
     } else {
       consumer.template step<true>(map, wave_row, rows, t.order.first_key(n));
@@ -57,32 +154,54 @@ FULMEN_DEVICE bool step_kept_tiles(Consumer& consumer, const QueryTile& t, const
   return true;
 }
 
-// Clears a tile's rows [begin, end) in LDS, but for those that stay.
-template <int kPanelCount, class Stays>
-FULMEN_DEVICE void clear_unless(int tile_at, int begin, int end, const Stays& stays) {
-  for (int row = begin + lane_id() / 8; row < end; row += kWaveSize / 8) {
-    if (stays(row)) continue;
+// Clears a row of a tile in LDS; eight lanes have it.
+template <int kPanelCount>
+FULMEN_DEVICE void clear_row(int tile_at, int row) {
 #pragma unroll
-    for (int p = 0; p < kPanelCount; ++p) {
-      lds_store(tile_at + (p * kBlockN + row) * kPanelRowBytes + lane_id() % 8 * 16, Words<4>{});
+  for (int p = 0; p < kPanelCount; ++p)
+    lds_store(tile_at + (p * kBlockN + row) * kPanelRowBytes + lane_id() % 8 * 16, Words<4>{});
+}
+template <int kPanelCount>
+FULMEN_DEVICE void clear_rows(int tile_at, int begin, int end) {
+  for (int row = begin + lane_id() / 8; row < end; row += kWaveSize / 8)
+    clear_row<kPanelCount>(tile_at, row);
+}
+// The values of a tile that no row of the work tile attends: they are not to be multiplied, not
+// even with 0, as they may be NaN.
+struct HiddenValues {
+  TileBits attended;  // kMaskBits: the keys that some row does
+  int begin, end;     // else those that are not outside t.keys
+
+  // some: kMaskBits, there are such values.
+  FULMEN_DEVICE static HiddenValues of(const ForwardArguments& a, const QueryTile& t,
+                                       Int64 first_key, bool some) {
+    HiddenValues hidden = {TileBits::none(), 0, kBlockN};
+    if (kMaskBits && some)
+      hidden.attended = attended_keys(masked_rows(a, t, t.row_begin, kBlockM), true, first_key);
+    if constexpr (!kMaskBits) {
+      hidden.begin = at_most(t.keys.begin - first_key, kBlockN);
+      hidden.end = at_most(t.keys.end - first_key, kBlockN);
+    }
+    return hidden;
+  }
+  // Makes them 0.
+  template <int kPanelCount>
+  FULMEN_DEVICE void clear(int tile_at) const {
+    if constexpr (!kMaskBits) {
+      clear_rows<kPanelCount>(tile_at, 0, begin);
+      clear_rows<kPanelCount>(tile_at, end, kBlockN);
+      return;
+    }
+#pragma unroll
+    for (int w = 0; w < TileBits::kCount; ++w) {
+#pragma unroll
+      for (int first = 0; first < 32; first += kWaveSize / 8) {
+        const int row = first + lane_id() / 8;
+        if ((attended.word[w] >> static_cast<unsigned>(row) & 1U) == 0)
+          clear_row<kPanelCount>(tile_at, 32 * w + row);
+      }
     }
   }
-}
-
-// Clears the values at `to` that no row of the work tile attends: they are not to be multiplied,
-// not even with 0, as they may be NaN. before, after: keys of the tile that are outside t.keys.
-template <int kPanelCount>
-FULMEN_DEVICE void clear_hidden_values(const ForwardArguments& a, const QueryTile& t, int to,
-                                       Int64 first_key, bool before, bool after) {
-  if constexpr (kMaskBits) {
-    const TileBits attended = masked_rows(a, t, t.row_begin, kBlockM).attended(first_key);
-    clear_unless<kPanelCount>(to, 0, kBlockN, [&](int row) { return attended.has_column(row); });
-  } else {
-    const auto all = [](int) { return false; };
-    if (before) clear_unless<kPanelCount>(to, 0, static_cast<int>(t.keys.begin - first_key), all);
-    if (after)
-      clear_unless<kPanelCount>(to, static_cast<int>(t.keys.end - first_key), kBlockN, all);
-  }
-}
+};
 
 }  // namespace fulmen::kernels

@@ -11,9 +11,9 @@ constexpr int kBoxRows = kPageSize > 0 && kPageSize < kBlockN ? kPageSize : kBlo
 // Few boxes of a tile are looked up a tile ahead, and one lane asks for them. Of many each lane
 // asks for its own: their places take more registers than a loader has.
 constexpr bool kFewBoxes = kBoxes <= 2;
-// The machine's code asks lane after lane, some hundred cycles each: a wave asks for keys, another
-// one for values.
-constexpr bool kTwoLoaders = kPaged && !kFewBoxes;
+// A wave asks for keys, another one for values: lanes of many boxes ask one after the other, some
+// hundred cycles each, and values of which a mask hides some are changed in LDS first.
+constexpr bool kTwoLoaders = kMaskBits || (kPaged && !kFewBoxes);
 static_assert(!kPaged || (kPageSize > 0 && kPageSize % kBoxRows == 0 && kBlockN % kBoxRows == 0 &&
                           kBoxRows % 8 == 0 && kBoxes <= kWaveSize),
               "prefill_tma: a box lies in a page");
