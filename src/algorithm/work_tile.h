@@ -12,10 +12,10 @@ namespace fulmen::algorithm {
 // whole queries. Else each head has tiles of its own: tiles of the first queries come for each
 // head, then those of the next ones.
 struct SharedTiles {
-  int heads, rows;
+  int heads, group_queries, rows;  // group_queries: of a warpgroup
 
-  FULMEN_ALGORITHM int queries_of_group() const { return 64 / heads; }
-  FULMEN_ALGORITHM int queries() const { return rows / 64 * queries_of_group(); }
+  FULMEN_ALGORITHM static SharedTiles of(int heads, int rows) { return {heads, 64 / heads, rows}; }
+  FULMEN_ALGORITHM int queries() const { return rows / 64 * group_queries; }
   // A shared tile's queries and outputs take more time: an eighth of all tiles has to be saved.
   FULMEN_ALGORITHM bool is_shared(Index q_len) const {
     return heads > 1 && 8 * count(q_len, queries()) <= 7 * heads * count(q_len, rows);
@@ -28,8 +28,10 @@ struct SharedTiles {
   FULMEN_ALGORITHM int copies(Index q_len) const { return is_shared(q_len) ? 1 : heads; }
 
  private:
+  // In 32 bits, as queries() is no constant.
   FULMEN_ALGORITHM static Index count(Index q_len, int of_tile) {
-    return (q_len + of_tile - 1) / of_tile;
+    return (static_cast<unsigned>(q_len) + static_cast<unsigned>(of_tile) - 1) /
+           static_cast<unsigned>(of_tile);
   }
 };
 
@@ -37,10 +39,12 @@ struct SharedTiles {
 // that of the copy. 32 bytes.
 struct alignas(16) WorkTile {
   int batch, tile;
-  // Where the sequence lies (algorithm/sequences.h), clamped to the tensors; cut: 1 where that
-  // changed it.
-  int q_row, q_len, k_row, k_len, cut;
-  int cost;  // larger ones are taken earlier
+  // Where the sequence lies (algorithm/sequences.h), clamped to the tensors.
+  int q_row, q_len, k_row, k_len;
+  int marks;  // the sum of kCut, where clamping changed it, and kShared, where heads share the tile
+  int cost;   // larger ones are taken earlier
+
+  static constexpr int kCut = 1, kShared = 2;
 };
 
 // The work tiles of all heads, or of the first one of those that share tiles. Tiles lie in runs of
@@ -51,6 +55,9 @@ struct WorkTable {
   int* count;     // how many there are
   int capacity;   // for how many there is room
   int run_tiles;  // up to kMostRunTiles for each of the heads that may share tiles
+  // SharedTiles of these heads; head_reciprocal: 2^32 / heads, rounded up.
+  int heads, group_queries;
+  unsigned head_reciprocal;
 };
 constexpr int kMostRunTiles = 1024;
 

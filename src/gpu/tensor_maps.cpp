@@ -30,7 +30,6 @@ Status GpuRunner::encode_tensor_map(const kernels::View& view, const Problem::Sh
 
 template <class Arguments>
 Status GpuRunner::encode_queries(Arguments& a, const Specialisation& s) const {
-  constexpr int kWarpgroupRows = 64;
   // Packed rows of q are few, and no box of a tensor: their kernel loads them.
   if (s.packed_rows != 0) return {};
   return encode_tensor_map(a.q, problem_.q_shape(), s, s.backward ? s.block_n : kWarpgroupRows,
@@ -105,13 +104,12 @@ Status GpuRunner::encode_tensor_maps(kernels::TmaForwardArguments& a,
   if (Status status = s.quantized != 0 ? encode_numbers(a, s) : encode_keys(a, s);
       !status.ok() || s.packed_rows != 0)
     return status;
-  if (s.shared_heads > 1) {
-    constexpr int kWarpgroupRows = 64;
+  if (s.shares_tiles != 0) {
     kernels::View q = a.q;
     std::swap(q.row, q.head);
     auto [batch, rows, heads, dims] = problem_.q_shape();
-    if (Status status = encode_tensor_map(q, {batch, heads, rows, dims}, s, s.shared_heads,
-                                          a.shared_q_map, kWarpgroupRows / s.shared_heads);
+    if (Status status = encode_tensor_map(q, {batch, heads, rows, dims}, s, a.work.heads,
+                                          a.shared_q_map, a.work.group_queries);
         !status.ok())
       return status;
   }

@@ -26,7 +26,7 @@ Specialisation specialisation(const Problem& problem, const Target& target,
   s.head_dim_v = static_cast<int>(
       round_up(p.head_dim_v, p.head_dim_v > kMostProductDims ? 2 * panel : kProductDims));
   set_shape(shape, scheduler, s);
-  s.shared_heads = shared_heads(p, s.block_m);
+  s.shares_tiles = shared_heads(p, s.block_m) > 1;
   s.lds_bytes = kernels::TmaPrefillLayout::of(static_cast<int>(round_up(s.head_dim, panel)),
                                               static_cast<int>(round_up(s.head_dim_v, panel)),
                                               s.block_m, s.block_n, s.buffers, p.variable_lengths(),

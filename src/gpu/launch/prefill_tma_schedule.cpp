@@ -76,6 +76,10 @@ void add_tile_counter(LaunchPlan& plan) {
   Specialisation clear =
       helper_kernel(plan.launches.front().specialisation, "forward/clear_tile_counter.h", kLanes);
   clear.splits = 0;
+  // Nothing depends on the tiles.
+  clear.dtype = clear.kv_dtype = clear.v_dtype = static_cast<int>(DType::fp16);
+  clear.head_dim = clear.head_dim_v = clear.block_m = clear.block_n = clear.whole_rows = 0;
+  clear.sinks = 0;
   plan.tile_counter_floats = kFloats;
   plan.launches.front().programmatic_launch = true;
   plan.launches.insert(plan.launches.begin(), {clear, 1});

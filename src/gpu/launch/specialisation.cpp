@@ -176,7 +176,7 @@ std::string to_string(const Specialisation& s) {
   if ((s.mask_parts & kMaskOfFunction) != 0) text += " mask_mod";
   if ((s.mask_parts & kMaskOfBlocks) != 0) text += " block mask";
   if (s.sinks != 0) text += " sinks";
-  if (s.shared_heads > 1) text += fmt::format(" {} heads a tile", s.shared_heads);
+  if (s.shares_tiles != 0) text += " shared tiles";
   if (s.heads_in_row > 1) text += fmt::format(" {} heads a row", s.heads_in_row);
   if (s.splits != 0) text += " splits";
   if (s.dropout != 0) text += " dropout";

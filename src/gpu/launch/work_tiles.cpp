@@ -1,6 +1,7 @@
 #include "gpu/launch/work_tiles.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace fulmen::gpu {
 namespace {
@@ -31,7 +32,7 @@ int shared_heads(const Problem& p, int block_m) {
   if (!p.variable_lengths() || p.dropout > 0) return 1;
   int64_t heads = std::clamp(p.group_size(), int64_t{1}, kMostHeads);
   while (p.group_size() % heads != 0) --heads;
-  const algorithm::SharedTiles tiles{static_cast<int>(heads), block_m};
+  const auto tiles = algorithm::SharedTiles::of(static_cast<int>(heads), block_m);
   return p.packed_q() || tiles.is_shared(p.seqlen_q) ? tiles.heads : 1;
 }
 
@@ -47,17 +48,22 @@ void add_work_tiles(const Problem& p, LaunchPlan& plan) {
   const int64_t kv_heads = std::clamp(kL2Bytes / (tile_bytes * std::min(run, tiles)), int64_t{1},
                                       std::max<int64_t>(1, p.num_kv_heads));
   kernels::ForwardArguments& a = plan.arguments;
-  const int64_t listed = tiles * s.shared_heads;
+  const int heads = s.shares_tiles ? shared_heads(p, s.block_m) : 1;
+  const int64_t listed = tiles * heads;
   a.work.capacity = static_cast<int>(listed);
-  a.work.run_tiles = static_cast<int>(run * s.shared_heads);
-  a.section_heads = static_cast<int>(kv_heads * p.group_size() / s.shared_heads);
-  plan.tile_counter_floats = kCounterFloats + kTileFloats * listed * (s.shared_heads > 1 ? 2 : 1);
+  a.work.run_tiles = static_cast<int>(run * heads);
+  a.work.heads = heads;
+  a.work.group_queries = algorithm::SharedTiles::of(heads, s.block_m).group_queries;
+  a.work.head_reciprocal = std::numeric_limits<uint32_t>::max() / static_cast<uint32_t>(heads) + 1;
+  a.section_heads = static_cast<int>(kv_heads * p.group_size() / heads);
+  plan.tile_counter_floats = kCounterFloats + kTileFloats * listed * (heads > 1 ? 2 : 1);
 
   Specialisation list = helper_kernel(s, "sequences/work_tiles.h", kernels::kMostRunTiles);
-  list.dtype = list.kv_dtype = static_cast<int>(DType::fp16);  // nothing depends on it
+  list.dtype = list.kv_dtype = list.v_dtype =
+      static_cast<int>(DType::fp16);  // nothing depends on it
   list.head_dim = list.head_dim_v = 0;
   list.sinks = list.splits = 0;
-  list.shared_heads = s.shared_heads;
+  list.shares_tiles = s.shares_tiles;
   list.lds_bytes = 2 * static_cast<int>(sizeof(int)) * kernels::kMostRunTiles;
   plan.launches.front().programmatic_launch = true;
   plan.launches.insert(plan.launches.begin(), {list, 1});

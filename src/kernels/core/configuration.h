@@ -38,7 +38,7 @@ struct Configuration {
   // heads before the next one.
   int query_order = 0;
   int packed_rows = 0;    // a tile's rows are the query heads of a KV head, query after query
-  int shared_heads = 1;   // prefill_tma.h: query heads of a KV head that share the work tiles of a
+  int shares_tiles = 0;   // prefill_tma.h: query heads of a KV head share the work tiles of a
                           // sequence with few queries (algorithm/work_tile.h)
   int splits = 0;         // partial results, for forward/decode_combine.h
   int chunk = 0;          // tile/square.h: dims of the columns that are in LDS at once

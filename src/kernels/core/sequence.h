@@ -31,7 +31,7 @@ struct PlacedSequence : algorithm::Sequence {
     s.q_len = tile.q_len;
     s.k_row = tile.k_row;
     s.k_len = tile.k_len;
-    s.cut = tile.cut != 0;
+    s.cut = (tile.marks & WorkTile::kCut) != 0;
     return s;
   }
 };

@@ -70,12 +70,12 @@ struct Consumer {
   }
 
   FULMEN_DEVICE void tile(const QueryTile& t) {
-    const Int64 group_row = row_of_group(t, group, query_ring);
+    const Int64 group_row = row_of_group(arguments, t, group, query_ring);
     const ForwardArguments& a = arguments_of(t, arguments, group_row);
     const Int64 wave_row = group_row + wave_id() % 4 * kScoreTile,
-                rows_end = t.is_shared() ? a.seqlen_q * kSharedHeads : a.seqlen_q;
+                rows_end = t.is_shared() ? a.seqlen_q * shared_heads(a) : a.seqlen_q;
     const Int64 row_end =
-        group_row + t.rows_of_group() < rows_end ? group_row + t.rows_of_group() : rows_end;
+        group_row + t.rows_of_group(a) < rows_end ? group_row + t.rows_of_group(a) : rows_end;
     const RowMap map{a, t.batch, t.head, kSharesTiles ? row_end : rows_end, t.is_shared()};
     const algorithm::KeyRange keys =
         band_of(a).any(map.query(group_row), map.query(row_end - 1) + 1);
@@ -235,7 +235,7 @@ FULMEN_DEVICE void prefill_tma(const TmaForwardArguments& a) {
     }
     mbarrier_init_fence();
   }
-  if constexpr (kSharesTiles) clear_rows_without_query();
+  if constexpr (kSharesTiles) clear_rows_without_query(a);
   // forward/clear_tile_counter.h or pack_mask.h may still run.
   if constexpr (kDynamicTiles || kMaskBits) grid_dependency_wait();
   barrier();

@@ -9,7 +9,7 @@
 // tile that heads do not share is there once, and as many times as there are heads when it is
 // sorted.
 #include "core/sequence.h"
-#include "sequences/shared_heads.h"
+#include "core/shared_heads.h"
 #include "sequences/work_tile_moves.h"
 
 namespace fulmen::kernels {
@@ -42,8 +42,9 @@ FULMEN_DEVICE int sum_before(int number, int& sum) {
 }
 
 // Tiles of keys that the tile's queries attend.
-FULMEN_DEVICE int cost_of(const ForwardArguments& call, const PlacedSequence& s, int tile) {
-  const TileQueries queries = TileQueries::of(s.q_len, tile);
+FULMEN_DEVICE int cost_of(const ForwardArguments& call, const PlacedSequence& s, int tile,
+                          bool shared) {
+  const TileQueries queries = TileQueries::of(call, s.q_len, tile, shared);
   const algorithm::KeyRange keys = s.band(call.top_left != 0, call.window_left, call.window_right)
                                        .any(queries.begin, queries.end);
   return keys.end > keys.begin ? static_cast<int>(tiles_of(keys.end - keys.begin, kBlockN)) : 0;
@@ -52,18 +53,21 @@ FULMEN_DEVICE int cost_of(const ForwardArguments& call, const PlacedSequence& s,
 // Writes the tiles of sequences [first, first + kWorkgroup), of which a lane's begin at `place`.
 FULMEN_DEVICE void list_sequences(const ForwardArguments& call, int first, int place) {
   constexpr int kWaves = kWorkgroup / kWaveSize;
+  const algorithm::SharedTiles sharing = shared_tiles(call);
   lds_store(kSumsAt + 4 * thread_id(), place);
   barrier();
   for (int n = wave_id(); n < kWorkgroup && first + n < call.batch; n += kWaves) {
     const PlacedSequence s = PlacedSequence::of(call, first + n);
-    const int count = kSharing.count(s.q_len), begin = lds_load<int>(kSumsAt + 4 * n);
+    const bool shared = sharing.is_shared(s.q_len);
+    const int marks = (s.cut ? WorkTile::kCut : 0) + (shared ? WorkTile::kShared : 0);
+    const int count = sharing.count(s.q_len), begin = lds_load<int>(kSumsAt + 4 * n);
     for (int tile = lane_id(); tile < count && begin + tile < call.work.capacity;
          tile += kWaveSize) {
       const auto row = [](Int64 x) { return static_cast<int>(x); };
-      const int first_copy = tile * kSharing.copies(s.q_len);
+      const int first_copy = tile * sharing.copies(s.q_len);
       store_work_tile(made_at(call) + begin + tile,
                       {first + n, first_copy, row(s.q_row), row(s.q_len), row(s.k_row),
-                       row(s.k_len), s.cut ? 1 : 0, cost_of(call, s, first_copy)});
+                       row(s.k_len), marks, cost_of(call, s, first_copy, shared)});
     }
   }
   barrier();
@@ -74,9 +78,10 @@ FULMEN_DEVICE void list_sequences(const ForwardArguments& call, int first, int p
 FULMEN_DEVICE int sort_run(const ForwardArguments& call, const WorkTile* run, int count,
                            int listed) {
   constexpr int kAtOnce = 4;
+  const int heads = shared_heads(call);
   const int lane = thread_id();
   const WorkTile own = lane < count ? load_work_tile(run + lane) : WorkTile{};
-  const int copies = kSharing.copies(own.q_len);
+  const int copies = shared_tiles(call).copies(own.q_len);
   // A tile that heads share is done sooner than others with as many keys. What is not there counts
   // as less than all.
   const int own_cost = 2 * own.cost + (copies > 1 ? 1 : 0);
@@ -90,7 +95,7 @@ FULMEN_DEVICE int sort_run(const ForwardArguments& call, const WorkTile* run, in
 #pragma unroll
       for (int m = 0; m < kAtOnce; ++m) {
         const int cost = static_cast<int>(costs.word[m]);
-        const int its_copies = cost < 0 ? 0 : kSharesTiles && cost % 2 != 0 ? kSharedHeads : 1;
+        const int its_copies = cost < 0 ? 0 : kSharesTiles && cost % 2 != 0 ? heads : 1;
         before += cost > own_cost || (cost == own_cost && n + m < lane) ? its_copies : 0;
         all += its_copies;
       }
@@ -114,14 +119,15 @@ FULMEN_DEVICE void work_tiles(const ForwardArguments& call) {
 #pragma unroll 1
   for (int first = 0; first < call.batch; first += kWorkgroup) {
     const int b = first + thread_id();
-    const int count = b < call.batch ? kSharing.count(PlacedSequence::of(call, b).q_len) : 0;
+    const int count =
+        b < call.batch ? shared_tiles(call).count(PlacedSequence::of(call, b).q_len) : 0;
     int sum = 0;
     const int before = sum_before(count, sum);
     list_sequences(call, first, all + before);
     // Tables that name rows twice are cut off at what there is room for.
     all = sum < call.work.capacity - all ? all + sum : call.work.capacity;
   }
-  const int run = call.work.run_tiles / kSharedHeads;
+  const int run = call.work.run_tiles / shared_heads(call);
   int listed = 0;
 #pragma unroll 1
   for (int first = 0; first < all; first += run)

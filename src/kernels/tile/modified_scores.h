@@ -3,13 +3,14 @@
 
 #include "core/matrix.h"
 #include "core/scores.h"
+#include "core/shared_heads.h"
 #include "tile/mask_bits.h"
 #include "tile/register_pressure.h"
 
 namespace fulmen::kernels {
 
 // Which query and head a row of a tile is. With kPackedRows the query heads of a KV head are
-// neighbouring rows; with kSharesTiles kSharedHeads heads are, in the tiles that they share.
+// neighbouring rows; with kSharesTiles the heads of a tile that they share are.
 struct RowMap {
   const ForwardArguments& arguments;
   int batch, first_head;
@@ -19,16 +20,15 @@ struct RowMap {
   FULMEN_DEVICE Int64 clamp(Int64 row) const { return row < end ? row : end - 1; }
   // Packed rows are few (launch/decode.cpp): divisions of 32 bits will do.
   FULMEN_DEVICE Int64 query(Int64 row) const {
-    if constexpr (kSharesTiles)
-      return is_shared ? static_cast<unsigned>(row) / static_cast<unsigned>(kSharedHeads) : row;
+    if constexpr (kSharesTiles) return is_shared ? shared_query(arguments, row) : row;
     if constexpr (!kPackedRows) return row;
     return static_cast<unsigned>(row) / static_cast<unsigned>(arguments.group_size);
   }
   FULMEN_DEVICE int head(Int64 row) const {
-    if constexpr (kSharesTiles)
-      return is_shared ? first_head + static_cast<int>(static_cast<unsigned>(row) %
-                                                       static_cast<unsigned>(kSharedHeads))
-                       : first_head;
+    if constexpr (kSharesTiles) {
+      const auto before = static_cast<int>(shared_query(arguments, row)) * arguments.work.heads;
+      return first_head + (is_shared ? static_cast<int>(row) - before : 0);
+    }
     if constexpr (!kPackedRows) return first_head;
     return first_head + static_cast<int>(static_cast<unsigned>(row) %
                                          static_cast<unsigned>(arguments.group_size));

@@ -2,8 +2,8 @@
 // a tile's keys.
 #pragma once
 
+#include "core/shared_heads.h"
 #include "forward/parts/sequence_tiles.h"
-#include "sequences/shared_heads.h"
 #include "tile/order.h"
 #include "tile/sources.h"
 
@@ -70,19 +70,19 @@ struct QueryTile {
   }
   FULMEN_DEVICE static QueryTile of(const ForwardArguments& call, const HeadTile& next) {
     const WorkTile& work = next.tile;
-    const TileQueries queries = TileQueries::of(work.q_len, work.tile);
+    const auto queries = TileQueries::of(call, work.q_len, work.tile, shares_tile(work));
     QueryTile t = of(arguments_at(call, work.batch, PlacedSequence::of(work)),
-                     {work.batch, next.head * kSharedHeads + queries.head, queries.begin},
+                     {work.batch, next.head * shared_heads(call) + queries.head, queries.begin},
                      queries.end, kWholeTile);
     t.work = work;
-    if (t.is_shared()) t.row_begin *= kSharedHeads;
+    if (t.is_shared()) t.row_begin *= shared_heads(call);
     return t;
   }
-  // Rows are those of kSharedHeads heads.
-  FULMEN_DEVICE bool is_shared() const { return kSharesTiles && kSharing.is_shared(work.q_len); }
-  FULMEN_DEVICE int rows_of_group() const { return is_shared() ? kSharedRows : 64; }
+  // Rows are those of heads that share the tile.
+  FULMEN_DEVICE bool is_shared() const { return shares_tile(work); }
+  FULMEN_DEVICE int rows_of_group(const ForwardArguments& a) const { return group_rows(a, work); }
   // No other tile has these keys.
-  FULMEN_DEVICE bool is_alone() const { return kSharesTiles && work.q_len <= kSharing.queries(); }
+  FULMEN_DEVICE bool is_alone(const ForwardArguments& a) const { return has_sequence(a, work); }
   // The arguments that the sequence would have if it were alone.
   FULMEN_DEVICE decltype(auto) sequence(const ForwardArguments& call) const {
     if constexpr (!kVariable) {

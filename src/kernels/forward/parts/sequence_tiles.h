@@ -5,21 +5,22 @@
 
 #include "core/matrix.h"
 #include "core/sequence.h"
+#include "core/shared_heads.h"
 #include "sequences/work_tile_moves.h"
 
 namespace fulmen::kernels {
 
-// A work tile of one head, or of one KV head's kSharedHeads.
+// A work tile of one head, or of those of one KV head that share it.
 struct HeadTile {
   WorkTile tile;
-  int head;  // counts kSharedHeads as one; below 0: there are no more
+  int head;  // counts heads that share tiles as one; below 0: there are no more
 
   FULMEN_DEVICE bool exists() const { return head >= 0; }
   // The nth of all. A run's tiles come for section_heads heads, whose keys and values the L2 holds,
   // then for the next ones.
   FULMEN_DEVICE static HeadTile nth(const ForwardArguments& a, unsigned nth) {
     const auto all = static_cast<unsigned>(global_load(a.work.count)),
-               heads = static_cast<unsigned>(a.num_heads) / kSharedHeads,
+               heads = static_cast<unsigned>(a.num_heads) / static_cast<unsigned>(shared_heads(a)),
                section = static_cast<unsigned>(a.section_heads),
                most = static_cast<unsigned>(a.work.run_tiles);
     if (nth >= all * heads) return {{}, -1};

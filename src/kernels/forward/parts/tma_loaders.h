@@ -59,9 +59,10 @@ using TileRing = Ring<kBuffers>;
 
 // The first of a tile's rows that a warpgroup takes. With a band the first ones often have fewer
 // keys than the last: warpgroups change ends from tile to tile.
-FULMEN_DEVICE Int64 row_of_group(const QueryTile& t, int group, const QueryRing& ring) {
+FULMEN_DEVICE Int64 row_of_group(const ForwardArguments& a, const QueryTile& t, int group,
+                                 const QueryRing& ring) {
   const bool odd = (kQueryBuffers == 1 ? ring.parity : ring.buffer) != 0;
-  return t.row_begin + t.rows_of_group() * (kBand && odd ? kWarpgroups - 1 - group : group);
+  return t.row_begin + t.rows_of_group(a) * (kBand && odd ? kWarpgroups - 1 - group : group);
 }
 // A warpgroup's mbarrier of the buffer that is next; and where the buffer lies.
 FULMEN_DEVICE int queries_barrier(int first, const QueryRing& ring, int group) {
@@ -71,8 +72,8 @@ FULMEN_DEVICE int queries_at(const QueryRing& ring) {
   return kLdsLayout.queries_at + ring.buffer * kLdsLayout.query_bytes;
 }
 
-// One lane asks the TMA for kRows rows of kCount panels, which lie kPanelRows rows apart in LDS.
-template <int kCount, int kRows, int kPanelRows>
+// One lane asks the TMA for the map's rows of kCount panels, kPanelRows rows apart in LDS.
+template <int kCount, int kPanelRows>
 FULMEN_DEVICE void load(int to, const TensorMap& map, Int64 row, int head, int batch, int barrier,
                         L2Policy policy) {
 #pragma unroll
@@ -96,14 +97,14 @@ struct QueryLoader {
       if (lane_id() == 0) {
         const int full = queries_barrier(kQueriesFull, ring, group),
                   to = queries_at(ring) + group * 64 * kPanelRowBytes;
-        const Int64 row = row_of_group(t, group, ring);
+        const Int64 row = row_of_group(arguments, t, group, ring);
         const BoxPlace place = t.queries_in_map(arguments);
-        mbarrier_arrive_expect(full, t.rows_of_group() * kPanels * kPanelRowBytes);
+        mbarrier_arrive_expect(full, t.rows_of_group(arguments) * kPanels * kPanelRowBytes);
         if (t.is_shared()) {
-          load_shared(to, place, row / kSharedHeads, t.head, full);
+          load_shared(to, place, shared_query(arguments, row), t.head, full);
         } else {
-          load<kPanels, 64, kBlockM>(to, arguments.q_map, place.row + row, t.head, place.batch,
-                                     full, once);
+          load<kPanels, kBlockM>(to, arguments.q_map, place.row + row, t.head, place.batch, full,
+                                 once);
         }
       }
     }
@@ -113,8 +114,7 @@ struct QueryLoader {
   FULMEN_DEVICE void load_shared(int to, const BoxPlace& place, Int64 query, int head,
                                  int full) const {
     const int first = static_cast<int>(place.row + query);
-    load<kPanels, kSharedRows, kBlockM>(to, arguments.shared_q_map, head, first, place.batch, full,
-                                        once);
+    load<kPanels, kBlockM>(to, arguments.shared_q_map, head, first, place.batch, full, once);
   }
 };
 
@@ -168,7 +168,7 @@ struct KeyLoader {
   }
   FULMEN_DEVICE int begin(const QueryTile& t) {
     if constexpr (kSharesTiles)
-      again = t.is_alone() ? L2Policy::evict_first() : L2Policy::evict_last();
+      again = t.is_alone(arguments) ? L2Policy::evict_first() : L2Policy::evict_last();
     if constexpr (kKeyFactors || kValueFactors) factors = TokenFactors::of(t, arguments);
     return t.head / arguments.group_size;
   }
@@ -251,8 +251,7 @@ struct KeyLoader {
       pages.load<kCount>(to, map, kv_head, barrier, again);
     } else if (lane_id() == 0) {
       const BoxPlace place = t.keys_in_map(arguments);
-      load<kCount, kBlockN, kBlockN>(to, map, place.row + first_key, kv_head, place.batch, barrier,
-                                     again);
+      load<kCount, kBlockN>(to, map, place.row + first_key, kv_head, place.batch, barrier, again);
     }
   }
   // What the TMA brings is changed in LDS before it counts as full.

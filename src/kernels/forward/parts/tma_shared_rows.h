@@ -8,19 +8,19 @@ namespace fulmen::kernels {
 
 // Rows that no query fills are multiplied with the others: they are written once. The workgroup's
 // barrier follows.
-FULMEN_DEVICE void clear_rows_without_query() {
-  if constexpr (kSharedRows < 64) {
-    constexpr int kPieces = kPanelRowBytes / 16, kLeft = kSharedRows < 64 ? 64 - kSharedRows : 64,
-                  kRuns = kQueryBuffers * kWarpgroups * kPanels;
-    for (int n = thread_id(); n < kRuns * kLeft * kPieces; n += kWorkgroup) {
-      const int run = n / (kLeft * kPieces), rest = n % (kLeft * kPieces);
-      const int row = 64 * (run % (kWarpgroups * kPanels)) + kSharedRows + rest / kPieces;
-      lds_store(kLdsLayout.queries_at + run / (kWarpgroups * kPanels) * kLdsLayout.query_bytes +
-                    row * kPanelRowBytes + rest % kPieces * 16,
-                Words<4>{});
-    }
-    lds_fence_for_matrices();
+FULMEN_DEVICE void clear_rows_without_query(const ForwardArguments& a) {
+  const int first = shared_rows(a);
+  if (first == 64) return;
+  constexpr int kPieces = kPanelRowBytes / 16, kRuns = kQueryBuffers * kWarpgroups * kPanels;
+  for (int n = thread_id(); n < kRuns * 64 * kPieces; n += kWorkgroup) {
+    const int run = n / (64 * kPieces), rest = n % (64 * kPieces);
+    if (rest / kPieces < first) continue;
+    const int row = 64 * (run % (kWarpgroups * kPanels)) + rest / kPieces;
+    lds_store(kLdsLayout.queries_at + run / (kWarpgroups * kPanels) * kLdsLayout.query_bytes +
+                  row * kPanelRowBytes + rest % kPieces * 16,
+              Words<4>{});
   }
+  lds_fence_for_matrices();
 }
 
 }  // namespace fulmen::kernels
