@@ -85,8 +85,8 @@ TEST_P(GpuPrefillPipeline, ReferencesFollow) {
   }
 }
 
-// Enough rows for workgroups of 256 on gfx90a and gfx942 (many_plain_shapes): usual tiles of 128 rows
-// are two a compute unit of the emulated devices, which have four.
+// Enough rows for workgroups of 256 on gfx90a and gfx942 (many_plain_shapes): usual tiles of 128
+// rows are two a compute unit of the emulated devices, which have four.
 TEST_P(GpuPrefillPipeline, ManyRows) {
   Random random(10130);
   for (const int64_t dim : {64, 96, 128}) {
