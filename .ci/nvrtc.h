@@ -28,6 +28,7 @@ __device__ float __shfl_xor_sync(unsigned lanes, float x, int mask);
 __device__ unsigned __shfl_xor_sync(unsigned lanes, unsigned x, int mask);
 __device__ unsigned __ballot_sync(unsigned lanes, bool x);
 __device__ int __any_sync(unsigned lanes, bool x);
+__device__ int __ffs(int x);
 __device__ void __syncthreads();
 __device__ void __syncwarp();
 __device__ unsigned __byte_perm(unsigned a, unsigned b, unsigned selector);
