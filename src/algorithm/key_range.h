@@ -9,7 +9,8 @@ using Index = long long;
 #if defined(__CUDACC__)
 #define FULMEN_ALGORITHM __host__ __device__ constexpr
 #elif defined(__HIP__)
-#define FULMEN_ALGORITHM __attribute__((host, device)) constexpr
+// Inlined: clang 22 made calls of some in large kernels, which are to be one function.
+#define FULMEN_ALGORITHM __attribute__((host, device, always_inline)) constexpr
 #else
 // Always inlined: a copy compiled for one instruction set must never be linked into code that runs
 // without it.
