@@ -9,11 +9,10 @@ using Index = long long;
 #if defined(__CUDACC__)
 #define FULMEN_ALGORITHM __host__ __device__ constexpr
 #elif defined(__HIP__)
-// Inlined: clang 22 made calls of some in large kernels, which are to be one function.
 #define FULMEN_ALGORITHM __attribute__((host, device, always_inline)) constexpr
 #else
 // Always inlined: a copy compiled for one instruction set must never be linked into code that runs
-// without it.
+// without it. AMD's kernels are to be one function, and clang 22 made calls in large ones.
 #define FULMEN_ALGORITHM constexpr __attribute__((always_inline))
 #endif
 
