@@ -9,8 +9,7 @@ namespace {
 // Returns true if a tenth of all waves' places are empty at most. One wave of pairs gains where
 // products take the time; a softcap loses 3 to 8 % by it.
 bool pairs_fill_waves(const Problem& p, int64_t pairs, int64_t slots) {
-  const bool modified = p.softcap > 0 || p.bias.present || p.alibi_slopes.present ||
-                        has_score_mod(p) || p.dropout > 0;
+  const bool modified = p.softcap > 0 || changes_scores(p);
   return 10 * pairs >= 9 * slots * tiles_of(pairs, slots) && !(pairs <= slots && modified);
 }
 

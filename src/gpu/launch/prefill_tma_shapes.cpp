@@ -27,6 +27,10 @@ Support takes_pages(const Problem& p, const PrefillTmaShape& shape) {
   return Support::no("tiles of " + std::to_string(shape.block_n) + " keys are no whole pages");
 }
 
+bool changes_scores(const Problem& p) {
+  return p.bias.present || p.alibi_slopes.present || has_score_mod(p) || p.dropout > 0;
+}
+
 namespace {
 
 // How many keys a window lets a query attend.
@@ -37,8 +41,7 @@ int64_t window_of(const Problem& p) {
 
 bool serves(const PrefillTmaRow& r, const Problem& p, int compute_units) {
   const int64_t dim = std::max(p.head_dim, p.head_dim_v);
-  const bool more_registers =
-      p.bias.present || p.alibi_slopes.present || has_score_mod(p) || has_masks(p) || p.dropout > 0;
+  const bool more_registers = changes_scores(p) || has_masks(p);
   return dim <= r.max_head_dim && p.head_dim_v <= r.max_head_dim_v &&
          r.band.value_or(has_band(p)) == has_band(p) && p.seqlen_k >= r.min_keys &&
          p.seqlen_k <= r.max_keys && window_of(p) <= r.max_window &&

@@ -8,6 +8,9 @@ namespace fulmen::gpu {
 
 // A keep-mask's bits of a tile are whole words of 32 keys, which two warpgroups have registers for.
 Support takes_mask(const Problem& problem, const PrefillTmaShape& shape);
+// Returns true for a bias, ALiBi, a score_mod or dropout, which take time and registers between the
+// products. Masks and a softcap are not meant.
+bool changes_scores(const Problem& problem);
 // A box of the TMA lies in a page, and a tile is whole boxes.
 Support takes_pages(const Problem& problem, const PrefillTmaShape& shape);
 // The first row of the target's table that serves the problem. Where a device has room for twice as

@@ -246,7 +246,7 @@ FULMEN_DEVICE unsigned long long ballot(bool x) {
     return __builtin_amdgcn_ballot_w64(x);
   }
 }
-// Of the bits that are set, the lowest one's number; x is not 0.
+// The number of the lowest bit that is set; x is not 0.
 FULMEN_DEVICE int lowest_bit(unsigned x) { return __builtin_ctz(x); }
 FULMEN_DEVICE bool any_lane(bool x) { return ballot(x) != 0; }
 template <class V>

@@ -169,7 +169,7 @@ FULMEN_DEVICE unsigned long long ballot(bool x, Position at = Position::here()) 
     bits |= static_cast<unsigned long long>(all[l]) << static_cast<unsigned>(l);
   return bits;
 }
-// Of the bits that are set, the lowest one's number; x is not 0.
+// The number of the lowest bit that is set; x is not 0.
 FULMEN_DEVICE int lowest_bit(unsigned x) { return __builtin_ctz(x); }
 FULMEN_DEVICE bool any_lane(bool x, Position at = Position::here()) { return ballot(x, at) != 0; }
 template <class V>

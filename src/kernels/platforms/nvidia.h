@@ -153,7 +153,7 @@ FULMEN_DEVICE unsigned shuffle_xor(unsigned x, int mask) {
 }
 
 FULMEN_DEVICE unsigned long long ballot(bool x) { return __ballot_sync(0xffffffffU, x); }
-// Of the bits that are set, the lowest one's number; x is not 0.
+// The number of the lowest bit that is set; x is not 0.
 FULMEN_DEVICE int lowest_bit(unsigned x) { return __ffs(static_cast<int>(x)) - 1; }
 FULMEN_DEVICE bool any_lane(bool x) { return __any_sync(0xffffffffU, x) != 0; }
 template <class V>

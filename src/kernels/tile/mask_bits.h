@@ -57,9 +57,6 @@ struct TileBits {
                                          16U * (static_cast<unsigned>(f) % 2));
     return (own >> static_cast<unsigned>(tile_column(e) - tile_column(0)) & 1U) != 0;
   }
-  FULMEN_DEVICE bool has_column(int column) const {
-    return (word[column / 32] >> static_cast<unsigned>(column % 32) & 1U) != 0;
-  }
   FULMEN_DEVICE void operator|=(const TileBits& other) {
 #pragma unroll
     for (int w = 0; w < kCount; ++w) word[w] |= other.word[w];
@@ -126,44 +123,72 @@ FULMEN_DEVICE bool any_row_attends(const ForwardArguments& a, Int64 batch, Int64
   return any_row_keeps(a, batch, head, row_begin, row_end, j);
 }
 
-// What the mask says of the tiles of an order, for a range of queries. Each lane looks at one tile
-// of 32, and all lanes keep what they found: a tile costs a bit's test. All lanes of a wave come
-// here together, with n from 0 up.
+// What the mask says of the tiles of an order. Each lane looks at one tile of 32, and all lanes
+// keep what they found: a tile costs a bit's test. All lanes of a wave come here together, with n
+// from 0 up.
 template <class Order>
-class KeptTiles {
+class LookedAtTiles {
  public:
-  FULMEN_DEVICE KeptTiles(const MaskedRows& rows, const Order& order)
+  FULMEN_DEVICE LookedAtTiles(const MaskedRows& rows, const Order& order)
       : rows_(rows), order_(order) {}
-  // Some query attends some key of tile n.
-  FULMEN_DEVICE bool is_kept(int n) { return bit(kept_, n); }
-  // The mask lets each query attend all of them.
-  FULMEN_DEVICE bool is_whole(int n) { return bit(whole_, n); }
-  // Each key is attended by some query.
-  FULMEN_DEVICE bool has_all_keys(int n) { return bit(full_, n); }
 
- private:
-  FULMEN_DEVICE bool bit(const unsigned& of, int n) {
-    if (n / 32 != looked_at_) look(n / 32);
-    return (of >> (static_cast<unsigned>(n) % 32) & 1U) != 0;
-  }
-  FULMEN_DEVICE void look(int nth) {
-    looked_at_ = nth;
-    const int n = 32 * nth + lane_id();
-    TileBits keys = TileBits::none();
-    bool whole = false;
-    if (lane_id() < 32 && n < order_.count) {
-      keys = rows_.attended(order_.first_key(n));
-      whole = rows_.all_keep(order_.first_key(n));
+ protected:
+  // The first tile from n on whose bit of kept_ is set; order.count behind the last one.
+  // look(there, first_key): at the lane's tile, sets kept_.
+  template <class Look>
+  FULMEN_DEVICE int next(int n, const Look& look) {
+#pragma unroll 1
+    while (n < order_.count) {
+      if (n / 32 != looked_at_) {
+        looked_at_ = n / 32;
+        const int own = 32 * looked_at_ + lane_id();
+        const bool there = lane_id() < 32 && own < order_.count;
+        look(there, order_.first_key(there ? own : 0));
+      }
+      const unsigned rest = kept_ >> (static_cast<unsigned>(n) % 32);
+      if (rest != 0) return n + lowest_bit(rest);
+      n = 32 * (looked_at_ + 1);
     }
-    kept_ = static_cast<unsigned>(ballot(!keys.is_empty()));
-    full_ = static_cast<unsigned>(ballot(keys.is_full()));
-    whole_ = static_cast<unsigned>(ballot(whole));
+    return n < order_.count ? n : order_.count;
+  }
+  FULMEN_DEVICE static bool has(unsigned tiles, int n) {
+    return (tiles >> (static_cast<unsigned>(n) % 32) & 1U) != 0;
   }
 
   MaskedRows rows_;
   const Order& order_;
   int looked_at_ = -1;
-  unsigned kept_ = 0, whole_ = 0, full_ = 0;
+  unsigned kept_ = 0;
+};
+
+// For a range of queries.
+template <class Order>
+class KeptTiles : LookedAtTiles<Order> {
+  using Base = LookedAtTiles<Order>;
+
+ public:
+  using Base::Base;
+  // The first tile from n on of which some query attends some key.
+  FULMEN_DEVICE int next(int n) {
+    return Base::next(n, [&](bool there, Int64 first_key) {
+      TileBits keys = TileBits::none();
+      bool whole = false;
+      if (there) {
+        keys = this->rows_.attended(first_key);
+        whole = this->rows_.all_keep(first_key);
+      }
+      this->kept_ = static_cast<unsigned>(ballot(!keys.is_empty()));
+      full_ = static_cast<unsigned>(ballot(keys.is_full()));
+      whole_ = static_cast<unsigned>(ballot(whole));
+    });
+  }
+  // The mask lets each query attend all of tile n.
+  FULMEN_DEVICE bool is_whole(int n) const { return Base::has(whole_, n); }
+  // Each key is attended by some query.
+  FULMEN_DEVICE bool has_all_keys(int n) const { return Base::has(full_, n); }
+
+ private:
+  unsigned whole_ = 0, full_ = 0;
 };
 
 // The kept tiles of an order, one after the other.
@@ -171,28 +196,18 @@ template <class Order>
 class KeptWalk {
  public:
   FULMEN_DEVICE KeptWalk(const MaskedRows& rows, const Order& order)
-      : tiles_(rows, order), order_(order) {
-    pass_over();
-  }
+      : tiles_(rows, order), order_(order), n_(tiles_.next(0)) {}
   FULMEN_DEVICE bool there() const { return n_ < order_.count; }
-  FULMEN_DEVICE void advance() {
-    ++n_;
-    pass_over();
-  }
+  FULMEN_DEVICE void advance() { n_ = tiles_.next(n_ + 1); }
   FULMEN_DEVICE Int64 first_key() const { return order_.first_key(n_); }
   // Neither the mask nor the band or an end hides anything of it.
-  FULMEN_DEVICE bool is_whole() { return n_ >= order_.masked && tiles_.is_whole(n_); }
-  FULMEN_DEVICE bool has_all_keys() { return tiles_.has_all_keys(n_); }
+  FULMEN_DEVICE bool is_whole() const { return n_ >= order_.masked && tiles_.is_whole(n_); }
+  FULMEN_DEVICE bool has_all_keys() const { return tiles_.has_all_keys(n_); }
 
  private:
-  FULMEN_DEVICE void pass_over() {
-#pragma unroll 1
-    while (n_ < order_.count && !tiles_.is_kept(n_)) ++n_;
-  }
-
   KeptTiles<Order> tiles_;
   const Order& order_;
-  int n_ = 0;
+  int n_;
 };
 
 }  // namespace fulmen::kernels

@@ -36,39 +36,11 @@ FULMEN_DEVICE TileBits attended_keys(const MaskedRows& rows, bool there, Int64 f
   return keys;
 }
 
-// The tiles that some row of the work tile attends. Each lane looks at one tile of 32, at all of
-// its row blocks at once. All lanes of a wave come here together, with n from 0 up.
-class WorkTiles {
+// The tiles that some row of the work tile attends. A look is at all of its row blocks at once.
+class WorkTiles : public LookedAtTiles<MaskedFirst> {
  public:
   FULMEN_DEVICE WorkTiles(const ForwardArguments& a, const QueryTile& t)
-      : rows_(masked_rows(a, t, t.row_begin, kBlockM)), order_(t.order) {}
-
- protected:
-  // The first of them from n on; order.count behind the last one. look(there, first_key): at the
-  // lane's tile, sets kept_.
-  template <class Look>
-  FULMEN_DEVICE int next(int n, const Look& look) {
-#pragma unroll 1
-    while (n < order_.count) {
-      if (n / 32 != looked_at_) {
-        looked_at_ = n / 32;
-        const int own = 32 * looked_at_ + lane_id();
-        look(own < order_.count, order_.first_key(own < order_.count ? own : 0));
-      }
-      const unsigned rest = kept_ >> (static_cast<unsigned>(n) % 32);
-      if (rest != 0) return n + lowest_bit(rest);
-      n = 32 * (looked_at_ + 1);
-    }
-    return n < order_.count ? n : order_.count;
-  }
-  FULMEN_DEVICE static bool has(unsigned tiles, int n) {
-    return (tiles >> (static_cast<unsigned>(n) % 32) & 1U) != 0;
-  }
-
-  MaskedRows rows_;
-  const MaskedFirst& order_;
-  int looked_at_ = -1;
-  unsigned kept_ = 0;
+      : LookedAtTiles(masked_rows(a, t, t.row_begin, kBlockM), t.order) {}
 };
 
 // As the loader sees them.
@@ -76,7 +48,7 @@ class LoadedTiles : WorkTiles {
  public:
   using WorkTiles::WorkTiles;
   FULMEN_DEVICE int next(int n) {
-    return WorkTiles::next(n, [&](bool there, Int64 first_key) {
+    return LookedAtTiles::next(n, [&](bool there, Int64 first_key) {
       const TileBits keys = attended_keys(rows_, there, first_key);
       kept_ = static_cast<unsigned>(ballot(!keys.is_empty()));
       full_ = static_cast<unsigned>(ballot(keys.is_full()));
@@ -96,7 +68,7 @@ class GroupTiles : WorkTiles {
   FULMEN_DEVICE GroupTiles(const ForwardArguments& a, const QueryTile& t, int group)
       : WorkTiles(a, t), group_(group >= 0 && rows_.blocks == 1 ? 0 : group) {}
   FULMEN_DEVICE int next(int n) {
-    return WorkTiles::next(n, [&](bool there, Int64 first_key) {
+    return LookedAtTiles::next(n, [&](bool there, Int64 first_key) {
       bool kept = false, own = false, whole = false;
       for_each_row_block(rows_, rows_.any, there, first_key, [&](int b, const TileBits& bits) {
         const bool some = !bits.is_empty();
