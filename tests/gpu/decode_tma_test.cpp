@@ -86,6 +86,54 @@ TEST_P(GpuDecodeTma, Caches) {
   }
 }
 
+// Masks that all heads share: paddings, documents of which whole tiles and whole splits are hidden,
+// masks of each query, none at all. What no query attends is NaN.
+TEST_P(GpuDecodeTma, Masks) {
+  Random random(9035);
+  const auto check_masked = [&](const CaseSpec& spec, int splits, const char* more = "") {
+    if (!drawn(4)) return;
+    Case c(spec, random);
+    c.options.tuning = "num_splits=" + std::to_string(splits) + more;
+    EXPECT_TRUE(verified(c, kernel(), {device()})) << to_string(spec);
+  };
+  for (const KeepPattern pattern :
+       {KeepPattern::rows, KeepPattern::blocks, KeepPattern::left_padding,
+        KeepPattern::right_padding, KeepPattern::one_key, KeepPattern::nothing}) {
+    CaseSpec s = few(random.pick({DType::bf16, DType::fp16}), random.pick({64, 128, 256}),
+                     random.between(1, 7), random.between(768, 900), random);
+    s.batch = 2;
+    s.keep = s.nan_in_masked = true;
+    s.keep_pattern = pattern;
+    s.keep_broadcast = {random.chance(0.3), true, random.chance(0.5)};
+    check_masked(s, 1);
+    s.causal = random.pick({Causal::none, Causal::bottom_right});
+    s.window_left = random.chance(0.5) ? random.between(0, 400) : -1;
+    check_masked(s, 2);
+    s.used_k = true;
+    s.page_size = random.pick({0, 16, 128});
+    check_masked(s, 2);
+  }
+  CaseSpec s = few(DType::bf16, 128, 2, random.between(2300, 2600), random);
+  s.keep = s.nan_in_masked = true;
+  s.keep_documents = random.between(300, 1100);  // of more tiles than a wave looks at at once
+  s.keep_broadcast = {true, true, false};
+  check_masked(s, 1);
+  check_masked(s, 4);
+  s = few(DType::bf16, 128, random.between(17, 32), 600, random);  // two tiles of rows
+  s.num_kv_heads = 1;
+  s.keep = s.nan_in_masked = true;
+  s.keep_pattern = KeepPattern::blocks;
+  s.keep_broadcast = {false, true, false};
+  check_masked(s, 2);
+  s = few_of_heads(random);
+  s.keep = s.nan_in_masked = true;
+  s.keep_broadcast = {false, true, random.chance(0.5)};
+  check_masked(s, 2, ",heads_in_row=2");
+  s.num_heads = s.num_kv_heads = 3;
+  s.keep_broadcast = {false, false, false};  // a head's own, beside a KV head of its own
+  check_masked(s, 2);
+}
+
 // Two KV heads of 64 dims that are neighbours in memory come as one row: rows that fill one wave of
 // a head, or both; features by head; splits and none; caches and pages.
 TEST_P(GpuDecodeTma, NeighbouringHeads) {
@@ -199,8 +247,9 @@ TEST_P(GpuDecodeTma, InfinityStaysInItsHead) {
 TEST_P(GpuDecodeTma, SaysWhyNot) {
   Random random(9040);
   CaseSpec s = few(DType::bf16, 64, 2, 300, random);
+  s.num_kv_heads = 1;
   s.keep = true;
-  expect_reason(s, "values that a keep_mask leaves out", random);
+  expect_reason(s, "each head has a mask of its own, and several share a KV head's rows", random);
   expect_reason(few(DType::bf16, 59, 2, 300, random),
                 "the TMA reads rows and strides of whole pieces of 16 bytes", random);
   expect_reason(spec_of(DType::bf16, 64, 300, 300, random), "at most 128 are served", random);

@@ -25,6 +25,10 @@ class LatentDecode : public Family {
     if (!p.values_in_keys)
       return Support::no(
           "it takes values that are the first dims of keys wider than 256, in the same memory");
+    if (has_masks(p))
+      return Support::no(
+          "values that a keep_mask, mask_mod or block mask leaves out may be NaN, and are "
+          "multiplied");
     if (Support support = takes_keys(p); !support.yes) return support;
     if (Support support = lds_fits(specialisation(p, 1).lds_bytes, chip); !support.yes)
       return support;
@@ -61,7 +65,7 @@ class LatentDecode : public Family {
   const Target& usual() const noexcept { return usual_; }
 
  private:
-  // What the kernel says of the queries, the keys and the masks.
+  // What the kernel says of the queries and the keys.
   virtual Support takes_keys(const Problem& p) const = 0;
   // Query rows of a workgroup.
   virtual int64_t block_rows(const Problem& p) const = 0;

@@ -18,10 +18,6 @@ class DecodeLatentWaves final : public LatentDecode {
   static constexpr int64_t kWaveRows = 16;
 
   Support takes_keys(const Problem& p) const override {
-    if (has_masks(p))
-      return Support::no(
-          "values that a keep_mask, mask_mod or block mask leaves out may be NaN, and are "
-          "multiplied");
     if (Support support = takes_few_queries(p); !support.yes) return support;
     return takes_functions(p, kMostTileOperations);
   }

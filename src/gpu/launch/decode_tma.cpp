@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "gpu/launch/decode.h"
+#include "gpu/launch/mask_bits.h"
+#include "gpu/launch/score_functions.h"
 #include "kernels/forward/decode_tma_layout.h"
 
 namespace fulmen::gpu {
@@ -31,7 +33,10 @@ class DecodeTma final : public Family {
           " query rows share a KV head (seqlen_q x num_heads / num_kv_heads), at most " +
           std::to_string(kDecodeTmaMostTiles * kWarpgroupRows) + " are served");
     }
+    if (masks_differ_by_head(p) && p.group_size() > 1)
+      return Support::no("each head has a mask of its own, and several share a KV head's rows");
     const Specialisation s = specialisation(p, 1, 1);
+    if (Support support = takes_mask_bits(s); !support.yes) return support;
     if (Support support = keys_lie_in_boxes(p); !support.yes) return support;
     if (Support support = lds_fits(s.lds_bytes, chip); !support.yes) return support;
     return grid_fits(groups(p, 1) * most_splits(p, tiles_.min_split_keys));
@@ -134,13 +139,13 @@ class DecodeTma final : public Family {
     return read * std::max(1 + uneven, kInFlight / in_flight) +
            (splits > 1 ? kLaunch + kMerging * parts : 0);
   }
-  // Two KV heads can be read as one: a panel each, neighbours in memory, and their query rows are
-  // one tile.
+  // Two KV heads can be read as one: a panel each, neighbours in memory, and their query rows, with
+  // one mask, are one tile.
   bool two_fit_a_row(const Problem& p) const {
     const int64_t dim = target().panel_columns;
     const bool neighbours = p.k.strides[2] == dim && p.v.strides[2] == dim;
     return neighbours && p.head_dim == dim && p.head_dim_v == dim && p.num_kv_heads % 2 == 0 &&
-           2 * packed_rows(p) <= kWarpgroupRows;
+           2 * packed_rows(p) <= kWarpgroupRows && !masks_differ_by_head(p);
   }
   static int64_t row_tiles(const Problem& p) { return tiles_of(packed_rows(p), kWarpgroupRows); }
   static int64_t groups(const Problem& p, int heads) {
@@ -173,6 +178,7 @@ class DecodeTma final : public Family {
         kernels::TmaDecodeLayout::of(key_dims, key_dims * heads, value_dims, s.block_n, s.buffers)
             .total;
     specialise_for(p, s);
+    read_mask_as_bits(p, s);
     return s;
   }
   // Partial results, and what merges them, are those of decode.h, which also runs where pointers
@@ -184,7 +190,13 @@ class DecodeTma final : public Family {
     plan.unaligned = std::make_shared<LaunchPlan>(plan);
     const Specialisation s = specialisation(p, heads, num_splits);
     const int64_t workgroups = groups(p, heads) * num_splits;
-    plan.launches.front() = {s, workgroups, launches_early(s, workgroups, compute_units)};
+    const auto products =
+        std::find_if(plan.launches.begin(), plan.launches.end(), [](const KernelLaunch& launch) {
+          return launch.specialisation.entry == "forward/decode.h";
+        });
+    *products = {s, workgroups, launches_early(s, workgroups, compute_units)};
+    plan.launches.erase(plan.launches.begin(), products);  // decode.h's bits of a mask
+    add_mask_bits(p, plan);
     plan.arguments.row_tiles = static_cast<int>(row_tiles(p));
     plan.arguments.split_keys = round_up(plan.arguments.split_keys, s.block_n);
     return plan;

@@ -80,8 +80,8 @@ bool reads_spans(const Specialisation& s) {
 
 // Kernels that wait by themselves for the launch before theirs, so that they may be launched early.
 bool waits_for_bits(const Specialisation& s) {
-  constexpr std::array<std::string_view, 3> kWaiters{"forward/decode.h", "forward/prefill.h",
-                                                     "forward/prefill_tma.h"};
+  constexpr std::array<std::string_view, 4> kWaiters{"forward/decode.h", "forward/decode_tma.h",
+                                                     "forward/prefill.h", "forward/prefill_tma.h"};
   return std::find(kWaiters.begin(), kWaiters.end(), s.entry) != kWaiters.end();
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "gpu/launch/prefill_tma_schedule.h"
 #include "gpu/launch/tail_wave.h"
 #include "gpu/launch/work_tiles.h"
 

@@ -25,13 +25,6 @@ Support tma_takes_pages(const Problem& p) {
 
 Support tma_reads_all_keys(const Problem& p) {
   constexpr int64_t kMostKeys = (int64_t{1} << 31) - 1024;
-  if (p.keep_mask.present) {
-    return Support::no("values that a keep_mask leaves out would have to be cleared after the TMA");
-  }
-  if (has_mask_parts(p)) {
-    return Support::no(
-        "values that a mask_mod or block mask leaves out would have to be cleared after the TMA");
-  }
   if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
   if (p.packed_q() || p.packed_k())
     return Support::no("the TMA reads sequences at multiples of one length");

@@ -35,6 +35,13 @@ FULMEN_DEVICE const unsigned* mask_row(const ForwardArguments& a, Int64 batch, I
 FULMEN_DEVICE bool has_key(unsigned word, Int64 j) {
   return (word >> (static_cast<unsigned>(j) % 32) & 1U) != 0;
 }
+// Bits [begin, end) of a word, where both may lie outside.
+FULMEN_DEVICE unsigned bit_range(int begin, int end) {
+  const auto below = [](int n) {
+    return n <= 0 ? 0U : n >= 32 ? ~0U : (1U << static_cast<unsigned>(n)) - 1;
+  };
+  return below(end) & ~below(begin);
+}
 // The bit of query i and key j.
 FULMEN_DEVICE bool mask_bit(const ForwardArguments& a, Int64 batch, Int64 head, Int64 i, Int64 j) {
   return has_key(global_load(mask_row(a, batch, head, i) + j / 32), j);

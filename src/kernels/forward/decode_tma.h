@@ -15,6 +15,8 @@
 // product is the whole warpgroup's: it multiplies with both heads, and a wave keeps what is its
 // own.
 //
+// A mask: tiles of keys that none of the rows attends are not brought. All heads have one.
+//
 // LDS: Q, kBuffers x K, kBuffers x V, mbarriers, whether a page does not exist. Registers of a
 // lane, with one head: S kBlockN / 2, P kBlockN / 4, O d_v / 2; with two S and O twice.
 #include "forward/decode_tma_layout.h"
@@ -36,8 +38,8 @@ static_assert(kBlockM == 64 && kWorkgroup == 256 && kPackedRows,
 static_assert(kHeadsInRow == 1 || (kHeadsInRow == 2 && kHeadDim == kPanelColumns &&
                                    kHeadDimV == 2 * kPanelColumns && !kExactDims),
               "decode_tma: two heads of a panel each, of which a wave stores the dims of one");
-static_assert(kBlockN % kScoreTile == 0 && kWholeRows && !kKeepMask && !kDropout,
-              "decode_tma: what the TMA can read, without holes");
+static_assert(kBlockN % kScoreTile == 0 && kWholeRows && kMaskBits == kKeepMask && !kDropout,
+              "decode_tma: what the TMA can read, a mask as bits");
 // One workgroup a multiprocessor begins with as many registers as a lane can have.
 constexpr RegisterShares kRegisters = RegisterShares::of(1, kMinWorkgroups, kTmaRegisters);
 constexpr bool kSharesRegisters = kMinWorkgroups > 1;
@@ -55,36 +57,36 @@ struct Loader {
   const ForwardArguments& a;  // of the sequence
   const Place& place;
   const SplitKeys& split;
+  const MaskedRows& rows;
   L2Policy once = L2Policy::evict_first();
   TileRing ring;
   int patch_parity = 0;
 
   FULMEN_DEVICE void run() {
-#pragma unroll 1
-    for (Int64 key = split.first; key < split.any.end; key += kBlockN) {
+    for_each_tile(split, rows, [&](Int64 key, bool, bool has_all_keys) {
       // The table is read while the buffer is not empty yet.
-      const KeyBox box = KeyBox::of(a, place, split, key);
+      const KeyBox box = KeyBox::of(a, place, split, key, rows);
       mbarrier_wait(kKeysEmpty + 8 * ring.buffer, ring.parity ^ 1);
       // Consumers see it: they wait for the same tile's values, for which lane 0 arrives later.
       if (kPaged && any_lane(box.is_missed) && lane_id() == 0) lds_store(kLdsLayout.missing_at, 1);
       load_panels<0, kKeyPanels>(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes,
                                  call.k_map, place, box, kKeysFull + 8 * ring.buffer, once);
-      values(key, box);
+      values(key, box, !has_all_keys || split.has_foreign_keys(key));
       ring.advance();
-    }
+    });
   }
 
  private:
-  FULMEN_DEVICE void values(Int64 key, const KeyBox& box) {
+  // patched: some of them are to become 0.
+  FULMEN_DEVICE void values(Int64 key, const KeyBox& box, bool patched) {
     const int to = kLdsLayout.values_at + ring.buffer * kLdsLayout.value_bytes,
               full = kValuesFull + 8 * ring.buffer;
-    const bool patched = split.has_foreign_keys(key);
     mbarrier_wait(kValuesEmpty + 8 * ring.buffer, ring.parity ^ 1);
     load_panels<0, kPanelsV>(to, call.v_map, place, box, patched ? kPatch : full, once);
     if (!patched) return;
     mbarrier_wait(kPatch, patch_parity);
     patch_parity ^= 1;
-    clear_foreign_rows<0, kPanelsV>(to, split, key);
+    clear_foreign_rows<0, kPanelsV>(to, split, key, rows);
     if (lane_id() == 0) mbarrier_arrive(full);
   }
 };
@@ -96,17 +98,16 @@ struct Consumer {
   TileRing ring;
   WaveRows rows = {};
 
-  FULMEN_DEVICE void run(const SplitKeys& split) {
+  FULMEN_DEVICE void run(const SplitKeys& split, const MaskedRows& kept) {
     rows.state.clear();
     bring_queries();
-#pragma unroll 1
-    for (Int64 key = split.first; key < split.any.end; key += kBlockN) {
-      if (split.is_masked(key)) {
+    for_each_tile(split, kept, [&](Int64 key, bool is_whole, bool) {
+      if (!is_whole || split.is_masked(key)) {
         step<true>(key);
       } else {
         step<false>(key);
       }
-    }
+    });
   }
 
  private:
@@ -123,6 +124,7 @@ struct Consumer {
     const LdsMatrix queries = LdsMatrix::of(kLdsLayout.queries_at, kBlockM);
     const LdsMatrix keys =
         LdsMatrix::of(kLdsLayout.keys_at + ring.buffer * kLdsLayout.key_bytes, kBlockN);
+    const auto row_bits = RowBits<kMasked>::of(map, first_row, key);
     mbarrier_wait(kKeysFull + 8 * ring.buffer, ring.parity);
     wgmma_fence();
     begin_scores(queries, keys, score);
@@ -139,8 +141,7 @@ struct Consumer {
     }
     release(kKeysEmpty);
     if (first_row < map.end) {
-      if (exponentiate_tile<kMasked>(map, first_row, rows.state, key,
-                                     RowBits<kMasked>::of(map, first_row, key), score, factor))
+      if (exponentiate_tile<kMasked>(map, first_row, rows.state, key, row_bits, score, factor))
         rescale(rows, factor);
     } else {
       clear(score);  // the warpgroup multiplies 64 rows, these are none
@@ -212,13 +213,14 @@ FULMEN_DEVICE void decode_tma(const TmaForwardArguments& call) {
   const int head_in_row = wave_id() / kWavesOfHead % kHeadsInRow;
   const RowMap map = place.rows(a, head_in_row);
   const SplitKeys split = SplitKeys::of(a, place, map);
+  const MaskedRows kept = masked_rows(place, map);
   if (wave_id() >= 4) {
     if constexpr (kSharesRegisters) setmaxnreg_dec<kRegisters.loader>();
-    if (wave_id() == 4) Loader{call, a, place, split}.run();
+    if (wave_id() == 4) Loader{call, a, place, split, kept}.run();
   } else {
     if constexpr (kSharesRegisters) setmaxnreg_inc<kRegisters.consumer>();
     Consumer consumer{map, head_in_row, place.first_row + kScoreTile * (wave_id() % kWavesOfHead)};
-    consumer.run(split);
+    consumer.run(split, kept);
     store(call, map, place.split, consumer);
   }
 }

@@ -61,6 +61,14 @@ struct TileBits {
 #pragma unroll
     for (int w = 0; w < kCount; ++w) word[w] |= other.word[w];
   }
+  // Those of columns [begin, end).
+  FULMEN_DEVICE TileBits within(int begin, int end) const {
+    TileBits bits;
+#pragma unroll
+    for (int w = 0; w < kCount; ++w)
+      bits.word[w] = word[w] & bit_range(begin - 32 * w, end - 32 * w);
+    return bits;
+  }
   FULMEN_DEVICE bool is_empty() const {
     unsigned some = 0;
 #pragma unroll
@@ -95,6 +103,11 @@ struct MaskedRows {
     unsigned word = 0;
     for (int n = 0; n < blocks; ++n) word |= global_load(any + n * words + key / 32);
     return (word >> static_cast<unsigned>(key % 32) & 1U) != 0;
+  }
+  FULMEN_DEVICE bool attend_some(Int64 key_begin, Int64 key_end) const {
+    bool some = false;
+    for (Int64 key = key_begin; key < key_end && !some; ++key) some = attend(key);
+    return some;
   }
   // Which keys of a tile some query attends. heads: that have planes of their own, this one and
   // those behind it.

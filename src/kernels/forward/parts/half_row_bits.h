@@ -69,13 +69,6 @@ FULMEN_DEVICE HalfRow load_half_row(const unsigned char* bytes, int count) {
   }
   return bits;
 }
-// Bits [begin, end) of a word, where both may lie outside.
-FULMEN_DEVICE unsigned bit_range(int begin, int end) {
-  const auto below = [](int n) {
-    return n <= 0 ? 0U : n >= 32 ? ~0U : (1U << static_cast<unsigned>(n)) - 1;
-  };
-  return below(end) & ~below(begin);
-}
 // What mask_mod leaves of 16 keys, in the low bits. Those from last_key on repeat it.
 FULMEN_DEVICE unsigned keys_of_function(const ForwardArguments& a, const MaskPlace& place, int i,
                                         int first_key, int last_key) {

@@ -2,7 +2,7 @@
 // pages.
 #pragma once
 
-#include "core/matrix.h"
+#include "forward/parts/cleared_rows.h"
 #include "forward/parts/split_keys.h"
 
 namespace fulmen::kernels {
@@ -15,21 +15,22 @@ static_assert(!kPaged || (kPageSize > 0 && kPageSize % kBoxRows == 0 && kBoxRows
 static_assert(kBoxes <= kWaveSize, "key_boxes: a lane a box");
 
 // The lane's box of a tile: where it is in the tensor map. is_missed: some key of it is attended,
-// and its page does not exist.
+// by the split and by the mask of `rows`, and its page does not exist.
 struct KeyBox {
   Int64 row;
   int batch;
   bool is_missed;
 
   FULMEN_DEVICE static KeyBox of(const ForwardArguments& a, const Place& place,
-                                 const SplitKeys& split, Int64 key) {
+                                 const SplitKeys& split, Int64 key, const MaskedRows& rows = {}) {
     if constexpr (!kPaged) return {key, place.batch, false};
     if (lane_id() >= kBoxes) return {0, 0, false};
     const Int64 row = key + lane_id() * kBoxRows;
     // Past the last key the table may end: what comes from there is masked.
     const PagedRow in_page = PagedRow::of(a, row < a.seqlen_k ? row : a.seqlen_k - 1);
-    const bool exists = in_page.exists(a),
-               attended = row < split.any.end && row + kBoxRows > split.any.begin;
+    const bool exists = in_page.exists(a);
+    bool attended = row < split.any.end && row + kBoxRows > split.any.begin;
+    if (kMaskBits && attended && !exists) attended = rows.attend_some(row, row + kBoxRows);
     return {row < a.seqlen_k ? in_page.row : 0, exists ? static_cast<int>(in_page.page) : 0,
             attended && !exists};
   }
@@ -48,16 +49,19 @@ FULMEN_DEVICE void load_panels(int to, const TensorMap& map, const Place& place,
              box.row, place.kv_heads, box.batch, barrier, policy);
   }
 }
-// Values of keys that no row attends are not to be multiplied, not even with 0: they may be NaN.
+// Values of keys that no row attends, by the split or by the mask of `rows`, become 0.
 template <int kFirst, int kEnd>
-FULMEN_DEVICE void clear_foreign_rows(int tile_at, const SplitKeys& split, Int64 key) {
+FULMEN_DEVICE void clear_foreign_rows(int tile_at, const SplitKeys& split, Int64 key,
+                                      const MaskedRows& rows = {}) {
   wave_barrier();
-#pragma unroll 1
-  for (int row = lane_id() / 8; row < kBlockN; row += kWaveSize / 8) {
-    if (key + row >= split.any.begin && key + row < split.any.end) continue;
-#pragma unroll
-    for (int p = kFirst; p < kEnd; ++p)
-      lds_store(tile_at + (p * kBlockN + row) * kPanelRowBytes + lane_id() % 8 * 16, Words<4>{});
+  const Int64 begin = split.any.begin - key, end = split.any.end - key;
+  const int first = begin < kBlockN ? static_cast<int>(begin) : kBlockN,
+            behind = end < kBlockN ? static_cast<int>(end) : kBlockN;
+  if constexpr (kMaskBits) {
+    clear_rows<kFirst, kEnd>(tile_at, rows.attended(key).within(first, behind));
+  } else {
+    clear_rows<kFirst, kEnd>(tile_at, 0, first);
+    clear_rows<kFirst, kEnd>(tile_at, behind, kBlockN);
   }
   lds_fence_for_matrices();
   wave_barrier();

@@ -57,4 +57,40 @@ struct SplitKeys {
   }
 };
 
+// A split's tiles in order, as LookedAtTiles asks for them.
+struct SplitTiles {
+  Int64 first;
+  int count;
+
+  FULMEN_DEVICE static SplitTiles of(const SplitKeys& split) {
+    return {split.first, static_cast<int>(tiles_of(split.any.end - split.first, kBlockN))};
+  }
+  FULMEN_DEVICE Int64 first_key(int n) const { return first + static_cast<Int64>(n) * kBlockN; }
+};
+// kMaskBits: what the mask says of the workgroup's rows, whose heads have one.
+FULMEN_DEVICE MaskedRows masked_rows(const Place& place, const RowMap& map) {
+  if constexpr (!kMaskBits) return {};
+  const Int64 behind = place.first_row + kBlockM, end = behind < map.end ? behind : map.end;
+  if (end <= place.first_row) return {};
+  return MaskedRows::of(map.arguments, map.batch, map.first_head, map.query(place.first_row),
+                        map.query(end - 1) + 1);
+}
+
+// Visits a split's tiles, of those that the mask leaves: the first key, whether the mask lets each
+// row attend the whole tile, and some row each of its keys.
+template <class Visit>
+FULMEN_DEVICE void for_each_tile(const SplitKeys& split, const MaskedRows& rows,
+                                 const Visit& visit) {
+  if constexpr (kMaskBits) {
+    const SplitTiles order = SplitTiles::of(split);
+    KeptTiles<SplitTiles> tiles(rows, order);
+#pragma unroll 1
+    for (int n = tiles.next(0); n < order.count; n = tiles.next(n + 1))
+      visit(order.first_key(n), tiles.is_whole(n), tiles.has_all_keys(n));
+  } else {
+#pragma unroll 1
+    for (Int64 key = split.first; key < split.any.end; key += kBlockN) visit(key, true, true);
+  }
+}
+
 }  // namespace fulmen::kernels

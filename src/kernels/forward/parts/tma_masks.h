@@ -2,6 +2,7 @@
 // multiplied, and values that no row attends become 0.
 #pragma once
 
+#include "forward/parts/cleared_rows.h"
 #include "forward/parts/query_tiles.h"
 #include "tile/nvidia/warpgroup_rows.h"
 
@@ -126,20 +127,7 @@ FULMEN_DEVICE bool step_kept_tiles(Consumer& consumer, const QueryTile& t, const
   return true;
 }
 
-// Clears a row of a tile in LDS; eight lanes have it.
-template <int kPanelCount>
-FULMEN_DEVICE void clear_row(int tile_at, int row) {
-#pragma unroll
-  for (int p = 0; p < kPanelCount; ++p)
-    lds_store(tile_at + (p * kBlockN + row) * kPanelRowBytes + lane_id() % 8 * 16, Words<4>{});
-}
-template <int kPanelCount>
-FULMEN_DEVICE void clear_rows(int tile_at, int begin, int end) {
-  for (int row = begin + lane_id() / 8; row < end; row += kWaveSize / 8)
-    clear_row<kPanelCount>(tile_at, row);
-}
-// The values of a tile that no row of the work tile attends: they are not to be multiplied, not
-// even with 0, as they may be NaN.
+// The values of a tile that no row of the work tile attends.
 struct HiddenValues {
   TileBits attended;  // kMaskBits: the keys that some row does
   int begin, end;     // else those that are not outside t.keys
@@ -159,19 +147,11 @@ struct HiddenValues {
   // Makes them 0.
   template <int kPanelCount>
   FULMEN_DEVICE void clear(int tile_at) const {
-    if constexpr (!kMaskBits) {
-      clear_rows<kPanelCount>(tile_at, 0, begin);
-      clear_rows<kPanelCount>(tile_at, end, kBlockN);
-      return;
-    }
-#pragma unroll
-    for (int w = 0; w < TileBits::kCount; ++w) {
-#pragma unroll
-      for (int first = 0; first < 32; first += kWaveSize / 8) {
-        const int row = first + lane_id() / 8;
-        if ((attended.word[w] >> static_cast<unsigned>(row) & 1U) == 0)
-          clear_row<kPanelCount>(tile_at, 32 * w + row);
-      }
+    if constexpr (kMaskBits) {
+      clear_rows<0, kPanelCount>(tile_at, attended);
+    } else {
+      clear_rows<0, kPanelCount>(tile_at, 0, begin);
+      clear_rows<0, kPanelCount>(tile_at, end, kBlockN);
     }
   }
 };
