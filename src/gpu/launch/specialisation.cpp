@@ -189,6 +189,7 @@ std::string to_string(const Specialisation& s) {
                                   {kGivesDk, " dk"},
                                   {kGivesDv, " dv"},
                                   {kGivesDbias, " dbias"},
+                                  {kStoresDbias, " own dbias"},
                                   {kGivesTensors, " tensors"}}) {
     if ((s.outputs & bit) != 0) text += name;
   }

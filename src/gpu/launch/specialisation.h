@@ -28,7 +28,8 @@ struct Specialisation : kernels::Configuration {
 };
 
 // Which gradients a backward kernel gives.
-constexpr int kGivesDq = 1, kGivesDk = 2, kGivesDv = 4, kGivesDbias = 8, kGivesTensors = 16;
+constexpr int kGivesDq = 1, kGivesDk = 2, kGivesDv = 4, kGivesDbias = 8, kGivesTensors = 16,
+              kStoresDbias = 32;
 
 // A kernel beside the products, by whose dtype, dims and tiles it goes: without their target and
 // what only changes scores.

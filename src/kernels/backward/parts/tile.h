@@ -142,7 +142,7 @@ constexpr bool kTileLists = kMaskBits && kTensorMaps && !kVariable;
 
 // Whether probabilities leave out the shares of rounded queries, and dq is multiplied with them at
 // its end.
-constexpr bool kSharesAtEnd = kNaturalUnits && !kRowsAreKeys && !kGivesDbias;
+constexpr bool kSharesAtEnd = kNaturalUnits && !kRowsAreKeys && !kGivesDbias && !kStoresDbias;
 
 // What modifies a wave's 16 rows of scores against a tile of columns, by the rows that a lane owns.
 struct TileScores {

@@ -2,6 +2,7 @@
 // backward_tma.h and backward_tma_wide.h brings.
 #pragma once
 
+#include "backward/parts/stored_bias.h"
 #include "backward/parts/tma_bias.h"
 #include "backward/parts/tma_tiles.h"
 
@@ -90,6 +91,8 @@ FULMEN_DEVICE void wait_for_gradients(const BackwardTask& task, int head, Int64 
 #pragma unroll
       for (int e = 0; e < kElements; ++e)
         gradient[f][e] = score[f][e] * (gradient[f][e] - statistics.delta(f, e));
+      store_bias_gradient<kMasked>(task, head, task.wave_row, first_query + first + kScoreTile * f,
+                                   score[f], gradient[f]);
     }
   } else {
     const RowStatistics none[kRowsPerLane] = {};

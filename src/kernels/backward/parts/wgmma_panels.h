@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backward/parts/owned_keys.h"
+#include "backward/parts/stored_bias.h"
 
 namespace fulmen::kernels {
 
@@ -152,6 +153,8 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
       float bias[kElements];
       task.gradients<kMasked>(tile, first + kScoreTile * f, numbers_at + 8 * kScoreTile * f,
                               stays[f], row_statistics, score[f], gradient[f], bias);
+      store_bias_gradient<kMasked>(task, head, task.wave_row, first_column + first + kScoreTile * f,
+                                   gradient[f]);
     }
   } else {
     // Exponentials while D is in flight.
@@ -166,8 +169,11 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
     wgmma_wait<kLater>();
     wgmma_hold(gradient);
 #pragma unroll
-    for (int f = 0; f < kTiles; ++f)
+    for (int f = 0; f < kTiles; ++f) {
       task.gradients_of(score[f], numbers_at + 8 * kScoreTile * f, row_statistics, gradient[f]);
+      store_bias_gradient<kMasked>(task, head, task.wave_row, first_column + first + kScoreTile * f,
+                                   score[f], gradient[f]);
+    }
   }
 }
 
