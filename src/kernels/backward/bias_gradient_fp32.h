@@ -1,6 +1,6 @@
-// dbias of fp32 alone, by matrix instructions of narrower numbers, as exact as fp32: operands are sums
-// of parts (tile/fp32). As bias_gradient.h: a workgroup owns a tile of dbias, [kBlockM queries,
-// kBlockN keys] of one head, and goes over a part of its terms.
+// dbias of fp32 alone, by matrix instructions of narrower numbers, as exact as fp32: operands are
+// sums of parts (tile/fp32). As bias_gradient.h: a workgroup owns a tile of dbias, [kBlockM
+// queries, kBlockN keys] of one head, and goes over a part of its terms.
 //
 //   bias[kBlockM, kBlockN]   registers, read once where all terms have the same
 //   for each term:           k, v [kBlockN, d] of the next one in flight; q, dout [kBlockM, d] too

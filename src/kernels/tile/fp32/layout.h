@@ -1,6 +1,6 @@
 // Where the tiles of forward/prefill_fp32.h, backward/backward_fp32.h and
-// backward/bias_gradient_fp32.h lie in LDS, in bytes: the same formulas for the host, which reserves
-// it, and for the kernels.
+// backward/bias_gradient_fp32.h lie in LDS, in bytes: the same formulas for the host, which
+// reserves it, and for the kernels.
 #pragma once
 
 #include "algorithm/transposed_rows.h"

@@ -83,9 +83,9 @@ struct HeldRows {
   int at;
 };
 
-// product = rows . columns^T of 16 kColumns columns. The instruction cuts its sums off, too: the more
-// are added to one, the more is lost, always to the same side. Small products have sums of their
-// own, on which that does not show.
+// product = rows . columns^T of 16 kColumns columns. The instruction cuts its sums off, too: the
+// more are added to one, the more is lost, always to the same side. Small products have sums of
+// their own, on which that does not show.
 template <bool kGuarded, int kDims, int kColumns>
 FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
                                     Fragment<kFloatRowTiles, kColumns>& product) {
