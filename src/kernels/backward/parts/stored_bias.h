@@ -11,7 +11,7 @@ namespace fulmen::kernels {
 static_assert(!kStoresDbias || (!kGivesDbias && !kSoftcap && !kScoreMod && !kVariable),
               "stored_bias: the gradient by the bias is that by scale * q.k");
 
-// Where rows of dbias are whole as well (kWholeBias), a lane of NVIDIA's stores two neighbours of 16
+// Where rows of dbias are whole as well (kWholeBias), a lane of NVIDIA stores two neighbours of 16
 // bits at once.
 constexpr bool kDbiasInPairs =
     kStoresDbias && kWholeBias && sizeof(BiasGradient) == 2 && kCopiesToLds;

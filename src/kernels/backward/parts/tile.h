@@ -172,7 +172,8 @@ struct TileScores {
   FULMEN_DEVICE void keep_half(int first) {
     if constexpr (kMaskBits && kColumns == 32 && TileBits::kCount == 2) {
 #pragma unroll
-      for (TileBits& bits : kept) bits.word[0] = first == 0 ? bits.word[0] : bits.word[1];
+      for (TileBits& bits : kept)
+        bits.word[0] = first == 0 ? bits.word[0] : bits.word[TileBits::kCount - 1];
       kept_from = first;
     }
   }
