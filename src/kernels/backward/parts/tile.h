@@ -164,7 +164,8 @@ struct TileScores {
   // attended.
   FULMEN_DEVICE bool keeps(int first_column, int e) const {
     if constexpr (!kMaskBits) return true;
-    return kept[kMaskBits ? row_slot(e) : 0].has((first_column - kept_from) / kScoreTile, e);
+    const int from = kCopiesToLds ? kept_from : 0;  // AMD's registers are full
+    return kept[kMaskBits ? row_slot(e) : 0].has((first_column - from) / kScoreTile, e);
   }
   // Only the columns from `first` on, which is known when the kernel runs, and half a tile's, are
   // asked for: as an index it would put the bits into memory.
