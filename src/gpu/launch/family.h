@@ -104,6 +104,10 @@ class Family {
   virtual bool score_functions() const noexcept { return false; }
   // The widest head that its tiles are made for.
   virtual HeadDims most_head_dims() const noexcept { return {}; }
+  // What serves() says of wider ones, before that number.
+  virtual std::string_view why_no_wider() const noexcept {
+    return "its tiles are made for heads of up to ";
+  }
   // Yes if it runs the problem on the chip, else why not.
   Support serves(const Problem& problem, const Chip& chip) const;
   // compute_units: of the device, to have work for each.
