@@ -92,7 +92,12 @@ bool fills_persistent_workgroups(const Target& target, const Problem& p) {
 bool has_long_rows_of_keys(const Target& target, const Problem& p) {
   constexpr int64_t kTile = 64, kMostQueries = 64, kFewQueries = 32, kFewTiles = 128;
   constexpr int64_t kSharedKeys = 128, kSomeKeys = 512, kManyKeys = 2048;
+  // decode reads a mask's bytes, decode_tma bits, which a launch makes first.
+  constexpr int64_t kBytesBesideMask = int64_t{48} << 20;
   if (p.seqlen_q > kMostQueries) return false;
+  if (p.keep_mask.present && !has_mask_parts(p) &&
+      p.batch * p.num_kv_heads * p.seqlen_k * key_bytes(p) < kBytesBesideMask)
+    return false;
   const bool packs = tiles_of(packed_rows(p), kTile) < tiles_of(p.seqlen_q, kTile) * p.group_size();
   if (packs && fills_panels(target, p)) return p.seqlen_k >= kSharedKeys;
   if (packs || p.variable_lengths()) return p.seqlen_k >= kSomeKeys;

@@ -96,7 +96,13 @@ class Backward final : public Family {
     plan.add_row_statistics(queries);
     Specialisation bias = queries;
     const bool with_bias = p.batch > 0 && p.seqlen_q > 0 && holds_all_keys(p, chip, bias);
-    if (p.dq.present && !with_bias) plan.add_rows(queries, kGivesDq);
+    if (p.dq.present && !with_bias) {
+      Specialisation rows = queries;
+      // Beside a mask's bits AMD's scalar registers do not hold dbias's addresses.
+      const bool full = chip.vendor == Vendor::amd && has_masks(p);
+      if (rows.dim_groups == 1 && tiles_.stores_bias && !full) store_bias(p, rows);
+      plan.add_rows(rows, kGivesDq);
+    }
     const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;
     if (splits_keys(p, chip, compute_units) && dk != 0 && dv != 0) {
       plan.add_rows(kernel(dk), dk);

@@ -29,7 +29,7 @@ class BackwardPlan {
   // So many counters behind these, which begin with 0, too.
   void add_counters(int64_t count);
   // dbias, and dq where `outputs` says so, by the kernel that `s` describes, and the sum of its
-  // parts; dsinks.
+  // parts, unless a launch so far stores dbias: then what that one leaves out is cleared before.
   void add_bias(Specialisation s, int outputs);
   // dbias alone, if it is wanted, by a launch of its own beside a family for `target`.
   void add_bias(const Target& target, const Chip& chip);
@@ -46,6 +46,7 @@ class BackwardPlan {
 
  private:
   void add_bias_sum(const Specialisation& s, int64_t parts);
+  bool clears_stored_bias();
   void add_rounded_rows(const Specialisation& products, const Specialisation& statistics);
 
   const Problem& p_;
@@ -80,6 +81,10 @@ class AtomicFamily : public Family {
 // backward_wgmma.h for a problem: what backward_tma.h falls back on.
 LaunchPlan backward_wgmma_plan(const Problem& problem, const Target& target, const Chip& chip,
                                int compute_units);
+
+// Where no element of dbias is a sum, one launch stores it beside its own outputs
+// (kernels/backward/parts/stored_bias.h): s becomes such a launch.
+void store_bias(const Problem& problem, Specialisation& s);
 
 void set_shape(const BackwardShape& shape, const Chip& chip, Specialisation& s);
 

@@ -68,6 +68,7 @@ class BackwardAtomic final : public AtomicFamily {
     s.lds_bytes = lds_bytes(s);
     specialise_for(p, s);
     read_mask_as_bits(p, s);
+    if (s.dim_groups == 1) store_bias(p, s);
     return s;
   }
 };

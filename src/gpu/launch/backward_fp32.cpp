@@ -88,7 +88,10 @@ class BackwardFp32 final : public Family {
   LaunchPlan plan_of(const Problem& p, const Chip& chip, int compute_units,
                      const BackwardShapes& shapes) const {
     const auto add = [&](BackwardPlan& plan, int outputs) {
-      if (outputs != 0) plan.add_rows(specialisation(p, chip, shapes, outputs), outputs);
+      if (outputs == 0) return;
+      Specialisation s = specialisation(p, chip, shapes, outputs);
+      if (outputs == kGivesDq && chip.vendor != Vendor::amd) store_bias(p, s);
+      plan.add_rows(s, outputs);
     };
     BackwardPlan plan(p, compute_units);
     const Specialisation queries = specialisation(p, chip, shapes, kGivesDq);

@@ -111,7 +111,7 @@ void BackwardPlan::add_rounded_rows(const Specialisation& products,
 }
 
 void BackwardPlan::add_rows(Specialisation s, int outputs) {
-  s.outputs = outputs;
+  s.outputs = outputs | (s.outputs & kStoresDbias);
   if (outputs == 0) return;
   const bool rows_are_keys = (outputs & kGivesDq) == 0;
   const int64_t tiles = tiles_of(rows_are_keys ? p_.seqlen_k : p_.seqlen_q, s.block_m);
@@ -174,7 +174,7 @@ void BackwardPlan::add_counters(int64_t count) {
 }
 
 void BackwardPlan::add_bias(Specialisation s, int outputs) {
-  if (!p_.dbias.present || p_.batch == 0 || p_.seqlen_q == 0) return;
+  if (!p_.dbias.present || p_.batch == 0 || p_.seqlen_q == 0 || clears_stored_bias()) return;
   s.outputs = outputs;
   s.bias_gradient = static_cast<int>(p_.dbias.dtype);
   const BiasSums sums(p_, s.block_m);
@@ -198,6 +198,21 @@ void BackwardPlan::add_bias(Specialisation s, int outputs) {
 
 void BackwardPlan::add_bias(const Target& target, const Chip& chip) {
   if (p_.dbias.present) add_bias(bias_gradient_kernel(p_, target, chip), kGivesDbias);
+}
+
+// Returns false if no launch so far stores dbias.
+bool BackwardPlan::clears_stored_bias() {
+  const auto stores =
+      std::find_if(plan_.launches.begin(), plan_.launches.end(), [](const KernelLaunch& launch) {
+        return (launch.specialisation.outputs & kStoresDbias) != 0;
+      });
+  if (stores == plan_.launches.end()) return false;
+  if (!has_band(p_) && !has_masks(p_)) return true;
+  Specialisation s =
+      helper_kernel(stores->specialisation, "backward/parts/clear_bias.h", kHelperLanes);
+  s.whole_bias = stores->specialisation.whole_bias;
+  plan_.launches.insert(stores, {s, p_.batch * p_.num_heads * p_.seqlen_q});
+  return true;
 }
 
 void BackwardPlan::add_bias_sum(const Specialisation& s, int64_t parts) {
@@ -241,6 +256,19 @@ void BackwardPlan::add_sinks(const Specialisation& products) {
     s.score_mod = products.score_mod;
   }
   plan_.launches.push_back({s, p_.num_heads});
+}
+
+void store_bias(const Problem& p, Specialisation& s) {
+  constexpr int64_t kNeighbours = 8;  // keys of a row that are there or not together
+  if (!p.dbias.present || p.softcap > 0 || has_score_mod(p) || p.variable_lengths()) return;
+  const bool is_sum = (p.dbias.strides[0] == 0 && p.batch != 1) ||
+                      (p.dbias.strides[1] == 0 && p.num_heads != 1) || p.dbias.strides[2] == 0;
+  if (is_sum) return;
+  s.outputs |= kStoresDbias;
+  s.bias_gradient = static_cast<int>(p.dbias.dtype);
+  for (int d = 0; d < 3; ++d) {
+    if (p.dbias.strides[d] % kNeighbours != 0) s.whole_bias = 0;
+  }
 }
 
 void set_shape(const BackwardShape& shape, const Chip& chip, Specialisation& s) {

@@ -126,6 +126,7 @@ class BackwardTma final : public Family {
     set_buffers(s, largest <= panel ? tiles_.narrow_buffers : tiles_.buffers);
     specialise_for(p, s);
     read_mask_as_bits(p, s);
+    store_bias(p, s);
     // Under a causal mask, and where heads share keys (docs/lab/nvidia_backward.md). Blocks with
     // lists of other lengths would wait for each other, head by head. Blocks of narrow heads go up
     // from the diagonal: they begin with different tiles, and none waits for another one's dq.

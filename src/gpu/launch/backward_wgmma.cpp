@@ -71,7 +71,11 @@ class BackwardWgmma final : public Family {
     BackwardPlan plan(p, compute_units);
     const Specialisation queries = kernel(kGivesDq);
     plan.add_row_statistics(queries);
-    if (p.dq.present) plan.add_rows(queries, kGivesDq);
+    if (p.dq.present) {
+      Specialisation rows = queries;
+      store_bias(p, rows);
+      plan.add_rows(rows, kGivesDq);
+    }
     const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;
     if (shapes_for(p).split_keys) {
       if (dk != 0) plan.add_keys(kernel(dk), dk);

@@ -46,6 +46,7 @@ class BackwardWgmmaAtomic final : public AtomicFamily {
     s.lds_bytes = lds_bytes(s);
     specialise_for(p, s);
     read_mask_as_bits(p, s);
+    store_bias(p, s);
     return s;
   }
 };

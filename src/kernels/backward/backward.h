@@ -15,6 +15,7 @@
 // nothing is added by atomics.
 #include "backward/parts/bias.h"
 #include "backward/parts/shared_rows.h"
+#include "backward/parts/stored_bias.h"
 #include "backward/parts/tile.h"
 #include "backward/parts/weight_lift.h"
 
@@ -55,8 +56,8 @@ struct RowsTask : BackwardTask {
             gradient[kStepTiles][kRowTiles][kElements] = {};
 #pragma unroll
       for (int n = 0; n < kStepTiles; ++n) {
-        column_tile<kMasked>(rows, bias, tile, dropout, kStepTiles * step + n, first_column, at,
-                             numbers, score[n], gradient[n]);
+        column_tile<kMasked>(rows, bias, tile, dropout, head, kStepTiles * step + n, first_column,
+                             at, numbers, score[n], gradient[n]);
       }
       ProbabilityOperand p[kRowTiles], ds[kRowTiles];
 #pragma unroll
@@ -124,7 +125,7 @@ struct RowsTask : BackwardTask {
   template <bool kMasked>
   FULMEN_DEVICE void column_tile(const WaveRows& rows, BiasTiles& bias,
                                  const TileScores (&tile)[kRowTiles], const DropoutMask& dropout,
-                                 int f, Int64 first_column, int at,
+                                 Int64 head, int f, Int64 first_column, int at,
                                  const RowStatistics (&numbers)[kRowTiles][kRowsPerLane],
                                  Tiles& score, Tiles& gradient) const {
     if constexpr (kStartsAtDelta) {
@@ -146,6 +147,8 @@ struct RowsTask : BackwardTask {
       const auto stays = staying(dropout, wave_row + kScoreTile * t, first_column + kScoreTile * f);
       gradients<kMasked>(tile[t], kScoreTile * f, at + kBackward.numbers_at + 8 * kScoreTile * f,
                          stays, rest, score[t], gradient[t], bias[t][kGivesDbias ? f : 0]);
+      store_bias_gradient<kMasked>(*this, head, wave_row + kScoreTile * t,
+                                   first_column + kScoreTile * f, gradient[t]);
       if constexpr (kGivesDv) lift(score[t], weight_lift(arguments));
     }
   }

@@ -11,6 +11,7 @@
 // waves have of dS^T, a tile later, so that one barrier of them all is enough.
 #include "backward/parts/owned_keys.h"
 #include "backward/parts/query_sums.h"
+#include "backward/parts/stored_bias.h"
 #include "backward/parts/wave_pairs.h"
 #include "backward/parts/wave_quads.h"
 
@@ -126,6 +127,8 @@ struct AtomicTask : BackwardTask {
             staying(dropout, wave_row + kScoreTile * t, first_query + kScoreTile * f);
         gradients<kMasked>(tile[t], kScoreTile * f, at + kBackward.numbers_at + 8 * kScoreTile * f,
                            stays, none, score[t], gradient[t], bias);
+        store_bias_gradient<kMasked>(*this, head, wave_row + kScoreTile * t,
+                                     first_query + kScoreTile * f, gradient[t]);
         p[t] = to_operand<Element>(score[t]);
         ds[t] = to_operand<Element>(gradient[t]);
         ScoreRows::leave(lane, gradients_at + (row + kScoreTile * t) * ScoreRows::kPitch, f, ds[t]);

@@ -9,6 +9,7 @@
 //
 // Nothing is added by atomics.
 #include "backward/parts/fp32_rows.h"
+#include "backward/parts/stored_bias.h"
 
 namespace fulmen::kernels {
 
@@ -33,6 +34,8 @@ struct FloatBackwardTask : BackwardTask {
         gradients<kMasked>(tile, kScoreTile * f,
                            at + kFloatBackward.numbers_at + 8 * kScoreTile * f, stays, numbers[t],
                            score[t][f], gradient[t][f], none);
+        store_bias_gradient<kMasked>(*this, head, first_row, first_column + kScoreTile * f,
+                                     gradient[t][f]);
       }
     }
     if constexpr (kGivesDv) {

@@ -14,6 +14,7 @@ constexpr bool kGivesDk = (kConfig.outputs & 2) != 0;
 constexpr bool kGivesDv = (kConfig.outputs & 4) != 0;
 constexpr bool kGivesDbias = (kConfig.outputs & 8) != 0;
 constexpr bool kGivesTensors = (kConfig.outputs & 16) != 0;  // tensor_gradients.h
+constexpr bool kStoresDbias = (kConfig.outputs & 32) != 0;   // beside others: stored_bias.h
 // dk and dv: the tile's rows are keys, its columns queries. Else the other way round.
 constexpr bool kRowsAreKeys = kGivesDk || kGivesDv;
 constexpr bool kGivesFirst = kGivesDq || kGivesDk;  // by the columns' first tensor

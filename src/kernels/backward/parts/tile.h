@@ -142,7 +142,7 @@ constexpr bool kTileLists = kMaskBits && kTensorMaps && !kVariable;
 
 // Whether probabilities leave out the shares of rounded queries, and dq is multiplied with them at
 // its end.
-constexpr bool kSharesAtEnd = kNaturalUnits && !kRowsAreKeys && !kGivesDbias;
+constexpr bool kSharesAtEnd = kNaturalUnits && !kRowsAreKeys && !kGivesDbias && !kStoresDbias;
 
 // What modifies a wave's 16 rows of scores against a tile of columns, by the rows that a lane owns.
 struct TileScores {
@@ -153,6 +153,7 @@ struct TileScores {
   const BiasElement* bias[kRowsPerLane];      // of the tile's first column
   const unsigned char* keep_mask[kRowsPerLane];
   TileBits kept[kMaskBits ? kRowsPerLane : 1];  // by the keep-mask
+  int kept_from;                                // the column of their first bit
   Int64 bias_step, mask_step;                   // from column to column
   Int64 distance[kRowsPerLane];                 // to the diagonal at the tile's first column
   float slope;
@@ -163,7 +164,18 @@ struct TileScores {
   // attended.
   FULMEN_DEVICE bool keeps(int first_column, int e) const {
     if constexpr (!kMaskBits) return true;
-    return kept[kMaskBits ? row_slot(e) : 0].has(first_column / kScoreTile, e);
+    return kept[kMaskBits ? row_slot(e) : 0].has((first_column - kept_from) / kScoreTile, e);
+  }
+  // Only the columns from `first` on, which is known when the kernel runs, and half a tile's, are
+  // asked for: as an index it would put the bits into memory.
+  template <int kColumns>
+  FULMEN_DEVICE void keep_half(int first) {
+    if constexpr (kMaskBits && kColumns == 32 && TileBits::kCount == 2) {
+#pragma unroll
+      for (TileBits& bits : kept)
+        bits.word[0] = first == 0 ? bits.word[0] : bits.word[TileBits::kCount - 1];
+      kept_from = first;
+    }
   }
   FULMEN_DEVICE const float* share_of(int slot, int column) const {
     return share[slot] + (kRowsAreKeys ? column : 0);

@@ -2,6 +2,7 @@
 // backward_tma.h and backward_tma_wide.h brings.
 #pragma once
 
+#include "backward/parts/stored_bias.h"
 #include "backward/parts/tma_bias.h"
 #include "backward/parts/tma_tiles.h"
 
@@ -53,7 +54,8 @@ FULMEN_DEVICE void wait_for_probabilities(const BackwardTask& task, int head, In
                                           int first, Statistics<kTiles>& statistics,
                                           float (&score)[kTiles][kElements]) {
   if constexpr (kSplitStatistics) {
-    const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_query);
+    TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_query);
+    tile.keep_half<kScoreTile * kTiles>(first);
     BiasPairs bias(task, head, first_query);
     bias.load<kMasked>(first);
     if constexpr (kTiles > 1) bias.load<kMasked>(first + kScoreTile);
@@ -90,6 +92,8 @@ FULMEN_DEVICE void wait_for_gradients(const BackwardTask& task, int head, Int64 
 #pragma unroll
       for (int e = 0; e < kElements; ++e)
         gradient[f][e] = score[f][e] * (gradient[f][e] - statistics.delta(f, e));
+      store_bias_gradient<kMasked>(task, head, task.wave_row, first_query + first + kScoreTile * f,
+                                   score[f], gradient[f]);
     }
   } else {
     const RowStatistics none[kRowsPerLane] = {};

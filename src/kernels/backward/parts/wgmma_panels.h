@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backward/parts/owned_keys.h"
+#include "backward/parts/stored_bias.h"
 
 namespace fulmen::kernels {
 
@@ -136,7 +137,8 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
                                    float (&score)[kTiles][kElements],
                                    float (&gradient)[kTiles][kElements]) {
   constexpr int kGradients = kNeedsDout ? 1 : 0;
-  const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_column);
+  TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_column);
+  tile.keep_half<kScoreTile * kTiles>(first);
   if constexpr (kDropout || kSoftcap || kScoreMod) {
     // Random numbers while the products are in flight.
     const DropoutMask dropout(task.arguments, task.batch, head);
@@ -152,6 +154,8 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
       float bias[kElements];
       task.gradients<kMasked>(tile, first + kScoreTile * f, numbers_at + 8 * kScoreTile * f,
                               stays[f], row_statistics, score[f], gradient[f], bias);
+      store_bias_gradient<kMasked>(task, head, task.wave_row, first_column + first + kScoreTile * f,
+                                   gradient[f]);
     }
   } else {
     // Exponentials while D is in flight.
@@ -166,8 +170,11 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
     wgmma_wait<kLater>();
     wgmma_hold(gradient);
 #pragma unroll
-    for (int f = 0; f < kTiles; ++f)
+    for (int f = 0; f < kTiles; ++f) {
       task.gradients_of(score[f], numbers_at + 8 * kScoreTile * f, row_statistics, gradient[f]);
+      store_bias_gradient<kMasked>(task, head, task.wave_row, first_column + first + kScoreTile * f,
+                                   score[f], gradient[f]);
+    }
   }
 }
 
