@@ -102,9 +102,8 @@ class Family {
   }
   // score_mod, mask_mod and block masks: supports() asks takes_functions() for the rest.
   virtual bool score_functions() const noexcept { return false; }
-  // The widest head that its tiles are made for.
+  // The widest head that its tiles are made for; before that number, what serves() says of others.
   virtual HeadDims most_head_dims() const noexcept { return {}; }
-  // What serves() says of wider ones, before that number.
   virtual std::string_view why_no_wider() const noexcept {
     return "its tiles are made for heads of up to ";
   }
