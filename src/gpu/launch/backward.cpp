@@ -29,6 +29,11 @@ class Backward final : public Family {
     const int64_t most = tiles_.shapes.back().max_head_dim;
     return {most, most};
   }
+  std::string_view why_no_wider() const noexcept override {
+    const bool wide = tiles_.shapes.back().max_head_dim > kUsualHeadDim;
+    return wide ? Family::why_no_wider()
+                : "64 KiB of LDS and 256 registers a lane hold no tiles of heads wider than ";
+  }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
