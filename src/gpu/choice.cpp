@@ -66,9 +66,9 @@ bool has_few_short_tiles(const Target& target, const Problem& p) {
 // Packed sequences that fill most of a tile of 64 rows: 102 to 82 us of vision models' windows, 256
 // of 64 tokens, 16 heads of 80.
 bool packs_short_rows(const Target& target, const Problem& p) {
-  constexpr int64_t kTile = 64, kMostOfATile = 48, kFewTiles = 128;
+  constexpr int64_t kTile = 64, kMostOfATile = 48;
   return p.packed_q() && p.seqlen_q <= kTile && p.total_q > kMostOfATile * p.batch &&
-         larger_dim(p) > target.panel_columns && tiles_of_64_queries(p) > kFewTiles;
+         larger_dim(p) > target.panel_columns;
 }
 // Squares of one tile are better served by narrower products, too, and so is dbias beside dq.
 bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
