@@ -68,8 +68,9 @@ TEST(PrecisionTest, ErrorsAreThoseOfTheRoundedNumbers) {
       for (const std::string& kernel : kernels_for(c.problem())) {
         ASSERT_TRUE(verified(c, kernel, {}, &expected));
         const double error = relative_error(c);
-        if (precision == Precision::int8)
+        if (precision == Precision::int8) {
           EXPECT_GE(exact_cosine(c), kInt8Cosine) << kernel << (outliers ? " outliers" : "");
+        }
         EXPECT_GT(error, 1e-3) << kernel << ": nothing was rounded";
         EXPECT_LT(error, precision == Precision::int8 ? 0.02
                          : outliers                   ? 0.3
