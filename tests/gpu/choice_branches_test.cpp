@@ -328,7 +328,8 @@ INSTANTIATE_TEST_SUITE_P(Each, ChoiceBranches, ::testing::ValuesIn(chip_branches
 
 // Each row of the order of preference is the best for some problem on some chip, except places
 // behind a family that takes the same problems: such a family runs when it is forced, or as the
-// next one where a kernel is refused. Packed sequences, of which prefill_tma has a row, are not drawn.
+// next one where a kernel is refused. Packed sequences, of which prefill_tma has a row, are not
+// drawn.
 TEST(ChoiceOfFamilies, EachRowIsTakenOrIsAPlaceBehindAnother) {
   using Place = std::pair<std::string, double>;
   std::set<Place> won, rows;
