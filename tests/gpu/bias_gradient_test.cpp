@@ -1,6 +1,6 @@
-// dbias by a launch of its own (kernels/backward/bias_gradient.h), on emulated chips of every
-// target: every pattern of what it is summed over, every feature of scores, any number of parts,
-// beside every family.
+// dbias by a launch of its own (kernels/backward/bias_gradient.h; fp32: bias_gradient_fp32.h), on
+// emulated chips of every target: every pattern of what it is summed over, every feature of scores,
+// any number of parts, beside every family.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -325,6 +325,154 @@ TEST(GpuBiasGradientParts, FillTheChip) {
   EXPECT_GE(gpu::bias_gradient_parts(1, 4096, 1000, 132), 100);
   EXPECT_LE(gpu::bias_gradient_parts(1, 4096, 1000, 132), 132);
 }
+
+// Launches of dbias by backward_fp32's plan.
+std::vector<std::string> launches_of_dbias(const Problem& p, std::string_view arch) {
+  std::string storage;
+  gpu::Chip chip{};
+  std::vector<std::string> entries;
+  if (!gpu::find_chip(arch, storage, chip)) return entries;
+  for (const gpu::Family* family : gpu::families()) {
+    if (family->name() != "backward_fp32" || !chip.runs(family->target())) continue;
+    for (const gpu::KernelLaunch& launch : family->plan(p, chip, 132).launches) {
+      const gpu::Specialisation& s = launch.specialisation;
+      if (s.outputs != gpu::kGivesDbias) continue;
+      EXPECT_LE(s.lds_bytes * std::max(1, s.min_workgroups), chip.lds_bytes) << arch;
+      entries.emplace_back(s.entry);
+    }
+  }
+  return entries;
+}
+
+// fp32 (kernels/backward/bias_gradient_fp32.h), on chips whose target has tiles for it.
+class FloatBiasGradient : public ::testing::TestWithParam<const char*> {
+ protected:
+  static CaseSpec float_spec(int64_t head_dim, Random& random) {
+    CaseSpec s = spec_of(head_dim, random);
+    s.dtype = DType::fp32;
+    return s;
+  }
+  static std::string device() { return std::string("emulated:") + GetParam(); }
+  static void check(const CaseSpec& s, Random& random) {
+    SCOPED_TRACE(to_string(s));
+    Case c(s, random);
+    check(c, random);
+  }
+  static void check(Case& c, Random& random) {
+    EXPECT_EQ(launches_of_dbias(c.problem(), GetParam()),
+              std::vector<std::string>{"backward/bias_gradient_fp32.h"});
+    const std::string kernel = "emulated.backward_fp32.sm80";
+    EXPECT_TRUE(verified(c, kernel, Where{device()}));
+    if (!random.chance(0.2)) return;
+    const std::vector<float> first = c.output_values();
+    EXPECT_TRUE(verified(c, kernel, Where{device()}));
+    EXPECT_TRUE(same_bits(first, c.output_values()));
+  }
+};
+
+TEST_P(FloatBiasGradient, EveryBroadcast) {
+  Random random(7620);
+  for (int pattern = 1; pattern < 8; ++pattern) {
+    if (sampled_run() && !random.chance(0.5)) continue;
+    CaseSpec s = float_spec(random.pick({16, 32, 40, 64}), random);
+    s.num_kv_heads = random.pick({1, 2});
+    s.bias_broadcast = {(pattern & 1) != 0, (pattern & 2) != 0, (pattern & 4) != 0};
+    check(s, random);
+    // A sum over what the bias is not broadcast over: each term has a bias of its own.
+    s.bias_broadcast = {};
+    s.dbias_summed = {(pattern & 1) != 0, (pattern & 2) != 0, (pattern & 4) != 0};
+    s.layout = Layout::odd_strides;
+    check(s, random);
+  }
+}
+
+TEST_P(FloatBiasGradient, MasksAndBands) {
+  Random random(7621);
+  CaseSpec s = float_spec(32, random);  // padding: a key mask a batch
+  s.keep = s.nan_in_masked = true;
+  s.keep_broadcast = {false, true, true};
+  s.seqlen_q = s.seqlen_k = 200;
+  s.batch = 2;
+  check(s, random);
+  s = float_spec(random.pick({32, 64}), random);  // any mask, a row a query
+  s.keep = s.nan_in_masked = true;
+  s.keep_broadcast = {random.chance(0.5), random.chance(0.5), false};
+  s.bias_broadcast = {true, random.chance(0.5), random.chance(0.5)};
+  check(s, random);
+  s = float_spec(32, random);
+  s.causal = random.pick({Causal::bottom_right, Causal::top_left});
+  s.seqlen_q = s.seqlen_k = 270;  // tiles before the diagonal, on it and behind it
+  s.batch = 2;
+  s.num_heads = s.num_kv_heads = 1;
+  check(s, random);
+  s = float_spec(32, random);
+  s.window_left = random.between(0, 40);
+  s.window_right = random.between(0, 40);
+  s.seqlen_q = random.between(130, 200);  // over queries tiles of the band move with the term
+  s.bias_broadcast = {random.chance(0.5), random.chance(0.5), true};
+  s.nan_in_masked = true;
+  check(s, random);
+}
+
+TEST_P(FloatBiasGradient, WhatChangesScores) {
+  Random random(7622);
+  const auto with = [&](const auto& change) {
+    if (sampled_run() && !random.chance(0.5)) return;
+    CaseSpec s = float_spec(random.pick({32, 64}), random);
+    s.num_heads = 4;
+    change(s);
+    check(s, random);
+  };
+  with([](CaseSpec& s) { s.alibi = 1; });
+  with([](CaseSpec& s) { s.softcap = 20; });
+  with([](CaseSpec& s) { s.dropout = 0.3F; });
+  with([](CaseSpec& s) { s.sinks = s.dlse = true; });
+  with([](CaseSpec& s) { s.huge_bias = true; });
+}
+
+TEST_P(FloatBiasGradient, HeadDims) {
+  Random random(7623);
+  for (const int64_t dim : {8, 59, 64, 96, 128}) {
+    if (sampled_run() && !random.chance(0.5)) continue;
+    CaseSpec s = float_spec(dim, random);
+    s.head_dim_v = random.chance(0.5) ? dim : dim / 2 + 3;
+    s.batch = 2;
+    s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::odd_strides});
+    check(s, random);
+  }
+}
+
+// An infinity stays in its row: the sum became NaN, and is computed again.
+TEST_P(FloatBiasGradient, InfiniteDout) {
+  Random random(7624);
+  Case c(float_spec(32, random), random);
+  Case::set(c.tensors.dout, {1, 5, 1, 3}, std::numeric_limits<float>::infinity());
+  check(c, random);
+}
+
+TEST(FloatBiasGradientPlan, OfEveryChip) {
+  Random random(7625);
+  for (const char* arch : {"sm_80", "sm_86", "sm_90a", "sm_120"}) {
+    for (const int64_t dim : {16, 32, 64, 128}) {
+      CaseSpec s = spec_of(dim, random);
+      s.dtype = DType::fp32;
+      const Case c(s, random);
+      EXPECT_EQ(launches_of_dbias(c.problem(), arch),
+                std::vector<std::string>{"backward/bias_gradient_fp32.h"})
+          << arch << ", " << dim;
+    }
+    // No room for so many dims.
+    CaseSpec s = spec_of(200, random);
+    s.dtype = DType::fp32;
+    const Case c(s, random);
+    EXPECT_EQ(launches_of_dbias(c.problem(), arch),
+              std::vector<std::string>{"backward/backward_portable.h"})
+        << arch;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, FloatBiasGradient, ::testing::Values("sm_80", "sm_90a"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace fulmen::testing

@@ -100,7 +100,7 @@ class BackwardFp32 final : public Family {
     add(plan, p.dq.present ? kGivesDq : 0);
     add(plan, shapes.split_keys ? dk : dk | dv);
     if (shapes.split_keys) add(plan, dv);
-    plan.add_bias(backward_portable_kernel(p, chip), kGivesDbias);
+    plan.add_bias(target(), chip);
     plan.add_sinks(queries);
     plan.add_tensor_gradients(queries, chip);
     return plan.take();

@@ -1,16 +1,22 @@
-// kernels/backward/bias_gradient.h: dbias by a launch of its own, beside any family.
+// kernels/backward/bias_gradient.h, bias_gradient_fp32.h: dbias by a launch of its own, beside any
+// family.
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "gpu/launch/backward.h"
+#include "gpu/launch/fp32.h"
 #include "kernels/backward/bias_gradient_layout.h"
+#include "kernels/tile/fp32/layout.h"
 
 namespace fulmen::gpu {
 namespace {
 
+using Tiles = std::optional<BiasGradientTiles> Target::*;
+
 // The first target with tiles for it, from a family's own on.
-const Target* target_with_tiles(const Target* target) {
-  while (target != nullptr && !target->bias_gradient) target = target->extends;
+const Target* target_with_tiles(const Target* target, Tiles tiles) {
+  while (target != nullptr && !(target->*tiles)) target = target->extends;
   return target;
 }
 
@@ -26,7 +32,8 @@ bool terms_share_bias(const Problem& p) {
 Specialisation of(const Problem& p, const Target& target, const Chip& chip,
                   const BiasGradientShape& shape) {
   Specialisation s;
-  s.entry = "backward/bias_gradient.h";
+  const bool fp32 = p.dtype == DType::fp32;
+  s.entry = fp32 ? "backward/bias_gradient_fp32.h" : "backward/bias_gradient.h";
   s.target = &target;
   s.head_dim = static_cast<int>(round_up(p.head_dim, target.mma_k));
   s.head_dim_v = static_cast<int>(round_up(p.head_dim_v, target.mma_k));
@@ -39,10 +46,17 @@ Specialisation of(const Problem& p, const Target& target, const Chip& chip,
   s.min_waves = shape.min_waves;
   s.min_workgroups = shape.min_workgroups;
   s.outputs = kGivesDbias;
-  s.lds_bytes = kernels::BiasGradientLayout::of(target.row_padding(), s.head_dim, s.head_dim_v,
-                                                s.block_m, s.block_n, s.buffers)
-                    .total;
-  specialise_for(p, s);
+  if (fp32) {
+    s.lds_bytes = kernels::BiasGradientFp32Layout::of(target.transposed_depth(), s.head_dim,
+                                                      s.head_dim_v, s.block_m, s.block_n, s.buffers)
+                      .total;
+    specialise_fp32_for(p, s);
+  } else {
+    s.lds_bytes = kernels::BiasGradientLayout::of(target.row_padding(), s.head_dim, s.head_dim_v,
+                                                  s.block_m, s.block_n, s.buffers)
+                      .total;
+    specialise_for(p, s);
+  }
   read_mask_as_bits(p, s);
   s.batch_bias = !terms_share_bias(p);
   return s;
@@ -51,14 +65,15 @@ Specialisation of(const Problem& p, const Target& target, const Chip& chip,
 }  // namespace
 
 Specialisation bias_gradient_kernel(const Problem& p, const Target& family, const Chip& chip) {
-  const Target* target = target_with_tiles(&family);
+  const Tiles tiles = p.dtype == DType::fp32 ? &Target::bias_gradient_fp32 : &Target::bias_gradient;
+  const Target* target = target_with_tiles(&family, tiles);
   if (target == nullptr) return backward_portable_kernel(p, chip);
-  for (const BiasGradientShape& shape : target->bias_gradient->shapes) {
+  for (const BiasGradientShape& shape : (target->*tiles)->shapes) {
     if (std::max(p.head_dim, p.head_dim_v) > shape.max_head_dim ||
         (has_masks(p) && !shape.beside_mask))
       continue;
     Specialisation s = of(p, *target, chip, shape);
-    if (s.lds_bytes <= chip.lds_bytes) return s;
+    if (s.lds_bytes * s.min_workgroups <= chip.lds_bytes) return s;
   }
   return backward_portable_kernel(p, chip);
 }

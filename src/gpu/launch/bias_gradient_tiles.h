@@ -1,4 +1,4 @@
-// What kernels/backward/bias_gradient.h needs to know of a target.
+// What kernels/backward/bias_gradient.h and bias_gradient_fp32.h need to know of a target.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ struct BiasGradientShape {
   bool late = false;         // AMD: a term's tiles are fetched only when they are needed
   bool beside_mask = true;   // not: a keep-mask's bits have no registers
 };
-// By head dims. The first that a problem and a chip's LDS allow is taken.
+// By head dims. The first is taken whose workgroups (min_workgroups of them) the chip's LDS holds.
 struct BiasGradientTiles {
   std::span<const BiasGradientShape> shapes;
 };

@@ -349,6 +349,7 @@ inline constexpr Target kSm80{
     .backward = BackwardTiles{.max_bias_dim = 128, .shapes = sm80::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kSm80BiasGradient},
     .backward_fp32 = BackwardFp32Tiles{.value_dims = 32, .shapes = sm80::kBackwardFp32},
+    .bias_gradient_fp32 = BiasGradientTiles{.shapes = sm80::kBiasGradientFp32},
     .backward_atomic = AtomicTiles{.shapes = sm80::kAtomic},
     .short_backward = ShortBackwardTiles{.shapes = sm80::kShortBackward},
     .chips = sm80::kChips,

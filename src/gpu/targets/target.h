@@ -94,6 +94,7 @@ struct Target {
   std::optional<BackwardTiles> backward{};
   std::optional<BiasGradientTiles> bias_gradient{};
   std::optional<BackwardFp32Tiles> backward_fp32{};
+  std::optional<BiasGradientTiles> bias_gradient_fp32{};
   std::optional<AtomicTiles> backward_atomic{};
   std::optional<BackwardWgmmaTiles> backward_wgmma{};
   std::optional<BackwardTmaTiles> backward_tma{};

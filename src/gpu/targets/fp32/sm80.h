@@ -81,5 +81,24 @@ inline constexpr BackwardShapes kBackwardFp32[]{
      .keys = {.block_m = 32, .block_n = 16, .waves = 2, .buffers = 1, .rows_in_lds = true},
      .split_keys = true},
 };
+// 16 queries a wave: parts of their rows stay in registers beside the bias and its sum. One buffer,
+// or fewer keys, serve chips with less LDS.
+inline constexpr BiasGradientShape kBiasGradientFp32[]{
+    {.max_head_dim = 32,
+     .block_m = 64,
+     .block_n = 64,
+     .waves = 4,
+     .buffers = 2,
+     .min_workgroups = 2},
+    {.max_head_dim = 64,
+     .block_m = 64,
+     .block_n = 64,
+     .waves = 4,
+     .buffers = 1,
+     .min_workgroups = 2},
+    {.max_head_dim = 64, .block_m = 64, .block_n = 64, .waves = 4, .buffers = 1},
+    {.max_head_dim = 128, .block_m = 64, .block_n = 64, .waves = 4, .buffers = 1},
+    {.max_head_dim = 128, .block_m = 64, .block_n = 32, .waves = 4, .buffers = 1},
+};
 
 }  // namespace fulmen::gpu::sm80

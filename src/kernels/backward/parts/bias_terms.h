@@ -1,66 +1,17 @@
-// What a workgroup of backward/bias_gradient.h reads of a term: tiles of q, dout, k and v, row
-// statistics, the mask's bits; and the bias.
+// What a workgroup of backward/bias_gradient.h or bias_gradient_fp32.h reads of a term beside its
+// tiles: where rows are, row statistics, the mask's bits; and the bias.
 #pragma once
 
-#include "backward/bias_gradient_layout.h"
 #include "backward/parts/bias.h"
 #include "backward/parts/tile.h"
 #include "tile/modified_scores.h"
 
 namespace fulmen::kernels {
 
-constexpr BiasGradientLayout kTerm =
-    BiasGradientLayout::of(kRowPadding, kHeadDim, kHeadDimV, kBlockM, kBlockN, kBuffers);
-static_assert(kTerm.total == kLdsBytes,
-              "bias_gradient: the host reserves the LDS that the tiles need");
-static_assert(kTerm.first_pitch == FirstRows::kPitch && kTerm.second_pitch == SecondRows::kPitch,
-              "bias_gradient: rows are where the host's layout has them");
+static_assert(kGivesDbias && !kGivesDq && !kRowsAreKeys && !kVariable,
+              "bias_gradient: dbias alone, of sequences of one length");
 
 using BiasTiles = float[kRowTiles][kColumnTiles][kElements];  // of a wave's rows, all keys
-
-// A wave's rows of q and dout as operands, unless they stay in LDS.
-struct TermRows {
-  QueryOperand first[kRowsInLds ? 1 : kRowTiles][kRowsInLds ? 1 : kHeadDim / kTileMmaK];
-  QueryOperand second[kRowsInLds ? 1 : kRowTiles][kRowsInLds ? 1 : kHeadDimV / kTileMmaK];
-
-  FULMEN_DEVICE void read(int first_at, int second_at) {
-    if constexpr (!kRowsInLds) {
-      read_rows<kHeadDim>(first_at, first);
-      read_rows<kHeadDimV>(second_at, second);
-    }
-  }
-
- private:
-  template <int kDims, int kSteps>
-  FULMEN_DEVICE static void read_rows(int at, QueryOperand (&rows)[kRowTiles][kSteps]) {
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-      for (int d = 0; d < kSteps; ++d) {
-        rows[t][d] = LdsRows<kDims>::query_operand(at + kScoreTile * t * LdsRows<kDims>::kPitch, d);
-      }
-    }
-  }
-};
-
-// product[t] += rows . keys, of 16 keys from keys_at on.
-template <int kDims, int kHeld, int kSteps>
-FULMEN_DEVICE void multiply_rows(const QueryOperand (&rows)[kHeld][kSteps], int rows_at,
-                                 int keys_at, float (&product)[kRowTiles][kElements]) {
-  using Rows = LdsRows<kDims>;
-#pragma unroll
-  for (int d = 0; d < kDims / kTileMmaK; ++d) {
-    const KeyOperand keys = Rows::key_operand(keys_at, d);
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      const QueryOperand row = kRowsInLds
-                                   ? Rows::query_operand(rows_at + kScoreTile * t * Rows::kPitch, d)
-                                   : rows[kRowsInLds ? 0 : t][kRowsInLds ? 0 : d];
-      multiply_scores<Element>(product[t], keys, row);
-    }
-    if (d % 2 == 1) schedule_fence();
-  }
-}
 
 // Where a term's rows are: of q and dout those of its tile of queries, of k and v of the tile's
 // keys; and the row statistics of its head. From one batch to the next these are additions.
@@ -94,21 +45,6 @@ struct TermRowsInMemory {
       statistics += a.num_heads * a.seqlen_q;
     }
   }
-};
-
-// Some of these rows as a tile's source. Whole rows are near each other: distances of 32 bits.
-struct TermSource {
-  using Stride = Either<kWholeRows, int, Int64>;
-  const Element* rows;
-  Stride stride;
-  int dims, last;
-
-  // left: rows from the first one on.
-  FULMEN_DEVICE static TermSource of(const Element* rows, Int64 stride, int dims, Int64 left,
-                                     int block) {
-    return {rows, static_cast<Stride>(stride), dims, at_most(left, block) - 1};
-  }
-  FULMEN_DEVICE int clamp(int row) const { return row < last ? row : last; }
 };
 
 // A wave's row statistics: those of the next term are in flight with its tiles.
@@ -202,40 +138,5 @@ FULMEN_DEVICE void load_bias(const BackwardArguments& a, const BiasSum::Term& te
     }
   }
 }
-
-// The tiles of a term in flight to LDS.
-class TermTiles {
- public:
-  // row: the first query.
-  FULMEN_DEVICE void fetch(const BackwardArguments& a, const TermRowsInMemory& from, Int64 row,
-                           Int64 first_column, int buffer) {
-    const int at = buffer * kTerm.buffer_bytes;
-    const Int64 keys = a.seqlen_k - first_column, queries = a.seqlen_q - row;
-    const auto any = [](int) { return true; };
-    keys_.fetch(TermSource::of(from.keys, a.k.row, a.head_dim, keys, kBlockN), at + kTerm.keys_at,
-                0, kTerm.first_pitch, any);
-    values_.fetch(TermSource::of(from.values, a.v.row, a.head_dim_v, keys, kBlockN),
-                  at + kTerm.values_at, 0, kTerm.second_pitch, any);
-    queries_.fetch(TermSource::of(from.queries, a.q.row, a.head_dim, queries, kBlockM),
-                   at + kTerm.queries_at, 0, kTerm.first_pitch, any);
-    dout_.fetch(TermSource::of(from.dout, a.dout.row, a.head_dim_v, queries, kBlockM),
-                at + kTerm.dout_at, 0, kTerm.second_pitch, any);
-    commit_columns();
-  }
-  FULMEN_DEVICE void publish(int buffer) const {
-    const int at = buffer * kTerm.buffer_bytes;
-    keys_.publish(at + kTerm.keys_at, 0, kTerm.first_pitch);
-    values_.publish(at + kTerm.values_at, 0, kTerm.second_pitch);
-    queries_.publish(at + kTerm.queries_at, 0, kTerm.first_pitch);
-    dout_.publish(at + kTerm.dout_at, 0, kTerm.second_pitch);
-    columns_arrived();
-  }
-
- private:
-  ColumnTile<kHeadDim, false> keys_;
-  ColumnTile<kHeadDimV, false> values_;
-  ColumnTile<kHeadDim, false, kWorkgroup, kBlockM> queries_;
-  ColumnTile<kHeadDimV, false, kWorkgroup, kBlockM> dout_;
-};
 
 }  // namespace fulmen::kernels

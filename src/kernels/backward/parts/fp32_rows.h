@@ -81,21 +81,6 @@ FULMEN_DEVICE void finish_queries(const BackwardTask& task, Int64 head,
   }
 }
 
-// A tile's rows in memory.
-struct FloatSource {
-  static constexpr bool kIsBuffer = true;
-  const float* rows;
-  Int64 stride;
-  int last;  // the last one that is there
-
-  FULMEN_DEVICE static FloatSource of(const float* head, Int64 stride, Int64 first, Int64 end) {
-    return {head + first * stride, stride, at_most(end - first, kBlockN) - 1};
-  }
-  FULMEN_DEVICE bool has(int row) const { return row <= last; }
-  FULMEN_DEVICE int clamp(int row) const { return row < last ? row : last; }
-  FULMEN_DEVICE const float* row(int n) const { return rows + n * stride; }
-};
-
 // A tile of both tensors of the columns, and of the queries' numbers where they are the columns.
 class FloatColumns {
  public:

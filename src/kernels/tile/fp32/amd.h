@@ -121,10 +121,10 @@ struct HeldRows {
   }
 };
 
-// product = rows . columns^T of kBlockN columns, whose planes begin at columns_at.
-template <bool kGuarded, int kDims>
+// product = rows . columns^T of 16 kColumns columns, whose planes, of kBlockN, begin at columns_at.
+template <bool kGuarded, int kDims, int kColumns>
 FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
-                                    FloatScores& product) {
+                                    Fragment<kFloatRowTiles, kColumns>& product) {
   constexpr Fp32Tile kTile = Fp32Tile::of(kTransposedDepth, kDims, kBlockN, true, false);
   product = {};
 #pragma unroll
@@ -136,7 +136,7 @@ FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
       for (int p = 0; p < kParts; ++p) row[t][p] = rows.part(t, d, p);
     }
 #pragma unroll
-    for (int f = 0; f < kFloatColumnTiles; ++f) {
+    for (int f = 0; f < kColumns; ++f) {
       RowOperand column[kParts];
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {

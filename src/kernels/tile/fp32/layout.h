@@ -1,5 +1,6 @@
-// Where the tiles of forward/prefill_fp32.h and backward/backward_fp32.h lie in LDS, in bytes: the
-// same formulas for the host, which reserves it, and for the kernels.
+// Where the tiles of forward/prefill_fp32.h, backward/backward_fp32.h and
+// backward/bias_gradient_fp32.h lie in LDS, in bytes: the same formulas for the host, which
+// reserves it, and for the kernels.
 #pragma once
 
 #include "algorithm/transposed_rows.h"
@@ -86,6 +87,27 @@ struct BackwardFp32Layout {
     l.first_rows_at = s.buffers * l.buffer_bytes;
     l.second_rows_at = l.first_rows_at + (s.rows_in_lds ? l.first_rows.bytes : 0);
     l.total = l.second_rows_at + (s.rows_in_lds && s.needs_dout ? l.second_rows.bytes : 0);
+    return l;
+  }
+};
+
+// Buffers of a term's tiles. AMD holds rows of q and dout in registers.
+struct BiasGradientFp32Layout {
+  Fp32Tile first, second;              // of k and q; of v and dout
+  int values_at, queries_at, dout_at;  // in a buffer, which begins with keys
+  int buffer_bytes, total;
+
+  FULMEN_ALGORITHM static BiasGradientFp32Layout of(int planes_depth, int head_dim, int head_dim_v,
+                                                    int block_m, int block_n, int buffers) {
+    BiasGradientFp32Layout l{};
+    l.first = Fp32Tile::of(planes_depth, head_dim, block_n, true, false);
+    l.second = Fp32Tile::of(planes_depth, head_dim_v, block_n, true, false);
+    l.values_at = l.first.bytes;
+    l.queries_at = l.values_at + l.second.bytes;
+    const int rows = planes_depth == 0 ? block_m : 0;
+    l.dout_at = l.queries_at + rows * l.first.row_pitch;
+    l.buffer_bytes = l.dout_at + rows * l.second.row_pitch;
+    l.total = buffers * l.buffer_bytes;
     return l;
   }
 };

@@ -83,16 +83,15 @@ struct HeldRows {
   int at;
 };
 
-// product = rows . columns^T of kBlockN columns. The instruction cuts its sums off, too: the more
-// are added to one, the more is lost, always to the same side. Small products have sums of their
-// own, on which that does not show.
-template <bool kGuarded, int kDims>
+// product = rows . columns^T of 16 kColumns columns. The instruction cuts its sums off, too: the
+// more are added to one, the more is lost, always to the same side. Small products have sums of
+// their own, on which that does not show.
+template <bool kGuarded, int kDims, int kColumns>
 FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
-                                    FloatScores& product) {
+                                    Fragment<kFloatRowTiles, kColumns>& product) {
   using Rows = FloatRowsInLds<kDims>;
   const unsigned lane = lane_id();
-  float sum[kFloatRowTiles][kFloatColumnTiles][2][4] = {},
-        small[kFloatRowTiles][kFloatColumnTiles][2][4] = {};
+  float sum[kFloatRowTiles][kColumns][2][4] = {}, small[kFloatRowTiles][kColumns][2][4] = {};
   // 64 dims at a time: the code is long.
 #pragma unroll 2
   for (int line = 0; line < 4 * kDims; line += 128) {
@@ -103,7 +102,7 @@ FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
       for (int t = 0; t < kFloatRowTiles; ++t)
         row[t] = split<kGuarded>(Rows::queries(lane, rows.at + line, kScoreTile * t, d).words);
 #pragma unroll
-      for (int f = 0; f < kFloatColumnTiles; ++f) {
+      for (int f = 0; f < kColumns; ++f) {
         const TwoParts<4> column =
             split<kGuarded>(Rows::keys(lane, columns_at + line, kScoreTile * f, d).words);
 #pragma unroll
@@ -120,7 +119,7 @@ FULMEN_DEVICE void multiply_columns(const HeldRows<kDims>& rows, int columns_at,
 #pragma unroll
   for (int t = 0; t < kFloatRowTiles; ++t) {
 #pragma unroll
-    for (int f = 0; f < kFloatColumnTiles; ++f) {
+    for (int f = 0; f < kColumns; ++f) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e)
         product[t][f][e] = sum[t][f][e / 4][e % 4] + small[t][f][e / 4][e % 4];

@@ -17,6 +17,21 @@ static_assert(kBlockN % kValueDepth == 0, "fp32: tiles of keys are whole operand
 // [kScoreTile * kFloatRowTiles, kBlockN]
 using FloatScores = Fragment<kFloatRowTiles, kFloatColumnTiles>;
 
+// kBlockN rows in memory, or fewer at their end.
+struct FloatSource {
+  static constexpr bool kIsBuffer = true;
+  const float* rows;
+  Int64 stride;
+  int last;  // the last one that is there
+
+  FULMEN_DEVICE static FloatSource of(const float* head, Int64 stride, Int64 first, Int64 end) {
+    return {head + first * stride, stride, at_most(end - first, kBlockN) - 1};
+  }
+  FULMEN_DEVICE bool has(int row) const { return row <= last; }
+  FULMEN_DEVICE int clamp(int row) const { return row < last ? row : last; }
+  FULMEN_DEVICE const float* row(int n) const { return rows + n * stride; }
+};
+
 // An infinity has no low part: the largest number is its high part instead, and the low part, which
 // is multiplied with the other operand's high part alone, infinite.
 FULMEN_DEVICE float finite(float x) {
