@@ -21,6 +21,8 @@ Status explain(const CLI::App& parser, const ExplainArguments& arguments) {
   Result<GivenCall> made = make_call(given);
   if (!made.ok()) return made.status();
   GivenCall& call = made.value();
+  // Planning reads no memory: any address says that v begins where k does.
+  if (call.values_in_keys) call.tensors.k.data = call.tensors.v.data = &call;
   call.options.vary_batch = arguments.vary_batch;
   call.options.vary_seqlen_k = arguments.vary_seqlen_k;
   const Result<Problem> problem = given.backward ? make_backward_problem(call.tensors, call.options)

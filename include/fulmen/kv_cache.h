@@ -18,7 +18,9 @@ struct KvCacheTensors {
   // The cache, written: padded [batch, rows, num_kv_heads, head_dim], or with a block_table paged
   // [num_pages, page_size, num_kv_heads, head_dim]; v_cache has head_dim_v. The dtype of the new
   // rows, or int8, fp8 or a block format (fulmen/quantize.h), by which new rows are rounded after
-  // they are rotated; strides as anywhere.
+  // they are rotated; strides as anywhere. Of a latent cache v_cache is the first dims of k_cache:
+  // the same memory, dtype and strides. v_new is those of k_new then, v_scale is k_scale, new rows
+  // are written once, and new keys have no rotary embedding here, as values have none.
   Tensor k_cache{}, v_cache{};
   InputTensor seqlens_k{};    // int32 [1, 1, 1, batch]: rows that are used; row i of k_new becomes
                               // row seqlens_k[b] + i
@@ -77,6 +79,7 @@ struct KvCacheProblem {
   int64_t positions = 0;   // of rotary_cos
   bool rotary_interleaved = true;
   bool queries_advance = true;
+  bool values_in_keys = false;  // v_cache is the first dims of k_cache: its rows are written there
   TensorSpec k_cache, v_cache, seqlens_k, block_table, k_new, v_new, rotary_cos, rotary_sin, q,
       q_out, seqlens_k_out, k_scale, v_scale;
   bool operator==(const KvCacheProblem&) const = default;
@@ -99,7 +102,8 @@ FULMEN_API Result<KvCacheProblem> make_kv_cache_problem(const KvCacheTensors& te
 // a vendor's stream (null: the device's default one), ignored on the CPU; a GPU may still be at
 // work on return. Allocates nothing on the CPU. Errors: those of make_kv_cache_problem(); a pointer
 // that is null or not aligned to its element; an output that overlaps an input or another output
-// (q_out may be q; the two caches may lie in each other's gaps); on devices that use the host's
+// (q_out may be q; the caches and their scales may lie in each other's gaps;
+// v_cache may be the first dims of k_cache); on devices that use the host's
 // memory, and with options.validate on others, values of seqlens_k by which rows go past the cache
 // or the last position, and pages that are not there; a backend that cannot. On error nothing is
 // written.

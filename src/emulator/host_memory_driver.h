@@ -35,7 +35,7 @@ class HostMemoryDriver : public Driver {
   explicit HostMemoryDriver(std::vector<Chip> chips) : chips_(std::move(chips)) {}
   const Chip& chip_of(int device) const { return chips_[static_cast<std::size_t>(device)]; }
   DeviceMemory& memory() const { return memory_; }
-  // Kernels have one function, fulmen_kernel.
+  // Kernels have one function, fulmen_ and what it computes.
   static Status check_function(const char* name);
   // Errors: a workgroup that is not whole waves of wave_size lanes, or has more than 1024 lanes; a
   // grid of more than 2^31 - 1.

@@ -63,6 +63,13 @@ bool has_few_short_tiles(const Target& target, const Problem& p) {
   return !p.variable_lengths() && fills_tma_tiles(target, p) && tiles <= kFewTiles &&
          p.seqlen_k <= kFewKeys && tiles * p.seqlen_k <= kFewOfAll;
 }
+// Packed sequences that fill most of a tile of 64 rows: 102 to 82 us of vision models' windows, 256
+// of 64 tokens, 16 heads of 80.
+bool packs_short_rows(const Target& target, const Problem& p) {
+  constexpr int64_t kTile = 64, kMostOfATile = 48;
+  return p.packed_q() && p.seqlen_q <= kTile && p.total_q > kMostOfATile * p.batch &&
+         larger_dim(p) > target.panel_columns;
+}
 // Squares of one tile are better served by narrower products, too, and so is dbias beside dq.
 bool fills_backward_warpgroup_tiles(const Target& target, const Problem& p) {
   constexpr int64_t kTile = 64, kWide = 192;
@@ -92,7 +99,12 @@ bool fills_persistent_workgroups(const Target& target, const Problem& p) {
 bool has_long_rows_of_keys(const Target& target, const Problem& p) {
   constexpr int64_t kTile = 64, kMostQueries = 64, kFewQueries = 32, kFewTiles = 128;
   constexpr int64_t kSharedKeys = 128, kSomeKeys = 512, kManyKeys = 2048;
+  // decode reads a mask's bytes, decode_tma bits, which a launch makes first.
+  constexpr int64_t kBytesBesideMask = int64_t{48} << 20;
   if (p.seqlen_q > kMostQueries) return false;
+  if (p.keep_mask.present && !has_mask_parts(p) &&
+      p.batch * p.num_kv_heads * p.seqlen_k * key_bytes(p) < kBytesBesideMask)
+    return false;
   const bool packs = tiles_of(packed_rows(p), kTile) < tiles_of(p.seqlen_q, kTile) * p.group_size();
   if (packs && fills_panels(target, p)) return p.seqlen_k >= kSharedKeys;
   if (packs || p.variable_lengths()) return p.seqlen_k >= kSomeKeys;
@@ -115,6 +127,7 @@ constexpr Preference kPreferences[]{
     // does not run: prefill, in tiles of 64 x 64.
     {"boards", 33, always},
     {"prefill", 32, prefers_board_shapes},
+    {"prefill_tma", 31, packs_short_rows},
     // Short sequences: whole rows of scores in registers. It has its second place below.
     {"short", 30,
      [](const Target& target, const Problem& p) { return !short_is_slower_than_tiles(target, p); }},

@@ -101,7 +101,7 @@ Support Family::serves(const Problem& p, const Chip& chip) const {
                     most_v = most.v == most.qk ? "" : ", of v up to " + std::to_string(most.v);
   return Support::no("head_dim is " + dims +
                      (p.head_dim_v == p.head_dim ? "" : ", v's " + std::to_string(p.head_dim_v)) +
-                     ": its tiles are made for heads of up to " + std::to_string(most.qk) + most_v);
+                     ": " + std::string(why_no_wider()) + std::to_string(most.qk) + most_v);
 }
 
 Support takes_matrix_instructions(const Problem& p) {

@@ -85,7 +85,7 @@ Result<Loaded> load(const Driver& driver, const Device& device, const Specialisa
     return Status(module.status().code(),
                   fmt::format("kernel \"{}\": {}", compiled.name, module.status().message()));
   const Result<Function> function =
-      driver.function(device.ordinal, module.value(), "fulmen_kernel", s.lds_bytes);
+      driver.function(device.ordinal, module.value(), entry_name(s).c_str(), s.lds_bytes);
   if (!function.ok()) {
     driver.unload(device.ordinal, module.value());
     return function.status();

@@ -30,6 +30,43 @@ class BenchProblem : public ProgramTest {
   }
 };
 
+// Formats of k and v by numbers: the plan and the row are those of what is stored.
+TEST_F(BenchProblem, TimesQuantizedKeysAndValues) {
+  const std::vector<std::string> shape{"--batch", "1", "--seqlen-q", "2", "--seqlen-k", "300",
+                                       "--heads", "4", "--kv-heads", "2", "--head-dim", "64"};
+  for (const auto& [k, v] : {std::pair<std::string, std::string>{"q8_0", ""},
+                             {"int8", "int8"},
+                             {"fp8_e4m3", "q4_0"},
+                             {"", "q5_1"}}) {
+    std::vector<std::string> problem = shape;
+    if (!k.empty()) problem.insert(problem.end(), {"--k-format", k});
+    if (!v.empty()) problem.insert(problem.end(), {"--v-format", v});
+    const nlohmann::json row = row_of(problem);
+    EXPECT_TRUE(row["verified"].get<bool>()) << row.dump();
+    problem.insert(problem.begin(), "explain");
+    const std::string said = fulmen(problem).out;
+    for (const std::string& format : {k, v}) {
+      EXPECT_NE(said.find(format.empty() ? "fp32" : format), std::string::npos) << said;
+    }
+  }
+}
+
+// Latent attention by numbers: the values are no memory of their own.
+TEST_F(BenchProblem, TimesValuesInKeys) {
+  const std::vector<std::string> problem{
+      "--seqlen-q", "1",   "--seqlen-k",   "200", "--heads",         "16", "--kv-heads", "1",
+      "--head-dim", "576", "--head-dim-v", "512", "--values-in-keys"};
+  EXPECT_TRUE(row_of(problem)["verified"].get<bool>());
+  std::vector<std::string> explain = problem;
+  explain.insert(explain.begin(), "explain");
+  EXPECT_NE(fulmen(explain).out.find("values_in_keys"), std::string::npos);
+  explain.insert(explain.end(), {"--v-format", "int8"});
+  const Outcome refused = fulmen(explain);
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.err.find("--k-format and --v-format must be the same"), std::string::npos)
+      << refused.err;
+}
+
 TEST_F(BenchProblem, TimesAnyShape) {
   const nlohmann::json row = row_of({"--batch",
                                      "3",

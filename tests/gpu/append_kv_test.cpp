@@ -36,6 +36,7 @@ struct HostCall {
     DType rotary_dtype = DType::fp32;
     // Formats of the cache, with a scale of each token or of all.
     bool quantized = false, of_tokens = false;
+    bool latent = false;  // v is the first dims of k, everywhere
     DType k_dtype = DType::int8, v_dtype = DType::int8, scale_dtype = DType::fp32;
   };
   HostCall(const Shape& s, Random& random) {
@@ -57,6 +58,13 @@ struct HostCall {
     if (s.seqlen_new > 0) {
       t.k_new = floats(s.dtype, {s.batch, s.seqlen_new, s.kv_heads, s.dim}, random);
       t.v_new = floats(s.dtype, {s.batch, s.seqlen_new, s.kv_heads, s.dim_v}, random);
+    }
+    if (s.latent) {
+      for (const auto& [values, keys] : {std::pair{&t.v_cache, &t.k_cache}, {&t.v_new, &t.k_new}}) {
+        *values = *keys;
+        values->shape[3] = s.dim_v;
+      }
+      t.v_scale = t.k_scale;
     }
     const int64_t most = s.rows - std::max(s.seqlen_new, s.seqlen_q);
     t.seqlens_k = numbers(1, s.batch, [&](int64_t) { return random.between(0, most); });
@@ -113,10 +121,17 @@ class GpuAppendKv : public GpuTest {
         status = backend->copy(device(), memory, (host->*tensor).data, bytes_of(host->*tensor));
     }
     if (host.q_out.data == host.q.data) there.q_out.data = there.q.data;
+    const bool latent = host.v_cache.data == host.k_cache.data;
+    if (latent) {
+      there.v_cache.data = there.k_cache.data;
+      there.v_new.data = there.k_new.data;
+      there.v_scale.data = there.k_scale.data;
+    }
     if (status.ok()) status = append_kv(there, options, device());
     if (status.ok()) status = backend->synchronize(device(), nullptr);
     for (const TensorMember<T> tensor : kWritten) {
       if (!status.ok() || (host->*tensor).data == nullptr) continue;
+      if (latent && (tensor == &T::v_cache || tensor == &T::v_scale)) continue;
       status = backend->copy(device(), (host->*tensor).data, (there->*tensor).data,
                              bytes_of(host->*tensor));
     }
@@ -238,6 +253,35 @@ TEST_P(GpuAppendKv, IsWhatTheCpuDoes) {
     const Status status = run(there.t, options);
     ASSERT_TRUE(status.ok()) << status.message();
     expect_same(here.t, there.t);
+  }
+}
+
+// Values that are the first dims of keys are written with these, and so is their scale.
+TEST_P(GpuAppendKv, LatentRowsAreWrittenOnce) {
+  Random random(own_stream(7908));
+  for (const DType stored : {DType::bf16, DType::int8, DType::fp8_e4m3}) {
+    for (const bool of_tokens : {false, true}) {
+      if (!drawn()) continue;
+      HostCall::Shape s;
+      s.latent = true;
+      s.batch = 2;
+      s.dim = 80;
+      s.dim_v = 64;
+      s.rows = 12;
+      s.page_size = of_tokens ? 4 : 0;
+      s.seqlen_new = 3;
+      s.quantized = stored != DType::bf16;
+      s.of_tokens = of_tokens;
+      s.k_dtype = s.v_dtype = stored;
+      Random same = random;
+      HostCall here(s, random), there(s, same);
+      const Status expected = append_kv(here.t, {}, "cpu");
+      ASSERT_TRUE(expected.ok()) << expected.message();
+      const Status status = run(there.t, {});
+      ASSERT_TRUE(status.ok()) << status.message();
+      here.t.v_cache = there.t.v_cache = here.t.v_scale = there.t.v_scale = {};
+      expect_same(here.t, there.t);
+    }
   }
 }
 

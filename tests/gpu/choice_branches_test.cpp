@@ -191,7 +191,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"short_backward.gfx11", 6}}},
       {"gfx1201",
        20000,
-       {{"backward.gfx12", 24},
+       {{"backward.gfx12", 26},
         {"backward.portable", 6},
         {"backward_fp32.gfx12", 2},
         {"decode.gfx12", 11},
@@ -204,7 +204,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"short_backward.gfx12", 6}}},
       {"gfx942",
        20000,
-       {{"backward.cdna3", 13},
+       {{"backward.cdna3", 14},
         {"backward.portable", 6},
         {"backward_fp32.cdna3", 4},
         {"decode.cdna3", 12},
@@ -218,7 +218,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"short_backward.cdna3", 7}}},
       {"gfx950",
        20000,
-       {{"backward.cdna4", 11},
+       {{"backward.cdna4", 12},
         {"backward.portable", 6},
         {"backward_fp32.cdna4", 4},
         {"decode.cdna4", 12},
@@ -233,9 +233,9 @@ const std::vector<ChipBranches>& chip_branches() {
       {"sm_80",
        60000,
        {{"backward.portable", 6},
-        {"backward.sm80", 22},
-        {"backward_atomic.sm80", 17},
-        {"backward_fp32.sm80", 8},
+        {"backward.sm80", 26},
+        {"backward_atomic.sm80", 19},
+        {"backward_fp32.sm80", 12},
         {"boards.sm80", 4},
         {"decode.portable", 16},
         {"decode.sm80", 9},
@@ -248,12 +248,12 @@ const std::vector<ChipBranches>& chip_branches() {
       {"sm_90a",
        60000,
        {{"backward.portable", 6},
-        {"backward.sm80", 21},
-        {"backward_atomic.sm80", 15},
-        {"backward_fp32.sm80", 6},
-        {"backward_tma.sm90", 9},
-        {"backward_wgmma.sm90", 20},
-        {"backward_wgmma_atomic.sm90", 12},
+        {"backward.sm80", 26},
+        {"backward_atomic.sm80", 17},
+        {"backward_fp32.sm80", 9},
+        {"backward_tma.sm90", 12},
+        {"backward_wgmma.sm90", 26},
+        {"backward_wgmma_atomic.sm90", 14},
         {"boards.sm80", 4},
         {"decode.portable", 16},
         {"decode.sm80", 9},
@@ -263,7 +263,7 @@ const std::vector<ChipBranches>& chip_branches() {
         {"prefill.sm80", 10},
         {"prefill_fp32.sm80", 3},
         {"prefill_int8.sm80", 3},
-        {"prefill_tma.sm90", 38},
+        {"prefill_tma.sm90", 39},
         {"prefill_wgmma.sm90", 4},
         {"short.sm80", 30},
         {"short_backward.sm80", 22}}},
@@ -328,7 +328,8 @@ INSTANTIATE_TEST_SUITE_P(Each, ChoiceBranches, ::testing::ValuesIn(chip_branches
 
 // Each row of the order of preference is the best for some problem on some chip, except places
 // behind a family that takes the same problems: such a family runs when it is forced, or as the
-// next one where a kernel is refused.
+// next one where a kernel is refused. Packed sequences, of which prefill_tma has a row, are not
+// drawn.
 TEST(ChoiceOfFamilies, EachRowIsTakenOrIsAPlaceBehindAnother) {
   using Place = std::pair<std::string, double>;
   std::set<Place> won, rows;
@@ -339,7 +340,8 @@ TEST(ChoiceOfFamilies, EachRowIsTakenOrIsAPlaceBehindAnother) {
   for (const Place& row : rows) {
     if (!won.contains(row)) behind.insert(row);
   }
-  EXPECT_EQ(behind, (std::set<Place>{{"prefill_wgmma", 19},
+  EXPECT_EQ(behind, (std::set<Place>{{"prefill_tma", 31},
+                                     {"prefill_wgmma", 19},
                                      {"short", 18},
                                      {"prefill_tma", 17},
                                      {"decode_tma", 16},

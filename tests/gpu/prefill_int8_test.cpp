@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gpu/gpu_devices.h"
+#include "support/exact_cosine.h"
 #include "support/run_kernel.h"
 
 namespace fulmen::testing {
@@ -71,6 +72,17 @@ TEST_P(GpuPrefillInt8, ShapesAndLayouts) {
     s.layout = random.pick({Layout::bshd, Layout::bhsd, Layout::sbhd, Layout::odd_strides});
     s.lse = random.chance(0.7);
     check(s, random, random.chance(0.3) ? 1 : 0);
+  }
+}
+
+TEST_P(GpuPrefillInt8, OutputsPointWhereExactOnesDo) {
+  Random random(9803);
+  for (const bool outliers : {false, true}) {
+    if (!drawn(2)) continue;
+    Case c(spec_of(DType::bf16, 64, 96, 256, random), random);
+    if (outliers) shift_channels(c);
+    ASSERT_TRUE(verified(c, kernel(), {device(), 0}));
+    EXPECT_GE(exact_cosine(c), kInt8Cosine) << (outliers ? "channels around 10" : "normal numbers");
   }
 }
 

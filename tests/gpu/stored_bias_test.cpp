@@ -126,7 +126,8 @@ TEST(GpuStoredBiasPlans, HaveNoLaunchOfTheirOwn) {
             plan.launches.begin(), plan.launches.end(), [](const gpu::KernelLaunch& launch) {
               return (launch.specialisation.outputs & gpu::kGivesDbias) != 0;
             });
-        EXPECT_EQ(apart, shared || family->target().is_portable()) << arch << family->name();
+        const bool has_registers = chip.arch != "gfx1100" && !family->target().is_portable();
+        EXPECT_EQ(apart, shared || !has_registers) << arch << " " << family->name();
       }
     }
   }

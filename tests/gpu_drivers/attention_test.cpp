@@ -292,7 +292,7 @@ TEST_F(CudaAttention, AWrongFirstUseIsRefused) {
           "nan, expected"}) {
       EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
     }
-    ASSERT_EQ(state.launches.size(), 1U) << "it is found out once";
+    ASSERT_EQ(state.launches.size(), 2U) << "each of two kernels is found out once";
     EXPECT_NE(state.launches.front().stream, nullptr);
   }
   for (const char* waits_for_all : {"cuCtxSynchronize", "cuMemcpy", "cuMemsetD8"})

@@ -359,3 +359,141 @@ def test_jax():
             return fulmen.attention(q, k, v, k_scale=k_scale, v_scale=v_scale)
 
         np.testing.assert_array_equal(np.asarray(jax.jit(call)(*arrays)), want)
+
+
+def latent(torch, dtype, rows=9):
+    """A cache of zeros whose values are the first 64 dims of its keys, and new rows."""
+    new = torch.from_numpy(normal(B, 4, 1, 80, seed=1))
+    if dtype == torch.float32:
+        return torch.zeros(B, rows, 1, 80), None, new, new, None
+    want, scales = fulmen.quantize_kv(new, str(dtype).removeprefix("torch."))
+    return torch.zeros(B, rows, 1, 80, dtype=dtype), torch.zeros(B, rows, 1, 1), new, want, scales
+
+
+@pytest.mark.parametrize("device", [None, "emulated:gfx1100"])
+@pytest.mark.parametrize("name", ["float32", "int8", "float8_e4m3fn"])
+def test_append_kv_to_a_latent_cache(name, device):
+    torch = pytest.importorskip("torch")
+    cache, scale, new, want, scales = latent(torch, getattr(torch, name))
+    options = {} if scale is None else {"k_scale": scale, "v_scale": scale}
+    fulmen.append_kv(cache, cache[..., :64], [1, 5], new, new[..., :64], device=device, **options)
+    for n, first in enumerate((1, 5)):
+        assert torch.equal(cache[n, first : first + 4].float(), want[n].float())
+        assert not cache[n, :first].float().any()
+        if scale is not None:
+            assert torch.equal(scale[n, first : first + 4], scales[n])
+    other = new.clone()
+    with pytest.raises(ValueError, match="v_cache is the first dims of k_cache"):
+        fulmen.append_kv(cache, cache[..., :64], [1, 5], new, other[..., :64], **options)
+
+
+def test_append_kv_to_a_latent_cache_compiled():
+    torch = pytest.importorskip("torch")
+    cache, scale, new, want, scales = latent(torch, torch.int8)
+
+    def call(cache, lengths, new, scale):
+        return fulmen.append_kv(
+            cache, cache[..., :64], lengths, new, new[..., :64], k_scale=scale, v_scale=scale
+        )
+
+    run = torch.compile(call, backend="aot_eager", fullgraph=True)
+    run(cache, torch.tensor([0, 3], dtype=torch.int32), new, scale)
+    for n, first in enumerate((0, 3)):
+        assert torch.equal(cache[n, first : first + 4], want[n])
+        assert torch.equal(scale[n, first : first + 4], scales[n])
+
+
+def test_append_kv_refuses_caches_that_share_bytes():
+    c, k, ones = np.zeros((1, 8, 1, 96), np.float32), normal(1, 2, 1, 64), np.ones(1, np.int32)
+    for v_cache in (c[..., 32:], c[..., 1:65]):
+        with pytest.raises(ValueError, match=r"^v_cache at|^k_cache at .* overlaps v_cache"):
+            fulmen.append_kv(c[..., :64], v_cache, ones, k, 2 * k[..., : v_cache.shape[-1]])
+    assert not c.any()
+    both = np.zeros((1, 8, 1, 2, 64), np.float32)  # in each other's gaps
+    fulmen.append_kv(both[..., 0, :], both[..., 1, :], ones, k, 2 * k)
+    np.testing.assert_array_equal(both[0, 1:3, :, 0], k[0])
+    np.testing.assert_array_equal(both[0, 1:3, :, 1], 2 * k[0])
+
+
+def of_scale(kind, torch=None):
+    value = {"number": 0.25, "no dims": np.float32(0.25), "array": np.full((), 0.25, np.float32)}
+    return torch.tensor(0.25) if torch is not None and kind == "no dims" else value[kind]
+
+
+@pytest.mark.parametrize("kind", ["number", "no dims", "array"])
+def test_scales_without_dims(kind):
+    q, k = normal(B, 3, H, D), normal(B, S, KV, D, seed=1)
+    k8, _ = fulmen.quantize_kv(k, scale=np.full((1, 1, 1, 1), 0.25, np.float32))
+    want = exact(q, k8 * np.float32(0.25), k8 * np.float32(0.25))
+    scale = of_scale(kind)
+    for options in ({}, {"precision": "exact", "k_format": None}):
+        out = fulmen.attention(q, k8, k8, k_scale=scale, v_scale=scale, **options)
+        np.testing.assert_allclose(out, want, atol=2e-6)
+    cache = np.zeros((B, S + 1, KV, D), np.int8)
+    fulmen.append_kv(cache, cache.copy(), [1] * B, k, k, k_scale=scale, v_scale=scale)
+    np.testing.assert_array_equal(cache[:, 1:], k8)
+    torch = pytest.importorskip("torch")
+    scale = of_scale(kind, torch)
+    q, k8 = torch.from_numpy(q), torch.from_numpy(k8)
+    if kind != "array":
+        out = fulmen.attention(q, k8, k8, k_scale=scale, v_scale=scale)
+        np.testing.assert_allclose(out, want, atol=2e-6)
+
+
+@pytest.mark.parametrize("shape", [(KV,), (1,), (B, KV)])
+def test_append_kv_takes_the_scales_of_attention(shape):
+    k, scale = normal(B, 4, KV, D, seed=1), np.linspace(0.02, 0.05, 6, dtype=np.float32)
+    scale = scale[: int(np.prod(shape))].reshape(shape)
+    cache = np.zeros((B, 4, KV, D), np.int8)
+    fulmen.append_kv(cache, cache.copy(), [0] * B, k, k, k_scale=scale, v_scale=scale)
+    of_head = np.broadcast_to(scale, (B, KV))[:, None, :, None]
+    np.testing.assert_array_equal(cache, np.clip(np.rint(k / of_head), -127, 127))
+    stored = cache.astype(np.float32) * of_head
+    q = normal(B, 3, H, D)
+    out = fulmen.attention(q, cache, cache, k_scale=scale, v_scale=scale)
+    np.testing.assert_allclose(out, exact(q, stored, stored), atol=2e-6)
+
+
+def test_formats_of_every_function():
+    q, k, v = normal(B, 3, H, D), normal(B, S, KV, D, seed=1), normal(B, S, KV, D, seed=2)
+    (k4, _), (v5, _) = fulmen.quantize_kv(k, "q4_0"), fulmen.quantize_kv(v, "q5_1")
+    formats = {"k_format": "q4_0", "v_format": "q5_1"}
+    stored = (fulmen.dequantize_kv(k4, format="q4_0"), fulmen.dequantize_kv(v5, format="q5_1"))
+    want = exact(q, *stored)
+    np.testing.assert_allclose(fulmen.attention_reference(q, k4, v5, **formats), want, atol=1e-12)
+    out = fulmen.attention(q, k4, v5, **formats)
+    report = fulmen.verify(q, k4, v5, out, **formats)
+    assert report.ok and report.elements == out.size
+    assert not fulmen.verify(q, k4, v5, out + 1e-3, **formats).ok
+    said = fulmen.explain(q, k4, v5, **formats)
+    assert fulmen.plan(q, k4, v5, **formats).explanation == said
+    assert "q4_0" in said and "q5_1" in said
+    for function in (fulmen.plan, fulmen.explain):
+        with pytest.raises(TypeError, match=rf"^{function.__name__}\(\)"):
+            function(q, k, v, no_such_argument=1)
+
+
+def test_flash_attention_3_has_no_gradients_of_8_bits():
+    torch = pytest.importorskip("torch")
+    from fulmen.flash_attn_interface import flash_attn_func, flash_attn_varlen_func
+
+    q, k, v, _, _ = of_8_bits(torch)
+    cu_q, cu_k = (torch.arange(B + 1, dtype=torch.int32) * n for n in (3, S))
+    packed = [x.flatten(0, 1) for x in (q, k, v)]
+    q.requires_grad_()
+    packed[0].requires_grad_()
+    for run in (
+        lambda: fulmen.attention(q, k, v),
+        lambda: flash_attn_func(q, k, v),
+        lambda: flash_attn_varlen_func(*packed, cu_q, cu_k, 3, S),
+    ):
+        with pytest.raises(NotImplementedError, match=r"^k\.dtype is fp8_e4m3"):
+            run().float().sum().backward()
+    with torch.no_grad():
+        assert flash_attn_func(q, k, v).dtype == torch.bfloat16
+    half = torch.zeros(1, 2, 1, 64, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"^k_descale"):
+        flash_attn_func(half, half.to(torch.int8), half, k_descale=torch.ones(7, 5, 3))
+    out = flash_attn_func(q.detach(), k, v, k_descale=0.5, v_descale=0.5)
+    want = exact(*(x.detach().float() for x in (q, k.float() * 0.5, v.float() * 0.5)))
+    torch.testing.assert_close(out.float(), torch.from_numpy(want).float(), atol=1e-2, rtol=1e-2)

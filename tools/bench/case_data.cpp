@@ -134,6 +134,16 @@ Status given_case(const GivenProblem& given, NormalPool& pool, std::size_t max_b
   if (!sizes.ok()) return sizes.status();
   if (Status status = check_size(t, max_bytes); !status.ok())
     return {StatusCode::invalid_argument, status.message()};
+  for (const auto& [codes, scale] : {std::pair{&t.k, &t.k_scale}, {&t.v, &t.v_scale}}) {
+    if (made->values_in_keys && codes == &t.v) {
+      if (is_missing(t.k)) data.memory.push_back(random_tensor(pool, t.k));
+      t.v.data = t.k.data;
+      t.v_scale = t.k_scale;
+    }
+    if (!is_quantized(codes->dtype) || !is_missing(*codes)) continue;
+    for (Memory& memory : random_codes(pool, *codes, *scale))
+      data.memory.push_back(std::move(memory));
+  }
   for (Tensor* tensor :
        std::initializer_list<Tensor*>{&t.q, &t.k, &t.v, &t.bias, &t.sinks, &t.dout, &t.dlse}) {
     if (is_missing(*tensor)) data.memory.push_back(random_tensor(pool, *tensor));

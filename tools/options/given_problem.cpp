@@ -8,6 +8,7 @@
 
 #include "fulmen/fulmen.h"
 #include "tools/options/number_checks.h"
+#include "tools/tensors/random_inputs.h"
 
 namespace fulmen::tools {
 namespace {
@@ -33,14 +34,31 @@ Result<AttentionTensors> tensors_by_numbers(const GivenProblem& given) {
   const int64_t seqlen_k = given.seqlen_k < 0 ? given.seqlen_q : given.seqlen_k;
   const int64_t kv_heads = problem.kv_heads > 0 ? problem.kv_heads : problem.heads;
   const int64_t head_dim_v = given.head_dim_v > 0 ? given.head_dim_v : given.head_dim;
-  const auto view = [&](int64_t seqlen, int64_t heads, int64_t dim) {
-    return view_in_layout(problem.layout, nullptr, dtype.value(), given.batch, seqlen, heads, dim);
+  const auto view = [&](const std::string& format, int64_t seqlen, int64_t heads, int64_t dim) {
+    return view_in_layout(problem.layout, nullptr,
+                          format.empty() ? dtype.value() : kv_format(format), given.batch, seqlen,
+                          heads, dim);
   };
   AttentionTensors tensors;
-  tensors.q = view(given.seqlen_q, problem.heads, given.head_dim);
-  tensors.k = view(seqlen_k, kv_heads, given.head_dim);
-  tensors.v = view(seqlen_k, kv_heads, head_dim_v);
-  tensors.out = view(given.seqlen_q, problem.heads, head_dim_v);
+  tensors.q = view({}, given.seqlen_q, problem.heads, given.head_dim);
+  tensors.k = view(problem.k_format, seqlen_k, kv_heads, given.head_dim);
+  tensors.v = view(problem.v_format, seqlen_k, kv_heads, head_dim_v);
+  tensors.out = view({}, given.seqlen_q, problem.heads, head_dim_v);
+  if (given.values_in_keys) {
+    if (head_dim_v > given.head_dim) {
+      return Status{StatusCode::invalid_argument,
+                    fmt::format("--values-in-keys: --head-dim-v is {}, 1 to --head-dim, {}, are "
+                                "accepted",
+                                head_dim_v, given.head_dim)};
+    }
+    if (problem.k_format != problem.v_format) {
+      return Status{StatusCode::invalid_argument,
+                    "--values-in-keys: --k-format and --v-format must be the same"};
+    }
+    tensors.v.strides = tensors.k.strides;
+  }
+  if (!problem.k_format.empty()) tensors.k_scale = scale_of_heads(tensors.k);
+  if (!problem.v_format.empty()) tensors.v_scale = scale_of_heads(tensors.v);
   if (const auto& s = given.bias_shape; !s.empty()) {
     const Result<DType> bias_dtype =
         given.bias_dtype.empty() ? dtype : parse_dtype(given.bias_dtype);
@@ -111,6 +129,8 @@ void add_given_problem_options(CLI::App& parser, GivenProblem& given) {
       ->delimiter(',')
       ->expected(4)
       ->transform(int64_from(0));
+  parser.add_flag("--values-in-keys", given.values_in_keys,
+                  "v is the first dims of k, the same memory (latent attention)");
   parser.add_flag("--with-alibi", given.alibi, "ALiBi slopes, fp32 [head]");
   parser.add_flag("--with-sinks", given.sinks, "attention sinks, fp32 [head]");
   parser.add_flag("--with-lse", given.lse, "the log-sum-exp is wanted, too");
@@ -131,9 +151,10 @@ void add_given_problem_options(CLI::App& parser, GivenProblem& given) {
 
 Status check_use(const CLI::App& parser, const GivenProblem& given) {
   const bool by_files = given.by_files();
-  constexpr const char* kNumbers[] = {
-      "--batch",      "--seqlen-q",   "--seqlen-k",   "--head-dim",   "--head-dim-v",
-      "--bias-shape", "--bias-dtype", "--keep-shape", "--with-alibi", "--with-sinks"};
+  constexpr const char* kNumbers[] = {"--batch",      "--seqlen-q",      "--seqlen-k",
+                                      "--head-dim",   "--head-dim-v",    "--bias-shape",
+                                      "--bias-dtype", "--keep-shape",    "--with-alibi",
+                                      "--with-sinks", "--values-in-keys"};
   std::vector<const char*> files{"--bias", "--keep", "--bf16", "--max-seqlen-q", "--max-seqlen-k"};
   for (const VectorFile& file : kVectorFiles) files.push_back(file.option);
   constexpr const char* kBackward[] = {"--gradients", "--dbias-shape", "--with-dlse"};
@@ -181,6 +202,7 @@ Result<GivenCall> make_call(const GivenProblem& given) {
     const Result<AttentionTensors> numbers = tensors_by_numbers(given);
     if (!numbers.ok()) return numbers.status();
     call.tensors = numbers.value();
+    call.values_in_keys = given.values_in_keys;
   }
   const auto& q = call.tensors.q.shape;
   if (given.lse) call.tensors.lse = Tensor::bhqk(nullptr, DType::fp32, q[0], q[2], q[1], 1);

@@ -21,6 +21,7 @@ struct GivenProblem {
   std::vector<int64_t> bias_shape, keep_shape;
   std::string bias_dtype;
   bool alibi = false, sinks = false;
+  bool values_in_keys = false;
   // Options of both.
   bool lse = false, backward = false, dlse = false;
   std::vector<std::string> gradients;  // empty: all of them
@@ -41,6 +42,7 @@ struct GivenCall {
   std::unique_ptr<LoadedProblem> files;  // that the tensors view; null for a problem by numbers
   AttentionTensors tensors;
   AttentionOptions options;
+  bool values_in_keys = false;  // v has k's strides and, once there is memory, k's address
 };
 Result<GivenCall> make_call(const GivenProblem& given);
 

@@ -25,11 +25,6 @@ std::vector<std::string> raw_format_names() {
   for (const DType format : kRawFormats) names.emplace_back(to_string(format));
   return names;
 }
-// name: one of these.
-DType raw_format(const std::string& name) {
-  return *std::find_if(std::begin(kRawFormats), std::end(kRawFormats) - 1,
-                       [&](DType format) { return name == to_string(format); });
-}
 
 // "L,R", each -1 or more.
 bool parse_window(std::string_view text, AttentionOptions& options) {
@@ -161,6 +156,11 @@ Status load_optional_tensors(const ProblemArguments& arguments, LoadedProblem& p
 
 }  // namespace
 
+DType kv_format(const std::string& name) {
+  return *std::find_if(std::begin(kRawFormats), std::end(kRawFormats) - 1,
+                       [&](DType format) { return name == to_string(format); });
+}
+
 Status invalid(std::string message) { return {StatusCode::invalid_argument, std::move(message)}; }
 
 std::vector<InputFile> input_files(const ProblemArguments& a) {
@@ -179,7 +179,8 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
        {std::pair{"--k-format", &arguments.k_format}, {"--v-format", &arguments.v_format}}) {
     app.add_option(name, *format,
                    "the file is the bytes of this format, without a header, in the layout: "
-                   "q says the batch and head_dim, the file's size seqlen_k")
+                   "q says the batch and head_dim, the file's size seqlen_k. By numbers, where a "
+                   "command takes them: this format, int8 and fp8 with a scale of each head")
         ->check(CLI::IsMember(raw_format_names()));
   }
   app.add_option("--bias", arguments.bias,
@@ -207,8 +208,8 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments) {
   app.add_option(
          "--precision", arguments.precision,
          "in which numbers the products are: exact, the default, or int8 or fp8, about 1 and "
-         "5 % off: fp8 has kernels on NVIDIA and AMD, int8 on AMD and NVIDIA, CPUs have plain "
-         "loops of both")
+         "5 % off: int8 has kernels on CPUs, AMD and NVIDIA, fp8 on AMD and NVIDIA, and plain "
+         "loops on CPUs")
       ->check(CLI::IsMember({"exact", "int8", "fp8"}));
   app.add_option("--softcap", arguments.softcap,
                  "score = softcap * tanh(score / softcap); 0 is off")
@@ -404,7 +405,7 @@ Result<std::unique_ptr<LoadedProblem>> load_problem(const ProblemArguments& argu
     const Result<Tensor> view =
         operand.format.empty()
             ? read_operand(arguments, operand.option, operand.path, operand.heads, operand.array)
-            : read_raw(arguments, operand.option, operand.path, raw_format(operand.format),
+            : read_raw(arguments, operand.option, operand.path, kv_format(operand.format),
                        problem->tensors.q, operand.heads, operand.array);
     if (!view.ok()) return view.status();
     operand.tensor = view.value();

@@ -19,7 +19,8 @@ namespace fulmen::tools {
 
 struct ProblemArguments {
   std::string q, k, v, bias, keep;  // paths; empty: not given
-  std::string k_format, v_format;   // of raw files; empty: .npy files
+  // Of raw files, or of a problem by numbers; empty: .npy files, or q's dtype.
+  std::string k_format, v_format;
   std::string causal = "none";
   std::string window;
   std::string layout = "bshd";
@@ -56,6 +57,8 @@ void add_problem_options(CLI::App& app, ProblemArguments& arguments);
 Status invalid(std::string message);
 // Names of the command line to values: Errors name the option, its value and what is accepted.
 Result<DType> parse_dtype(const std::string& name);
+// Of k and v: one of the names that --k-format takes.
+DType kv_format(const std::string& name);
 // Of "int8" and "fp8"; else exact.
 Precision precision_of(const std::string& name);
 Result<AttentionOptions> attention_options(const ProblemArguments& arguments);

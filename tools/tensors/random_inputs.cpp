@@ -1,9 +1,12 @@
 #include "tools/tensors/random_inputs.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <new>
+#include <stdexcept>
 
+#include "fulmen/quantize.h"
 #include "tools/tensors/float_conversion.h"
 
 namespace fulmen::tools {
@@ -55,7 +58,8 @@ std::size_t stored_elements(const Tensor& tensor) noexcept {
   int64_t last = 0;
   for (std::size_t d = 0; d < 4; ++d) {
     if (tensor.shape[d] == 0) return 0;
-    last += (tensor.shape[d] - 1) * tensor.strides[d];
+    const int64_t size = d < 3 ? tensor.shape[d] : row_elements(tensor.dtype, tensor.shape[d]);
+    last += (size - 1) * tensor.strides[d];
   }
   return static_cast<std::size_t>(last) + 1;
 }
@@ -68,6 +72,25 @@ Memory random_tensor(NormalPool& pool, Tensor& tensor, float factor) {
   tensor.data = memory.data();
   pool.fill(memory.data(), tensor.dtype, count, factor);
   return memory;
+}
+
+std::vector<Memory> random_codes(NormalPool& pool, Tensor& tensor, Tensor& scale, float factor) {
+  std::vector<Memory> memory;
+  NormalPool no_values = NormalPool::without_values();
+  memory.push_back(random_tensor(no_values, tensor));
+  if (scale.shape != std::array<int64_t, 4>{}) memory.push_back(random_tensor(no_values, scale));
+  if (!pool.has_values()) return memory;
+  const auto& s = tensor.shape;
+  Tensor numbers = Tensor::bshd(nullptr, DType::fp32, s[0], s[1], s[2], s[3]);
+  const Memory of_numbers = random_tensor(pool, numbers, factor);
+  if (const Status status = quantize_kv(numbers, tensor, scale); !status.ok())
+    throw std::runtime_error(status.message());
+  return memory;
+}
+
+Tensor scale_of_heads(const Tensor& codes) {
+  if (block_bytes(codes.dtype) > 0) return {};
+  return Tensor::bshd(nullptr, DType::fp32, 1, 1, codes.shape[2], 1);
 }
 
 }  // namespace fulmen::tools

@@ -32,7 +32,15 @@ class NormalPool {
 // Owned memory for all that a tensor's strides reach, filled with normal numbers; the tensor's data
 // points to it. Throws std::bad_alloc.
 Memory random_tensor(NormalPool& pool, Tensor& tensor, float factor = 1.0F);
-// Elements from a tensor's first to its last; broadcast dims (stride 0) count once.
+// The same of keys or values in a format of their own: normal numbers are quantized, with the
+// scales that `scale` has room for. Returns the memory of both.
+std::vector<Memory> random_codes(NormalPool& pool, Tensor& tensor, Tensor& scale,
+                                 float factor = 1.0F);
+// Returns true for a dtype that only k and v have.
+constexpr bool is_quantized(DType dtype) { return size_of(dtype) == 1 && dtype != DType::boolean; }
+// The shape of a scale of each head, fp32; of a block format, which has its own, none.
+Tensor scale_of_heads(const Tensor& codes);
+// Elements from a tensor's first to its last, bytes of blocks; dims of stride 0 count once.
 std::size_t stored_elements(const Tensor& tensor) noexcept;
 
 }  // namespace fulmen::tools

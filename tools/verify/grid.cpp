@@ -32,9 +32,10 @@ constexpr std::array kLayoutNames{"bshd", "bhsd", "packed qkv", "odd strides"};
 Tensor view(Layout layout, DType dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t dim) {
   if (layout == Layout::bhsd) return Tensor::bhsd(nullptr, dtype, batch, seqlen, heads, dim);
   Tensor tensor = Tensor::bshd(nullptr, dtype, batch, seqlen, heads, dim);
-  const int64_t row = layout == Layout::packed_qkv ? 3 * heads * dim : heads * (dim + 3) + 1;
-  if (layout == Layout::packed_qkv) tensor.strides = {seqlen * row, row, dim, 1};
-  if (layout == Layout::odd_strides) tensor.strides = {seqlen * row + 5, row, dim + 3, 1};
+  const int64_t head = row_elements(dtype, dim),
+                row = layout == Layout::packed_qkv ? 3 * heads * head : heads * (head + 3) + 1;
+  if (layout == Layout::packed_qkv) tensor.strides = {seqlen * row, row, head, 1};
+  if (layout == Layout::odd_strides) tensor.strides = {seqlen * row + 5, row, head + 3, 1};
   return tensor;
 }
 
@@ -50,6 +51,20 @@ void allocate(NormalPool& pool, const GridCase& c, GridData& data, Tensor& tenso
   tensor.data = static_cast<char*>(wider.data) + size_of(tensor.dtype);
 }
 
+// k or v: numbers of q's dtype, or quantized ones.
+void allocate_stored(NormalPool& pool, const GridCase& c, GridData& data, Tensor& tensor,
+                     Tensor& scale, float factor) {
+  if (!is_quantized(tensor.dtype)) return allocate(pool, c, data, tensor, factor);
+  if (c.token_scales && block_bytes(tensor.dtype) == 0) {
+    const auto& s = tensor.shape;
+    scale = Tensor::bshd(nullptr, DType::fp32, s[0], s[1], s[2], 1);
+  } else {
+    scale = scale_of_heads(tensor);
+  }
+  for (Memory& memory : random_codes(pool, tensor, scale, factor))
+    data.memory.push_back(std::move(memory));
+}
+
 // Every key of a sequence, or page, becomes its first.
 void repeat_first_key(const Tensor& k) {
   const auto bytes = static_cast<std::size_t>(size_of(k.dtype));
@@ -60,7 +75,8 @@ void repeat_first_key(const Tensor& k) {
   for (int64_t b = 0; b < k.shape[0]; ++b) {
     for (int64_t j = 1; j < k.shape[1]; ++j) {
       for (int64_t h = 0; h < k.shape[2]; ++h) {
-        std::memcpy(at(b, j, h), at(b, 0, h), static_cast<std::size_t>(k.shape[3]) * bytes);
+        std::memcpy(at(b, j, h), at(b, 0, h),
+                    static_cast<std::size_t>(row_elements(k.dtype, k.shape[3])) * bytes);
       }
     }
   }
@@ -82,15 +98,15 @@ int64_t total_of(int64_t most, int64_t batch) {
 int64_t pages_of(const GridCase& c) { return (c.seqlen_k + c.page_size - 1) / c.page_size; }
 
 // q, k, v, out and their gradients: views of their shapes in the case's layout.
-Tensor operand(const GridCase& c, bool keys, int64_t dim) {
+Tensor operand(const GridCase& c, bool keys, int64_t dim, std::optional<DType> format = {}) {
   const int64_t heads = keys ? c.kv_heads : c.heads;
+  const DType dtype = format.value_or(c.dtype);
   if (c.sequences == Sequences::packed)
-    return view(c.layout, c.dtype, 1, total_of(keys ? c.seqlen_k : c.seqlen_q, c.batch), heads,
-                dim);
+    return view(c.layout, dtype, 1, total_of(keys ? c.seqlen_k : c.seqlen_q, c.batch), heads, dim);
   if (keys && c.sequences == Sequences::paged)
-    return view(c.layout, c.dtype, c.batch * pages_of(c), c.page_size, heads, dim);
-  return view(c.layout, c.dtype, c.batch, keys ? c.seqlen_k : c.seqlen_q,
-              keys ? c.kv_heads : c.heads, dim);
+    return view(c.layout, dtype, c.batch * pages_of(c), c.page_size, heads, dim);
+  return view(c.layout, dtype, c.batch, keys ? c.seqlen_k : c.seqlen_q, keys ? c.kv_heads : c.heads,
+              dim);
 }
 
 void add_int32(GridData& data, Tensor& tensor, const std::vector<int>& values, int64_t rows = 1) {
@@ -370,20 +386,27 @@ std::string to_string(const GridCase& c) {
                         c.dropout > 0 ? fmt::format(", dropout {}", c.dropout) : "",
                         c.dlse ? ", dlse" : "",
                         c.dbias_summed > 0 ? fmt::format(", dbias sum {}", c.dbias_summed) : "");
+  std::string formats;
+  if (c.k_format || c.v_format) {
+    formats =
+        fmt::format(", k={} v={}{}", to_string(c.k_format.value_or(c.dtype)),
+                    to_string(c.v_format.value_or(c.dtype)), c.token_scales ? " by token" : "");
+  }
   const std::string precision =
       c.precision == Precision::exact ? "" : fmt::format(", {}", to_string(c.precision));
   constexpr std::array kSequenceNames{"", ", packed", ", padded", ", paged"};
   const std::string sequences =
       kSequenceNames[static_cast<std::size_t>(c.sequences)] +
       (c.page_size > 0 ? fmt::format(" by {}", c.page_size) : std::string());
-  return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}{}, {}{}{}{}{}{}", to_string(c.dtype),
+  return fmt::format("{} b={} sq={} sk={} h={}/{} d={}/{} {}{}, {}{}{}{}{}{}{}", to_string(c.dtype),
                      c.batch, c.seqlen_q, c.seqlen_k, c.heads, c.kv_heads, c.head_dim, c.head_dim_v,
                      c.huge_bias     ? "huge "
                      : c.shared_bias ? "shared "
                                      : "",
                      kFeatureNames[static_cast<std::size_t>(c.feature)],
                      kLayoutNames[static_cast<std::size_t>(c.layout)], sequences,
-                     c.lse ? ", lse" : "", c.large ? ", large inputs" : "", precision, backward);
+                     c.lse ? ", lse" : "", c.large ? ", large inputs" : "", formats, precision,
+                     backward);
 }
 
 std::vector<GridCase> verify_grid(GridSize size, DType dtype, Pass pass) {
@@ -437,6 +460,20 @@ GridCase random_case(std::mt19937_64& generator, DType dtype, Pass pass, bool fe
   const auto pick = [&]<class T>(std::initializer_list<T> values) {
     return values.begin()[between(0, static_cast<int64_t>(values.size()) - 1)];
   };
+  // Blocks have whole rows.
+  const auto add_formats = [&](GridCase& c, bool few) {
+    const auto format = [&](int64_t dim) {
+      return few ? DType::int8
+             : dim % kBlockNumbers == 0 && chance(0.5)
+                 ? pick({DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1})
+                 : pick({DType::int8, DType::int8, DType::fp8_e4m3, DType::fp8_e5m2,
+                         DType::fp8_e4m3fnuz, DType::fp8_e5m2fnuz});
+    };
+    if (!few && chance(0.4)) c.head_dim = c.head_dim_v = pick({int64_t{32}, int64_t{64}});
+    c.k_format = format(c.head_dim);
+    if (few || chance(0.8)) c.v_format = format(c.head_dim_v);
+    c.token_scales = !c.equal_keys && chance(0.5);
+  };
   GridCase c;
   c.dtype = dtype;
   c.pass = pass;
@@ -449,10 +486,11 @@ GridCase random_case(std::mt19937_64& generator, DType dtype, Pass pass, bool fe
   c.kv_heads = heads.kv;
   c.seqlen_q = chance(0.4) ? 1 : between(1, 12);
   c.seqlen_k = chance(0.03) ? 0 : between(1, 40);
-  c.head_dim = few_kernels   ? pick({int64_t{1}, int64_t{3}, int64_t{64}})
-               : chance(0.3) ? between(1, 4)
-                             : between(1, 90);
-  c.head_dim_v = few_kernels || chance(0.6) ? c.head_dim : between(1, 40);
+  c.head_dim = few_kernels    ? pick({int64_t{1}, int64_t{3}, int64_t{64}})
+               : chance(0.3)  ? between(1, 4)
+               : chance(0.05) ? between(91, 576)
+                              : between(1, 90);
+  c.head_dim_v = few_kernels || chance(0.6) ? std::min(c.head_dim, kMaxHeadDimV) : between(1, 40);
   c.feature = few_kernels ? pick({Feature::none, Feature::causal, Feature::bias})
                           : static_cast<Feature>(between(0, kFeatures - 1));
   c.layout = static_cast<Layout>(between(0, kLayouts - 1));
@@ -486,6 +524,7 @@ GridCase random_case(std::mt19937_64& generator, DType dtype, Pass pass, bool fe
     c.page_size = c.sequences != Sequences::paged ? 0 : chance(0.7) ? between(1, 16) : 64;
     c.batch = between(2, 4);
   }
+  if (pass == Pass::forward && chance(few_kernels ? 0.05 : 0.1)) add_formats(c, few_kernels);
   if (pass == Pass::backward) {
     c.dlse = chance(0.3);
     c.dbias_summed = chance(0.5) ? static_cast<int>(between(1, 4)) : 0;
@@ -497,12 +536,12 @@ GridData make_grid_data(const GridCase& c, NormalPool& pool, int threads) {
   GridData data;
   AttentionTensors& t = data.tensors;
   t.q = operand(c, false, c.head_dim);
-  t.k = operand(c, true, c.head_dim);
-  t.v = operand(c, true, c.head_dim_v);
+  t.k = operand(c, true, c.head_dim, c.k_format);
+  t.v = operand(c, true, c.head_dim_v, c.v_format);
   t.out = operand(c, false, c.head_dim_v);
   allocate(pool, c, data, t.q, (c.large ? 5.0F : 1.0F) * c.q_size);
-  allocate(pool, c, data, t.k, c.large ? 3.0F : 1.0F);
-  allocate(pool, c, data, t.v, c.large ? 3.0F : 1.0F);
+  allocate_stored(pool, c, data, t.k, t.k_scale, c.large ? 3.0F : 1.0F);
+  allocate_stored(pool, c, data, t.v, t.v_scale, c.large ? 3.0F : 1.0F);
   allocate(pool, c, data, t.out, 1.0F);
   if (c.lse) {
     const bool packed = c.sequences == Sequences::packed;

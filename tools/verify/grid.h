@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -56,6 +57,9 @@ struct GridCase {
   Pass pass = Pass::forward;
   Sequences sequences = Sequences::even;
   int64_t page_size = 0;
+  // Forward: formats of k and v, with a scale of each head or token where they have none.
+  std::optional<DType> k_format{}, v_format{};
+  bool token_scales = false;
   float dropout = 0;
   Precision precision = Precision::exact;
   // Backward alone: a gradient of the bias that is summed over dims of the bias.

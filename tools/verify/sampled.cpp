@@ -40,6 +40,13 @@ void take_part(const Part& part, Problem& p, AttentionTensors& t) {
     tensor->data = at(*tensor, p.paged() ? 0 : b, 0, part.kv_head);
     tensor->shape = {p.paged() ? p.num_pages : part.batches, tensor->shape[1], 1, tensor->shape[3]};
   }
+  for (Tensor* scale : std::initializer_list<Tensor*>{&t.k_scale, &t.v_scale, &t.q_scale}) {
+    if (scale->data == nullptr) continue;
+    const auto& s = scale->shape;
+    const bool of_sequence = s[0] > 1 && (!p.paged() || s[1] == 1);
+    scale->data = at(*scale, of_sequence ? b : 0, 0, s[2] > 1 ? part.kv_head : 0);
+    scale->shape = {of_sequence ? part.batches : s[0], s[1], 1, s[3]};
+  }
   if (p.paged()) t.block_table.data = at(t.block_table, 0, 0, b);
   if (p.seqlens_k.present) t.seqlens_k.data = static_cast<int*>(t.seqlens_k.data) + b;
   for (Tensor* tensor :

@@ -69,6 +69,7 @@ def markdown(path: Path) -> str:
 
 HEADER = "| call | forward, us | best peer | ratio | backward, us | best peer | ratio |"
 TITLES = {
+    "more": "Vision, protein and video models, generation with masks",
     "masks": "Masks in memory",
     "packed": "Packed documents",
     "caches": "KV caches, pages and cross attention",

@@ -19,6 +19,7 @@ from calls import (
     split_qkv,
     triangle,
 )
+from more_rows import MORE
 
 LLAMA_BATCH = (4, 2048, 32, 8, 128)
 MIXED = [512] * 4 + [1] * 60  # four chunks of a prompt, 60 sequences that generate
@@ -123,5 +124,6 @@ GROUPS = {
     "plain": PLAIN,
     "pairs": PAIRS,
     "others": OTHERS,
+    "more": MORE,
 }
 ROWS = {name: make for group in GROUPS.values() for name, make in group.items()}

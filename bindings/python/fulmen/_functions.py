@@ -13,6 +13,7 @@ from fulmen._arguments import (
     LENGTHS,
     OTHERS,
     TENSOR_NAMES,
+    Arguments,
     Array,
     Causal,
     Layout,
@@ -212,10 +213,10 @@ def attention(
         block_table[n, r // page_size]. Lengths and page tables may be lists, or of other integers,
         too: they are converted, on a GPU without waiting for it. alibi_slopes and sinks may be
         lists.
-      k_scale, v_scale: float32 or float16, factors of k's and v's numbers: [1], [kv_heads] or
+      k_scale, v_scale: float32 or float16, factors of k's and v's numbers: a number, [kv_heads] or
         [batch, kv_heads]; for each token the shape of k and v with 1 for head_dim; k_scale also
         [1 or batch, 1, kv_heads, head_dim]. Without gradients.
-      q_scale: [1], [kv_heads] or [batch, kv_heads]: of the queries that share a KV head.
+      q_scale: a number, [kv_heads] or [batch, kv_heads]: of the queries that share a KV head.
       k_format, v_format: k or v holds blocks of 32 numbers in this format, "q8_0", "q4_0", "q4_1",
         "q5_0" or "q5_1", as quantize_kv gives them: uint8, whose last dim is bytes. NumPy arrays
         and torch tensors, on the CPU, without gradients.
@@ -407,13 +408,29 @@ def _host_call(tensors: tuple[Array, ...]) -> tuple[tuple[Array, ...], Any]:
     )
 
 
+def _stored(
+    tensors: tuple[Any, ...], k_format: Format | None, v_format: Format | None
+) -> tuple[Any, ...]:
+    """q, k, v and others with k and v as fulmen._core takes what these formats say."""
+    q, k, v, *rest = tensors
+    return (q, in_format("k", k, k_format), in_format("v", v, v_format), *rest)
+
+
 def attention_reference(
-    q: Array, k: Array, v: Array, *, return_lse: bool = False, **options: Unpack[Options]
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    return_lse: bool = False,
+    k_format: Format | None = None,
+    v_format: Format | None = None,
+    **options: Unpack[Options],
 ) -> Any:
     """attention() by plain loops in double precision: out, or (out, lse), in float64 (JAX: by
     jax_enable_x64). For tests; slow."""
     a = read("attention_reference", options)
     tensors, to_kind = _host_call(a.completed((q, k, v, None, *a.optional)))
+    tensors = _stored(tensors, k_format, v_format)
     out, lse = _core.reference(tensors, a.scalars, a.bhsd)
     out = to_kind(out.swapaxes(1, 2) if a.bhsd else out)
     return (out, to_kind(lse)) if return_lse else out
@@ -457,6 +474,8 @@ def verify(
     dv: Array | None = None,
     dbias: Array | None = None,
     dsinks: Array | None = None,
+    k_format: Format | None = None,
+    v_format: Format | None = None,
     **options: Unpack[Options],
 ) -> VerifyReport:
     """Compares a result with the double-precision reference by the tolerance rule of
@@ -471,7 +490,7 @@ def verify(
     )
     if dsinks is not None and name_of_dtype(dsinks) in OTHER_SINKS:
         tensors = _with_dsinks_in_float32(tensors, a.scalars, a.bhsd, name_of_dtype(dsinks))
-    return VerifyReport(*_core.verify(tensors, a.scalars, a.bhsd))
+    return VerifyReport(*_core.verify(_stored(tensors, k_format, v_format), a.scalars, a.bhsd))
 
 
 def _with_dsinks_in_float32(
@@ -504,16 +523,32 @@ def plan(
     backward: bool = False,
     gradients: Sequence[str] = ("q", "k", "v"),
     precision: Precision = "exact",
+    k_format: Format | None = None,
+    v_format: Format | None = None,
     **options: Unpack[Options],
 ) -> Plan:
     """What attention() (or, with backward, attention_backward()) would run for such arguments.
     Their data are not read."""
-    a = read("plan", options)
+    arguments = read("plan", options)
+    formats = (k_format, v_format)
+    return _planned((q, k, v), arguments, return_lse, backward, gradients, precision, formats)
+
+
+def _planned(
+    inputs: tuple[Array, Array, Array],
+    a: Arguments,
+    return_lse: bool,
+    backward: bool,
+    gradients: Sequence[str],
+    precision: Precision,
+    formats: tuple[Format | None, Format | None],
+) -> Plan:
+    q = inputs[0]
     wanted = wanted_gradients(gradients)
     framework = framework_of(q)
     scalars = framework.settled(a.scalars) if backward and framework is not None else a.scalars
     text, kernel, workspace = _core.explain(
-        a.completed((q, k, v, None, *a.optional)),
+        _stored(a.completed((*inputs, None, *a.optional)), *formats),
         scalars,
         a.device,
         a.bhsd,
@@ -533,19 +568,15 @@ def explain(
     backward: bool = False,
     gradients: Sequence[str] = ("q", "k", "v"),
     precision: Precision = "exact",
+    k_format: Format | None = None,
+    v_format: Format | None = None,
     **options: Unpack[Options],
 ) -> str:
     """Which kernel runs, and why each other does not, in words: the explanation of plan()."""
-    return plan(
-        q,
-        k,
-        v,
-        return_lse=return_lse,
-        backward=backward,
-        gradients=gradients,
-        precision=precision,
-        **options,
-    ).explanation
+    arguments = read("explain", options)
+    formats = (k_format, v_format)
+    planned = _planned((q, k, v), arguments, return_lse, backward, gradients, precision, formats)
+    return planned.explanation
 
 
 @in_our_words
@@ -600,9 +631,10 @@ def append_kv(
 
     Args:
       k_cache, v_cache: [batch, rows, kv_heads, head_dim], or with a block_table
-        [num_pages, page_size, kv_heads, head_dim]; written in place, without a gradient. JAX arrays
-        are not written: new caches are returned, in the same memory where the caller's jax.jit
-        donates the old ones.
+        [num_pages, page_size, kv_heads, head_dim]; written in place, without a gradient. v_cache
+        may be the first dims of k_cache, a view (latent attention): v is then those of k, v_scale
+        is k_scale, and k is not rotated here. JAX arrays are not written: new caches are returned,
+        in the same memory where the caller's jax.jit donates the old ones.
       seqlens_k: [batch], int32, or as in attention(): the rows that are used. Row i of k becomes
           row seqlens_k + i.
       k, v: [batch, seqlen_new, kv_heads, head_dim], the cache's dtype, or of a quantized cache
@@ -613,8 +645,8 @@ def append_kv(
           neither.
       q: [batch, seqlen_q, heads, head_dim], beside rotary_cos; not written.
       k_scale, v_scale: of a cache in int8 or float8, float32 or float16, as attention() takes them,
-        but always in four dims, paged too: one for each token [batch, rows, kv_heads, 1] is
-        computed and written, another is read. JAX arrays have none.
+        but without one of channels: one for each token, [batch, rows, kv_heads, 1] or of a paged
+        cache's dims, is computed and written, another is read. JAX arrays have none.
       k_format, v_format: the cache holds blocks, as in attention().
       rotary_interleaved: pairs are elements 2 i and 2 i + 1; else i and i + rotary_dim / 2.
       queries_advance: query i is at position seqlens_k + i; else all are at seqlens_k.
@@ -634,7 +666,10 @@ def append_kv(
         block_table = numbers("block_table", block_table, k_cache)
     tensors = (k_cache, v_cache, seqlens_k, block_table, k, v, rotary_cos, rotary_sin, q)
     if k_scale is not None or v_scale is not None:
-        tensors += (k_scale, v_scale)
+        tensors += (
+            _of_cache(numbers("k_scale", k_scale, k_cache)),
+            _of_cache(numbers("v_scale", v_scale, k_cache)),
+        )
     append = (
         _core.append_kv if framework is None or framework.append_kv is None else framework.append_kv
     )
@@ -642,6 +677,14 @@ def append_kv(
         caches = (in_format("k_cache", k_cache, k_format), in_format("v_cache", v_cache, v_format))
         tensors, append = (*caches, *tensors[2:]), _core.append_kv
     return append(tensors, device, rotary_interleaved, queries_advance, num_threads, validate)
+
+
+def _of_cache(scale: Any) -> Any:
+    """[kv_heads] or [batch, kv_heads] in the dims that fulmen._core.append_kv takes."""
+    ndim = getattr(scale, "ndim", 0)
+    if ndim not in (1, 2):
+        return scale
+    return scale.reshape((1 if ndim == 1 else scale.shape[0]), 1, scale.shape[-1], 1)
 
 
 def devices() -> list[Device]:

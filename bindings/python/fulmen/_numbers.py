@@ -21,7 +21,8 @@ INTEGERS = (
     "block_table",
     "cache_batch_idx",
 )
-FLOATS = ("alibi_slopes", "sinks", "k_scale", "v_scale", "q_scale")
+SCALES = ("k_scale", "v_scale", "q_scale")
+FLOATS = ("alibi_slopes", "sinks", *SCALES)
 # What sinks may be besides float32, to which they are converted.
 OTHER_SINKS = ("float16", "bfloat16", "float64")
 _LEAST, _MOST = -(2**31), 2**31 - 1
@@ -33,13 +34,24 @@ def is_of_numpy(value: Any, kind: str = "ndarray") -> bool:
     return numpy is not None and isinstance(value, getattr(numpy, kind, ()))
 
 
+def of_one_dim(name: str, value: Any) -> Any:
+    """A scale that is a number, or an array without dims, as one of the whole tensor; anything else
+    as it is."""
+    if name not in SCALES or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return [value]
+    return value.reshape(1) if getattr(value, "ndim", None) == 0 else value
+
+
 def host_numbers(name: str, value: Any, like: Any = None) -> Any:
-    """A list, or a NumPy array of integers, as a NumPy array of int32, lists for FLOATS as float32;
-    anything else as it is.
+    """A list, or a NumPy array of integers, as a NumPy array of int32, lists for FLOATS as float32,
+    scales without dims as [1]; anything else as it is.
 
     Integers beyond int32 become its limits, which the checks of lengths refuse. Sinks of
     OTHER_SINKS become float32, those of other libraries, too.
     """
+    value = of_one_dim(name, value)
     is_list = isinstance(value, list | tuple)
     if name == "sinks" and value is not None and not is_list:
         return _sinks_in_float32(value)

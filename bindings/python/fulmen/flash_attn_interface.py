@@ -56,7 +56,9 @@ def uninstall() -> None:
 
 # Errors name the arguments of this module's functions. What flash_attn's functions raise has
 # flash_attn's names.
-_named = named(block_table="page_table")
+_named = named(
+    block_table="page_table", q_scale="q_descale", k_scale="k_descale", v_scale="v_descale"
+)
 
 
 def _refuse(attention_chunk: int, **absent: Any) -> None:
@@ -96,19 +98,18 @@ def _quantized(
     if q.element_size() == 1:
         q = q.to(torch.bfloat16)
     left, right = flash_attn_2.sides(window_size)
-    with torch.no_grad():
-        return attention(
-            q,
-            k,
-            v,
-            q_scale=q_scale,
-            k_scale=k_scale,
-            v_scale=v_scale,
-            window_left=left,
-            window_right=right,
-            return_lse=True,
-            **options,
-        )
+    return attention(
+        q,
+        k,
+        v,
+        q_scale=q_scale,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        window_left=left,
+        window_right=right,
+        return_lse=True,
+        **options,
+    )
 
 
 @_named

@@ -86,8 +86,14 @@ int slot_of(nb::handle keyword) {
                            .c_str());
 }
 
-// Lists, integers that are not int32, and sinks that are not float32 become tensors by Python
-// functions; this object then owns the tensors.
+// A number, or an array without dims.
+bool is_scalar(nb::handle value) {
+  if (PyFloat_Check(value.ptr()) != 0 || PyLong_Check(value.ptr()) != 0) return true;
+  return nb::getattr(value, "ndim", nb::none()).equal(nb::int_(0));
+}
+
+// Lists, integers that are not int32, scales without dims, and sinks that are not float32 become
+// tensors by Python functions; this object then owns the tensors.
 nb::object as_numbers(int place, nb::handle value, nb::handle q) {
   if (has_lengths(kTensors[place].form)) {
     const nb::object dtype = nb::getattr(value, "dtype", nb::none());
@@ -100,6 +106,8 @@ nb::object as_numbers(int place, nb::handle value, nb::handle q) {
       if (dtype.is(torch_float32())) return nb::borrow(value);
       if (torch_is_16_bit_float(dtype)) return value.attr("float")();
     }
+  } else if (kTensors[place].form == Form::scales && is_scalar(value)) {
+    // Of the whole tensor.
   } else if (PyList_Check(value.ptr()) == 0 && PyTuple_Check(value.ptr()) == 0) {
     return nb::borrow(value);
   }

@@ -18,6 +18,7 @@
 #include "runtime/environment.h"
 #include "runtime/kv_cache_fields.h"
 #include "runtime/memory_range.h"
+#include "runtime/shared_bytes.h"
 #include "runtime/tensor_checks.h"
 
 namespace fulmen {
@@ -25,6 +26,29 @@ namespace {
 
 using T = KvCacheTensors;
 using P = KvCacheProblem;
+
+bool is_of_cache(TensorMember<T> tensor) {
+  return tensor == &T::k_cache || tensor == &T::v_cache || tensor == &T::k_scale ||
+         tensor == &T::v_scale;
+}
+// Scales of tokens are; others are read.
+bool is_written(const KvCacheField& field, const T& tensors) {
+  const bool scale = field.tensor == &T::k_scale || field.tensor == &T::v_scale;
+  return field.written && (!scale || (tensors->*field.tensor).shape[1] > 1);
+}
+
+// Two fields whose memory overlaps, of which the first may be written.
+bool may_overlap(const P& p, const T& t, const KvCacheField& first, const KvCacheField& second) {
+  if (!is_written(first, t) && !is_written(second, t)) return true;
+  if (first.tensor == &T::q_out && second.tensor == &T::q)
+    return t.q.data == t.q_out.data && p.q == p.q_out;
+  if (!is_of_cache(first.tensor) || !is_of_cache(second.tensor)) return false;
+  const bool values_of_keys = (first.tensor == &T::k_cache && second.tensor == &T::v_cache) ||
+                              (first.tensor == &T::k_scale && second.tensor == &T::v_scale);
+  if (p.values_in_keys && values_of_keys) return true;
+  // K and V of a page, and their scales, may lie between each other.
+  return !share_bytes(t->*first.tensor, p.*first.spec, t->*second.tensor, p.*second.spec);
+}
 
 Status check_pointers(const P& p, const T& tensors) {
   std::array<MemoryRange, kKvCacheFields.size()> ranges{};
@@ -39,17 +63,8 @@ Status check_pointers(const P& p, const T& tensors) {
   for (std::size_t i = 0; i < ranges.size() && kKvCacheFields[i].written; ++i) {
     for (std::size_t j = i + 1; j < ranges.size(); ++j) {
       if (!overlap(ranges[i], ranges[j])) continue;
-      const TensorMember<T> first = kKvCacheFields[i].tensor, second = kKvCacheFields[j].tensor;
-      // K and V of a page, and their scales, may lie between each other.
-      const auto of_cache = [](TensorMember<T> tensor) {
-        return tensor == &T::k_cache || tensor == &T::v_cache || tensor == &T::k_scale ||
-               tensor == &T::v_scale;
-      };
-      if (of_cache(first) && of_cache(second)) continue;
-      if (first == &T::q_out && second == &T::q && tensors.q.data == tensors.q_out.data &&
-          p.q == p.q_out)
-        continue;
-      return bad_overlap(ranges[i], ranges[j], "outputs");
+      if (!may_overlap(p, tensors, kKvCacheFields[i], kKvCacheFields[j]))
+        return bad_overlap(ranges[i], ranges[j], "outputs");
     }
   }
   return {};

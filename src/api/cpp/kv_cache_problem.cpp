@@ -6,6 +6,7 @@
 #include <limits>
 #include <new>
 
+#include "api/cpp/latent_cache.h"
 #include "fulmen/kv_cache.h"
 #include "runtime/tensor_checks.h"
 #include "runtime/threading.h"
@@ -234,6 +235,7 @@ Result<KvCacheProblem> make_kv_cache_problem(const KvCacheTensors& tensors,
       status = invalid("k_new, v_new and q are all missing: there is nothing to do");
     }
     if (status.ok()) status = check_positions(tensors, p);
+    if (status.ok()) status = check_latent_cache(tensors, p);
     if (!status.ok()) return status;
     return p;
   } catch (const std::bad_alloc&) {

@@ -39,6 +39,7 @@ class Append {
         rotate(k, position, rotated);
         quantize(rotated, p_.k_dtype, p_.head_dim, t_.k_scale, p_.k_scale, place, to);
       }
+      if (p_.values_in_keys) continue;
       const char* v = at(t_.v_new, p_.v_new, b, i, h);
       to = at(t_.v_cache, p_.v_cache, page, row, h);
       if (p_.v_dtype == p_.dtype) {

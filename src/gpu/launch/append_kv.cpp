@@ -36,7 +36,7 @@ Specialisation append_kernel(const KvCacheProblem& p) {
   s.v_dtype = static_cast<int>(p.v_dtype);
   // A scale of another kind is read, and its last stride may be anything.
   if (p.k_scale.strides[1] != 0) s.key_scales = row_scales(p.k_scale);
-  if (p.v_scale.strides[1] != 0) s.value_scales = row_scales(p.v_scale);
+  if (p.v_scale.strides[1] != 0 && !p.values_in_keys) s.value_scales = row_scales(p.v_scale);
   return s;
 }
 
@@ -80,6 +80,10 @@ kernels::AppendArguments append_arguments(const KvCacheProblem& p, const KvCache
   a.num_kv_heads = static_cast<int>(p.num_kv_heads);
   a.head_dim = static_cast<int>(p.head_dim);
   a.head_dim_v = static_cast<int>(p.head_dim_v);
+  if (p.values_in_keys) {  // rows of no dims: keys' rows are theirs
+    a.head_dim_v = 0;
+    a.v_scale = {};
+  }
   a.half = static_cast<int>(p.rotary_dim / 2);
   a.rotary_fp32 = static_cast<int>(p.rotary_cos.dtype == DType::fp32);
   a.interleaved = static_cast<int>(p.rotary_interleaved);

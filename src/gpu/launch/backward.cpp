@@ -29,6 +29,11 @@ class Backward final : public Family {
     const int64_t most = tiles_.shapes.back().max_head_dim;
     return {most, most};
   }
+  std::string_view why_no_wider() const noexcept override {
+    const bool wide = tiles_.shapes.back().max_head_dim > kUsualHeadDim;
+    return wide ? Family::why_no_wider()
+                : "64 KiB of LDS and 256 registers a lane hold no tiles of heads wider than ";
+  }
   Support supports(const Problem& p, const Chip& chip) const override {
     if (Support support = takes_functions(p, kMostTileOperations); !support.yes) return support;
     if (Support support = takes_matrix_instructions(p); !support.yes) return support;
@@ -93,7 +98,9 @@ class Backward final : public Family {
     const bool with_bias = p.batch > 0 && p.seqlen_q > 0 && holds_all_keys(p, chip, bias);
     if (p.dq.present && !with_bias) {
       Specialisation rows = queries;
-      if (rows.dim_groups == 1) store_bias(p, rows);
+      // Beside a mask's bits AMD's scalar registers do not hold dbias's addresses.
+      const bool full = chip.vendor == Vendor::amd && has_masks(p);
+      if (rows.dim_groups == 1 && tiles_.stores_bias && !full) store_bias(p, rows);
       plan.add_rows(rows, kGivesDq);
     }
     const int dk = p.dk.present ? kGivesDk : 0, dv = p.dv.present ? kGivesDv : 0;

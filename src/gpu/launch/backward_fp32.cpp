@@ -90,7 +90,7 @@ class BackwardFp32 final : public Family {
     const auto add = [&](BackwardPlan& plan, int outputs) {
       if (outputs == 0) return;
       Specialisation s = specialisation(p, chip, shapes, outputs);
-      if (outputs == kGivesDq) store_bias(p, s);
+      if (outputs == kGivesDq && chip.vendor != Vendor::amd) store_bias(p, s);
       plan.add_rows(s, outputs);
     };
     BackwardPlan plan(p, compute_units);

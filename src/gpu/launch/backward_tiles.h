@@ -44,7 +44,8 @@ struct BackwardShapes {
   std::optional<BackwardShape> plain_queries{}, plain_keys{};
 };
 struct BackwardTiles {
-  int max_bias_dim;  // most head_dim with which dbias beside dq fits in registers
+  int max_bias_dim;         // most head_dim with which dbias beside dq fits in registers
+  bool stores_bias = true;  // so does a dbias that is no sum, which takes its address alone
   std::span<const BackwardShapes> shapes;
 };
 

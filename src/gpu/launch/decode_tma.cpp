@@ -100,6 +100,10 @@ class DecodeTma final : public Family {
       if (its_cost < best.cost) best = {heads, static_cast<int>(splits), its_cost};
     };
     consider(at_once);
+    // A mask leaves some sequences fewer keys than others: as many splits as run at once even that
+    // out.
+    if (has_masks(p) && best.splits < at_once)
+      best = {heads, static_cast<int>(with_keys(p, heads, at_once)), best.cost};
     if (2 * groups(p, heads) < units) return best;
     constexpr int64_t kMostRounds = 32;  // no call measured was faster by more
     for (int64_t splits = 2; splits <= std::min(most, kMostRounds * at_once); splits *= 2)

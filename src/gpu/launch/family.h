@@ -102,8 +102,11 @@ class Family {
   }
   // score_mod, mask_mod and block masks: supports() asks takes_functions() for the rest.
   virtual bool score_functions() const noexcept { return false; }
-  // The widest head that its tiles are made for.
+  // The widest head that its tiles are made for; before that number, what serves() says of others.
   virtual HeadDims most_head_dims() const noexcept { return {}; }
+  virtual std::string_view why_no_wider() const noexcept {
+    return "its tiles are made for heads of up to ";
+  }
   // Yes if it runs the problem on the chip, else why not.
   Support serves(const Problem& problem, const Chip& chip) const;
   // compute_units: of the device, to have work for each.

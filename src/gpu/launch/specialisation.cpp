@@ -126,19 +126,6 @@ void specialise_for(const Problem& p, Specialisation& s) {
   s.whole_bias = s.whole_rows && bias_is_whole(p) && !s.variable;
 }
 
-std::string prelude(const Specialisation& s) {
-  std::string text;
-  for (const Target* target = s.target; target != nullptr; target = target->extends) {
-    text += fmt::format("#define FULMEN_TARGET_{} 1\n", upper(target->name));
-  }
-  if (s.target != nullptr)
-    text += fmt::format("#define FULMEN_TARGET_HEADER \"targets/{}/target.h\"\n", s.target->name);
-  const auto fields = std::bit_cast<std::array<int, sizeof(kernels::Configuration) / sizeof(int)>>(
-      static_cast<const kernels::Configuration&>(s));
-  return text + fmt::format("#define FULMEN_CONFIGURATION {}\n", fmt::join(fields, ", ")) +
-         s.functions;
-}
-
 namespace {
 
 // "prefill" of "forward/prefill.h"; "backward_dq" of "backward/parts/dq.h".
@@ -152,6 +139,21 @@ std::string kernel_name(const Specialisation& s) {
 }
 
 }  // namespace
+
+std::string entry_name(const Specialisation& s) { return "fulmen_" + kernel_name(s); }
+
+std::string prelude(const Specialisation& s) {
+  std::string text = fmt::format("#define FULMEN_ENTRY {}\n", entry_name(s));
+  for (const Target* target = s.target; target != nullptr; target = target->extends) {
+    text += fmt::format("#define FULMEN_TARGET_{} 1\n", upper(target->name));
+  }
+  if (s.target != nullptr)
+    text += fmt::format("#define FULMEN_TARGET_HEADER \"targets/{}/target.h\"\n", s.target->name);
+  const auto fields = std::bit_cast<std::array<int, sizeof(kernels::Configuration) / sizeof(int)>>(
+      static_cast<const kernels::Configuration&>(s));
+  return text + fmt::format("#define FULMEN_CONFIGURATION {}\n", fmt::join(fields, ", ")) +
+         s.functions;
+}
 
 std::string to_string(const Specialisation& s) {
   std::string text =

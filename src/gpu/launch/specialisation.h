@@ -71,6 +71,8 @@ inline int64_t round_up(int64_t x, int64_t multiple) {
 }
 
 std::string prelude(const Specialisation& s);
+// The function in the compiled kernel, which profilers show: "fulmen_prefill_tma".
+std::string entry_name(const Specialisation& s);
 // "forward gfx11 bf16 d128 64x32 ...": for listings.
 std::string to_string(const Specialisation& s);
 Result<CompileRequest> compile_request(const Specialisation& s, const Chip& chip,

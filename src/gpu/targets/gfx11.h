@@ -114,7 +114,7 @@ inline constexpr Target kGfx11{
     .prefill = PrefillTiles{.value_dims = 16, .shapes = gfx11::kPrefill},
     .prefill_fp32 = PrefillFp32Tiles{.value_dims = 16, .shapes = gfx11::kPrefillFp32},
     .prefill_int8 = PrefillTiles{.value_dims = 16, .shapes = usual_heads(gfx11::kPrefill)},
-    .backward = BackwardTiles{.max_bias_dim = 32, .shapes = gfx11::kBackward},
+    .backward = BackwardTiles{.max_bias_dim = 32, .stores_bias = false, .shapes = gfx11::kBackward},
     .bias_gradient = BiasGradientTiles{.shapes = kGfx11BiasGradient},
     .backward_fp32 = BackwardFp32Tiles{.value_dims = 16, .shapes = gfx11::kBackwardFp32},
     .short_backward = ShortBackwardTiles{.shapes = gfx11::kShortBackward},

@@ -3,7 +3,7 @@
 //
 // A platform header (platforms/{amd,nvidia,emulated}.h) defines
 //   FULMEN_DEVICE                            how a device function is declared
-//   FULMEN_KERNEL(Arguments, body)           the entry point fulmen_kernel(Arguments by value),
+//   FULMEN_KERNEL(Arguments, body)           the entry point FULMEN_ENTRY(Arguments by value),
 //                                            calling body(const Arguments&)
 //   lane_id() thread_id() workgroup_id()
 //   wave_id()                                all lanes of a wave ask for it together: on NVIDIA it

@@ -7,6 +7,10 @@
 #if !defined(FULMEN_CONFIGURATION)
 #define FULMEN_CONFIGURATION
 #endif
+// The kernel's name, which profilers show: of its family (gpu/launch/specialisation.h).
+#if !defined(FULMEN_ENTRY)
+#define FULMEN_ENTRY fulmen_kernel
+#endif
 
 namespace fulmen::kernels {
 

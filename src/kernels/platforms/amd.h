@@ -13,7 +13,7 @@
       global,                                                                                \
       amdgpu_flat_work_group_size(fulmen::kernels::kWorkgroup, fulmen::kernels::kWorkgroup), \
       amdgpu_waves_per_eu(fulmen::kernels::kMinWaves))) void                                 \
-  fulmen_kernel(const Arguments arguments) {                                                 \
+  FULMEN_ENTRY(const Arguments arguments) {                                                  \
     body(arguments);                                                                         \
   }
 

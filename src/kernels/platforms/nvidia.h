@@ -8,14 +8,14 @@
 #define FULMEN_KERNEL(Arguments, body)                                          \
   extern "C" __global__ void __launch_bounds__(fulmen::kernels::kWorkgroup,     \
                                                fulmen::kernels::kMinWorkgroups) \
-      fulmen_kernel(const __grid_constant__ Arguments arguments) {              \
+      FULMEN_ENTRY(const __grid_constant__ Arguments arguments) {               \
     body(arguments);                                                            \
   }
 // `cluster` neighbouring workgroups are on multiprocessors that reach each other's LDS.
 #define FULMEN_CLUSTER_KERNEL(Arguments, body, cluster)                               \
   extern "C" __global__ void __cluster_dims__(cluster, 1, 1)                          \
       __launch_bounds__(fulmen::kernels::kWorkgroup, fulmen::kernels::kMinWorkgroups) \
-          fulmen_kernel(const __grid_constant__ Arguments arguments) {                \
+          FULMEN_ENTRY(const __grid_constant__ Arguments arguments) {                 \
     body(arguments);                                                                  \
   }
 

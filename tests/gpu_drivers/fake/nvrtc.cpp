@@ -35,6 +35,15 @@ unsigned argument_bytes(const std::string& source) {
              : static_cast<unsigned>(std::stoul(source.substr(at + mark.size())));
 }
 
+// The kernel's name, as the source's first lines say it.
+std::string entry_name(const std::string& source) {
+  const std::string define = "#define FULMEN_ENTRY ";
+  const std::size_t at = source.find(define);
+  if (at == std::string::npos) return "fulmen_kernel";
+  const std::size_t name = at + define.size();
+  return source.substr(name, source.find('\n', name) - name);
+}
+
 }  // namespace
 
 FULMEN_FAKE_EXPORT int nvrtcVersion(int* major, int* minor) {
@@ -101,7 +110,7 @@ FULMEN_FAKE_EXPORT int nvrtcCompileProgram(Program* program, int count,
   }
   std::memcpy(program->cubin.magic, fulmen::fake::kFakeCubinMagic, sizeof(program->cubin.magic));
   set_text(program->cubin.arch, sizeof(program->cubin.arch), arch);
-  set_text(program->cubin.kernel, sizeof(program->cubin.kernel), "fulmen_kernel");
+  set_text(program->cubin.kernel, sizeof(program->cubin.kernel), entry_name(program->source));
   program->cubin.argument_bytes = argument_bytes(program->source);
   program->log = "ptxas info    : Used 32 registers";
   return 0;

@@ -217,13 +217,13 @@ Status BenchMeter::prepare_standard(const CaseData& data, const DeviceTensors& t
 // case and after it.
 double BenchMeter::ceiling_slice(const CaseData& data, CeilingKind kind, double seconds) {
   if (kind != CeilingKind::read) return yardsticks_.cpu->measure(kind, seconds);
-  const Problem& p = data.problem;
-  const auto bytes = [&](const Tensor& tensor, int64_t dim) {
+  const auto bytes = [](const Tensor& tensor) {  // as they are stored
+    const auto& s = tensor.shape;
     const int64_t size =
-        p.batch * p.seqlen_k * p.num_kv_heads * dim * static_cast<int64_t>(size_of(p.dtype));
+        s[0] * s[1] * s[2] * row_elements(tensor.dtype, s[3]) * size_of(tensor.dtype);
     return std::span(static_cast<const std::byte*>(tensor.data), static_cast<std::size_t>(size));
   };
-  const std::array buffers{bytes(data.tensors.k, p.head_dim), bytes(data.tensors.v, p.head_dim_v)};
+  const std::array buffers{bytes(data.tensors.k), bytes(data.tensors.v)};
   const double rate = yardsticks_.cpu->measure_read_of(buffers);
   yardsticks_.cpu->measure(kind);
   return rate;

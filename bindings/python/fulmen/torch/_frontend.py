@@ -22,7 +22,7 @@ from fulmen._arguments import (
     _frameworks,
 )
 from fulmen._core import ArgumentError
-from fulmen._numbers import INTEGERS, host_numbers, wrong_sinks
+from fulmen._numbers import INTEGERS, host_numbers, of_one_dim, wrong_sinks
 from fulmen.torch import _flops, _ops, _transforms
 
 _functorch_interpreter = torch._C._functorch.peek_interpreter_stack
@@ -37,6 +37,7 @@ def _numbers(name: str, value: Any, like: torch.Tensor) -> Any:
     So values of int64 are not checked: beyond int32 they become its limits. The conversion of
     sinks is differentiable: their gradient has their own dtype.
     """
+    value = of_one_dim(name, value)
     if isinstance(value, torch.Tensor):
         if name == "sinks":
             if value.dtype not in _SINKS:

@@ -58,12 +58,11 @@ int DeviceCopies::add(fulmen_tensor& tensor, bool written) {
     tensor.data = nullptr;  // the host's address would be refused
     return FULMEN_OK;
   }
-  if (!written) {
-    for (const Read& one : read_) {
-      if (one.host != tensor.data || one.bytes < bytes) continue;
-      tensor.data = one.copy;
-      return FULMEN_OK;
-    }
+  for (const Copy& one : copies_) {
+    if (one.written != written || one.host.data != tensor.data || bytes_of(one.host) < bytes)
+      continue;
+    tensor.data = one.data;
+    return FULMEN_OK;
   }
   void* memory = nullptr;
   if (const int status = fulmen_device_allocate(device_.c_str(), bytes, &memory);
@@ -73,19 +72,16 @@ int DeviceCopies::add(fulmen_tensor& tensor, bool written) {
   if (const int status = fulmen_device_copy(device_.c_str(), memory, tensor.data, bytes);
       status != FULMEN_OK)
     return status;
-  if (written) {
-    written_.push_back({tensor, memory});
-  } else {
-    read_.push_back({tensor.data, bytes, memory});
-  }
+  copies_.push_back({tensor, memory, written});
   tensor.data = memory;
   return FULMEN_OK;
 }
 
 int DeviceCopies::give_back() const {
-  for (const Written& one : written_) {
+  for (const Copy& one : copies_) {
+    if (!one.written) continue;
     std::vector<char> bytes(bytes_of(one.host));
-    const int status = fulmen_device_copy(device_.c_str(), bytes.data(), one.copy, bytes.size());
+    const int status = fulmen_device_copy(device_.c_str(), bytes.data(), one.data, bytes.size());
     if (status != FULMEN_OK) return status;
     copy_elements(one.host, bytes);
   }

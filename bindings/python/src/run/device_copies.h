@@ -22,26 +22,22 @@ class DeviceCopies {
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-  // The tensor's data becomes that of a copy. Absent and empty tensors are at null. Tensors that
-  // are only read share a copy where they begin at one address: v as a view of k stays one.
+  // The tensor's data becomes that of a copy. Absent and empty tensors are at null. Tensors share a
+  // copy where they begin at one address and are both read, or both written: v as a view of k
+  // stays one.
   int add(fulmen_tensor& tensor, bool written);
   // The elements of tensors that are written, back to the host.
   int give_back() const;
 
  private:
-  struct Written {
+  struct Copy {
     fulmen_tensor host;
-    const void* copy;
-  };
-  struct Read {
-    const void* host;
-    size_t bytes;
-    void* copy;
+    void* data;
+    bool written;
   };
   std::string device_;
   std::vector<void*> memory_;
-  std::vector<Read> read_;
-  std::vector<Written> written_;
+  std::vector<Copy> copies_;
 };
 
 }  // namespace fulmen::python

@@ -84,7 +84,12 @@ struct ListedTiles {
   FULMEN_DEVICE static Entry arrived(const Entry& entry) {
     return {static_cast<unsigned>(broadcast(static_cast<int>(entry.word)))};
   }
-  FULMEN_DEVICE static bool is_masked(const Entry& /*entry*/) { return kFirstMasked; }
+  // Where a wide head's tile had one code, ptxas would keep the loop's numbers in vector registers:
+  // 639 vector instructions a tile beside 175. The second one, right for any tile, serves blocks
+  // behind 2^15 others.
+  FULMEN_DEVICE static bool is_masked(const Entry& entry) {
+    return kFirstMasked || (kDimGroups > 1 && entry.before() >= MaskTile::kMost / 2);
+  }
 };
 static_assert(!kTileLists || (kBlockKeys == kMaskTileKeys && kBlockN == kMaskRows),
               "backward_tma: lists are of these blocks and tiles");

@@ -11,7 +11,7 @@ namespace fulmen::kernels {
 static_assert(!kStoresDbias || (!kGivesDbias && !kSoftcap && !kScoreMod && !kVariable),
               "stored_bias: the gradient by the bias is that by scale * q.k");
 
-// Where rows of dbias are whole as well (kWholeBias), a lane of NVIDIA's stores two neighbours of 16
+// Where rows of dbias are whole as well (kWholeBias), a lane of NVIDIA stores two neighbours of 16
 // bits at once.
 constexpr bool kDbiasInPairs =
     kStoresDbias && kWholeBias && sizeof(BiasGradient) == 2 && kCopiesToLds;
@@ -24,28 +24,34 @@ FULMEN_DEVICE void store_bias_elements(const BackwardTask& task, Int64 head, Int
   if constexpr (kStoresDbias) {
     const BackwardArguments& a = task.arguments;
     const Int64 last = kRowsAreKeys ? a.seqlen_q : a.seqlen_k;
-    auto* const dbias = const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, task.batch, 0, head));
     const auto stores = [&](Int64 row, Int64 column) {
       return row < task.row_end && (!kMasked || column < last);
     };
+    const auto place = [&](Int64 i, Int64 j) {
+      return const_cast<BiasGradient*>(at<BiasGradient>(a.dbias, task.batch, i, head)) + j;
+    };
     if constexpr (kDbiasInPairs && kRowsAreKeys) {
       // A lane has two queries of a key, and gets two keys of a query.
+      const Int64 i = first_column + lane_id() / 4, j = first_row + 2 * (lane_id() % 4);
+      BiasGradient* const lane = place(i, j);
 #pragma unroll
       for (int e = 0; e < kElements; e += 2) {
         const unsigned pair = transpose_pairs(pack<BiasGradient>(of(e), of(e + 1)));
-        const Int64 i = first_column + tile_column(e) / 8 * 8 + lane_id() / 4,
-                    j = first_row + 8 * row_slot(e) + 2 * (lane_id() % 4);
-        if (stores(j, i))
-          global_store(reinterpret_cast<unsigned*>(dbias + (i * a.dbias.row + j)), pair);
+        const int queries = 8 * (e / 4), keys = 8 * row_slot(e);
+        if (stores(j + keys, i + queries))
+          global_store(reinterpret_cast<unsigned*>(lane + (queries * a.dbias.row + keys)), pair);
       }
     } else {
       constexpr int kStep = kDbiasInPairs ? 2 : 1;
+      const Int64 row = first_row + tile_row(0), column = first_column + tile_column(0);
+      BiasGradient* const lane = kRowsAreKeys ? place(column, row) : place(row, column);
 #pragma unroll
       for (int e = 0; e < kElements; e += kStep) {
-        const Int64 row = first_row + tile_row(row_slot(e)), column = first_column + tile_column(e),
-                    i = kRowsAreKeys ? column : row, j = kRowsAreKeys ? row : column;
-        if (!stores(row, column)) continue;
-        BiasGradient* const to = dbias + (i * a.dbias.row + j);
+        const int rows = tile_row(row_slot(e)) - tile_row(0),
+                  columns = tile_column(e) - tile_column(0);
+        if (!stores(row + rows, column + columns)) continue;
+        BiasGradient* const to = kRowsAreKeys ? lane + (columns * a.dbias.row + rows)
+                                              : lane + (rows * a.dbias.row + columns);
         if constexpr (kStep == 2) {
           global_store(reinterpret_cast<unsigned*>(to), pack<BiasGradient>(of(e), of(e + 1)));
         } else {

@@ -153,6 +153,7 @@ struct TileScores {
   const BiasElement* bias[kRowsPerLane];      // of the tile's first column
   const unsigned char* keep_mask[kRowsPerLane];
   TileBits kept[kMaskBits ? kRowsPerLane : 1];  // by the keep-mask
+  int kept_from;                                // the column of their first bit
   Int64 bias_step, mask_step;                   // from column to column
   Int64 distance[kRowsPerLane];                 // to the diagonal at the tile's first column
   float slope;
@@ -163,7 +164,19 @@ struct TileScores {
   // attended.
   FULMEN_DEVICE bool keeps(int first_column, int e) const {
     if constexpr (!kMaskBits) return true;
-    return kept[kMaskBits ? row_slot(e) : 0].has(first_column / kScoreTile, e);
+    const int from = kCopiesToLds ? kept_from : 0;  // AMD's registers are full
+    return kept[kMaskBits ? row_slot(e) : 0].has((first_column - from) / kScoreTile, e);
+  }
+  // Only the columns from `first` on, which is known when the kernel runs, and half a tile's, are
+  // asked for: as an index it would put the bits into memory.
+  template <int kColumns>
+  FULMEN_DEVICE void keep_half(int first) {
+    if constexpr (kMaskBits && kColumns == 32 && TileBits::kCount == 2) {
+#pragma unroll
+      for (TileBits& bits : kept)
+        bits.word[0] = first == 0 ? bits.word[0] : bits.word[TileBits::kCount - 1];
+      kept_from = first;
+    }
   }
   FULMEN_DEVICE const float* share_of(int slot, int column) const {
     return share[slot] + (kRowsAreKeys ? column : 0);

@@ -54,7 +54,8 @@ FULMEN_DEVICE void wait_for_probabilities(const BackwardTask& task, int head, In
                                           int first, Statistics<kTiles>& statistics,
                                           float (&score)[kTiles][kElements]) {
   if constexpr (kSplitStatistics) {
-    const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_query);
+    TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_query);
+    tile.keep_half<kScoreTile * kTiles>(first);
     BiasPairs bias(task, head, first_query);
     bias.load<kMasked>(first);
     if constexpr (kTiles > 1) bias.load<kMasked>(first + kScoreTile);

@@ -137,7 +137,8 @@ FULMEN_DEVICE void wait_for_scores(const BackwardTask& task, Int64 head, Int64 f
                                    float (&score)[kTiles][kElements],
                                    float (&gradient)[kTiles][kElements]) {
   constexpr int kGradients = kNeedsDout ? 1 : 0;
-  const TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_column);
+  TileScores tile = task.tile_scores<kMasked>(head, task.wave_row, first_column);
+  tile.keep_half<kScoreTile * kTiles>(first);
   if constexpr (kDropout || kSoftcap || kScoreMod) {
     // Random numbers while the products are in flight.
     const DropoutMask dropout(task.arguments, task.batch, head);
