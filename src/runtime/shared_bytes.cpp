@@ -24,8 +24,8 @@ struct Indices {
   std::array<Index, 6> all{};
   std::size_t count = 0;
 
-  void add(const Tensor& t, const TensorSpec& spec, int sign) {
-    for (std::size_t d = 0; d < 3; ++d) {
+  void add(const Tensor& t, const TensorSpec& spec, int sign, std::size_t first_dim) {
+    for (std::size_t d = first_dim; d < 3; ++d) {
       const int64_t stride = spec.strides[d] * size_of(t.dtype), last = t.shape[d] - 1;
       if (last == 0 || stride == 0) continue;
       std::size_t same = 0;
@@ -75,13 +75,22 @@ class Search {
 }  // namespace
 
 bool share_bytes(const Tensor& a, const TensorSpec& a_spec, const Tensor& b,
-                 const TensorSpec& b_spec) {
+                 const TensorSpec& b_spec, bool pages) {
+  const int64_t page = a_spec.strides[0] * size_of(a.dtype);
+  const bool by_page = pages && page > 0 && page == b_spec.strides[0] * size_of(b.dtype);
+  const std::size_t first_dim = by_page ? 1 : 0;
   Indices indices;
-  indices.add(a, a_spec, -1);
-  indices.add(b, b_spec, 1);
+  indices.add(a, a_spec, -1, first_dim);
+  indices.add(b, b_spec, 1, first_dim);
   const auto distance =
       reinterpret_cast<std::intptr_t>(b.data) - reinterpret_cast<std::intptr_t>(a.data);
-  return Search(indices, row_bytes(a), row_bytes(b)).finds(distance);
+  const auto found = [&](std::intptr_t apart) {
+    return Search(indices, row_bytes(a), row_bytes(b)).finds(apart);
+  };
+  if (!by_page) return found(distance);
+  if (distance != 0 && distance % page == 0) return false;  // whole pages of other numbers
+  const std::intptr_t rest = (distance % page + page) % page;
+  return found(rest) || found(rest - page);
 }
 
 }  // namespace fulmen

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "fulmen/fulmen.h"
@@ -182,6 +183,23 @@ TEST(SharedBytes, GapsAreFree) {
                     view(12, fp32, {4, 16, 2, 1}, {128, 8, 4, 1})));
   EXPECT_FALSE(share(view(0, int8, {4, 16, 2, 8}, {512, 16, 8, 1}),
                      view(256, fp32, {4, 16, 2, 1}, {128, 2, 1, 1})));
+}
+
+// One memory of pages for both, of which the block table has K's and V's: transformers' cache.
+TEST(SharedBytes, PagesOfOtherNumbersAreFree) {
+  std::vector<float> memory(1 << 10);
+  const Problem::Shape shape{5, 2, 3, 8}, strides{48, 24, 8, 1};
+  const Tensor k{memory.data(), DType::fp32, shape, strides};
+  for (const auto& [shift, without, with] : {std::tuple{48, true, false},
+                                             {96, true, false},
+                                             {0, true, true},
+                                             {24, true, true},
+                                             {72, true, true},
+                                             {240, false, false}}) {
+    const Tensor v{memory.data() + shift, DType::fp32, shape, strides};
+    EXPECT_EQ(share_bytes(k, spec_of(k), v, spec_of(v)), without) << shift;
+    EXPECT_EQ(share_bytes(k, spec_of(k), v, spec_of(v), true), with) << shift;
+  }
 }
 
 TEST(SharedBytes, AgreesWithASetOfBytes) {

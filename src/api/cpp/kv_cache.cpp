@@ -47,7 +47,8 @@ bool may_overlap(const P& p, const T& t, const KvCacheField& first, const KvCach
                               (first.tensor == &T::k_scale && second.tensor == &T::v_scale);
   if (p.values_in_keys && values_of_keys) return true;
   // K and V of a page, and their scales, may lie between each other.
-  return !share_bytes(t->*first.tensor, p.*first.spec, t->*second.tensor, p.*second.spec);
+  return !share_bytes(t->*first.tensor, p.*first.spec, t->*second.tensor, p.*second.spec,
+                      p.paged());
 }
 
 Status check_pointers(const P& p, const T& tensors) {
