@@ -38,7 +38,8 @@ class GpuStoredBias : public GpuTest {
       EXPECT_TRUE(verified(c, kernel, {device()})) << to_string(spec);
       ++run;
     }
-    EXPECT_GT(run, 0);
+    // Of fp32 every target but the oldest of a vendor leaves the kernels to that one.
+    EXPECT_TRUE(run > 0 || spec.dtype == DType::fp32);
   }
 };
 
