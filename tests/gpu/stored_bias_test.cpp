@@ -29,7 +29,7 @@ class GpuStoredBias : public GpuTest {
   }
   // Every kernel that gives the gradients, those with atomics, too.
   void check(const CaseSpec& spec, Random& random) {
-    if (!drawn(3)) return;
+    if (!drawn()) return;
     Case c(spec, random);
     c.options.deterministic = false;
     int run = 0;
