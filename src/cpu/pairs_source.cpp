@@ -148,7 +148,13 @@ class Printer {
 std::string pairs_source(const score::Bytecode& code,
                          std::span<const ScoreFunctions::Tensor> tensors, const char* numbers) {
   std::string text;
-  for (int i = 0; i < kEmbeddedHeaderCount; ++i) text += without_includes(kEmbeddedHeaders[i].text);
+  for (int i = 0; i < kEmbeddedHeaderCount; ++i) {
+    const std::string_view name = kEmbeddedHeaders[i].name, header = kEmbeddedHeaders[i].text;
+    // Of the sets' arithmetic that of this one: another's instructions would not compile.
+    if (name.starts_with("isa/") && header.find(fmt::format("struct {} ", numbers)) == header.npos)
+      continue;
+    text += without_includes(header);
+  }
   const auto rank = [](Rank of) { return static_cast<int>(of); };
   text += fmt::format(
       R"(namespace fulmen::cpu {{

@@ -5,15 +5,13 @@
 
 #include <cstdint>
 
-#include "algorithm/exp2_polynomial.h"
+#include "cpu/isa/avx512_numbers.h"
 #include "cpu/tile/storage.h"
 
 namespace fulmen::cpu {
 
-struct Avx512 {
-  using Vec = __m512;
+struct Avx512 : Avx512Numbers {
   static constexpr const char* kName = "avx512";
-  static constexpr int kLanes = 16;
   static constexpr int kGroup = 1;  // operand elements that share a 32-bit word: one fp32
   // 24 sums and 5 operands. With 4 x 4 Intel's processors lose more of their FMA slots beside the
   // loads: 82 % of the peak in tiles that lie in L1, where these reach 85 to 89.
@@ -25,27 +23,8 @@ struct Avx512 {
                                      // free
   static constexpr int kPvRowsNarrow = 8;
   static constexpr int kSoftmaxVecs = 4;  // query vectors whose exponentials are computed together
-  static constexpr int kExp2Degree = 5;
 
-  static Vec zero() { return _mm512_setzero_ps(); }
-  static Vec set1(float x) { return _mm512_set1_ps(x); }
-  static Vec load(const float* p) { return _mm512_loadu_ps(p); }
-  static void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
-  static Vec broadcast(const float* p) { return _mm512_set1_ps(*p); }
-  static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
-  static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
-  static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
-  static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
-  static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
-  static Vec fused(Vec a, Vec b, Vec c) { return fma(a, b, c); }  // a b + c, rounded once
-  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }    // a NaN in b is kept
-  static Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }    // a NaN in b is kept
-  static Vec abs(Vec a) { return _mm512_abs_ps(a); }
   static Vec iota() { return _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
-  // x < y ? a : b, lane by lane; false on NaN.
-  static Vec select_less(Vec x, Vec y, Vec a, Vec b) {
-    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b, a);
-  }
   // test == -inf ? a : b.
   static Vec select_minus_infinity(Vec test, Vec a, Vec b) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(test, set1(-__builtin_inff()), _CMP_EQ_OQ), b,
@@ -55,33 +34,6 @@ struct Avx512 {
   static bool all_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ) == 0xFFFF; }
   static float reduce_add(Vec x) { return _mm512_reduce_add_ps(x); }
   static float reduce_max(Vec x) { return _mm512_reduce_max_ps(x); }
-
-  // 2^x; 0 for -inf. x = n + f with n = floor(x): scalef multiplies by 2^floor(x), and both it and
-  // reduce run beside the FMA units. Several vectors go through each step together: their chains of
-  // dependent instructions hide each other's latency. constant: of the polynomial, 1.
-  template <int kDegree = kExp2Degree, int kCount>
-  static __attribute__((always_inline)) void exp2(Vec (&x)[kCount], float constant = 1.0F) {
-    constexpr const float* kC = algorithm::Exp2OnUnit<kDegree>::kCoefficients;
-    Vec f[kCount], p[kCount];
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) f[i] = _mm512_reduce_ps(x[i], _MM_FROUND_TO_NEG_INF);
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) p[i] = fma(set1(kC[kDegree]), f[i], set1(kC[kDegree - 1]));
-#pragma GCC unroll 8
-    for (int power = kDegree - 2; power >= 0; --power) {
-#pragma GCC unroll 8
-      for (int i = 0; i < kCount; ++i)
-        p[i] = fma(p[i], f[i], set1(power == 0 ? constant : kC[power]));
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < kCount; ++i) x[i] = _mm512_scalef_ps(p[i], x[i]);
-  }
-  template <int kDegree = kExp2Degree>
-  static Vec exp2(Vec x) {
-    Vec one[1] = {x};
-    exp2<kDegree>(one);
-    return one[0];
-  }
 
   // sum + the products of the words' elements.
   static Vec dot(Vec sum, Vec a, Vec b) { return fma(a, b, sum); }

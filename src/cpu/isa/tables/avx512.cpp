@@ -24,7 +24,9 @@ const IsaTable& table_avx512() {
                          decode_combine<Avx512, Bf16>},
       .backward = {backward_step<Avx512, float>, backward_step<Avx512, Fp16>,
                    backward_step<Avx512, Bf16>},
-      .int8 = int8_tasks<Avx512, FloatCodes<Avx512>>()};
+      .int8 = int8_tasks<Avx512, FloatCodes<Avx512>>(),
+      .numbers = "Avx512Numbers",
+      .flags = FULMEN_ISA_FLAGS};
   return kTable;
 }
 

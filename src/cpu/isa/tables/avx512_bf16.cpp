@@ -25,7 +25,9 @@ const IsaTable& table_avx512_bf16() {
       .int8 = {.codes = Int8::kGroup,
                .prefill_task = {nullptr, nullptr, prefill_int8_task<Avx512Bf16, Bf16, Int8>},
                .code_keys = {nullptr, nullptr, code_keys<Avx512Bf16, Bf16, Int8>},
-               .scratch_floats = int8_floats<Avx512Bf16, Int8>}};
+               .scratch_floats = int8_floats<Avx512Bf16, Int8>},
+      .numbers = "Avx512Numbers",
+      .flags = FULMEN_ISA_FLAGS};
   return kTable;
 }
 
