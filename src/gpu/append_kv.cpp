@@ -30,12 +30,11 @@ Status check_memory(const Driver& driver, const Device& device, const KvCachePro
 Status append_kv(const Driver& driver, const Device& device, void* stream, const KvCacheProblem& p,
                  const KvCacheTensors& tensors) {
   for (const auto& [name, dtype] : {std::pair{"k_cache", p.k_dtype}, {"v_cache", p.v_dtype}}) {
-    if (!p.quantized() || (block_bytes(dtype) == 0 && size_of(dtype) == 1)) continue;
-    return {
-        StatusCode::unsupported,
-        fmt::format("{}.dtype is {}: on GPUs int8 and fp8 are accepted, or the new rows' dtype, "
-                    "{}, of both",
-                    name, to_string(dtype), to_string(p.dtype))};
+    if (!p.quantized() || size_of(dtype) == 1) continue;
+    return {StatusCode::unsupported,
+            fmt::format("{}.dtype is {}: on GPUs int8, fp8 and the block formats are accepted, or "
+                        "the new rows' dtype, {}, of both",
+                        name, to_string(dtype), to_string(p.dtype))};
   }
   const int64_t workgroups = append_workgroups(p);
   if (workgroups == 0) return {};

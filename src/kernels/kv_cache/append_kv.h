@@ -2,6 +2,7 @@
 // two go where their sequence ends, keys and queries are rotated on the way. Numbers in device
 // memory are unchecked: rows that have no place in the cache are not written, and positions past
 // the last one take its angles.
+#include "core/block_code.h"
 #include "core/stored_code.h"
 
 namespace fulmen::kernels {
@@ -9,6 +10,7 @@ namespace fulmen::kernels {
 constexpr int kLanesOfRow = 32;
 constexpr Int64 kRowsOfWorkgroup = kWorkgroup / kLanesOfRow;
 static_assert(kWorkgroup % kLanesOfRow == 0, "append_kv: a workgroup has whole rows");
+static_assert(kLanesOfRow == kLanesOfBlock, "append_kv: a lane has a number of a block");
 
 // One row in flight; null: there is none.
 struct AppendedRow {
@@ -130,7 +132,39 @@ struct QuantizedRow {
       global_store(to + d, static_cast<unsigned char>(code_of<kFormat>(place)));
     }
   }
+  template <int kFormat>
+  FULMEN_DEVICE void store_blocks(int lane, unsigned char* to, bool stored) const {
+    for (int d = 0; d < row.dims; d += kBlockNumbers, to += bytes_of_block(kFormat))
+      store_block<kFormat>(to, number(d + lane), lane, stored);
+  }
 };
+
+// The scale of a row's numbers, which is computed and stored where each token has its own.
+template <bool kValues>
+FULMEN_DEVICE float scale_of_row(const AppendArguments& a, const QuantizedRow& row, Int64 b,
+                                 const CachePlace& place, Int64 head, bool stored, int lane) {
+  constexpr int kFormat = kValues ? kConfig.v_dtype : kConfig.kv_dtype;
+  constexpr bool kOfToken = (kValues ? kConfig.value_scales : kConfig.key_scales) != 0;
+  using Scale = Either<(kValues ? kConfig.value_scales : kConfig.key_scales) == 2, Half, float>;
+  const View& scales = kValues ? a.v_scale : a.k_scale;
+  const Int64 at =
+      head * scales.head +
+      (kOfToken ? place.batch * scales.batch + place.row * scales.row : b * scales.batch);
+  if constexpr (kOfToken) {
+    const float most = row.largest(lane);
+    float scale = most < kInfinity ? most / largest_code(kFormat) : kNan;
+    if constexpr (sizeof(Scale) == 2) scale = to_float(from_float<Half>(scale));
+    if (stored && lane == 0) {
+      auto* const to = static_cast<Scale*>(const_cast<void*>(scales.data)) + at;
+      global_store(to, from_float<Scale>(scale));
+    }
+    return scale;
+  }
+  if (scales.data == nullptr) return 1;
+  return (a.half_scales & (kValues ? 2 : 1)) != 0
+             ? to_float(global_load(static_cast<const Half*>(scales.data) + at))
+             : global_load(static_cast<const float*>(scales.data) + at);
+}
 
 // A row of k or v. All lanes come here together, those that have none (`there`) with another row,
 // which they do not store.
@@ -138,38 +172,21 @@ template <bool kValues>
 FULMEN_DEVICE void append_quantized(const AppendArguments& a, Int64 b, Int64 i, Int64 head,
                                     bool there, int lane) {
   constexpr int kFormat = kValues ? kConfig.v_dtype : kConfig.kv_dtype;
-  constexpr bool kOfToken = (kValues ? kConfig.value_scales : kConfig.key_scales) != 0;
-  using Scale = Either<(kValues ? kConfig.value_scales : kConfig.key_scales) == 2, Half, float>;
-  const View& scales = kValues ? a.v_scale : a.k_scale;
   const View& cache = kValues ? a.v_cache : a.k_cache;
   const Int64 used = global_load(a.seqlens_k + b);
   const CachePlace place = CachePlace::of(a, b, used + i);
   const bool stored = there && place.exists;
-  const Int64 scale_at =
-      head * scales.head +
-      (kOfToken ? place.batch * scales.batch + place.row * scales.row : b * scales.batch);
   const QuantizedRow row{a,
                          {at<Element>(kValues ? a.v_new : a.k_new, b, i, head), nullptr,
                           kValues ? a.head_dim_v : a.head_dim, kValues ? 0 : a.half, 0},
                          algorithm::Band::clamp(used + i, 0, a.positions - 1)};
-  float scale = 1;
-  if constexpr (kOfToken) {
-    const float most = row.largest(lane);
-    scale = most < kInfinity ? most / largest_code(kFormat) : kNan;
-    if constexpr (sizeof(Scale) == 2) scale = to_float(from_float<Half>(scale));
-    if (stored && lane == 0) {
-      auto* const to = static_cast<Scale*>(const_cast<void*>(scales.data)) + scale_at;
-      global_store(to, from_float<Scale>(scale));
-    }
-  } else if (scales.data != nullptr) {
-    scale = (a.half_scales & (kValues ? 2 : 1)) != 0
-                ? to_float(global_load(static_cast<const Half*>(scales.data) + scale_at))
-                : global_load(static_cast<const float*>(scales.data) + scale_at);
-  }
-  if (stored) {
-    auto* const to = static_cast<unsigned char*>(const_cast<void*>(cache.data)) +
-                     place.batch * cache.batch + place.row * cache.row + head * cache.head;
-    row.template store<kFormat>(lane, to, scale);
+  auto* const to = static_cast<unsigned char*>(const_cast<void*>(cache.data)) +
+                   place.batch * cache.batch + place.row * cache.row + head * cache.head;
+  if constexpr (is_block_format(kFormat)) {
+    row.template store_blocks<kFormat>(lane, to, stored);
+  } else {
+    const float scale = scale_of_row<kValues>(a, row, b, place, head, stored, lane);
+    if (stored) row.template store<kFormat>(lane, to, scale);
   }
 }
 
