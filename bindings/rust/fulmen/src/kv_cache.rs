@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fulmen_sys as sys;
 
 use crate::device::uses_host_memory;
-use crate::error::{check, Result};
+use crate::error::{check, Error, Result};
 use crate::memory::{device_name, Stream};
 use crate::pool::{ParallelFor, Pool};
 use crate::tensor::{Tensor, TensorMut};
@@ -89,6 +89,54 @@ impl<'a> AppendKv<'a> {
             pool: None,
             memory: PhantomData,
         }
+    }
+
+    /// A latent cache, `[batch, rows, kv_heads, head_dim]` or pages, where the values are the first
+    /// `head_dim_v` numbers of the keys, 512 of 576 with DeepSeek: rows are written once. Their
+    /// scale, of a quantized cache, is that of [`AppendKv::k_scale`]; keys are not rotated here.
+    ///
+    /// ```
+    /// use fulmen::{AppendKv, Attention, Forward, Tensor, TensorMut};
+    ///
+    /// let (mut cache, new, used) = (vec![0f32; 8 * 24], vec![2f32; 24], [1i32]);
+    /// AppendKv::latent(TensorMut::bshd(&mut cache, [1, 8, 1, 24])?, 16, Tensor::one_dim(&[0i32])?)?
+    ///     .latent_rows(Tensor::bshd(&new, [1, 1, 1, 24])?)
+    ///     .run()?;
+    /// let (q, mut out) = (vec![1f32; 4 * 24], vec![0f32; 4 * 16]);
+    /// let values = Tensor::strided(&cache, [1, 8, 1, 16], [8 * 24, 24, 24, 1])?;
+    /// let mut call = Forward::new(
+    ///     Tensor::bshd(&q, [1, 1, 4, 24])?,
+    ///     Tensor::bshd(&cache, [1, 8, 1, 24])?,
+    ///     values,
+    ///     TensorMut::bshd(&mut out, [1, 1, 4, 16])?,
+    /// )
+    /// .seqlens_k(Tensor::one_dim(&used)?);
+    /// Attention::default().forward(&mut call)?;
+    /// assert_eq!(out, [2f32; 4 * 16]);
+    /// # Ok::<(), fulmen::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `head_dim_v` is 0 or more than the cache's head_dim.
+    pub fn latent(cache: TensorMut<'a>, head_dim_v: usize, seqlens_k: Tensor<'a>) -> Result<Self> {
+        let head_dim = cache.shape()[3];
+        if head_dim_v == 0 || head_dim_v > head_dim {
+            return Err(Error::InvalidArgument(format!(
+                "head_dim_v is {head_dim_v}: 1 to the cache's head_dim, {head_dim}, is accepted"
+            )));
+        }
+        let (raw, mut values) = (cache.raw, cache.raw);
+        values.shape[3] = head_dim_v as i64;
+        let keys = TensorMut::of(raw);
+        Ok(Self::new(keys, TensorMut::of(values), seqlens_k))
+    }
+
+    /// The new rows of a latent cache, `[batch, seqlen_new, kv_heads, head_dim]`.
+    pub fn latent_rows(self, rows: Tensor<'a>) -> Self {
+        let mut values = rows.raw;
+        values.shape[3] = values.shape[3].min(self.raw.v_cache.shape[3]);
+        self.rows(rows, Tensor::of(values))
     }
 
     /// `[batch, max_pages]` of `i32`: the caches are `[num_pages, page_size, kv_heads, head_dim]`.
@@ -231,7 +279,7 @@ impl<'a> AppendKv<'a> {
     /// ```
     pub fn check(&self) -> Result<()> {
         // SAFETY: the struct is initialised; no memory of the tensors is read.
-        check(unsafe { sys::fulmen_append_kv_check(&self.raw) })
+        check(unsafe { sys::fulmen_append_kv_check(&self.call()) })
     }
 
     /// Writes the new rows, and waits for them. Nothing is written on an error.
@@ -261,8 +309,17 @@ impl<'a> AppendKv<'a> {
         self.launch(stream.raw())
     }
 
-    fn launch(&self, stream: *mut std::ffi::c_void) -> Result<()> {
+    /// The call with what latent values have of their keys.
+    fn call(&self) -> sys::fulmen_kv_cache {
         let mut raw = self.raw;
+        if raw.v_cache.data == raw.k_cache.data && raw.v_scale.data.is_null() {
+            raw.v_scale = raw.k_scale;
+        }
+        raw
+    }
+
+    fn launch(&self, stream: *mut std::ffi::c_void) -> Result<()> {
+        let mut raw = self.call();
         if let Some(pool) = &self.pool {
             (raw.parallel_for, raw.parallel_for_context) = pool.callback();
         }

@@ -123,3 +123,55 @@ fn options_of_appending() -> Result<()> {
     assert_ne!(still[16..], q[16..]);
     Ok(())
 }
+
+/// A latent cache's rows are written as they are, the values with them; quantized ones have one
+/// scale for both.
+#[test]
+fn latent_caches() -> Result<()> {
+    let (rows, dim, dim_v) = (3, 40, 32);
+    let new = numbers(5, 2 * dim);
+    let (shape, used) = ([1, rows, 1, dim], [1i32]);
+    let mut cache = vec![f32::NAN; rows * dim];
+    AppendKv::latent(
+        TensorMut::bshd(&mut cache, shape)?,
+        dim_v,
+        Tensor::one_dim(&used)?,
+    )?
+    .latent_rows(Tensor::bshd(&new, [1, 2, 1, dim])?)
+    .run()?;
+    assert!(cache[..dim].iter().all(|x| x.is_nan()));
+    assert_eq!(cache[dim..], new);
+
+    let (mut codes, mut scale) = (vec![0i8; rows * dim], vec![0f32; rows]);
+    AppendKv::latent(
+        TensorMut::bshd(&mut codes, shape)?,
+        dim_v,
+        Tensor::one_dim(&used)?,
+    )?
+    .latent_rows(Tensor::bshd(&new, [1, 2, 1, dim])?)
+    .k_scale(TensorMut::bshd(&mut scale, [1, rows, 1, 1])?)
+    .run()?;
+    for (n, row) in new.chunks(dim).enumerate() {
+        let largest = row.iter().fold(0f32, |a, x| a.max(x.abs()));
+        assert!((scale[n + 1] * 127. - largest).abs() <= 1e-5 * largest);
+        for (x, code) in row.iter().zip(&codes[(n + 1) * dim..]) {
+            assert!((x - f32::from(*code) * scale[n + 1]).abs() <= 0.51 * scale[n + 1]);
+        }
+    }
+
+    for refused in [0, dim + 1] {
+        let error = AppendKv::latent(
+            TensorMut::bshd(&mut cache, shape)?,
+            refused,
+            Tensor::one_dim(&used)?,
+        )
+        .unwrap_err();
+        assert!(
+            error
+                .message()
+                .starts_with(&format!("head_dim_v is {refused}: 1 to")),
+            "{error}"
+        );
+    }
+    Ok(())
+}
