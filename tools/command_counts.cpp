@@ -8,6 +8,7 @@
 #include <span>
 
 #include "fulmen/compile.h"
+#include "fulmen/names.h"
 #include "fulmen/printable.h"
 #include "tools/commands.h"
 #include "tools/files/output_file.h"
@@ -172,15 +173,15 @@ constexpr const char* kEmulator = "emulated-isa";
 
 // Returns true if a chip's machine code is executed here.
 Status check_executed(const std::string& arch, const std::string& device) {
-  std::string known;
+  std::vector<std::string> known;
   for (const DeviceInfo& info : fulmen::devices()) {
     if (info.name == device || info.name == kEmulator) return check_device_and_kernel(device, "");
     if (info.name.starts_with(kEmulator))
-      known += (known.empty() ? "" : ", ") + info.name.substr(std::strlen(kEmulator) + 1);
+      known.push_back(info.name.substr(std::strlen(kEmulator) + 1));
   }
   return {StatusCode::invalid_argument,
-          fmt::format("--arch {}: AMD chips whose machine code is executed are accepted: {}",
-                      printable(arch), known)};
+          fmt::format("--arch {}: an AMD chip whose machine code is executed is expected; {}",
+                      printable(arch), names_like(arch, known))};
 }
 
 Status counts(const CountsArguments& arguments) {

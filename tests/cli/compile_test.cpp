@@ -140,10 +140,11 @@ TEST_F(CompileTest, ChipsWhoseCodeIsNotExecutedAreNamedAsTheyWereGiven) {
     const Outcome outcome = fulmen({"counts", "--arch", arch});
     // No clang, or no disassembler.
     if (outcome.err.find("emulated-isa") != std::string::npos) GTEST_SKIP() << outcome.err;
-    expect_one_sentence(
-        outcome, std::string("--arch ") + arch +
-                     ": AMD chips whose machine code is executed are accepted: gfx1010, gfx1011, ");
+    expect_one_sentence(outcome, std::string("--arch ") + arch +
+                                     ": an AMD chip whose machine code is executed is expected; ");
   }
+  const Outcome near = fulmen({"counts", "--arch", "gx1201"});
+  EXPECT_NE(near.err.find("did you mean \"gfx1201\"?"), std::string::npos) << near.err;
 }
 
 // A line every ten seconds where no terminal shows which kernel is compiled.

@@ -333,6 +333,20 @@ TEST_F(Doctor, AmxAndBlas) {
   expect("cpu.blas", FindingVerdict::warn, "no BLAS found", "libopenblas0");
 }
 
+// A package that was compiled for another processor.
+TEST_F(Doctor, InstructionSetsThatTheBuildLeftOut) {
+  file("/proc/cpuinfo", "flags : fpu avx2 avx512f avx512bw avx512_vnni amx_bf16\n");
+  facts_.devices[0].features = "scalar avx2";
+  expect("cpu.build", FindingVerdict::warn, "the processor has: avx512 avx512_vnni amx",
+         "install the wheel");
+  for (const char* whole :
+       {"scalar avx2 avx512 avx512_vnni amx (not on this processor: amx_fp16)",
+        "scalar avx2 avx512 avx512_vnni (not on this processor: amx amx_fp16)"}) {
+    facts_.devices[0].features = whole;
+    for (const Finding& finding : examine(facts_)) EXPECT_NE(finding.id, "cpu.build") << whole;
+  }
+}
+
 TEST_F(Doctor, Folders) {
   expect("folders.cache", FindingVerdict::pass, "/home/ada/.cache/fulmen", "");
   closed_ = {"/home/ada"};

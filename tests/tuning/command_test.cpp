@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/program.h"
+#include "fulmen/version.h"
 #include "tools/tune/records.h"
 
 namespace fulmen::test {
@@ -56,6 +57,7 @@ TEST_F(TuneCommand, TakesListsExportsAndDeletesResults) {
   record.configuration = "block_m=64";
   record.compute_units = 132;
   record.gain = 0.125;
+  record.fulmen_version = version();
   write_bytes("in.json", "[" + tools::records_text(record.chip, {record}) + "]");
   EXPECT_EQ(fulmen({"tune", "--import", "in.json"}).out,
             "1 results are now among this user's own\n");
@@ -141,8 +143,26 @@ TEST_F(TuneCommand, TakesAChipsFileAsItIs) {
   const auto shipped =
       nlohmann::json::parse(read_text(FULMEN_SOURCE_DIR "/data/tuned/sm_90a.json"));
   const std::string count = std::to_string(shipped["entries"].size());
-  EXPECT_EQ(outcome.out, count + " results are now among this user's own\n");
+  EXPECT_TRUE(outcome.out.starts_with(count + " results are now among this user's own\n"))
+      << outcome.out;
   EXPECT_NE(fulmen({"tune", "--list"}).out.find(count + " own results"), std::string::npos);
+}
+
+TEST_F(TuneCommand, SaysWhichResultsAreOfAnotherFulmen) {
+  tools::TuneRecord record;
+  record.chip = "sm_90a";
+  record.kernel = "cuda.prefill.sm80";
+  record.problem_class = "forward bf16 d64/64";
+  record.configuration = "block_m=64";
+  record.fulmen_version = "0.0.1";
+  tools::TuneRecord own = record;
+  own.problem_class = "forward bf16 d128/128";
+  own.fulmen_version = version();
+  write_bytes("in.json", "[" + tools::records_text(record.chip, {record, own}) + "]");
+  const std::string out = fulmen({"tune", "--import", "in.json"}).out;
+  EXPECT_NE(out.find("2 results are now among this user's own\n1 of them are not of Fulmen "),
+            std::string::npos)
+      << out;
 }
 
 TEST_F(TuneCommand, BadInputIsOneSentence) {

@@ -25,6 +25,37 @@ bool is_folder(const SystemFacts& facts, const std::string& path) {
   return std::filesystem::is_directory(facts.root + path, error);
 }
 
+// Instruction sets that the processor has, by its flags in /proc/cpuinfo, and that the build has no
+// code of: the device's features name those that it has, usable here or not.
+std::string sets_left_out(const std::string& cpuinfo, const std::string& features) {
+  struct Set {
+    const char *name, *flag;
+  };
+  constexpr Set kSets[] = {{"avx2", "avx2"},
+                           {"avx_vnni", "avx_vnni"},
+                           {"avx512", "avx512bw"},
+                           {"avx512_vnni", "avx512_vnni"},
+                           {"avx512_bf16", "avx512_bf16"},
+                           {"amx", "amx_bf16"},
+                           {"amx_fp16", "amx_fp16"}};
+  const auto has_word = [](const std::string& text, const std::string& word) {
+    const std::string ends = " \n\t():";
+    for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+      const std::size_t end = at + word.size();
+      if ((at == 0 || ends.find(text[at - 1]) != std::string::npos) &&
+          (end == text.size() || ends.find(text[end]) != std::string::npos))
+        return true;
+    }
+    return false;
+  };
+  std::string left_out;
+  for (const Set& set : kSets) {
+    if (has_word(cpuinfo, set.flag) && !has_word(features, set.name))
+      left_out += (left_out.empty() ? "" : " ") + std::string(set.name);
+  }
+  return left_out;
+}
+
 }  // namespace
 
 const char* to_string(FindingVerdict verdict) noexcept {
@@ -47,6 +78,14 @@ void check_cpu(const SystemFacts& facts, Findings& findings) {
     // there.
     const std::string there = device.features.substr(0, device.features.find('('));
     const std::string cpuinfo = facts.read("/proc/cpuinfo");
+    const std::string left_out = sets_left_out(cpuinfo, device.features);
+    if (!left_out.empty()) {
+      findings.warn(
+          "cpu.build",
+          "this build has no code for instruction sets that the processor has: " + left_out,
+          "install the wheel, which has all; or build it again, for this processor or with "
+          "FULMEN_ONLY_INSTRUCTION_SETS empty in CMake's cache, for all");
+    }
     if (cpuinfo.find(" amx_bf16") == std::string::npos) {
       findings.pass("cpu.amx", "the processor has no AMX");
     } else if (there.find("amx") != std::string::npos) {

@@ -105,14 +105,23 @@ Status import_results(const std::string& path) {
   if (!text.ok()) return text.status();
   const Result<std::vector<std::vector<TuneRecord>>> chips = parse_export(text.value(), path);
   if (!chips.ok()) return chips.status();
-  std::size_t count = 0;
+  std::size_t count = 0, of_others = 0;
   for (const std::vector<TuneRecord>& records : chips.value()) {
     if (Status status = merge_records(tuned_results_file(records.front().chip), records);
         !status.ok())
       return status;
     count += records.size();
+    of_others += static_cast<std::size_t>(
+        std::count_if(records.begin(), records.end(),
+                      [](const TuneRecord& r) { return r.fulmen_version != version(); }));
   }
   fmt::print("{} results are now among this user's own\n", count);
+  if (of_others > 0) {
+    fmt::print(
+        "{} of them are not of Fulmen {}: a result serves only while the kernel's code is what was "
+        "measured (explain says so of a call)\n",
+        of_others, version());
+  }
   return {};
 }
 
