@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import torch
 
+from fulmen._quantize import quantize_kv
+
 _SCALE_BYTES = 4  # float32
 
 
@@ -94,16 +96,21 @@ def _bytes_of(
     """[rows, kv_heads, head_dim] as a cache stores them, uint8; what is out of range becomes the
     format's largest, and NaN stays NaN where the format has one."""
     dtype, per_token = format
-    numbers = numbers.float()
-    largest = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
-    if per_token:
-        scale = numbers.abs().amax(-1, keepdim=True) / largest
-        divisor = torch.where(scale > 0, scale, 1.0)
+    given = torch.as_tensor(scale, dtype=torch.float32, device=numbers.device).reshape(1, -1, 1)
+    if numbers.device.type == "cpu":
+        name = str(dtype).removeprefix("torch.")
+        of_rows = None if per_token else given[None]
+        stored, scales = quantize_kv(numbers[None], name, "token", of_rows)
+        stored, scales = stored[0], scales[0]
     else:
-        divisor = scale[:, None] if isinstance(scale, torch.Tensor) and scale.dim() == 1 else scale
-    numbers = (numbers / divisor).clamp(-largest, largest)
-    stored = (numbers.round() if dtype == torch.int8 else numbers).to(dtype).view(torch.uint8)
-    return torch.cat((stored, scale.view(torch.uint8)), -1) if per_token else stored
+        numbers = numbers.float()
+        largest = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
+        scales = numbers.abs().amax(-1, keepdim=True) / largest if per_token else given
+        divisor = torch.where(scales > 0, scales, 1.0)
+        numbers = (numbers / divisor).clamp(-largest, largest)
+        stored = (numbers.round() if dtype == torch.int8 else numbers).to(dtype)
+    stored = stored.view(torch.uint8)
+    return torch.cat((stored, scales.view(torch.uint8)), -1) if per_token else stored
 
 
 def write_cache(cache: Cache, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
