@@ -25,35 +25,12 @@ bool is_folder(const SystemFacts& facts, const std::string& path) {
   return std::filesystem::is_directory(facts.root + path, error);
 }
 
-// Instruction sets that the processor has, by its flags in /proc/cpuinfo, and that the build has no
-// code of: the device's features name those that it has, usable here or not.
-std::string sets_left_out(const std::string& cpuinfo, const std::string& features) {
-  struct Set {
-    const char *name, *flag;
-  };
-  constexpr Set kSets[] = {{"avx2", "avx2"},
-                           {"avx_vnni", "avx_vnni"},
-                           {"avx512", "avx512bw"},
-                           {"avx512_vnni", "avx512_vnni"},
-                           {"avx512_bf16", "avx512_bf16"},
-                           {"amx", "amx_bf16"},
-                           {"amx_fp16", "amx_fp16"}};
-  const auto has_word = [](const std::string& text, const std::string& word) {
-    const std::string ends = " \n\t():";
-    for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
-      const std::size_t end = at + word.size();
-      if ((at == 0 || ends.find(text[at - 1]) != std::string::npos) &&
-          (end == text.size() || ends.find(text[end]) != std::string::npos))
-        return true;
-    }
-    return false;
-  };
-  std::string left_out;
-  for (const Set& set : kSets) {
-    if (has_word(cpuinfo, set.flag) && !has_word(features, set.name))
-      left_out += (left_out.empty() ? "" : " ") + std::string(set.name);
-  }
-  return left_out;
+// What a device's features say behind a word, up to the bracket's end: "avx512 amx".
+std::string bracket(const std::string& features, const std::string& word) {
+  const std::size_t at = features.find(word);
+  if (at == std::string::npos) return "";
+  const std::size_t begin = at + word.size();
+  return features.substr(begin, features.find(')', begin) - begin);
 }
 
 }  // namespace
@@ -78,7 +55,7 @@ void check_cpu(const SystemFacts& facts, Findings& findings) {
     // there.
     const std::string there = device.features.substr(0, device.features.find('('));
     const std::string cpuinfo = facts.read("/proc/cpuinfo");
-    const std::string left_out = sets_left_out(cpuinfo, device.features);
+    const std::string left_out = bracket(device.features, "(not in this build: ");
     if (!left_out.empty()) {
       findings.warn(
           "cpu.build",

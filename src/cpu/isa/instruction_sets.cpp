@@ -96,6 +96,34 @@ const std::vector<InstructionSet>& instruction_sets() {
   return made.get(make_instruction_sets);
 }
 
+std::string sets_left_out() {
+  std::string names;
+  [[maybe_unused]] const auto add = [&](bool has, const char* name) {
+    if (has) names += (names.empty() ? "" : " ") + std::string(name);
+  };
+#if defined(__x86_64__)
+#ifndef FULMEN_HAVE_ISA_AVX2
+  add(has_avx2(), "avx2");
+#endif
+#ifndef FULMEN_HAVE_ISA_AVX_VNNI
+  add(has_avx_vnni(), "avx_vnni");
+#endif
+#ifndef FULMEN_HAVE_ISA_AVX512
+  add(has_avx512(), "avx512");
+#endif
+#ifndef FULMEN_HAVE_ISA_AVX512_BF16
+  add(has_avx512_bf16(), "avx512_bf16");
+#endif
+#ifndef FULMEN_HAVE_ISA_AVX512_VNNI
+  add(has_avx512_vnni(), "avx512_vnni");
+#endif
+#ifndef FULMEN_HAVE_ISA_AMX
+  add(has_avx512_bf16() && __builtin_cpu_supports("amx-bf16") != 0, "amx");
+#endif
+#endif
+  return names;
+}
+
 std::string chip_name() {
   const std::string name = platform::processor_name();
   return name.empty() ? "unknown processor" : name;

@@ -27,6 +27,9 @@ struct InstructionSet {
 // In order of registration; fixed for the life of the process.
 const std::vector<InstructionSet>& instruction_sets();
 
+// Names of sets that this processor has and this build has no code of, " " between them.
+std::string sets_left_out();
+
 std::string chip_name();
 
 // Bytes of one core's L2 cache; 0 where the system does not tell.

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import torch
 
-from fulmen._quantize import quantize_kv
-
 _SCALE_BYTES = 4  # float32
 
 
@@ -90,27 +88,41 @@ def pages_of(cache: Cache) -> Pages:
     )
 
 
-def _bytes_of(
-    numbers: torch.Tensor, format: CacheFormat, scale: torch.Tensor | float
-) -> torch.Tensor:
-    """[rows, kv_heads, head_dim] as a cache stores them, uint8; what is out of range becomes the
-    format's largest, and NaN stays NaN where the format has one."""
-    dtype, per_token = format
-    given = torch.as_tensor(scale, dtype=torch.float32, device=numbers.device).reshape(1, -1, 1)
-    if numbers.device.type == "cpu":
-        name = str(dtype).removeprefix("torch.")
-        of_rows = None if per_token else given[None]
-        stored, scales = quantize_kv(numbers[None], name, "token", of_rows)
-        stored, scales = stored[0], scales[0]
-    else:
-        numbers = numbers.float()
-        largest = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
-        scales = numbers.abs().amax(-1, keepdim=True) / largest if per_token else given
-        divisor = torch.where(scales > 0, scales, 1.0)
-        numbers = (numbers / divisor).clamp(-largest, largest)
-        stored = (numbers.round() if dtype == torch.int8 else numbers).to(dtype)
-    stored = stored.view(torch.uint8)
-    return torch.cat((stored, scales.view(torch.uint8)), -1) if per_token else stored
+def _codes(numbers: torch.Tensor, format: CacheFormat, scale: torch.Tensor | float) -> torch.Tensor:
+    """numbers / scale in the cache's dtype, as bytes. What is out of range becomes the format's
+    largest, and NaN stays NaN where the format has one."""
+    if format.dtype == torch.int8:
+        return (numbers / scale).round_().clamp_(-127, 127).to(torch.int8).view(torch.uint8)
+    largest = torch.finfo(format.dtype).max
+    return (numbers / scale).clamp_(-largest, largest).to(format.dtype).view(torch.uint8)
+
+
+def _with_scales(numbers: torch.Tensor, format: CacheFormat) -> torch.Tensor:
+    """The same with a scale for each of [..., head_dim] behind it. A NaN or an infinity makes what
+    shares its scale NaN."""
+    largest = 127.0 if format.dtype == torch.int8 else torch.finfo(format.dtype).max
+    scale = numbers.abs().amax(-1, keepdim=True) / largest
+    codes = _codes(numbers, format, torch.where(scale > 0, scale, 1.0))
+    return torch.cat((codes, scale.view(torch.uint8)), -1)
+
+
+def _of_heads(scale: torch.Tensor | float) -> torch.Tensor | float:
+    """[kv_heads] as [kv_heads, 1]."""
+    return scale[:, None] if isinstance(scale, torch.Tensor) and scale.dim() == 1 else scale
+
+
+def _new_rows(cache: Cache, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """[rows, kv_heads, ...] as they lie in the cache."""
+    of = cache.format
+    if of.dtype is None:
+        return torch.cat((key, value), -1).to(cache.rows.dtype)
+    if of.per_token and key.shape == value.shape:
+        return _with_scales(torch.stack((key, value), 2).float(), of).flatten(2)
+    key, value = key.float(), value.float()
+    if of.per_token:
+        return torch.cat((_with_scales(key, of), _with_scales(value, of)), -1)
+    of_k = _codes(key, of, _of_heads(cache.k_scale))
+    return torch.cat((of_k, _codes(value, of, _of_heads(cache.v_scale))), -1)
 
 
 def write_cache(cache: Cache, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
@@ -120,16 +132,10 @@ def write_cache(cache: Cache, key: torch.Tensor, value: torch.Tensor, slots: tor
       key, value: [rows, kv_heads, head_dim]; rows beyond those of slots are not read.
       slots: [rows], integers: block * block_size + row of it; negative ones are not written.
     """
-    rows = slots.shape[0]
-    stored, block_size = cache.rows, cache.rows.shape[2]
+    rows, block_size = slots.shape[0], cache.rows.shape[2]
     block, row = slots // block_size, slots % block_size
-    key, value = key[:rows], value[:rows]
-    if cache.format.dtype is None:
-        new = torch.cat((key, value), -1).to(stored.dtype)
-    else:
-        stored = stored.view(torch.uint8)
-        of_k = _bytes_of(key, cache.format, cache.k_scale)
-        new = torch.cat((of_k, _bytes_of(value, cache.format, cache.v_scale)), -1)
+    new = _new_rows(cache, key[:rows], value[:rows])
+    stored = cache.rows if cache.format.dtype is None else cache.rows.view(torch.uint8)
     if slots.device.type == "cpu":
         kept = slots >= 0
         if not bool(kept.all()):
