@@ -21,11 +21,19 @@ float element(uint32_t word, int half, bool fp16) {
   return flush(x);
 }
 
-// Where a processor has instructions for it, a loop of fused multiply-adds becomes vectors of them.
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// x y + sum, rounded once. Where the compiler makes a version for processors with FMA, a loop of
+// these becomes vectors. Elsewhere: the product is exact by itself unless it is denormal, and
+// std::fma is slow. A sanitizer's runtime is not there yet when a version is chosen.
+#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
 #define FULMEN_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
+float add_product(float sum, float x, float y) { return __builtin_fmaf(x, y, sum); }
 #else
 #define FULMEN_CLONES
+float add_product(float sum, float x, float y) {
+  const float product = x * y;
+  return std::fabs(product) >= 0x1p-126F ? sum + product : std::fma(x, y, sum);
+}
 #endif
 
 // c[i][j] += the products of rows of left and columns of right, a sum for each half.
@@ -37,7 +45,7 @@ FULMEN_CLONES void add_products(const float (&left)[2][16][16], const float (&ri
       for (int half = 0; half < 2; ++half) {
         const float x = left[half][i][w];
         for (int j = 0; j < 16; ++j)
-          sum[half][j] = flush(__builtin_fmaf(x, right[half][w][j], sum[half][j]));
+          sum[half][j] = flush(add_product(sum[half][j], x, right[half][w][j]));
       }
     }
     for (int j = 0; j < 16; ++j) c[i][j] = flush(flush(c[i][j]) + flush(sum[0][j] + sum[1][j]));
