@@ -1,5 +1,5 @@
-// A call of append_kv() with random tensors, in host memory and on a device, and what the two have in
-// common.
+// A call of append_kv() with random tensors, in host memory and on a device, and what the two have
+// in common.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Appending to a quantized KV cache in a GPU's memory, and to one whose values are part of its keys,
-// beside the same call on the CPU.
+// Appending to a quantized KV cache in a GPU's memory, and to one whose values are part of its
+// keys, beside the same call on the CPU.
 #include <algorithm>
 #include <array>
 #include <cmath>

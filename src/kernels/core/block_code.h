@@ -1,5 +1,5 @@
-// Numbers in the block formats (docs/guide/quantized_kv.md): the bytes of reference::encode_block(),
-// made by 32 lanes, each of which has one number of the block.
+// Numbers in the block formats (docs/guide/quantized_kv.md), with the bytes of
+// reference::encode_block(): made by 32 lanes, each of which has one number of the block.
 #pragma once
 
 #include "core/stored_number.h"
