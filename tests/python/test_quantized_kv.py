@@ -228,6 +228,21 @@ def cache_of(kind, rows, k, dtype="int8"):
     return cache, scales, want, scales
 
 
+@pytest.mark.parametrize("device", ["emulated:gfx1201", "emulated:sm_80"])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_on_a_device(name, device):
+    q, k, v = normal(B, 3, H, D), normal(B, S, KV, D, seed=1), normal(B, S, KV, D, seed=2)
+    of_k, of_v = (fulmen.quantize_kv(x, name)[0] for x in (k, v))
+    formats = {"k_format": name, "v_format": name, "device": device}
+    k_cache, v_cache = np.full_like(of_k, 7), np.full_like(of_v, 7)
+    _, used = fulmen.append_kv(k_cache, v_cache, np.zeros(B, np.int32), k, v, **formats)
+    assert (k_cache == of_k).all()
+    assert (v_cache == of_v).all()
+    out = fulmen.attention(q, k_cache, v_cache, seqlens_k=used, **formats)
+    held = [fulmen.dequantize_kv(x, format=name) for x in (of_k, of_v)]
+    assert np.abs(out - exact(q, *held)).max() < 1e-5
+
+
 @pytest.mark.parametrize("kind", ["token", "head", "q8_0", "q4_1"])
 def test_append_kv(kind):
     k, v = normal(B, 4, KV, D, seed=1), normal(B, 4, KV, D, seed=2)
