@@ -82,7 +82,7 @@ PYTEST = [
     (r"bindings/python/fulmen/jax|bindings/python/src/xla", "test_{jax*,sinks}.py"),
     (r"bindings/python/fulmen/(flex|torch/_flex)|bindings/python/src/functions/", "test_flex*.py"),
     (r"bindings/python/fulmen/(diffusers|comfyui|comfy_kitchen|vllm)", r"test_\1.py"),
-    (r"bindings/python/fulmen/_quantize", "test_quantized_kv.py"),
+    (r"bindings/python/fulmen/_quantize", "test_quantized_*.py"),
     (r"bindings/python/fulmen/torch/_sdpa", "test_sdpa*.py"),
     (r"bindings/python/fulmen/torch/_flash_impl", "test_flash_impl.py"),
     (

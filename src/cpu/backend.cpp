@@ -36,8 +36,8 @@ class CpuBackend final : public Backend {
       list += (list.empty() ? "" : " ") + std::string(isa.table->name);
     }
     if (!missing.empty()) device.features += " (not on this processor: " + missing + ")";
-    if (const std::string sets = sets_left_out(); !sets.empty())
-      device.features += " (not in this build: " + sets + ")";
+    if (!sets_left_out().empty())
+      device.features += " (not in this build: " + sets_left_out() + ")";
     return {device};
   }
 

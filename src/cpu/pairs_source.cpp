@@ -150,7 +150,7 @@ std::string pairs_source(const score::Bytecode& code,
   std::string text;
   for (int i = 0; i < kEmbeddedHeaderCount; ++i) {
     const std::string_view name = kEmbeddedHeaders[i].name, header = kEmbeddedHeaders[i].text;
-    // Of the sets' arithmetic that of this one: another's instructions would not compile.
+    // Only this set's arithmetic is taken: another's instructions would not compile.
     if (name.starts_with("isa/") && header.find(fmt::format("struct {} ", numbers)) == header.npos)
       continue;
     text += without_includes(header);

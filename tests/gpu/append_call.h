@@ -151,6 +151,15 @@ class AppendKvTest : public GpuTest {
     for (void* memory : owned) backend->free(device(), memory);
     return status;
   }
+  // The same call here and there, with equal tensors.
+  static void expect_as_on_the_cpu(const AppendCall& here, const AppendCall& there,
+                                   const KvCacheOptions& options = {}) {
+    const Status expected = append_kv(here.t, options, "cpu");
+    ASSERT_TRUE(expected.ok()) << expected.message();
+    const Status status = run(there.t, options);
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_same(here.t, there.t);
+  }
   // Rotated keys may be one code apart; their scale is another one then, too, by a rounding.
   static void expect_same_codes(const Tensor& a, const Tensor& b, bool in_bits) {
     const auto *x = static_cast<const uint8_t*>(a.data), *y = static_cast<const uint8_t*>(b.data);
@@ -159,7 +168,7 @@ class AppendKvTest : public GpuTest {
         ASSERT_EQ(x[n], y[n]) << "element " << n;
         continue;
       }
-      // Of either sign: neighbours on the number line, where 0 is one code or two.
+      // Codes of either sign are neighbours on the number line, where 0 is one code or two.
       const auto place = [&](uint8_t code) {
         if (a.dtype == DType::int8) return static_cast<int>(static_cast<int8_t>(code));
         return code < 0x80 ? static_cast<int>(code) : 0x80 - static_cast<int>(code);

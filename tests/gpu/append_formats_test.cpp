@@ -43,10 +43,7 @@ TEST_P(GpuAppendFormats, QuantizesAsTheCpuDoes) {
       for (const AppendCall* call : {&here, &there})
         reference::store_float(call->t.v_new.data, s.dtype, 0, NAN);
     }
-    ASSERT_TRUE(append_kv(here.t, options).ok());
-    const Status status = run(there.t, options);
-    ASSERT_TRUE(status.ok()) << status.message();
-    expect_same(here.t, there.t);
+    expect_as_on_the_cpu(here, there, options);
   }
 }
 
@@ -89,10 +86,7 @@ TEST_P(GpuAppendFormats, WritesBlocksAsTheCpuDoes) {
           reference::store_float(call->t.v_new.data, s.dtype, n, special);
       }
     }
-    ASSERT_TRUE(append_kv(here.t, {}, "cpu").ok());
-    const Status status = run(there.t, {});
-    ASSERT_TRUE(status.ok()) << status.message();
-    expect_same(here.t, there.t);
+    expect_as_on_the_cpu(here, there);
   }
 }
 

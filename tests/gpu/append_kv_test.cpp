@@ -36,11 +36,7 @@ TEST_P(GpuAppendKv, IsWhatTheCpuDoes) {
       here.t.q_out = here.t.q;
       there.t.q_out = there.t.q;
     }
-    const Status expected = append_kv(here.t, options, "cpu");
-    ASSERT_TRUE(expected.ok()) << expected.message();
-    const Status status = run(there.t, options);
-    ASSERT_TRUE(status.ok()) << status.message();
-    expect_same(here.t, there.t);
+    expect_as_on_the_cpu(here, there, options);
   }
 }
 
@@ -60,11 +56,7 @@ TEST_P(GpuAppendKv, ByVectorsWhereRowsAreWhole) {
       s.rows = 12;
       Random same = random;
       AppendCall here(s, random), there(s, same);
-      const Status expected = append_kv(here.t, {}, "cpu");
-      ASSERT_TRUE(expected.ok()) << expected.message();
-      const Status status = run(there.t, {});
-      ASSERT_TRUE(status.ok()) << status.message();
-      expect_same(here.t, there.t);
+      expect_as_on_the_cpu(here, there);
     }
   }
   AppendCall::Shape one;  // row 0 is whole, its end is not
@@ -73,10 +65,7 @@ TEST_P(GpuAppendKv, ByVectorsWhereRowsAreWhole) {
   one.dim = one.dim_v = 77;
   Random same = random;
   AppendCall here(one, random), there(one, same);
-  ASSERT_TRUE(append_kv(here.t, {}, "cpu").ok());
-  const Status status = run(there.t, {});
-  ASSERT_TRUE(status.ok()) << status.message();
-  expect_same(here.t, there.t);
+  expect_as_on_the_cpu(here, there);
 }
 
 // Unchecked numbers lead to no access outside: rows without a place are not written, and everything

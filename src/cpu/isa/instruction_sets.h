@@ -28,7 +28,7 @@ struct InstructionSet {
 const std::vector<InstructionSet>& instruction_sets();
 
 // Names of sets that this processor has and this build has no code of, " " between them.
-std::string sets_left_out();
+const std::string& sets_left_out();
 
 std::string chip_name();
 

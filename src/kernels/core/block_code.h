@@ -7,6 +7,8 @@
 namespace fulmen::kernels {
 
 constexpr int kLanesOfBlock = kBlockNumbers;
+// Codes of a format of nibbles.
+FULMEN_DEVICE constexpr int levels_of(int format) { return has_fifth_bits(format) ? 32 : 16; }
 
 // What all lanes know of their block.
 struct BlockRange {
@@ -59,7 +61,7 @@ FULMEN_DEVICE unsigned block_code(float x, const BlockRange& block, float invers
     const float code = rounded_away(absolute(place) < 127.0F ? place : copy_sign(127.0F, place));
     return static_cast<unsigned>(static_cast<int>(code)) & 0xFFU;
   } else {
-    constexpr int kLevels = has_fifth_bits(kFormat) ? 32 : 16;
+    constexpr int kLevels = levels_of(kFormat);
     constexpr float kZero = has_minimum(kFormat) ? 0.5F : kLevels / 2 + 0.5F, kLast = kLevels - 1;
     const float place = rounded_product(has_minimum(kFormat) ? x - block.low : x, inverse) + kZero;
     if (!block.finite || !(absolute(place) < kInfinity) || place < 0) return 0;
@@ -70,7 +72,7 @@ FULMEN_DEVICE unsigned block_code(float x, const BlockRange& block, float invers
 // Writes a block, if `stored`; all lanes come here together.
 template <int kFormat>
 FULMEN_DEVICE void store_block(unsigned char* to, float x, int lane, bool stored) {
-  constexpr int kLevels = has_fifth_bits(kFormat) ? 32 : 16;
+  constexpr int kLevels = levels_of(kFormat);
   const BlockRange block = BlockRange::of(x, lane);
   float d = kFormat == kQ8_0       ? absolute(block.widest) / 127.0F
             : has_minimum(kFormat) ? (block.high - block.low) / static_cast<float>(kLevels - 1)

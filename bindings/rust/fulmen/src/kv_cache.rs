@@ -126,10 +126,9 @@ impl<'a> AppendKv<'a> {
                 "head_dim_v is {head_dim_v}: 1 to the cache's head_dim, {head_dim}, is accepted"
             )));
         }
-        let (raw, mut values) = (cache.raw, cache.raw);
+        let mut values = cache.raw;
         values.shape[3] = head_dim_v as i64;
-        let keys = TensorMut::of(raw);
-        Ok(Self::new(keys, TensorMut::of(values), seqlens_k))
+        Ok(Self::new(cache, TensorMut::of(values), seqlens_k))
     }
 
     /// The new rows of a latent cache, `[batch, seqlen_new, kv_heads, head_dim]`.

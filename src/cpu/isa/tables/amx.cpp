@@ -4,13 +4,9 @@
 namespace fulmen::cpu {
 
 const IsaTable& table_amx() {
-  static constexpr IsaTable kTable = [] {
-    IsaTable table =
-        amx_table<Amx<AmxInstructions>, Bf16, AmxInt8Instructions<Bf16>>("amx", DType::bf16);
-    table.numbers = "Avx512Numbers";
-    table.flags = FULMEN_ISA_FLAGS;
-    return table;
-  }();
+  static constexpr IsaTable kTable =
+      amx_table<Amx<AmxInstructions>, Bf16, AmxInt8Instructions<Bf16>>("amx", DType::bf16,
+                                                                       FULMEN_ISA_FLAGS);
   return kTable;
 }
 

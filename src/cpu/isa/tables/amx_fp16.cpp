@@ -4,13 +4,9 @@
 namespace fulmen::cpu {
 
 const IsaTable& table_amx_fp16() {
-  static constexpr IsaTable kTable = [] {
-    IsaTable table = amx_table<AmxFp16<AmxFp16Instructions>, Fp16, AmxInt8Instructions<Fp16>>(
-        "amx_fp16", DType::fp16);
-    table.numbers = "Avx512Numbers";
-    table.flags = FULMEN_ISA_FLAGS;
-    return table;
-  }();
+  static constexpr IsaTable kTable =
+      amx_table<AmxFp16<AmxFp16Instructions>, Fp16, AmxInt8Instructions<Fp16>>(
+          "amx_fp16", DType::fp16, FULMEN_ISA_FLAGS);
   return kTable;
 }
 

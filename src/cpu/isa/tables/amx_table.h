@@ -41,9 +41,9 @@ int64_t amx_int8_floats(const Problem& problem, int block_n, int tiles) {
 }
 
 // Isa: Amx or AmxFp16 over some tiles; T and dtype: the elements of its words; Int8Tiles: as
-// AmxInt8Instructions.
+// AmxInt8Instructions. flags: the compiler's, for compiled score functions; null: there are none.
 template <class Isa, class T, class Int8Tiles>
-constexpr IsaTable amx_table(const char* name, DType dtype) {
+constexpr IsaTable amx_table(const char* name, DType dtype, const char* flags = nullptr) {
   IsaTable table{.name = name,
                  .lanes = Isa::kLanes,
                  .block_n = 128,
@@ -63,6 +63,10 @@ constexpr IsaTable amx_table(const char* name, DType dtype) {
   table.int8.prefill_task[index] = amx_prefill_int8_task<Isa, T, Product>;
   table.int8.code_keys[index] = code_keys<Isa, T, Product>;
   table.int8.scratch_floats = amx_int8_floats<Isa, Product>;
+  if (flags != nullptr) {
+    table.numbers = "Avx512Numbers";
+    table.flags = flags;
+  }
   // Backward's vectors between the products know pairs of bf16 alone.
   if constexpr (std::is_same_v<T, Bf16>) {
     table.backward[index] = backward_step<Isa, T, AmxBackwardTask<Isa, T>>;
